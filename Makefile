@@ -1,0 +1,46 @@
+# Everything a newcomer needs: `make run` and `make test`. Needs Python >= 3.11, make and a package index.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help run test lint format bench-spine clean
+
+help:           ## list the targets
+	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: $(BIN)/python pyproject.toml
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.test: $(BIN)/python pyproject.toml
+	$(PIP) -e '.[test]'
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+run: $(VENV)/.core   ## install the core and train the bundled digits with 4 workers
+	$(BIN)/python run.py --procs 4
+
+test: $(VENV)/.test  ## install what the tests need and run them (CI runs exactly this)
+	$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.dev   ## ruff and mypy
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## rewrite the files in the house format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench-spine: $(VENV)/.core ## measure the figures of the spine (writes benchmarks/results/spine.json)
+	$(BIN)/python -m benchmarks.spine
+
+clean:               ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

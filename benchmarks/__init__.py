@@ -1,0 +1,1 @@
+"""Measurements: ratios in one run, medians of at least three, with the machine described. See `results.py`."""

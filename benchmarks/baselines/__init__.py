@@ -1,0 +1,1 @@
+"""What we measure against, written as well as we can."""

@@ -1,0 +1,22 @@
+"""Lock-free asynchronous training of any `nn.Module` by N processes over one shared set of parameters.
+
+`hogwild.train(model, dataset, loss, optimizer, procs=4)` is the library's one call; everything else is a job file and
+the command line. Importing this package imports no torch: `train` is loaded at its first use."""
+
+from typing import TYPE_CHECKING, Any
+
+from hogwild.errors import HogwildError
+
+if TYPE_CHECKING:
+    from hogwild.api import TrainResult, train
+
+__version__ = "0.1.0"
+__all__ = ["HogwildError", "TrainResult", "__version__", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("train", "TrainResult"):
+        from hogwild import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'hogwild' has no attribute {name!r}")

@@ -1,0 +1,74 @@
+"""Which samples a batch holds: epochs, positions, permutations and seeds. Pure functions of (seed, epoch, position), so
+every process computes the same answer by itself and nobody has to be asked. No torch, no state."""
+
+from dataclasses import dataclass
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """How one epoch of `samples` positions is cut into batches.
+
+    The last batch is dropped (`drop_last`) or shorter; a last batch of a single sample is merged into the one before it
+    when `merge_single` says that the model cannot train on one (BatchNorm needs two values per channel).
+    """
+
+    samples: int
+    batch_size: int
+    drop_last: bool = False
+    merge_single: bool = False
+
+    @property
+    def merges(self) -> bool:
+        """Whether the last batch really holds one sample too many."""
+        return (
+            self.merge_single
+            and not self.drop_last
+            and self.batch_size > 1
+            and self.samples > self.batch_size
+            and self.samples % self.batch_size == 1
+        )
+
+    @property
+    def batches(self) -> int:
+        whole, rest = divmod(self.samples, self.batch_size)
+        return whole if self.drop_last or self.merges or not rest else whole + 1
+
+    @property
+    def largest(self) -> int:
+        """Samples in the largest batch: what a reused buffer must hold."""
+        return self.batch_size + 1 if self.merges else min(self.batch_size, self.samples)
+
+    def positions(self, batch: int) -> tuple[int, int]:
+        """The positions `[first, last)` of batch number `batch` of an epoch."""
+        first = batch * self.batch_size
+        if batch == self.batches - 1 and not self.drop_last:
+            return first, self.samples
+        return first, first + self.batch_size
+
+    def samples_in(self, start: int, stop: int) -> int:
+        """Samples in the batches `[start, stop)`."""
+        return self.positions(stop - 1)[1] - self.positions(start)[0] if stop > start else 0
+
+
+def mix(*values: int) -> int:
+    """One well-spread 63-bit seed from several integers (splitmix64's finaliser, applied to each in turn;
+    Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014)."""
+    state = 0
+    for value in values:
+        state = (state + 0x9E3779B97F4A7C15 + (value & _MASK)) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state >> 1
+
+
+def permutation_seed(seed: int, epoch: int) -> int:
+    """Seeds the generator that draws the permutation of one epoch."""
+    return mix(seed, epoch, -1)
+
+
+def batch_seed(seed: int, epoch: int, first_position: int) -> int:
+    """Seeds the default generator before a batch: dropout does not depend on which worker, or incarnation, runs it."""
+    return mix(seed, epoch, first_position)

@@ -1,0 +1,138 @@
+"""Buffers (BatchNorm statistics and the like): a master, and a copy per worker, in one region.
+
+    buffers   [ master | worker 0 | worker 1 | … ]      each block: every buffer of the model, on its own
+    cache lines
+
+A worker writes only its own copy; the parent writes the master and all copies, only while every worker is
+parked. Adding up the workers' deltas, as for gradients, diverges from three workers on: a moving average
+with momentum 0.1 moves by 0.1 * (x - m) per batch, so after n batches each worker has closed most of the
+gap, and N deltas overshoot N times. Hence the weighted mean.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.layout import own_strides
+from hogwild.shm import Region, aligned
+
+REGION = "buffers"
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSlot:
+    """One buffer; `offset` counts bytes into a block."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferLayout:
+    """All buffers, in the order of `model.named_buffers()`; a block has `nbytes`, and there is one per
+    worker + 1."""
+
+    slots: tuple[BufferSlot, ...]
+    nbytes: int
+
+    def view(self, region: Region, slot: BufferSlot, block: int) -> Tensor:
+        return region.tensor(slot.dtype, slot.shape, block * self.nbytes + slot.offset, slot.strides)
+
+    def block(self, region: Region, block: int) -> Tensor:
+        """The bytes of one block, (nbytes,) uint8."""
+        return region.tensor(torch.uint8, (self.nbytes,), block * self.nbytes)
+
+
+MASTER = 0
+
+
+def block_of(worker: int) -> int:
+    return worker + 1
+
+
+def plan_buffers(model: nn.Module) -> BufferLayout:
+    """Every buffer once, persistent or not."""
+    slots, end = [], 0
+    for name, buffer in model.named_buffers():
+        slots.append(BufferSlot(name, buffer.dtype, tuple(buffer.shape), own_strides(buffer), end))
+        end += aligned(buffer.numel() * buffer.element_size())
+    return BufferLayout(tuple(slots), end)
+
+
+def merge(layout: BufferLayout, region: Region, batches: Sequence[int]) -> None:
+    """The master becomes what the workers' copies say, and every copy restarts from it. Only in a pause, by
+    the parent.
+
+    `batches[k]` are worker k's batches since the last merge. Floating buffers: master + sum(w (copy -
+    master)) / sum(w); integers: the sum of the increments; others: the copy of the worker with most batches
+    among those that changed it. A buffer nobody changed keeps its bits; where only one worker trained, its
+    copy is taken. A copy that is not finite where the master was (a batch with a NaN was skipped, but its forward
+    pass had moved a running average) counts as unchanged."""
+    trained = [k for k, count in enumerate(batches) if count > 0]
+    for slot in layout.slots:
+        _mend_poisoned(layout, region, slot, trained)
+    if len(trained) == 1:
+        layout.block(region, MASTER).copy_(layout.block(region, block_of(trained[0])))
+    elif trained:
+        for slot in layout.slots:
+            _merge_slot(layout, region, slot, {k: batches[k] for k in trained})
+    restart(layout, region, len(batches))
+
+
+def restart(layout: BufferLayout, region: Region, workers: int) -> None:
+    """Every worker's copy becomes the master."""
+    master = layout.block(region, MASTER)
+    for worker in range(workers):
+        layout.block(region, block_of(worker)).copy_(master)
+
+
+def _mend_poisoned(layout: BufferLayout, region: Region, slot: BufferSlot, workers: Sequence[int]) -> None:
+    if not (slot.dtype.is_floating_point or slot.dtype.is_complex):
+        return
+    master = layout.view(region, slot, MASTER)
+    for worker in workers:
+        copy = layout.view(region, slot, block_of(worker))
+        if torch.isfinite(master).all() and not torch.isfinite(copy).all():
+            copy.copy_(master)
+
+
+def _merge_slot(layout: BufferLayout, region: Region, slot: BufferSlot, weights: dict[int, int]) -> None:
+    master = layout.view(region, slot, MASTER)
+    copies = {k: layout.view(region, slot, block_of(k)) for k in weights}
+    changed = [k for k, copy in copies.items() if not _same_bits(copy, master)]
+    if not changed:
+        return
+    if slot.dtype.is_floating_point or slot.dtype.is_complex:
+        master.copy_(_weighted(master, copies, weights))
+    elif slot.dtype == torch.bool:
+        master.copy_(copies[max(changed, key=lambda k: weights[k])])
+    else:
+        before = master.clone()
+        for k in changed:
+            master.add_(copies[k] - before)
+
+
+def _weighted(master: Tensor, copies: dict[int, Tensor], weights: dict[int, int]) -> Tensor:
+    wide = torch.complex128 if master.is_complex() else torch.float64
+    start, total = master.to(wide), sum(weights.values())
+    moved = start + sum(weights[k] * (copy.to(wide) - start) for k, copy in copies.items()) / total
+    # A running minimum starts at infinity: there, the difference is not a number and the plain mean is.
+    mean = sum(copy.to(wide) * (weights[k] / total) for k, copy in copies.items())
+    return torch.where(torch.isfinite(start), moved, mean)
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    """NaN equals NaN here, and 0.0 differs from -0.0."""
+    return torch.equal(_bytes(one), _bytes(other))
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    count = tensor.numel()
+    return (
+        torch.as_strided(tensor, (count,), (1,)).view(torch.uint8) if count else tensor.new_empty(0).view(torch.uint8)
+    )

@@ -1,0 +1,299 @@
+"""Checkpoints that are whole or not there, and prove it.
+
+checkpoints/.tmp-update-000001000-PID/     state.pt, model.safetensors, and last of all manifest.json; each
+synced |  rename, folder synced checkpoints/update-000001000/              now it exists
+
+torch.load accepts flipped bits and zeroed blocks without a word, so the manifest holds a hash of every file
+and of itself; nothing is loaded before all of them were checked. The files are written by a thread of the
+supervisor whose long calls (hashing, raw writes, syncs) release the interpreter lock."""
+
+import hashlib
+import os
+import select
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch.utils.serialization import config as torch_config
+
+from hogwild.checkpoint_files import (
+    CHUNK,
+    FORMAT,
+    MANIFEST,
+    MODEL,
+    STATE,
+    hash_and_sync,
+    publish,
+    seal,
+    update_of,
+)
+from hogwild.checkpoint_files import Manifest as Manifest
+from hogwild.checkpoint_files import checkpoint_name as checkpoint_name
+from hogwild.checkpoint_files import newest_good as newest_good
+from hogwild.checkpoint_files import prune as prune
+from hogwild.checkpoint_files import set_aside_after as set_aside_after
+from hogwild.checkpoint_files import sweep as sweep
+from hogwild.checkpoint_files import verify as verify
+from hogwild.errors import CheckpointError
+from hogwild.rundir import TEMPORARY, sync_folder, to_json
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """`warning` is not empty when older checkpoints could not be removed."""
+
+    path: Path
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """`error` says what could not be written and why; the checkpoints before it are as they were."""
+
+    name: str
+    error: CheckpointError
+
+
+def write(
+    folder: Path,
+    name: str,
+    state: dict[str, Any],
+    model_tensors: Mapping[str, torch.Tensor],
+    meta: Mapping[str, Any],
+) -> Path:
+    """Writes `folder/name` as a whole or not at all. `state` may hold what torch.load(weights_only=True)
+    accepts; nobody may change its tensors meanwhile. One writer per folder. Raises CheckpointError; the other
+    checkpoints are untouched."""
+    update_of(name)  # a name `newest_good` would not find is an error before anything is written
+    aside = folder / f"{TEMPORARY}{name}-{os.getpid()}"
+    try:
+        folder.mkdir(exist_ok=True)
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        files = {
+            STATE: _write_state(aside / STATE, state),
+            MODEL: _write_model(aside / MODEL, model_tensors),
+        }
+        _write_manifest(aside / MANIFEST, _manifest(name, files, meta))
+        sync_folder(aside)
+        return publish(aside, folder / name)
+    except CheckpointError:
+        raise
+    except Exception as error:  # the disk, but also what torch and safetensors refuse to write
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise CheckpointError(f"cannot write checkpoint {folder / name}: {reason}; the ones before are kept") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+class _HashingFile:
+    """What torch.save writes to: hashes and writes in chunks; both calls release the interpreter lock.
+
+    The first error is kept and raised by `finish`, because torch's zip writer, interrupted by one, replaces
+    it by 'unexpected pos' and may write on."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self._error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        whole = memoryview(content).cast("B")
+        for start in range(0, len(whole), CHUNK):
+            if self._error is None:
+                self._write_chunk(whole[start : start + CHUNK])
+        return len(whole)
+
+    def _write_chunk(self, chunk: memoryview) -> None:
+        self._hash.update(chunk)
+        self._size += len(chunk)
+        try:
+            while chunk:
+                chunk = chunk[os.write(self._descriptor, chunk) :]
+        except OSError as error:
+            self._error = error
+
+    def flush(self) -> None:
+        """torch.save asks for it; nothing is kept back here."""
+
+    def finish(self) -> dict[str, Any]:
+        if self._error is not None:
+            raise self._error
+        os.fsync(self._descriptor)
+        return {"sha256": self._hash.hexdigest(), "size": self._size}
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _write_state(path: Path, state: dict[str, Any]) -> dict[str, Any]:
+    file = _HashingFile(path)
+    try:
+        # Our own hash is over the whole file, and torch.load does not look at this one. The setting is per
+        # thread.
+        with torch_config.patch({"save.compute_crc32": False}):  # type: ignore[attr-defined]
+            torch.save(state, file)  # type: ignore[arg-type]
+        entry = file.finish()
+    finally:
+        file.close()
+    unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    if unsafe:  # it could be written, but never loaded again: better now than after the crash
+        raise CheckpointError(f"the checkpoint's state holds objects that cannot be loaded safely: {', '.join(unsafe)}")
+    return entry
+
+
+def _write_model(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Each tensor once, contiguous; the other names of a tied one stand in the metadata as the library's own
+    `load_model` expects them: alias -> name."""
+    names: dict[tuple[Any, ...], str] = {}
+    metadata = {"format": "pt"}
+    kept: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else (name,)
+        if key in names:
+            metadata[name] = names[key]
+        else:
+            names[key] = name
+            kept[name] = tensor.detach().contiguous()
+    _separate(kept)
+    safetensors.torch.save_file(kept, path, metadata)
+    shutil.copymode(path.with_name(STATE), path)  # the library makes a file only its owner can read
+    return hash_and_sync(path)
+
+
+def _separate(tensors: dict[str, torch.Tensor]) -> None:
+    """Copies what overlaps another tensor without being the same, as a slice of it: the library refuses that.
+    Views that lie side by side in a flat stay as they are."""
+    end = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_ptr()):
+        start, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        if tensor.nbytes and start < end:
+            tensors[name] = tensor.clone()
+        end = max(end, stop)
+
+
+def _manifest(name: str, files: dict[str, dict[str, Any]], meta: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "name": name,
+        "update": update_of(name),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "files": files,
+        "meta": to_json(dict(meta)),
+    }
+
+
+def _write_manifest(path: Path, content: dict[str, Any]) -> None:
+    file = _HashingFile(path)
+    try:
+        file.write(seal(content))
+        file.finish()
+    finally:
+        file.close()
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The state of a verified checkpoint, on the CPU. Raises CheckpointError, also for a pickle that wants to
+    run code."""
+    verify(path)
+    try:
+        state = torch.load(path / STATE, map_location="cpu", weights_only=True)
+    except Exception as error:  # a hostile or foreign pickle can make torch.load raise nearly anything
+        raise CheckpointError(f"checkpoint {path}: {STATE} cannot be loaded safely: {error}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"checkpoint {path}: {STATE} must hold a dict, got {type(state).__name__}")
+    return state
+
+
+class CheckpointWriter:
+    """Writes one checkpoint at a time in a thread. `fileno()` becomes readable when it is done; then take
+    `result()`. The thread is a daemon: `wait` for it before leaving, or the checkpoint in flight is lost (but
+    nothing else)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread: threading.Thread | None = None
+        self._result: Written | Failed | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """From `submit` until its result was taken."""
+        return self._thread is not None
+
+    def submit(
+        self,
+        name: str,
+        state: dict[str, Any],
+        tensors: Mapping[str, torch.Tensor],
+        meta: Mapping[str, Any],
+        *,
+        keep: int | None = None,
+        protect: Sequence[str] = (),
+    ) -> None:
+        """Begins to write; nobody may change the tensors until the result is there. With `keep`, older
+        checkpoints are pruned after a success, in the same thread."""
+        assert not self.is_busy, "one checkpoint at a time: take the result of the last one first"
+
+        def run() -> None:
+            self._result = self._write(name, state, tensors, meta, keep, protect)
+            os.eventfd_write(self._done, 1)
+
+        self._thread = threading.Thread(target=run, name=f"checkpoint-{name}", daemon=True)
+        self._thread.start()
+
+    def fileno(self) -> int:
+        return self._done
+
+    def result(self) -> Written | Failed | None:
+        """What became of it; None while it is being written, or when nothing was submitted. Gives each result
+        once."""
+        try:
+            os.eventfd_read(self._done)
+        except BlockingIOError:
+            return None
+        assert self._thread is not None
+        self._thread.join()  # it has nothing left to do
+        self._thread = None
+        return self._result
+
+    def wait(self, timeout_s: float) -> Written | Failed | None:
+        """The same, but waits for it; None when it takes longer, or when nothing was submitted."""
+        if self.is_busy:
+            poll = select.poll()
+            poll.register(self._done, select.POLLIN)
+            poll.poll(timeout_s * 1000)
+        return self.result()
+
+    def close(self) -> None:
+        """Not while busy."""
+        assert not self.is_busy, "wait for the checkpoint first"
+        os.close(self._done)
+
+    def _write(
+        self,
+        name: str,
+        state: dict[str, Any],
+        tensors: Mapping[str, torch.Tensor],
+        meta: Mapping[str, Any],
+        keep: int | None,
+        protect: Sequence[str],
+    ) -> Written | Failed:
+        try:
+            path = write(self.folder, name, state, tensors, meta)
+        except CheckpointError as error:
+            return Failed(name, error)
+        try:
+            if keep is not None:
+                prune(self.folder, keep, protect)
+        except OSError as error:
+            return Written(path, f"cannot remove older checkpoints: {error}")
+        return Written(path)

@@ -1,0 +1,220 @@
+"""What a checkpoint is on the disk: its names, its manifest, and what may be believed of it. Torch-free.
+
+The manifest holds a hash of every file and of itself, because torch.load accepts flipped bits and zeroed
+blocks without a word. Nothing in a checkpoint is used before all of it was checked; `checkpoint.py` writes
+and loads what this describes."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hogwild.errors import CheckpointError
+from hogwild.rundir import TEMPORARY, sync_folder
+
+FORMAT = 1
+STATE, MODEL, MANIFEST = "state.pt", "model.safetensors", "manifest.json"
+FILES = (STATE, MODEL)
+NAME = re.compile(r"update-(\d{9,})")
+REPLACED = ".old-"  # what a checkpoint of the same name is called while it is being replaced
+REJECTED = "rejected-"
+CHUNK = 4 << 20  # bytes: long enough to be fast, short enough that a thread hands over the processor
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What is in a checkpoint. `files` is name -> {sha256, size}; `meta` is the caller's."""
+
+    format: int
+    name: str
+    update: int
+    created: str
+    torch: str
+    files: dict[str, dict[str, Any]]
+    meta: dict[str, Any]
+
+
+def checkpoint_name(update: int) -> str:
+    """`update-000001000`: names sort as their updates do."""
+    return f"update-{update:09d}"
+
+
+def verify(path: Path) -> Manifest:
+    """Checks every byte of a checkpoint. Raises CheckpointError that names the file, what it should be and
+    what it is."""
+    manifest = _read_manifest(path.resolve())
+    for name, expected in manifest.files.items():
+        with _regular_file(path.resolve() / name) as descriptor:
+            actual = _hash(descriptor)
+        if actual != expected:
+            raise CheckpointError(
+                f"checkpoint {path}: {name} is damaged: it has {actual}, the manifest says {expected}"
+            )
+    return manifest
+
+
+def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that verifies, or None, and why each newer one was rejected. Changes nothing."""
+    rejected: list[str] = []
+    for path in sorted(_checkpoints(folder), key=lambda found: update_of(found.name), reverse=True):
+        try:
+            if path.is_symlink():
+                raise CheckpointError(f"checkpoint {path} is a symbolic link, and may lead out of the run directory")
+            verify(path)
+        except CheckpointError as error:
+            rejected.append(str(error))
+        else:
+            return path, rejected
+    return None, rejected
+
+
+def set_aside_after(folder: Path, good: Path | None) -> None:
+    """Renames every checkpoint newer than `good`, all of which were rejected, to `rejected-NAME`: kept to be looked
+    at, but no longer counted among those that `prune` keeps."""
+    for path in _checkpoints(folder):
+        if good is None or update_of(path.name) > update_of(good.name):
+            aside = folder / f"{REJECTED}{path.name}"
+            _remove(aside)
+            path.rename(aside)
+
+
+def prune(folder: Path, keep: int, protect: Sequence[str] = ()) -> list[str]:
+    """Removes all but the `keep` newest checkpoints, those named in `protect` and the one `latest` points to;
+    returns the names removed. Each is renamed first: killed on the way, no half of one is left under its
+    name."""
+    paths = sorted(_checkpoints(folder), key=lambda found: update_of(found.name))
+    latest = folder / "latest"
+    safe = {*protect, os.readlink(latest) if latest.is_symlink() else ""}
+    doomed = [path for path in paths[: max(len(paths) - keep, 0)] if path.name not in safe]
+    for path in doomed:
+        aside = folder / f"{TEMPORARY}{path.name}-{os.getpid()}"
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(aside)
+        _remove(aside)
+    return [path.name for path in doomed]
+
+
+def sweep(folder: Path) -> None:
+    """Only for the owner of the run directory: removes what a killed writer left, and brings back a
+    checkpoint it was just replacing."""
+    for path in folder.glob(f"{REPLACED}*"):
+        original = folder / path.name.removeprefix(REPLACED)
+        if original.exists():
+            _remove(path)
+        else:
+            path.rename(original)
+    for path in folder.glob(f"{TEMPORARY}*"):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return [entry for entry in folder.iterdir() if NAME.fullmatch(entry.name)] if folder.is_dir() else []
+
+
+def update_of(name: str) -> int:
+    match = NAME.fullmatch(name)
+    if match is None:
+        raise CheckpointError(f"a checkpoint's name must be like {checkpoint_name(1000)}, got {name!r}")
+    return int(match[1])
+
+
+# --- for checkpoint.py ------
+
+
+def seal(content: dict[str, Any]) -> bytes:
+    """The manifest's bytes, with a hash over all the rest: one content has one form, so any changed byte
+    shows."""
+    body = json.dumps(content, sort_keys=True, allow_nan=False)
+    sealed = {**content, "seal": hashlib.sha256(body.encode()).hexdigest()}
+    return (json.dumps(sealed, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def hash_and_sync(path: Path) -> dict[str, Any]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        entry = _hash(descriptor)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return entry
+
+
+def _hash(descriptor: int) -> dict[str, Any]:
+    digest, size = hashlib.sha256(), 0
+    while chunk := os.read(descriptor, CHUNK):
+        digest.update(chunk)
+        size += len(chunk)
+    return {"sha256": digest.hexdigest(), "size": size}
+
+
+def publish(aside: Path, path: Path) -> Path:
+    """The rename. A checkpoint of that name (damaged, or of the same update before a resume) gives way;
+    should we die between the two renames, `sweep` brings it back."""
+    replaced = path.with_name(REPLACED + path.name)
+    shutil.rmtree(replaced, ignore_errors=True)
+    if path.exists():
+        path.rename(replaced)
+    aside.rename(path)
+    sync_folder(path.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+    return path
+
+
+def _read_manifest(path: Path) -> Manifest:
+    with _regular_file(path / MANIFEST) as descriptor, open(descriptor, "rb", closefd=False) as stream:
+        raw = stream.read()
+    try:
+        content = json.loads(raw)
+        content.pop("seal")
+        intact = seal(content) == raw
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        intact = False
+        content = {}
+    number = content.get("format")
+    if isinstance(number, int) and number > FORMAT:
+        raise CheckpointError(
+            f"checkpoint {path} has format {number}; this version of hogwild reads up to {FORMAT}: use a newer one"
+        )
+    if not intact:
+        raise CheckpointError(f"checkpoint {path}: {MANIFEST} is damaged: its content does not match its own hash")
+    try:
+        manifest = Manifest(**content)
+    except TypeError as error:
+        raise CheckpointError(f"checkpoint {path}: {MANIFEST} is not one of ours: {error}") from error
+    if not isinstance(manifest.files, dict) or set(manifest.files) != set(FILES):
+        raise CheckpointError(f"checkpoint {path}: {MANIFEST} lists {list(manifest.files)}, must list {list(FILES)}")
+    if manifest.name != path.name:
+        raise CheckpointError(f"checkpoint {path} is {manifest.name} renamed: it would be taken for another update")
+    return manifest
+
+
+@contextlib.contextmanager
+def _regular_file(path: Path) -> Iterator[int]:
+    """A descriptor of a file that lies in the checkpoint itself: no link, no pipe that would block for
+    ever."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path.parent}: cannot open {path.name}: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise CheckpointError(f"checkpoint {path.parent}: {path.name} is not a regular file")
+        yield descriptor
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path.parent}: cannot read {path.name}: {error.strerror}") from error
+    finally:
+        os.close(descriptor)

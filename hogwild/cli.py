@@ -1,0 +1,276 @@
+"""The command line: `hogwild`, `python -m hogwild` and `python run.py`. Without a sub-command it trains.
+
+Nothing heavy is imported here or by --help and check: torch alone takes longer than a person waits for an
+answer. Results go to stdout, everything else to stderr; the exit status says how it ended (docs: exit
+statuses).
+"""
+
+import contextlib
+import errno
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from hogwild.cli_input import (
+    COMMANDS,
+    data_folder,
+    load,
+    refuse_beside_resume,
+    resumed,
+    split_arguments,
+    with_command,
+)
+from hogwild.errors import HogwildError, NotFoundError, RunError, UsageError
+from hogwild.host import require_linux
+
+STATUS = {"succeeded": 0, "failed": 1, "stopped": 75, "cancelled": 130}
+INTERRUPT = 2  # the number of SIGINT; a status of 128 + n says that signal n ended it
+LAST_STANDARD = 2  # 0, 1, 2: standard input, output, error
+# ClickException, wherever it lives: typer imports click or, in newer versions, carries its own.
+_CLICK_ERROR: Any = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,  # rich alone would take half of the time --help has
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Lock-free asynchronous training of any PyTorch module. Without a command: train.",
+    epilog="--debug, anywhere, shows the traceback of an error.",
+)
+
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[JOB.yaml] [key=value]...", help="A job file; fields to change."),
+]
+Procs = Annotated[str | None, typer.Option(help="Workers; 0 trains inside this process.", metavar="N|auto")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data files are looked for; default: $HOGWILD_DATA.", metavar="DIR")
+]
+Json = Annotated[bool, typer.Option("--json", help="Prints the result as one JSON object, the last line.")]
+
+
+def main() -> NoReturn:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(argv: Sequence[str]) -> int:
+    """One command; answers the exit status and lets no error of ours out."""
+    debug = "--debug" in argv
+    try:
+        _hold_standard_streams()
+        require_linux()
+        _require_current_folder()
+        arguments = with_command([argument for argument in argv if argument != "--debug"])
+        command = typer.main.get_command(app)
+        # Not `app(...)`: that makes a bare status of a Ctrl-C or a reader that is gone before we can say anything.
+        with command.make_context("hogwild", arguments) as context:
+            return int(command.invoke(context) or 0)
+    except BrokenPipeError:  # of `hogwild --help | head`
+        return 0
+    except typer.Exit as done:  # --help
+        return int(done.exit_code)
+    except HogwildError as error:
+        return _report(str(error), error.exit_status, debug)
+    except _CLICK_ERROR as error:
+        return _report(f"{_message(error)}\nTry: hogwild {_command_of(argv)}--help", UsageError.exit_status, debug)
+    except (KeyboardInterrupt, typer.Abort) as error:  # before workers run; after that a signal is only noted
+        return _report("cancelled; nothing was started", 128 + getattr(error, "number", INTERRUPT), debug)
+    except Exception as error:
+        return _report(_unexpected(error), 1, debug)
+    finally:
+        _flush_results()
+
+
+@app.command()
+def train(
+    arguments: Arguments = None,
+    procs: Procs = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Default: runs/NAME-DATE-TIME.", metavar="DIR")] = None,
+    data_dir: DataDir = None,
+    resume: Annotated[Path | None, typer.Option(help="Goes on with a run.", metavar="RUN")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Everything up to starting workers.")] = False,
+    as_json: Json = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress line.")] = False,
+) -> int:
+    """Trains a job; without a job file the embedded one: digits, no download."""
+    job_file, overrides = split_arguments(arguments)
+    flags: dict[str, object] = {} if procs is None else {"train.procs": int(procs) if procs.isdecimal() else procs}
+    if resume is not None:
+        refuse_beside_resume(job_file, run_dir)
+        job, job_file, job_text = resumed(resume, overrides, flags)
+    else:
+        job, job_text = load(job_file, overrides, flags)
+    from hogwild.registry import claim_our_packages
+
+    claim_our_packages()
+    from workers.run import run_job
+
+    summary: dict[str, Any] = run_job(
+        job,
+        job_file=job_file,
+        job_text=job_text,
+        run_dir=run_dir,
+        data_dir=data_folder(data_dir, resume),
+        resume=resume,
+        dry_run=dry_run,
+        progress=False if no_progress else None,
+    )
+    if summary.get("error"):
+        _say(f"error: {summary['error']}")
+    _print_end(summary, as_json, dry_run)
+    if dry_run:
+        return 0
+    return int(summary.get("exit_status", STATUS[summary["state"]]))
+
+
+@app.command()
+def check(
+    arguments: Arguments = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Also builds model and data, in a child.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> int:
+    """Checks a job file: all errors, with their places, in one pass."""
+    from hogwild.cli_text import plain_lines, plan_lines
+
+    job_file, overrides = split_arguments(arguments)
+    job, _ = load(job_file, overrides)
+    found: dict[str, Any] = {}
+    if deep:
+        from hogwild.deep_check import deep_check
+
+        found = deep_check(job, job_file, data_folder(data_dir, None))
+    if as_json:
+        _print(json.dumps({"job": job.name, "ok": True, **found}))
+        return 0
+    _print(f"{job_file or 'configs/digits.yaml'}: ok")
+    for line in plain_lines(found) if deep else plan_lines(job):
+        _print(line)
+    return 0
+
+
+@app.command()
+def show(arguments: Arguments = None) -> None:
+    """Prints the resolved job: every field, defaults and overrides included."""
+    job, _ = load(*split_arguments(arguments))
+    _print(job.to_yaml().rstrip("\n"))
+
+
+@app.command()
+def schema() -> None:
+    """Prints the job file's JSON Schema, for editors."""
+    _print(schema_text().rstrip("\n"))
+
+
+@app.command("list")
+def list_(what: Annotated[str, typer.Argument(metavar="models|data|configs")]) -> None:
+    """Lists what comes with hogwild."""
+    from hogwild.config import list_configs
+
+    if what == "configs":
+        rows = {str(path): "" for path in list_configs()}
+    elif what in ("models", "data"):
+        from importlib import import_module
+
+        package = f"hogwild.{what}"
+        rows = {f"{package}.{name}": text for name, text in import_module(package).CATALOG.items()}
+    else:
+        raise UsageError(f"cannot list {what!r}; choose models, data or configs")
+    width = max((len(name) for name in rows), default=0)
+    for name, text in rows.items():
+        _print(f"{name:<{width}}  {text}".rstrip())
+
+
+def schema_text() -> str:
+    """The content of configs/job.schema.json."""
+    from hogwild.config import json_schema
+
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
+    from hogwild.cli_text import plain_lines, summary_lines
+
+    if as_json:
+        from hogwild.rundir import to_json
+
+        _print(json.dumps(to_json(summary), allow_nan=False))
+        return
+    for line in plain_lines(summary, "") if dry_run else summary_lines(summary, "hogwild"):
+        _print(line)
+
+
+def _require_current_folder() -> None:
+    """torch's mathematics library ends the process without it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise NotFoundError("the current folder was deleted; change into one that is there") from None
+
+
+def _hold_standard_streams() -> None:
+    """Takes the numbers 0 to 2 where they are closed: the next file or pipe would get them, and whatever is printed
+    by native code or a worker's start with it."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= LAST_STANDARD:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    if sys.stderr is None:  # `print(file=None)` would take standard output
+        sys.stderr = os.fdopen(os.dup(LAST_STANDARD), "w")
+
+
+def _print(text: str) -> None:
+    """A result. A reader that has gone (`hogwild show | head`, a closed terminal) has what it wanted, and the status
+    says how the command went. Raises RunError for a disk that is full."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        if error.errno in (errno.EPIPE, errno.EIO):
+            return
+        raise RunError(f"the result cannot be written to standard output: {error.strerror}") from error
+
+
+def _flush_results() -> None:
+    """The interpreter's own flush at exit would complain, and change the status, for what was dropped."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
+
+
+def _say(message: str) -> None:
+    """To a person. Where nobody reads it, the exit status remains."""
+    with contextlib.suppress(OSError):
+        print(message, file=sys.stderr, flush=True)
+
+
+def _report(message: str, status: int, debug: bool) -> int:
+    if debug:
+        _say(traceback.format_exc())
+    _say(message)
+    return status
+
+
+def _unexpected(error: Exception) -> str:
+    """What none of our own errors describes, with the last place in it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}\nThe same command with --debug shows the traceback."
+
+
+def _message(error: BaseException) -> str:
+    format_message = getattr(error, "format_message", None)
+    return str(format_message()) if format_message else str(error)
+
+
+def _command_of(argv: Sequence[str]) -> str:
+    return f"{argv[0]} " if argv and argv[0] in COMMANDS else ""

@@ -1,0 +1,75 @@
+"""What the command line prints: a plan, a summary, plain lines. Results go to stdout, the rest to stderr."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hogwild.config import Job
+from hogwild.config_schema import Split
+from hogwild.config_types import Component
+
+
+def plan_lines(job: Job) -> Iterator[str]:
+    """A job in a few lines, from its file alone."""
+    train, data = job.train, job.data
+    yield f"  model      {_call(job.model)}"
+    yield f"  loss       {_call(job.loss)}"
+    yield f"  data       {_call(data.train)}, batches of {data.batch_size}"
+    if data.val is not None:
+        held_back = f"{data.val.fraction:g} of it" if isinstance(data.val, Split) else _call(data.val)
+        yield f"  evaluated  on {held_back}"
+    yield f"  optimizer  {_call(job.optimizer)}, state {job.optimizer.state}, lr {job.lr_schedule.name}"
+    limits = "".join(f", {name} {value}" for name, value in _limits(job) if value is not None)
+    yield f"  train      {train.epochs} epochs{limits}; procs {train.procs}, threads {train.threads}"
+
+
+def summary_lines(summary: Mapping[str, Any], program: str) -> Iterator[str]:
+    """The end of a job for a person: what was reached, what it cost, and how to go on."""
+    state, run_dir = summary["state"], summary.get("run_dir", "")
+    yield f"{state}: {summary.get('reason') or 'done'}"
+    rate = summary.get("samples_per_s")  # nothing to say after a single update
+    who = f"by {_plural(summary['procs'], 'worker')}" if summary["procs"] else "in the parent"
+    did = f"{summary['samples']:,} samples in {_plural(summary['updates'], 'update')} {who}"
+    yield f"  {did}" + (f", {rate:,.0f} samples/s" if rate else "")
+    metrics = summary.get("metrics") or {}
+    if metrics:
+        yield "  " + ", ".join(f"{name} {_short(value)}" for name, value in metrics.items())
+    yield f"  batches: {_counts(summary['leases'])}; restarts: {summary.get('restarts', 0)}"
+    if summary.get("advice"):
+        yield f"  {summary['advice']}"
+    yield f"  run directory: {run_dir}"
+    if state in ("stopped", "cancelled"):
+        yield f"  go on with: {program} train --resume {run_dir}"
+
+
+def plain_lines(values: Mapping[str, Any], indent: str = "  ") -> Iterator[str]:
+    """Nested values, one per line."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield f"{indent}{key}:"
+            yield from plain_lines(value, indent + "  ")
+        elif isinstance(value, list):
+            yield from (f"{indent}{key}: {item}" for item in value)
+        else:
+            yield f"{indent}{key}: {value}"
+
+
+def _limits(job: Job) -> list[tuple[str, Any]]:
+    return [("max_updates", job.train.max_updates), ("max_time_s", job.train.max_time_s)]
+
+
+def _call(part: Component) -> str:
+    return f"{part.class_path}({', '.join(f'{name}={value!r}' for name, value in part.init_args.items())})"
+
+
+def _counts(leases: Mapping[str, int]) -> str:
+    others = ("skipped", "quarantined", "indeterminate", "redone")
+    rest = "".join(f", {leases[name]:,} {name}" for name in others if leases.get(name))
+    return f"{leases['done']:,} of {leases['total']:,} done{rest}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

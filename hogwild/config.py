@@ -1,0 +1,209 @@
+"""Loading a job: default < YAML < `key=value` < named flag, checked strictly, all errors in one pass.
+Torch-free.
+
+The tree itself is in `config_schema.py`. A value is read with its place (`strict_yaml`), then replaced by
+what the command line says, and only the result is checked; so an error names the file's line or the command
+line.
+"""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hogwild.config_errors import schema_findings
+from hogwild.config_places import default_config, list_configs, read_job_file
+from hogwild.config_rules import findings
+from hogwild.config_schema import Job
+from hogwild.errors import ConfigError, Problem
+from hogwild.strict_yaml import BROKEN, Place, Reading, readings
+from hogwild.strict_yaml import Path as KeyPath
+
+__all__ = ["Job", "default_config", "job_from_mapping", "json_schema", "list_configs", "load_job"]
+
+COMMAND_LINE = "command line"
+EMBEDDED = "digits"
+
+
+def load_job(
+    path: Path | None,
+    overrides: Sequence[str] = (),
+    flags: Mapping[str, object] | None = None,
+    source_text: str | None = None,
+) -> Job:
+    """The job in `path` (None: the embedded default), or in `source_text` as if it had been read from
+    `path`.
+
+    `overrides` are `key.path=value` as on the command line, `flags` the values of named flags by key path.
+    Raises ConfigError with every problem found, NotFoundError where there is no such file.
+    """
+    if path is None and source_text is None:
+        path = default_config(EMBEDDED)
+    source = str(path) if path is not None else "job"
+    text = read_job_file(path) if source_text is None and path is not None else source_text or ""
+    changes = [_parse_override(override) for override in overrides]
+    changes += [_Change(tuple(key.split(".")), value) for key, value in (flags or {}).items()]
+    stem = path.stem if path is not None else "job"
+    return _checked([_Draft.of(reading, changes, source, stem) for reading in readings(text, source, is_text)])
+
+
+def job_from_mapping(values: Mapping[str, Any], source: str) -> Job:
+    """A job from plain values, for the library call. `source` begins each error, e.g. `hogwild.train`."""
+    draft = _Draft(_as_plain(values), source=source)
+    return _checked([draft])
+
+
+def json_schema() -> dict[str, Any]:
+    """The job file's JSON Schema, for editors."""
+    schema = Job.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def is_text(path: KeyPath) -> bool:
+    """Where an unquoted scalar stays what is written: `name: 010` is the name 010."""
+    if "init_args" in path:
+        return False
+    return path[-1:] in (("name",), ("class_path",)) or path[:2] == ("model", "freeze")
+
+
+@dataclass(slots=True)
+class _Change:
+    """One `key.path=value` of the command line."""
+
+    path: KeyPath
+    value: Any
+    problems: list[Problem] = field(default_factory=list)
+
+
+def _parse_override(text: str) -> _Change:
+    key, equals, value = text.partition("=")
+    path = tuple(key.split("."))
+    if not equals or not all(path):
+        message = f"{text!r} is no override; write key.path=value, such as train.epochs=3"
+        return _Change((), None, [Problem(COMMAND_LINE, 0, 0, "", message)])
+    try:
+        shown = list(readings(value, COMMAND_LINE, is_text, path))
+    except ConfigError as error:
+        problems = [Problem(COMMAND_LINE, 0, 0, key, f"{one.message}, in {value!r}") for one in error.problems]
+        return _Change(path, BROKEN, problems)
+    problems = [Problem(COMMAND_LINE, 0, 0, one.path, one.message) for each in shown for one in each.problems]
+    return _Change(path, shown[-1].values, problems)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """Values on their way to a job, and where each of them came from."""
+
+    values: Any
+    keys: dict[KeyPath, Place] = field(default_factory=dict)
+    places: dict[KeyPath, Place] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    source: str = "job"
+
+    @classmethod
+    def of(cls, reading: Reading, changes: Iterable[_Change], source: str, stem: str) -> "_Draft":
+        draft = cls(reading.values, reading.keys, reading.places, list(reading.problems), source)
+        if not isinstance(draft.values, dict):
+            draft._report_top()
+            return draft
+        for change in changes:
+            draft.problems += change.problems
+            if change.path:
+                draft._apply(change)
+        if draft.values.get("name") is None:
+            draft.values["name"] = _as_name(stem)
+        return draft
+
+    def _report_top(self) -> None:
+        what = "is empty" if self.values is None else f"must be a map of sections, not {_kind(self.values)}"
+        message = f"the job file {what}; it needs at least model.class_path and data.train.class_path"
+        place = self.places.get((), Place(self.source, 1, 1))
+        self.problems.append(place.problem((), message))
+
+    def _apply(self, change: _Change) -> None:
+        section = self.values
+        for depth, part in enumerate(change.path[:-1], start=1):
+            if section.get(part) is None:
+                section[part] = {}
+                self.keys[change.path[:depth]] = self.places[change.path[:depth]] = Place(COMMAND_LINE)
+            section = section[part]
+            if not isinstance(section, dict):
+                return  # the file's own mistake, and it is reported as such
+        section[change.path[-1]] = copy.deepcopy(change.value)
+        for table in (self.keys, self.places):
+            for path in [path for path in table if path[: len(change.path)] == change.path]:
+                del table[path]
+            table[change.path] = Place(COMMAND_LINE)
+
+    def check(self) -> Job | None:
+        """The job, or None; what is wrong is in `problems`."""
+        if not isinstance(self.values, dict):
+            return None
+        broken = set(_prune(self.values, ()))
+        job, wrong = None, list(findings(self.values))
+        try:
+            job = Job.model_validate(self.values)
+        except ValidationError as error:
+            wrong = list(schema_findings(error)) + wrong
+        for path, message, at_key in wrong:
+            if path not in broken:
+                self.problems.append(self._place(path, at_key).problem(path, message))
+        return job
+
+    def _place(self, path: KeyPath, at_key: bool) -> Place:
+        """Of the key or value itself; of the nearest section above it for what is missing."""
+        if not at_key and path in self.places:
+            return self.places[path]
+        while path and path not in self.keys:
+            path = path[:-1]
+        return self.keys.get(path) or self.places.get((), Place(self.source))
+
+
+def _checked(drafts: Sequence[_Draft]) -> Job:
+    jobs = [draft.check() for draft in drafts]
+    problems = dict.fromkeys(problem for draft in drafts for problem in draft.problems)
+    if problems:
+        raise ConfigError(sorted(problems, key=lambda one: (one.line == 0, one.line, one.column)))
+    job = jobs[-1]
+    assert job is not None, "no job and no problem"
+    return job
+
+
+def _prune(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """Takes out what could not be read, which was reported already; yields where it was."""
+    if isinstance(value, dict):
+        for key in list(value):
+            if value[key] is BROKEN:
+                del value[key]
+                yield (*path, key)
+            else:
+                yield from _prune(value[key], (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            if item is BROKEN:
+                value[index] = None
+                yield (*path, index)
+            else:
+                yield from _prune(item, (*path, index))
+
+
+def _as_plain(value: Any) -> Any:
+    """A copy in which tuples are lists and mappings are dicts, as in a file."""
+    if isinstance(value, Mapping):
+        return {key: _as_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_plain(item) for item in value]
+    return value
+
+
+def _as_name(stem: str) -> str:
+    """A file's stem as the name of a run directory; the schema says what is allowed."""
+    kept = "".join(letter if letter.isprintable() and letter not in "/\\" else "_" for letter in stem[:100])
+    return kept.strip().lstrip(".-") or "job"
+
+
+def _kind(value: Any) -> str:
+    return "a list" if isinstance(value, list) else f"the single value {value!r}"

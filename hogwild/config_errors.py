@@ -1,0 +1,161 @@
+"""The schema's errors in words: the place, the value, the rule, and the nearest thing that would have been
+right."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from pydantic import Tag, ValidationError
+from pydantic_core import ErrorDetails
+
+from hogwild.config_rules import Finding, show, suggestion
+from hogwild.config_schema import Job
+from hogwild.config_types import TAG, Section
+from hogwild.strict_yaml import Path
+
+_BOUNDS = {
+    "greater_than": ("gt", ">"),
+    "greater_than_equal": ("ge", ">="),
+    "less_than": ("lt", "<"),
+    "less_than_equal": ("le", "<="),
+}
+_TYPES = {
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "dict_type": "must be a map of keys and values",
+    "model_type": "must be a map of keys and values",
+    "finite_number": "must be finite",
+}
+_ON = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+_ELSEWHERE = {"lr": "optimizer.init_args.lr", "momentum": "optimizer.init_args.momentum"}
+
+
+def schema_findings(error: ValidationError) -> Iterator[Finding]:
+    """What pydantic found, in the order of the schema."""
+    details = error.errors(include_url=False)
+    meant = {(*_path(detail)[:-1], _nearest(detail)) for detail in details if _is_unknown(detail)}
+    for detail in details:
+        path = _path(detail)
+        if detail["type"] == "missing" and path in meant:
+            continue  # the misspelt key was reported, with this one as the suggestion
+        yield path, _words(detail), _is_unknown(detail)
+
+
+def _path(detail: ErrorDetails) -> Path:
+    """Keys of the file only: pydantic adds the tags of unions, and '[key]'."""
+    path = tuple(part for part in detail["loc"] if part != "[key]" and not str(part).startswith(TAG))
+    at = detail.get("ctx", {}).get("at")
+    return (*path, at) if at else path
+
+
+def _is_unknown(detail: ErrorDetails) -> bool:
+    return detail["type"] == "extra_forbidden" or detail["loc"][-1] == "[key]"
+
+
+def _words(detail: ErrorDetails) -> str:
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if _is_unknown(detail):
+        return _unknown(detail)
+    if kind == "missing":
+        return "is required"
+    if kind == "literal_error":
+        return _one_of(_words_in(context["expected"]), value)
+    if kind in _BOUNDS:
+        key, sign = _BOUNDS[kind]
+        return f"must be {sign} {context[key]:g}, got {show(value)}"
+    if kind == "rule":
+        return _own_rule(context, value)
+    return f"{_TYPES.get(kind, detail['msg'])}, got {show(value)}{_what_to_write(kind, value)}"
+
+
+def _own_rule(context: Mapping[str, Any], value: Any) -> str:
+    at = context["at"]
+    if at and isinstance(value, Mapping):
+        value = value.get(at)
+    words = [word.strip(",") for word in str(context["message"]).split()]
+    close = suggestion(value, words) if isinstance(value, str) and len(value) > 2 else ""
+    hint = f"; write {_ON[value.lower()]}" if isinstance(value, str) and _takes_bool(words, value) else close
+    return f"{context['message']}, got {show(value)}{hint}"
+
+
+def _takes_bool(words: list[str], value: str) -> bool:
+    return "true" in words and value.lower() in _ON
+
+
+def _one_of(allowed: list[str], value: Any) -> str:
+    close = suggestion(value, allowed) if isinstance(value, str) else ""
+    rule = f"must be one of {', '.join(allowed)}" if len(allowed) > 1 else f"must be {allowed[0]}"
+    return f"{rule}, got {show(value)}{close}"
+
+
+def _what_to_write(kind: str, value: Any) -> str:
+    if kind == "bool_type" and isinstance(value, str) and value.lower() in _ON:
+        return f"; write {_ON[value.lower()]}"
+    if kind == "int_type" and isinstance(value, float) and value.is_integer():
+        return f"; write {int(value)}"
+    if kind in ("int_type", "float_type") and isinstance(value, str) and re.fullmatch(r"[-+.0-9eE]+", value):
+        return "; remove the quotes"
+    if kind in ("model_type", "dict_type") and value is None:
+        return "; write its keys below it, or remove it"
+    return ""
+
+
+def _words_in(expected: str) -> list[str]:
+    return re.findall(r"'([^']*)'", expected)
+
+
+def _unknown(detail: ErrorDetails) -> str:
+    known = _allowed(detail)
+    path = _path(detail)
+    name = str(path[-1])
+    close = suggestion(name, known) or _other_section(name, str(path[0]))
+    return f"unknown key{close} (allowed: {', '.join(known)})"
+
+
+def _nearest(detail: ErrorDetails) -> str:
+    found = re.search(r"'(.*)'", suggestion(_path(detail)[-1], _allowed(detail)))
+    return found[1] if found else ""
+
+
+def _allowed(detail: ErrorDetails) -> list[str]:
+    if detail["loc"][-1] == "[key]":
+        return _words_in(detail["ctx"]["expected"])
+    return list(_section_at(detail["loc"][:-1]).model_fields)
+
+
+def _other_section(name: str, here: str) -> str:
+    """A field of another section, written at the wrong level."""
+    homes = [
+        f"{section}.{name}"
+        for section, field in Job.model_fields.items()
+        for one in _members(field.annotation)
+        if section != here and name in one[0].model_fields and name not in ("name", "class_path", "init_args")
+    ]
+    home = _ELSEWHERE.get(name) or (homes[0] if homes else "")
+    return f"; did you mean '{home}'?" if home else ""
+
+
+def _section_at(location: tuple[int | str, ...]) -> type[Section]:
+    """The section of the schema at pydantic's location, tags included."""
+    here: type[Section] = Job
+    options: list[tuple[type[Section], str]] = []
+    for part in location:
+        if str(part).startswith(TAG):
+            here = next(section for section, tag in options if tag == part)
+        else:
+            options = list(_members(here.model_fields[str(part)].annotation))
+            here = options[0][0]
+    return here
+
+
+def _members(annotation: Any, tag: str = "") -> Iterator[tuple[type[Section], str]]:
+    """The sections a field may hold, each with its union tag."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation, tag
+        return
+    tags = [one.tag for one in getattr(annotation, "__metadata__", ()) if isinstance(one, Tag)]
+    for argument in get_args(annotation):
+        yield from _members(argument, tags[0] if tags else tag)

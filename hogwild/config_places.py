@@ -1,0 +1,51 @@
+"""Where job files are: the embedded ones in a checkout or a wheel, and the user's own."""
+
+from pathlib import Path
+
+from hogwild.config_rules import suggestion
+from hogwild.errors import NotFoundError
+from hogwild.strict_yaml import decode
+
+
+def list_configs() -> list[Path]:
+    """The embedded job files, by name."""
+    return sorted(_folder().glob("*.yaml"))
+
+
+def default_config(name: str) -> Path:
+    """The embedded job file `name` (without .yaml). Raises NotFoundError."""
+    path = _folder() / f"{name}.yaml"
+    if not path.is_file():
+        known = [config.stem for config in list_configs()]
+        raise NotFoundError(f"no embedded job file {name!r} in {_folder()}{suggestion(name, known)} (there: {known})")
+    return path
+
+
+def read_job_file(path: Path) -> str:
+    """The text of a job file. Raises NotFoundError where there is none, ConfigError where it is no text."""
+    try:
+        return decode(path.read_bytes(), str(path))
+    except IsADirectoryError:
+        hint = "; to go on with a run: train --resume" if (path / "resolved.yaml").exists() else ""
+        raise NotFoundError(f"{path} is a folder, not a job file{hint}") from None
+    except OSError as error:
+        raise NotFoundError(_not_found(path, error)) from None
+
+
+def _folder() -> Path:
+    """configs/ lies in the package in a wheel, beside the package in a checkout."""
+    package = Path(__file__).resolve().parent
+    return package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
+
+
+def _not_found(path: Path, error: OSError) -> str:
+    place = path.absolute()
+    nearby = [file.name for file in place.parent.glob("*.y*ml")] if place.parent.is_dir() else []
+    close = suggestion(place.name, nearby) or _embedded(path)
+    return f"job file {path}: {error.strerror or error} (looked for {place}){close}"
+
+
+def _embedded(path: Path) -> str:
+    """In an installed package `configs/mnist.yaml` of the documentation lies elsewhere."""
+    found = next((config for config in list_configs() if config.name == path.name), None)
+    return f"; an embedded job file of that name is {found}" if found else ""

@@ -1,0 +1,130 @@
+"""What types cannot say about a job: arguments of common torch classes, names in our catalogs, fields that
+must agree.
+
+Works on the raw values, so that these are reported in the same pass as everything else. Torch-free.
+"""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from hogwild import torch_arguments
+from hogwild.config_schema import SGD
+from hogwild.strict_yaml import Path
+from hogwild.torch_arguments import Check
+
+Finding = tuple[Path, str, bool]
+"""Where, what is wrong, and whether the place is the key's (True) or the value's (False)."""
+
+_CLASS_PATHS: Mapping[Path, str | None] = {
+    ("model",): None,
+    ("loss",): "torch.nn.CrossEntropyLoss",
+    ("data", "train"): None,
+    ("data", "val"): None,
+    ("optimizer",): SGD,
+}
+
+
+def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
+    """Everything wrong beyond types and ranges. `values` may be wrong in any way the schema reports."""
+    for path, default in _CLASS_PATHS.items():
+        section = _at(values, path)
+        if isinstance(section, Mapping):
+            yield from _component(path, section.get("class_path", default), section.get("init_args", {}))
+    yield from _enough_workers(values)
+
+
+def suggestion(name: Any, known: Any) -> str:
+    """`; did you mean 'x'?` or nothing."""
+    close = get_close_matches(str(name), [str(one) for one in known], n=1, cutoff=0.7)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def show(value: Any) -> str:
+    """A value as the message shows it: as it is written in YAML, and short."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "a map" if value else "an empty map"
+    if isinstance(value, list | tuple):
+        inside = ", ".join(show(item) for item in value[:5])
+        return f"[{inside}{', ...' if len(value) > 5 else ''}]"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _at(values: Any, path: Path) -> Any:
+    for part in path:
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
+def _component(path: Path, class_path: Any, init_args: Any) -> Iterator[Finding]:
+    if not isinstance(class_path, str):
+        return
+    module, _, name = class_path.rpartition(".")
+    here = (*path, "class_path")
+    if module in ("hogwild.models", "hogwild.data"):
+        yield from _catalogued(here, module, name)
+    elif module == "torch.optim":
+        yield from _optimizer(path, name, init_args)
+    elif module == "torch.nn" and path == ("loss",):
+        yield from _loss(path, name, init_args)
+
+
+def _catalogued(here: Path, module: str, name: str) -> Iterator[Finding]:
+    # A name, not an import statement: which of the two packages is only known here. Neither imports torch.
+    from importlib import import_module
+
+    catalog: Mapping[str, str] = import_module(module).CATALOG
+    if name not in catalog:
+        known = ", ".join(catalog)
+        yield here, f"{module} has no {name!r}{suggestion(name, catalog)} (it has: {known})", False
+
+
+def _optimizer(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
+    here = (*path, "class_path")
+    if name in torch_arguments.REFUSED:
+        yield here, f"torch.optim.{name} {torch_arguments.REFUSED[name]}", False
+    elif name not in torch_arguments.OPTIMIZERS:
+        known = torch_arguments.OPTIMIZERS
+        yield here, f"torch.optim has no {name!r}{suggestion(name, known)} (known: {', '.join(known)})", False
+    elif isinstance(init_args, Mapping):
+        yield from _arguments(path, name, torch_arguments.OPTIMIZERS[name], init_args)
+        if name == "SGD":
+            yield from _nesterov(path, init_args)
+
+
+def _loss(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
+    if name in torch_arguments.LOSSES:
+        if isinstance(init_args, Mapping):
+            yield from _arguments(path, name, torch_arguments.LOSSES[name], init_args)
+    elif name not in torch_arguments.UNCHECKED_LOSSES:
+        known = torch_arguments.LOSSES
+        message = f"torch.nn has no loss {name!r}{suggestion(name, known)} (known: {', '.join(known)})"
+        yield (*path, "class_path"), message, False
+
+
+def _arguments(path: Path, name: str, known: Mapping[str, Check], init_args: Mapping[str, Any]) -> Iterator[Finding]:
+    for argument, value in init_args.items():
+        here = (*path, "init_args", argument)
+        if argument in torch_arguments.FILLED_IN:
+            yield here, torch_arguments.FILLED_IN[argument], True
+        elif argument not in known:
+            allowed = ", ".join(known)
+            close = suggestion(argument, known)
+            yield here, f"unknown argument of {name}{close} (allowed: {allowed})", True
+        elif rule := known[argument](value):
+            yield here, f"{rule}, got {show(value)}", False
+
+
+def _nesterov(path: Path, init_args: Mapping[str, Any]) -> Iterator[Finding]:
+    """torch.optim.SGD raises for this only once it is built."""
+    if init_args.get("nesterov") is True and (not init_args.get("momentum") or init_args.get("dampening")):
+        yield (*path, "init_args", "nesterov"), "needs a momentum > 0 and no dampening", False
+
+
+def _enough_workers(values: Mapping[str, Any]) -> Iterator[Finding]:
+    procs, least = _at(values, ("train", "procs")), _at(values, ("supervise", "min_workers"))
+    if type(procs) is int and type(least) is int and 0 < procs < least:
+        yield ("supervise", "min_workers"), f"must be <= train.procs ({procs}), got {least}", False

@@ -1,0 +1,188 @@
+"""The job file as one frozen tree: every field, its type, its range, its default, and why it is there.
+
+Torch-free. What a value means where types cannot say it (an argument of a torch class, two fields that must
+agree) is in `config_rules.py`; how an error is worded is in `config_errors.py`; loading is in `config.py`.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from hogwild.config_schedules import ConstantSchedule, LrSchedule
+from hogwild.config_types import (
+    TAG,
+    ClassPath,
+    Component,
+    FileName,
+    Procs,
+    Progress,
+    Seconds,
+    Section,
+    Threads,
+    Version,
+    Whole,
+)
+
+SGD = "torch.optim.SGD"
+
+
+class Model(Component):
+    """The module to train."""
+
+    freeze: list[str] = Field(
+        default=[],
+        description="Patterns (as in a shell) of parameter names that are not trained: a backbone.",
+    )
+    memory_format: Literal["auto", "contiguous", "channels_last"] = Field(
+        default="auto", description="auto is channels_last when there is a Conv2d: a third faster on the CPU."
+    )
+
+
+class Loss(Component):
+    """Called as loss(output, target); must answer one number."""
+
+    class_path: ClassPath = Field(default="torch.nn.CrossEntropyLoss", description="A classifier's usual loss.")
+
+
+class Split(Section):
+    """Validation data cut from the training data by the job's seed."""
+
+    fraction: float = Field(gt=0, lt=1, description="The part of the training data that is held back.")
+
+
+def _val_kind(value: Any) -> str:
+    is_map = isinstance(value, Mapping) and "class_path" not in value and any(str(key)[:1] == "f" for key in value)
+    return TAG + ("split" if is_map or isinstance(value, Split) else "component")
+
+
+Val = Annotated[
+    Annotated[Component, Tag(TAG + "component")] | Annotated[Split, Tag(TAG + "split")],
+    Discriminator(_val_kind),
+]
+
+
+class Data(Section):
+    """What is trained on, and how it reaches the workers."""
+
+    train: Component = Field(description="A map-style dataset of (input, target).")
+    val: Val | None = Field(default=None, description="Evaluated: a dataset, {fraction: f}, or nothing.")
+    batch_size: Whole = Field(default=64, ge=1, description="Samples; the batch is the unit of the ledger.")
+    drop_last: bool = Field(default=False, description="Leaves out the last, smaller batch of an epoch.")
+    feed: Literal["auto", "resident"] = Field(default="auto", description="resident: in shared memory.")
+    loaders: Literal["auto"] = Field(default="auto", description="Processes; the resident feed needs none.")
+    shuffle: Literal["auto", "full", "none"] = Field(
+        default="auto", description="auto is full: a new seeded permutation of all samples every epoch."
+    )
+
+
+class Optimizer(Component):
+    """Any torch.optim class; every worker applies it to the shared parameters."""
+
+    class_path: ClassPath = Field(default=SGD, description="Hogwild's proofs are about plain SGD.")
+    state: Literal["private", "shared"] = Field(
+        default="private", description="Momentum and the like: per worker, or one for all, without a lock."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_lr(cls, value: Any) -> Any:
+        """SGD without an lr gets the one this project's examples use, not torch's 0.001."""
+        if not isinstance(value, Mapping) or value.get("class_path", SGD) != SGD:
+            return value
+        init_args = value.get("init_args", {})
+        if not isinstance(init_args, Mapping) or "lr" in init_args:
+            return value
+        return {**value, "init_args": {"lr": 0.01, **init_args}}
+
+
+class Train(Section):
+    """How long, on what, by how many."""
+
+    procs: Procs = Field(default="auto", description="Workers; 0 trains inside the parent, for pdb.")
+    threads: Threads = Field(default="auto", description="Per worker; auto: OMP_NUM_THREADS, or cores / procs.")
+    epochs: Whole = Field(default=1, ge=1, description="Every sample once per epoch, over all workers.")
+    max_updates: Whole | None = Field(default=None, ge=1, description="Ends the job after exactly so many.")
+    max_time_s: Seconds | None = Field(default=None, description="Checkpoints and stops, resumable, then.")
+    device: Literal["auto", "cpu"] = Field(default="auto", description="Where the mathematics is done.")
+    placement: Literal["auto", "cpu"] = Field(default="auto", description="Where the shared parameters lie.")
+    update: Literal["auto", "autograd"] = Field(default="auto", description="autograd: any module.")
+    exchange: Literal["auto", "direct"] = Field(default="auto", description="direct: each update goes in.")
+    grad_clip: float | None = Field(default=None, gt=0, description="Larger gradient norms shrink to it.")
+    accumulate: Whole = Field(
+        default=1, ge=1, le=65_535, description="Batches per update; a commit word counts them in 16 bits."
+    )
+
+
+class Evaluate(Section):
+    """What is measured on the validation data, and when it is enough."""
+
+    every_epochs: Whole = Field(default=1, ge=1, description="Training pauses meanwhile, so not too often.")
+    metrics: Literal["auto"] = Field(default="auto", description="loss, and accuracy where targets are classes.")
+    target: dict[Literal["loss", "accuracy"], float] = Field(
+        default={}, description="Ends the job as succeeded at the first evaluation that meets all of them."
+    )
+
+
+class Checkpoint(Section):
+    """What a crash of the parent, or of the machine, may cost."""
+
+    every_s: Seconds | None = Field(default=60.0, description="The most seconds of work that can be lost.")
+    every_updates: Whole | None = Field(default=None, ge=1, description="The same in updates.")
+    keep: Whole = Field(default=3, ge=1, description="More than one, should the newest be damaged.")
+    on_signal: bool = Field(default=True, description="Ctrl-C and SIGTERM write one before stopping.")
+
+
+class Supervise(Section):
+    """When a worker counts as lost, and what is done about it."""
+
+    max_restarts: Whole = Field(default=10, ge=0, description="Of one worker in window_s; then it is given up.")
+    window_s: Seconds = Field(default=60.0, description="Deaths further apart than this are no crash loop.")
+    start_timeout_s: Seconds = Field(default=120.0, description="To the first commit; imports can be slow.")
+    stall_timeout_s: Seconds = Field(default=60.0, description="Silence is a hang; slow batches raise it.")
+    deadlock_timeout_s: Seconds = Field(default=300.0, description="No commit by anybody fails the job.")
+    grace_s: Seconds = Field(default=10.0, description="What workers get to finish an item before SIGKILL.")
+    min_workers: Whole = Field(default=1, ge=1, description="With fewer left the job fails.")
+    max_item_attempts: Whole = Field(default=3, ge=1, description="What killed so many workers is put aside.")
+    on_nan: Literal["skip", "fail"] = Field(default="skip", description="A gradient that is not finite.")
+    on_indeterminate: Literal["redo", "skip"] = Field(
+        default="redo",
+        description="An update that a death interrupted: applied once or twice, or once or never.",
+    )
+
+
+class Log(Section):
+    """What is written down while training."""
+
+    jsonl: bool = Field(default=True, description="metrics.jsonl and events.jsonl: what programs read.")
+    tensorboard: Literal["auto"] = Field(default="auto", description="Written where it is installed.")
+    progress: Progress = Field(default="auto", description="The line on stderr; auto: only on a terminal.")
+    every_s: Seconds = Field(default=1.0, description="Between two records.")
+
+
+def _default_optimizer() -> Optimizer:
+    return Optimizer.model_validate({})  # through the validator, which fills in lr
+
+
+class Job(Section):
+    """One job of hogwild: lock-free training of one model by N processes."""
+
+    version: Version = Field(default=1, description="Of this file's format.")
+    name: FileName = Field(default="job", description="Begins the run directory's name; default: the file's stem.")
+    seed: Whole = Field(default=1, ge=0, description="Of all that is random: initial values, order, dropout.")
+    model: Model
+    loss: Loss = Field(default_factory=Loss)
+    data: Data
+    optimizer: Optimizer = Field(default_factory=_default_optimizer)
+    lr_schedule: LrSchedule = Field(default_factory=ConstantSchedule)
+    train: Train = Field(default_factory=Train)
+    evaluate: Evaluate = Field(default_factory=Evaluate)
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint)
+    supervise: Supervise = Field(default_factory=Supervise)
+    log: Log = Field(default_factory=Log)
+
+    def to_yaml(self) -> str:
+        """The resolved job file: every field, and read back by `load_job` as an equal job."""
+        from hogwild.yaml_dump import dump
+
+        return dump(self.model_dump())

@@ -1,0 +1,98 @@
+"""What the fields of the job file are made of: numbers with their limits, class paths, sections.
+Torch-free."""
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+MAX_SECONDS = 1e9  # 30 years; the operating system's timers overflow somewhere beyond
+MAX_WHOLE = 2**63 - 1  # what a word of shared memory holds
+TAG = "tag:"  # begins the union tags that pydantic puts into an error's location; they are no keys of the file
+
+
+def rule(message: str, at: str = "") -> PydanticCustomError:
+    """A broken rule in our own words; the value is appended. `at` is a key below where it was noticed."""
+    return PydanticCustomError("rule", "{message}", {"message": message, "at": at})
+
+
+def _fits(number: int) -> int:
+    if abs(number) > MAX_WHOLE:
+        raise rule("must fit into 64 bits")
+    return number
+
+
+def _class_path(text: str) -> str:
+    parts = text.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise rule("must be a dotted path to a class or function, such as mymodel.Net")
+    return text
+
+
+def _file_name(text: str) -> str:
+    if not text.strip() or len(text) > 100 or text[0] in ".-" or not text.isprintable() or set(text) & set("/\\"):
+        raise rule("must be usable as a folder name: 1 to 100 characters, no slash, no dot or dash first")
+    return text
+
+
+def _plain(value: Any) -> Any:
+    """What a YAML file can hold; a job is written to resolved.yaml and read back."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise rule("must hold finite numbers only")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str | int) or isinstance(key, bool):
+                raise rule(f"must have text or whole numbers as keys, not {key!r}")
+            _plain(item)
+    elif isinstance(value, list):
+        for item in value:
+            _plain(item)
+    elif not (value is None or isinstance(value, bool | int | float | str)):
+        raise rule(f"must hold plain values only, not a {type(value).__name__}")
+    return value
+
+
+def _auto_or_whole(low: int, high: int) -> BeforeValidator:
+    def check(value: Any) -> Any:
+        if value == "auto" or (type(value) is int and low <= value <= high):
+            return value
+        raise rule(f"must be auto or a whole number from {low} to {high}")
+
+    return BeforeValidator(check)
+
+
+def _auto_or_bool(value: Any) -> Any:
+    if value == "auto" or isinstance(value, bool):
+        return value
+    raise rule("must be auto, true or false")
+
+
+def _version(value: Any) -> Any:
+    if value != 1 or type(value) is not int:
+        raise rule("must be 1, the only version of the job file there is")
+    return value
+
+
+Whole = Annotated[int, AfterValidator(_fits)]
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
+Procs = Annotated[Literal["auto"] | Annotated[int, Field(ge=0, le=1024)], _auto_or_whole(0, 1024)]
+Threads = Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=1024)], _auto_or_whole(1, 1024)]
+Progress = Annotated[Literal["auto"] | bool, BeforeValidator(_auto_or_bool)]
+Version = Annotated[Literal[1], BeforeValidator(_version)]
+FileName = Annotated[str, AfterValidator(_file_name)]
+ClassPath = Annotated[str, AfterValidator(_class_path)]
+InitArgs = Annotated[dict[str, Any], AfterValidator(_plain)]
+
+
+class Section(BaseModel):
+    """One map of the job file: nothing unknown, nothing converted unasked, nothing changed later."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Component(Section):
+    """Any importable class or function and its keyword arguments."""
+
+    class_path: ClassPath = Field(description="Where to import it from; user code needs no registration.")
+    init_args: InitArgs = Field(default={}, description="Its keyword arguments, read as YAML 1.2.")

@@ -1,0 +1,96 @@
+"""Where data files are looked for, and what is said when they are not there.
+
+In this order: `init_args.root` of the data class, DIR/its own folder, DIR. DIR is `--data-dir`, else the
+environment variable HOGWILD_DATA. The files of one data set come from one folder: never images from here and
+labels from there.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hogwild.errors import DataError, NotFoundError, UsageError
+
+_chosen: Path | None = None
+
+
+def set_data_dir(path: str | os.PathLike[str] | None) -> None:
+    """Makes `path` DIR for this process, before HOGWILD_DATA; None goes back to the variable. For
+    `--data-dir`."""
+    global _chosen
+    _chosen = None if path is None else Path(path).expanduser().absolute()
+
+
+def data_dir() -> Path | None:
+    """DIR as an absolute path, or None where nobody named one."""
+    if _chosen is not None:
+        return _chosen
+    named = os.environ.get("HOGWILD_DATA")
+    return Path(named).expanduser().absolute() if named else None
+
+
+def folders(root: str | os.PathLike[str] | None, own: str | None) -> list[Path]:
+    """The folders to look in, first choice first. `own` is the data set's own folder below DIR."""
+    found = [] if root is None else [Path(root).expanduser().absolute()]
+    directory = data_dir()
+    if directory is not None:
+        found += [directory / own] if own else []
+        found.append(directory)
+    return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One file under any of its `names`, the usual one first."""
+
+    names: tuple[str, ...]
+
+    def inside(self, folder: Path) -> Path | None:
+        return next((folder / name for name in self.names if (folder / name).is_file()), None)
+
+
+def find(wanted: Sequence[Wanted], where: Sequence[Path], who: str, advice: str) -> list[Path]:
+    """Paths of all `wanted` files, from the first folder of `where` that holds every one of them.
+
+    Raises NotFoundError that names the missing files of every folder, `who` wants them, and `advice`: how to
+    get them.
+    """
+    for folder in where:
+        paths = [path for file in wanted if (path := file.inside(folder))]
+        if len(paths) == len(wanted):
+            return paths
+    looked = [f"  {folder}: {_missing(wanted, folder)}" for folder in where]
+    names = " and ".join(file.names[0] for file in wanted)
+    raise NotFoundError(
+        "\n".join(
+            [
+                f"{who}: no folder holds {names}. Looked in:",
+                *(looked or ["  nowhere: no folder was named"]),
+                advice,
+                "Say where the files are with --data-dir DIR, the environment variable HOGWILD_DATA=DIR or"
+                " init_args.root in the job file.",
+            ]
+        )
+    )
+
+
+def _missing(wanted: Sequence[Wanted], folder: Path) -> str:
+    if not folder.is_dir():
+        return "no such folder"
+    absent = [file.names[0] for file in wanted if file.inside(folder) is None]
+    return f"does not hold {', '.join(absent)}"
+
+
+def read(path: Path) -> bytes:
+    """The whole file. Raises DataError naming it when the system refuses."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def check_split(who: str, split: str, allowed: Sequence[str]) -> None:
+    """Raises UsageError unless `split` is one of `allowed`."""
+    if split not in allowed:
+        raise UsageError(f"{who}: split must be one of {', '.join(allowed)}, got {split!r}")

@@ -1,0 +1,96 @@
+"""MNIST and Fashion-MNIST from their four original files: the same format, sizes and classes, other
+pictures."""
+
+import os
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from hogwild.data.files import Wanted, check_split, find, folders
+from hogwild.data.idx import read_idx
+from hogwild.errors import DataError
+
+SIDE = 28
+CLASSES = 10
+_STEMS = {"train": "train", "test": "t10k"}
+
+
+class Mnist(TensorDataset):
+    """Handwritten digits: x (N, 1, 28, 28) float32, y (N,) int64 in 0..9; 60,000 train and 10,000 test
+    samples.
+
+    Files: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte,
+    each also with .gz and also spelt train-images.idx3-ubyte; looked for as `hogwild.data.files` says, the
+    own folder being `mnist`. `normalize` subtracts the mean of the training pixels and divides by their
+    deviation, as everybody does; without it x is in [0, 1]. Raises NotFoundError where files are missing and
+    DataError where they are not what they should be.
+    """
+
+    own_folder: ClassVar[str] = "mnist"
+    mean: ClassVar[float] = 0.1307
+    deviation: ClassVar[float] = 0.3081
+    advice: ClassVar[str] = (
+        "MNIST is published by Y. LeCun, C. Cortes and C. Burges (yann.lecun.com/exdb/mnist): four files, "
+        "{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz, usable as they are."
+    )
+
+    def __init__(
+        self, split: str = "train", root: str | os.PathLike[str] | None = None, normalize: bool = True
+    ) -> None:
+        who = f"{type(self).__name__}(split={split!r})"
+        check_split(type(self).__name__, split, tuple(_STEMS))
+        wanted = [_wanted(_STEMS[split], "images", 3), _wanted(_STEMS[split], "labels", 1)]
+        image_file, label_file = find(wanted, folders(root, self.own_folder), who, self.advice)
+        images, labels = _read_pair(image_file, label_file)
+        mean, deviation = (self.mean, self.deviation) if normalize else (0.0, 1.0)
+        super().__init__(_scaled(images, mean, deviation), torch.from_numpy(labels.astype(np.int64)))
+
+
+class FashionMnist(Mnist):
+    """Pictures of ten kinds of clothes; shapes, splits, files and errors as for `Mnist`, the own folder being
+    `fashion_mnist`. The files have the same names as MNIST's: keep the two in folders of their own."""
+
+    own_folder: ClassVar[str] = "fashion_mnist"
+    mean: ClassVar[float] = 0.2860
+    deviation: ClassVar[float] = 0.3530
+    advice: ClassVar[str] = (
+        "Fashion-MNIST is published by Zalando Research (zalandoresearch/fashion-mnist on GitHub): four "
+        "files, {train,t10k}-{images-idx3,labels-idx1}-ubyte.gz, usable as they are."
+    )
+
+
+def _wanted(stem: str, kind: str, dimensions: int) -> Wanted:
+    """The spellings in use: the original one, and the one that some archives unpack to."""
+    spellings = (f"{stem}-{kind}-idx{dimensions}-ubyte", f"{stem}-{kind}.idx{dimensions}-ubyte")
+    return Wanted(tuple(name + end for name in spellings for end in ("", ".gz")))
+
+
+def _read_pair(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarray]:
+    """images (N, 28, 28) uint8 and labels (N,) uint8, checked against each other."""
+    images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
+    if images.shape[1:] != (SIDE, SIDE):
+        raise DataError(f"{image_file}: images must be {SIDE} x {SIDE}, its header says {images.shape[1:]}")
+    if len(images) != len(labels):
+        raise DataError(
+            f"{image_file} holds {len(images):,} images, {label_file} holds {len(labels):,} labels: "
+            "they must be as many; the two do not belong together"
+        )
+    if labels.max() >= CLASSES:
+        at = int(labels.argmax())
+        raise DataError(f"{label_file}: label {labels[at]} of sample {at:,} is out of range: must be < {CLASSES}")
+    return images, labels
+
+
+def _scaled(images: np.ndarray, mean: float, deviation: float) -> Tensor:
+    """(images / 255 - mean) / deviation as (N, 1, 28, 28) float32, written straight into the tensor: one pass
+    to widen, one in place, and no second copy of the floats."""
+    x = torch.empty((len(images), 1, SIDE, SIDE), dtype=torch.float32)
+    values = x.numpy()[:, 0]
+    np.multiply(images, np.float32(1 / (255 * deviation)), out=values, dtype=np.float32)
+    if mean:
+        values -= np.float32(mean / deviation)
+    return x

@@ -1,0 +1,114 @@
+"""A user's own arrays from one .npz file, as `numpy.savez` writes it. Nothing in the file is ever
+executed."""
+
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from hogwild.data.files import Wanted, find, folders
+from hogwild.errors import DataError
+
+# torch computes little with unsigned numbers above 8 bits: each goes to a signed type that can hold it.
+_WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
+
+
+class Npz(TensorDataset):
+    """One sample per row of the named arrays: tensors are the `inputs` (one name or several) in order, then
+    `target`.
+
+    Floats of any width become float32. Integer and bool targets become int64 (class numbers; store float
+    targets for a regression or a BCE loss), integer inputs keep their type. A relative `path` is looked for
+    below `root`, below DIR and in the current folder. Raises NotFoundError where the file is missing,
+    DataError where it is damaged, lacks an array, or holds one that has no rows, another number of rows, or
+    values that are no numbers (pickled objects too).
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        inputs: str | Sequence[str] = "x",
+        target: str = "y",
+        root: str | os.PathLike[str] | None = None,
+    ) -> None:
+        file = _find(Path(path).expanduser(), root)
+        names = [inputs] if isinstance(inputs, str) else list(inputs)
+        arrays = _read(file, [*names, target])
+        tensors = [_input_tensor(file, name, array) for name, array in zip(names, arrays, strict=False)]
+        super().__init__(*tensors, _target_tensor(file, target, arrays[-1]))
+
+
+def _find(path: Path, root: str | os.PathLike[str] | None) -> Path:
+    where = [path.parent] if path.is_absolute() else [*folders(root, None), Path.cwd()]
+    name = path.name if path.is_absolute() else str(path)
+    advice = "It is a file of your own: write one with numpy.savez(path, x=..., y=...)."
+    return find([Wanted((name,))], where, f"Npz(path={str(path)!r})", advice)[0]
+
+
+def _read(file: Path, names: Sequence[str]) -> list[np.ndarray]:
+    """The named arrays: there, readable, with rows, and as many rows each."""
+    if not zipfile.is_zipfile(file):
+        raise DataError(
+            f"{file}: not an .npz file, or truncated ({file.stat().st_size:,} bytes without a zip directory)"
+        )
+    with np.load(file, allow_pickle=False) as archive:
+        absent = [name for name in names if name not in archive.files]
+        if absent:
+            raise DataError(
+                f"{file}: no array named {', '.join(absent)}; it holds {', '.join(archive.files) or 'none'}"
+            )
+        arrays = [_array(file, archive, name) for name in names]
+    rows = {name: len(array) for name, array in zip(names, arrays, strict=True)}
+    if len(set(rows.values())) > 1:
+        counts = ", ".join(f"{name} {count:,}" for name, count in rows.items())
+        raise DataError(f"{file}: the arrays must have as many rows each, found {counts}")
+    if not len(arrays[-1]):
+        raise DataError(f"{file}: holds no samples: its arrays have no rows")
+    return arrays
+
+
+def _array(file: Path, archive: "np.lib.npyio.NpzFile", name: str) -> np.ndarray:
+    """One array of the archive. numpy itself refuses pickled objects; we say what to do about it."""
+    try:
+        array = archive[name]
+    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        if "allow_pickle" in str(error):
+            raise DataError(
+                f"{file}: array {name!r} holds Python objects, which are never loaded (they can run code); "
+                "store it as numbers, for example with numpy.asarray(values, dtype=numpy.float32)"
+            ) from error
+        raise DataError(f"{file}: array {name!r} is damaged: {error}; write or get the file again") from error
+    if not isinstance(array, np.ndarray) or array.ndim == 0:
+        raise DataError(f"{file}: {name!r} is not an array of samples: it must have at least one dimension")
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"{file}: array {name!r} has type {array.dtype}: must be floats, integers or bool")
+    return array
+
+
+def _input_tensor(file: Path, name: str, array: np.ndarray) -> Tensor:
+    """float32 (N, ...), or the integers as they are in this machine's byte order."""
+    if array.dtype.kind == "f":
+        return _tensor(array, np.float32)
+    _check_signed_range(file, name, array)
+    return _tensor(array, _WIDER.get(array.dtype.name, array.dtype.newbyteorder("=")))
+
+
+def _target_tensor(file: Path, name: str, array: np.ndarray) -> Tensor:
+    """float32 or int64 (N, ...)."""
+    _check_signed_range(file, name, array)
+    return _tensor(array, np.float32 if array.dtype.kind == "f" else np.int64)
+
+
+def _check_signed_range(file: Path, name: str, array: np.ndarray) -> None:
+    if array.dtype.name == "uint64" and int(array.max(initial=0)) > np.iinfo(np.int64).max:
+        raise DataError(f"{file}: array {name!r} holds {array.max()}, more than a signed 64-bit number can")
+
+
+def _tensor(array: np.ndarray, dtype: np.dtype | type) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=dtype))

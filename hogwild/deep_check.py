@@ -1,0 +1,81 @@
+"""`check --deep`: model and data are built in a child process, so that user code cannot take the command
+line with it.
+
+The child answers on a file of its own, because what user code prints goes to stderr; its end is seen
+whatever it was.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hogwild import host
+from hogwild.config import Job, load_job
+from hogwild.errors import BuildError, HogwildError
+
+# -P and the explicit folder: a user's own hogwild/ or workers/ in the current folder must not be ours.
+_CHILD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from hogwild.deep_check import child
+sys.path.remove(sys.argv[1])
+child(int(sys.argv[2]))
+"""
+
+
+def deep_check(job: Job, job_file: Path | None, data_dir: Path | None) -> dict[str, Any]:
+    """What `hogwild.job.deep_check` finds, from a child process. Raises what it raised, with the same exit
+    status."""
+    task = {"job": job.to_yaml(), "job_file": _text(job_file), "data_dir": _text(data_dir)}
+    home = str(Path(__file__).resolve().parent.parent)
+    with tempfile.TemporaryFile() as answer:
+        command = [sys.executable, "-P", "-c", _CHILD, home, str(answer.fileno())]
+        ended = subprocess.run(
+            command,
+            input=json.dumps(task).encode(),
+            stdout=sys.stderr,
+            pass_fds=[answer.fileno()],
+            check=False,
+        )
+        answer.seek(0)
+        return _answer(answer.read(), ended.returncode)
+
+
+def child(descriptor: int) -> None:
+    """The child's main: the task comes on stdin, the answer goes to `descriptor`."""
+    task = json.load(sys.stdin)
+    job_file, data_dir = _path(task["job_file"]), _path(task["data_dir"])
+    try:
+        from hogwild.job import deep_check as look
+        from hogwild.registry import user_path
+
+        user_path(job_file)
+        answer: dict[str, Any] = {"result": look(load_job(None, source_text=task["job"]), job_file, data_dir)}
+    except HogwildError as error:
+        answer = {"error": str(error), "exit_status": error.exit_status}
+    os.write(descriptor, json.dumps(answer, default=str).encode())
+
+
+def _answer(content: bytes, status: int) -> dict[str, Any]:
+    if not content:
+        how = f"was killed by {host.signal_name(-status)}" if status < 0 else f"ended with exit status {status}"
+        raise BuildError(f"check --deep: the process that built the model and the data {how}; its output is above")
+    answer = json.loads(content)
+    if "error" in answer:
+        error = HogwildError(answer["error"])
+        error.exit_status = answer["exit_status"]
+        raise error
+    result: dict[str, Any] = answer["result"]
+    return result
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)

@@ -1,0 +1,128 @@
+"""A rehearsal: what an optimizer's first step leaves behind, learnt on a copy before anything is
+allocated."""
+
+import copy
+import inspect
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.errors import OptimizerError
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """In the order a stock state_dict counts them."""
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
+
+def dry_step(
+    optimizer: torch.optim.Optimizer, sparse: set[int]
+) -> tuple[dict[int, dict[str, Any]], list[tuple[int, str, Any]]]:
+    """State after one step with zero gradients on a copy, and the numbers in groups that the step changed.
+
+    Nothing of the user's is touched: parameters and state are copied, hooks left out, the generator's state
+    put back."""
+    rng = torch.get_rng_state()
+    places = {i for i, param in enumerate(parameters_of(optimizer)) if id(param) in sparse}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it warns of comes again with the real first step
+            return _rehearse(_copy(optimizer), places)
+    except Exception as error:
+        raise OptimizerError(
+            f"{type(optimizer).__qualname__} failed in a trial step with zero gradients on a copy of the parameters: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    finally:
+        torch.set_rng_state(rng)
+
+
+def _rehearse(
+    rule: torch.optim.Optimizer, sparse_places: set[int]
+) -> tuple[dict[int, dict[str, Any]], list[tuple[int, str, Any]]]:
+    before = [dict(group) for group in rule.param_groups]
+    params = parameters_of(rule)
+    _step_with_zeros(rule, params, sparse_places)
+    if _densify(rule, params):
+        _step_with_zeros(rule, params, sparse_places)  # does the rule work with the dense buffer?
+    state = {i: dict(rule.state[param]) for i, param in enumerate(params) if rule.state.get(param)}
+    return state, _changed_numbers(before, rule.param_groups)
+
+
+def attributes_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """All instance attributes, unlike torch's own `__getstate__`, which forgets what a subclass adds. A
+    `step` replaced on the instance (learning rate schedulers do that, with a weak reference) is left out."""
+    return {key: value for key, value in vars(optimizer).items() if key != "step"}
+
+
+def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], Any]:
+    """The rule without torch's wrappers, to be called without gradients. They cost a profiler record per
+    step, and import torch._dynamo (a second of every worker's start). Of a user's class only the profiler's
+    wrapper is taken off."""
+    step: Callable[[torch.optim.Optimizer], Any] = type(optimizer).step
+    if type(optimizer).__module__.startswith("torch.optim."):
+        step = inspect.unwrap(step)
+    elif getattr(step, "hooked", False):
+        step = step.__wrapped__  # type: ignore[attr-defined]
+    return step
+
+
+def _copy(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    memo: dict[int, Any] = {}
+    for param in parameters_of(optimizer):
+        clone = nn.Parameter(param.detach().clone(), param.requires_grad)
+        clone.__dict__.update(param.__dict__)
+        memo[id(param)] = clone
+    attributes = {
+        key: OrderedDict() if key.endswith("_hooks") else copy.deepcopy(value, memo)
+        for key, value in attributes_of(optimizer).items()
+    }
+    clone_of_rule = type(optimizer).__new__(type(optimizer))
+    vars(clone_of_rule).update(attributes)
+    return clone_of_rule
+
+
+def _step_with_zeros(optimizer: torch.optim.Optimizer, params: list[nn.Parameter], sparse_places: set[int]) -> None:
+    for i, param in enumerate(params):
+        if param.requires_grad:
+            param.grad = _sparse_zero(param) if i in sparse_places else torch.zeros_like(param)
+    for group in optimizer.param_groups:
+        if isinstance(group.get("weight_decay"), float | int):
+            group["weight_decay"] = 0.0
+    with torch.no_grad():
+        bare_step(optimizer)(optimizer)
+
+
+def _sparse_zero(param: Tensor) -> Tensor:
+    """A sparse gradient with one stored row of zeros."""
+    row = torch.zeros(1, *param.shape[1:], dtype=param.dtype)
+    return torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.long), row, param.shape, check_invariants=False)
+
+
+def _densify(optimizer: torch.optim.Optimizer, params: list[nn.Parameter]) -> bool:
+    """SGD with momentum keeps a sparse buffer for sparse gradients; a region cannot. The same numbers,
+    stored densely."""
+    found = False
+    for param in params:
+        for key, value in optimizer.state.get(param, {}).items():
+            if isinstance(value, Tensor) and value.layout != torch.strided:
+                optimizer.state[param][key] = value.to_dense()
+                found = True
+    return found
+
+
+def _changed_numbers(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[tuple[int, str, Any]]:
+    """(group, key, value) of what a rule counts in its groups (`k` of schedule-free rules). The rate is set
+    by us."""
+    return [
+        (g, key, new[key])
+        for g, (old, new) in enumerate(zip(before, after, strict=True))
+        for key in new
+        if key not in ("lr", "weight_decay", "params")
+        and isinstance(new[key], int | float)
+        and old.get(key) != new[key]
+    ]

@@ -1,0 +1,115 @@
+"""torch's own rule, run over one tensor per span instead of one per parameter.
+
+A shadow of the user's optimizer has the spans as its parameters, the gradient flat's spans as their
+gradients and the state arrays beside the spans as its state. For an elementwise rule that is the same
+arithmetic in the same order, so the result is the same to the bit; and for LeNet it takes 15 us instead of
+73. Where torch has a fused kernel we use it (one pass over the memory), unless the user chose for himself:
+SGD is the same to the bit, Adam, AdamW and Adagrad round differently in the last place.
+
+The rule may be used in a batch when every optimised parameter got a dense gradient, and all their state
+exists and has counted the same steps. So the first update of a rule with state goes the stock way, and once
+parameters were used unequally, rules that count steps stay there; SGD comes back. With `state: shared` a
+worker that saw unequal use stays there.
+"""
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop
+from torch.optim import optimizer as torch_optimizer
+
+from hogwild.dry_step import bare_step
+from hogwild.gradients import Gradients
+from hogwild.layout import Span
+from hogwild.worker_model import WorkerModel
+
+ELEMENTWISE = (SGD, Adam, AdamW, Adagrad, RMSprop, NAdam, RAdam, Adamax, Adadelta)
+_FUSED = (Adam, AdamW, Adagrad)
+
+
+def why_not(worker_model: WorkerModel) -> str | None:
+    """Why the rule cannot run over spans, in words for the log; None when it can."""
+    optimizer, spans = worker_model.optimizer, worker_model.layout.flats.spans
+    name = type(optimizer).__qualname__
+    if type(optimizer) not in ELEMENTWISE:
+        return f"{name} is not on the list of elementwise rules"
+    if any(span.sparse for span in spans):
+        return "a parameter has sparse gradients"
+    if any(span.is_dense and not span.dtype.is_floating_point for span in spans):
+        return "a parameter is not real"
+    if has_step_hooks(optimizer):
+        return f"{name} has step hooks"
+    for group in optimizer.param_groups:
+        for option in ("differentiable", "capturable"):
+            if group.get(option):
+                return f"{name} has {option}=True"
+    return None
+
+
+def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Somebody wants to see every step: only the optimizer's own `step` calls them."""
+    own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    everywhere = (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
+    return any(own + everywhere)
+
+
+class FlatRule:
+    """Call `step` only while `is_usable`."""
+
+    def __init__(self, worker_model: WorkerModel, gradients: Gradients) -> None:
+        optimizer, regions = worker_model.optimizer, worker_model.regions
+        self._optimizer = optimizer
+        self._state = worker_model.state
+        self._step = bare_step(optimizer)
+        self._shadow = type(optimizer).__new__(type(optimizer))
+        vars(self._shadow).update(vars(optimizer) | {"state": {}, "param_groups": []})
+        self._groups: list[tuple[dict, dict, dict]] = []  # shadow's, user's, what differs
+        self._counters: list[tuple[Tensor, Tensor]] = []  # the first parameter's 0-dim state, the others'
+        for s, span in enumerate(worker_model.layout.flats.spans):
+            if span.is_dense:
+                words = worker_model.layout.flats.params[span.params[0]]
+                start = span.offset * span.dtype.itemsize
+                flat = regions[words.region].tensor(span.dtype, (span.numel,), start)
+                flat.grad = gradients.flats[span.dtype][span.offset : span.offset + span.numel]
+                self._add(s, span, flat)
+
+    def _add(self, s: int, span: Span, flat: Tensor) -> None:
+        assert span.group is not None
+        group = self._optimizer.param_groups[span.group]
+        different = {"params": [flat]} | ({"fused": True} if _prefers_fused(self._optimizer, group) else {})
+        shadow_group = group | different
+        self._shadow.param_groups.append(shadow_group)
+        self._groups.append((shadow_group, group, different))
+        self._shadow.state[flat] = {}
+        for piece in self._state.layout.arrays:
+            if piece.span == s:
+                whole = self._state.array(piece)
+                self._shadow.state[flat][piece.key] = whole if piece.kind == "like" else whole[0]
+                if piece.kind == "scalar" and len(whole) > 1:
+                    self._counters.append((whole[0], whole[1:]))
+
+    def step(self) -> None:
+        """One update of all spans, in place."""
+        for shadow_group, group, different in self._groups:
+            shadow_group.update(group)
+            shadow_group.update(different)
+        with torch.no_grad():
+            self._step(self._shadow)
+            for first, others in self._counters:
+                others.copy_(first)
+
+    def is_usable(self) -> bool:
+        """All state exists, and parameters that are updated together have counted the same steps."""
+        if not all(self._state.is_present(slot) for slot in self._state.layout.slots):
+            return False
+        if self._state.layout.shared:
+            return True  # counters differ for a moment while another worker writes them
+        return all(bool((others == first).all()) for first, others in self._counters)
+
+
+def _prefers_fused(optimizer: torch.optim.Optimizer, group: dict) -> bool:
+    """One pass instead of several. Plain SGD is one pass anyway."""
+    if group.get("fused") is not None or group.get("foreach") is not None or isinstance(group["lr"], Tensor):
+        return False
+    if type(optimizer) is SGD:
+        return bool(group["momentum"] or group["weight_decay"])
+    return type(optimizer) in _FUSED

@@ -1,0 +1,142 @@
+"""The private gradient flat: one per dtype, at the offsets of the parameter flat, so that gradient and
+parameter spans match.
+
+autograd adds a gradient in place into `param.grad` when there is one, and leaves its own tensor there when
+there is none. We rely on both: after its first dense gradient a parameter's `grad` stays bound to a view of
+the flat, and a gradient that comes as a tensor of its own (first use; user code set it to None) is copied in
+and bound. Each view is made with `.data`, so it has its own version counter, which every accumulation moves:
+one that stood still since the last `clear` belongs to a parameter this batch did not use. Sparse gradients
+are left where autograd puts them, outside the flat.
+"""
+
+import math
+from operator import eq
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.layout import FlatLayout, ParamSlot
+
+_NARROW = (torch.float16, torch.bfloat16)  # their dot products overflow or lose everything: summed in float32
+
+
+class Gradients:
+    """Gradients of the optimised parameters of one worker. Order: `backward` (any number), `collect`, use,
+    `clear`."""
+
+    def __init__(self, layout: FlatLayout, params: list[nn.Parameter]) -> None:
+        self.flats = {dtype: torch.zeros(size, dtype=dtype) for dtype, size in layout.gradient_sizes.items()}
+        dense = [i for span in layout.spans if span.is_dense for i in span.params]
+        self._params = [params[i] for i in dense]
+        self._views = [self._view(layout.params[i]) for i in dense]
+        self._clean = [view._version for view in self._views]
+        self._loose = [params[i] for span in layout.spans if span.sparse for i in span.params]
+        # autograd fills these too, and nobody would ever clear them
+        self._strays = [p for p, slot in zip(params, layout.params, strict=True) if _is_stray(slot)]
+        self._collected = False
+        self._idle: list[int] = []  # bound, not used in this batch
+        self.outside: list[Tensor] = []  # gradients that are not in the flat, of this batch
+        self.complete = False  # every optimised parameter got a dense gradient in this batch
+
+    def _view(self, slot: ParamSlot) -> Tensor:
+        return torch.as_strided(self.flats[slot.dtype], slot.shape, slot.strides, slot.offset).data
+
+    def collect(self) -> None:
+        """Sorts out which parameters this batch used. Does nothing the second time before `clear`."""
+        if self._collected:
+            return
+        self._collected = True
+        self._idle, self.outside = [], [p.grad for p in self._loose if p.grad is not None]
+        self.complete = not self._loose
+        versions = [view._version for view in self._views]
+        if any(map(eq, versions, self._clean)):
+            for i, version in enumerate(versions):
+                if version == self._clean[i]:
+                    self._take_in(i)
+
+    def _take_in(self, i: int) -> None:
+        """View `i` was not written: its parameter is unused, or has its gradient elsewhere."""
+        grad, view = self._params[i].grad, self._views[i]
+        if grad is None or grad is view:
+            self._idle.append(i)
+            self.complete = False
+        elif grad.layout != torch.strided:
+            self.outside.append(grad)
+            self.complete = False
+        else:
+            view.copy_(grad)
+            self._params[i].grad = view
+
+    def hide_unused(self) -> None:
+        """Unused parameters have no gradient, as in stock torch, until `clear`."""
+        for i in self._idle:
+            self._params[i].grad = None
+
+    def clear(self) -> None:
+        """The next batch starts from zero."""
+        self.collect()
+        for flat in self.flats.values():
+            flat.zero_()
+        if not self.complete:
+            self._rebind()
+        for param in self._strays:
+            param.grad = None
+        self._clean = [view._version for view in self._views]
+        self._collected = False
+
+    def _rebind(self) -> None:
+        for param, view in zip(self._params, self._views, strict=True):
+            if param.grad is not view:
+                param.grad = None
+        for param in self._loose:
+            param.grad = None
+
+    def norm(self) -> float:
+        """The 2-norm of all gradients; not finite exactly when one of them is not.
+
+        One dot product per flat. In float32 it overflows above a norm of 1.8e19, and only then is it looked
+        at further: `isfinite().all()` costs ten times as much."""
+        total = sum(_square(part) for part in self._parts())
+        return math.sqrt(total) if math.isfinite(total) else self._careful_norm()
+
+    def _careful_norm(self) -> float:
+        total = 0.0
+        for part in self._parts():
+            if not torch.isfinite(part).all():
+                return math.nan
+            biggest = float(part.abs().max()) or 1.0
+            wide = torch.complex128 if part.is_complex() else torch.float64
+            total = math.hypot(total, biggest * float(torch.linalg.vector_norm(part.to(wide) / biggest)))
+        return total
+
+    def scale(self, factor: float) -> None:
+        """Multiplies all gradients in place."""
+        self.collect()
+        for flat in self.flats.values():
+            flat.mul_(factor)
+        for grad in self.outside:
+            (grad if grad.layout == torch.strided else grad._values()).mul_(factor)
+
+    def _parts(self) -> list[Tensor]:
+        self.collect()
+        parts = [*self.flats.values(), *(_stored(grad) for grad in self.outside)]
+        return [part for part in parts if part.numel()]
+
+
+def _is_stray(slot: ParamSlot) -> bool:
+    return slot.requires_grad and slot.group is None
+
+
+def _stored(grad: Tensor) -> Tensor:
+    """The numbers a gradient holds; rows that occur twice in a sparse one are summed, or its norm is
+    wrong."""
+    return grad if grad.layout == torch.strided else grad.coalesce().values()
+
+
+def _square(part: Tensor) -> float:
+    if part.is_complex():
+        part = torch.view_as_real(part)
+    if part.dtype in _NARROW:
+        return float(torch.linalg.vector_norm(part, dtype=torch.float32)) ** 2
+    flat = part.reshape(-1)
+    return float(torch.dot(flat, flat))

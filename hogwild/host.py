@@ -1,0 +1,254 @@
+"""Processes and signals: every line that is Linux rather than Python. What the machine allows is in
+`host_limits.py`, and is offered here too; callers import this module only.
+
+The one thing to know: a process is named by a *pidfd*, never by its number. A number is given to the next
+process as soon as the old one was reaped, and a late kill would hit a stranger; a pidfd then says that nobody
+is there."""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from hogwild.errors import RunError, UsageError
+from hogwild.host_limits import Cores as Cores
+from hogwild.host_limits import Memory as Memory
+from hogwild.host_limits import available_memory as available_memory
+from hogwild.host_limits import describe_host as describe_host
+from hogwild.host_limits import oom_kills as oom_kills
+from hogwild.host_limits import usable_cores as usable_cores
+from hogwild.host_signals import CHILD_SIGNALS as CHILD_SIGNALS
+from hogwild.host_signals import STOP_SIGNALS as STOP_SIGNALS
+from hogwild.host_signals import Interrupted as Interrupted
+from hogwild.host_signals import SignalWatch as SignalWatch
+from hogwild.host_signals import blocked_signals as blocked_signals
+from hogwild.host_signals import raising_on_signals as raising_on_signals
+from hogwild.host_signals import require_main_thread as require_main_thread
+from hogwild.host_signals import signal_name as signal_name
+from hogwild.host_signals import worker_signals as worker_signals
+from hogwild.host_tracker import ensure_resource_tracker as ensure_resource_tracker
+from hogwild.host_tracker import is_tracker_known as is_tracker_known
+from hogwild.host_tracker import stop_resource_tracker as stop_resource_tracker
+
+PROC = Path("/proc")
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+CAUSES = {
+    "SIGKILL": "perhaps out of memory",
+    "SIGSEGV": "a crash in native code",
+    "SIGBUS": "a mapped file was truncated, or memory ran out at first touch",
+    "SIGABRT": "native code gave up, see the log",
+    "SIGFPE": "an integer division by zero in native code",
+    "SIGILL": "native code built for another processor",
+    "SIGXCPU": "a limit on processor time",
+}
+
+
+def require_linux(system: str = sys.platform) -> None:
+    """Raises UsageError everywhere else."""
+    if system != "linux":
+        raise UsageError(
+            f"hogwild runs on Linux only (it needs pidfd and memfd); this is {system}. "
+            f"Use a Linux machine or container."
+        )
+
+
+# --- one process, seen from another -------------------------------------------------------------------------
+
+
+def pidfd_open(pid: int) -> int:
+    """A descriptor that becomes readable when the process dies. Open it before the process can have been
+    reaped. Raises ProcessLookupError when it has."""
+    return os.pidfd_open(pid)
+
+
+def kill_by_pidfd(pidfd: int, number: int = signal.SIGKILL) -> bool:
+    """Sends a signal; False when the process was dead and reaped already, which is no error."""
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def request_stack(pidfd: int) -> bool:
+    """Asks a worker to write the stacks of its threads to its stacks file; works while it hangs in native
+    code. Only after the worker said `ready` or blocked SIGUSR1 at its start: without a handler the signal
+    would end it."""
+    return kill_by_pidfd(pidfd, signal.SIGUSR1)
+
+
+def wait_readable(descriptors: Iterable[int], timeout_ms: float) -> None:
+    """Until one of them is, at most so long. Any number, of any size: select() stops at 1,024."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    poll.poll(timeout_ms)
+
+
+def process_state(pid: int) -> str | None:
+    """The letter of proc_pid_stat(5): R running, S sleeping, D in the kernel, T stopped, Z dead but not
+    reaped. None: gone."""
+    fields = _stat(pid)
+    return fields[0] if fields else None
+
+
+def thread_count(pid: int) -> int:
+    """0 when the process is gone."""
+    fields = _stat(pid)
+    return int(fields[17]) if fields else 0
+
+
+def children(pid: int) -> list[int]:
+    """Live and unreaped children. Reads all of /proc: the kernel's own list of children is not built into
+    every kernel."""
+    numbers = (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
+    return sorted(number for number in numbers if (fields := _stat(number)) and int(fields[1]) == pid)
+
+
+def pss_bytes(pid: int) -> int:
+    """Memory of the process with each shared page divided by its users, so that the sum over workers counts
+    the flats once. 0 when it is gone or not ours. Walks every page table: milliseconds per gigabyte, so not
+    more often than each 10 s."""
+    with contextlib.suppress(OSError):
+        for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def describe_exit(returncode: int) -> str:
+    """`exit status 3`, or `killed by SIGKILL (perhaps out of memory)` for the negative codes of subprocess
+    and waitpid."""
+    if returncode >= 0:
+        return f"exit status {returncode}"
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        return f"killed by signal {-returncode}"
+    return f"killed by {name} ({CAUSES[name]})" if name in CAUSES else f"killed by {name}"
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields from the state on: the name before them may hold blanks and brackets."""
+    try:
+        return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+# --- this process -------------------------------------------------------------------------------------------
+
+
+def die_with_parent(expected_ppid: int) -> None:
+    """From now on the kernel kills this process when the thread that started it ends: so start children from
+    the main thread. Does not return when the parent is gone already."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != expected_ppid:  # it died before prctl: nobody will send us the signal any more
+        os._exit(1)
+
+
+def lead_a_group() -> None:
+    """In a child: a process group of its own, so that what user code starts in it can be ended with it, and a Ctrl-C at
+    the terminal reaches the supervisor alone."""
+    os.setpgid(0, 0)
+
+
+def end_group_of_the_dead(pid: int) -> bool:
+    """Whether our child `pid` is dead. If so, whatever it started and left running in its group is killed, before the
+    child is reaped: until then its number can belong to nobody else."""
+    try:
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return False
+    except ChildProcessError:  # somebody else has reaped it; its number means nothing any more
+        return True
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it died before it led a group; a stranger's setuid
+        os.killpg(pid, signal.SIGKILL)
+    return True
+
+
+def no_core_dumps() -> None:
+    """A dump of the shared flats would fill the disk and delay the news of a death by seconds."""
+    import resource
+
+    # One byte, not zero: zero is ignored where dumps are piped to a program, one is the kernel's word for
+    # 'not even there'.
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    limit = 1 if hard == resource.RLIM_INFINITY or hard >= 1 else 0
+    resource.setrlimit(resource.RLIMIT_CORE, (limit, hard))
+
+
+def raise_oom_score(by: int = 300) -> None:
+    """Under memory pressure the kernel takes this process, a worker, before the supervisor. Raising needs no
+    privilege."""
+    file = PROC / "self/oom_score_adj"
+    file.write_text(str(min(int(file.read_text()) + by, 1000)))
+
+
+def affinity() -> set[int]:
+    """The cores this process may run on."""
+    return os.sched_getaffinity(0)
+
+
+def set_affinity(cores: Iterable[int]) -> None:
+    """Importing an OpenMP library with OMP_PROC_BIND set binds the process to one core: read before, set
+    again after."""
+    os.sched_setaffinity(0, cores)
+
+
+def open_file_limit() -> int:
+    """How many descriptors this process may hold."""
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def descriptor_count() -> int:
+    """How many it holds now."""
+    return len(os.listdir(PROC / "self/fd")) - 1  # one is that of the listing itself
+
+
+def lock_file(path: Path) -> int:
+    """Takes an exclusive lock; it lasts until the descriptor is closed or the process dies (0.7 ms after a
+    SIGKILL). Raises BlockingIOError when another process has it."""
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def raise_file_limit(needed: int, wanted: int) -> None:
+    """Raises the soft limit on open files so that `wanted` more fit, as far as the hard one allows. Raises RunError
+    when not even `needed` more do: here, before anything is shared, instead of by a half-shared model."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = descriptor_count()
+    if soft == resource.RLIM_INFINITY or soft >= held + wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < held + needed:
+        raise RunError(
+            f"{held + needed} open files are needed, the limit is {hard} (ulimit -n); raise it or use fewer procs"
+        )
+    most = held + wanted if hard == resource.RLIM_INFINITY else min(hard, held + wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
+
+def process_start_s() -> float:
+    """When this process began, on the monotonic clock (to 10 ms): where the time to the first update is counted
+    from."""
+    started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    since_boot = int(started) / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)

@@ -1,0 +1,214 @@
+"""What this machine lets us use: cores and memory, over every level of every control group.
+
+The half of the operating-system code that reads and changes nothing; `host.py` is the other half and offers
+all of this too. A limit can sit at any ancestor of our group, and `os.cpu_count()`, the affinity mask, psutil
+and torch all overlook it: with a quota of half a core they say 2. Everything takes `root`, the folder under
+which /proc and the control groups are looked for, so that a test can lay out a machine of its own."""
+
+import contextlib
+import os
+import platform
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/")
+LOWEST_QUOTA = 0.01  # cores; the kernel accepts no less, and floor(usable / procs) must not divide by nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """The cores this process may use, and which of affinity and quota says so."""
+
+    affinity: int
+    quota: float | None
+    usable: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that can still be allocated, and what limits them."""
+
+    bytes: int
+    limited_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One level of a control group hierarchy; `version` says which files its folder holds."""
+
+    version: int
+    folder: Path
+
+    def read(self, name: str) -> str | None:
+        return _read(self.folder / name)
+
+    def number(self, name: str) -> int | None:
+        """None where the file is missing, or says `max`."""
+        return _integer(self.read(name))
+
+    def field(self, name: str, key: str) -> int | None:
+        """The value of one `key value` line."""
+        for line in (self.read(name) or "").splitlines():
+            words = line.split()
+            if len(words) == 2 and words[0] == key:
+                return _integer(words[1])
+        return None
+
+
+def control_groups(controller: str, root: Path = ROOT) -> list[Group]:
+    """Every level this process is in that `controller` ('cpu', 'memory') may limit, innermost first, both
+    versions. Empty where there are no control groups. Pages: cgroups(7), proc_pid_mountinfo(5)."""
+    mounts = list(_cgroup_mounts(root))
+    groups: list[Group] = []
+    for version, controllers, path in _memberships(root):
+        if version == 1 and controller not in controllers:
+            continue
+        for mount_version, options, inside, point in mounts:
+            if mount_version == version and (version == 2 or controller in options):
+                groups += [Group(version, folder) for folder in _levels(root, point, inside, path)]
+                break
+    return groups
+
+
+def usable_cores(root: Path = ROOT) -> Cores:
+    """The least of the affinity mask and every quota above us, in cores; may be a fraction."""
+    affinity = len(os.sched_getaffinity(0))
+    quotas = [(quota, group) for group in control_groups("cpu", root) if (quota := _quota(group)) is not None]
+    if not quotas:
+        return Cores(affinity, None, float(affinity), f"{affinity} in the affinity mask, no quota")
+    quota, group = min(quotas, key=lambda pair: pair[0])
+    if quota < affinity:
+        return Cores(affinity, quota, quota, f"quota of {quota:g} cores in {group.folder}")
+    return Cores(affinity, quota, float(affinity), f"{affinity} in the affinity mask, quota {quota:g}")
+
+
+def available_memory(root: Path = ROOT) -> Memory:
+    """The least of the machine's available memory and what every control group above us has left. File pages
+    the kernel would drop under pressure count as free; shared memory does not."""
+    found = [Memory(_machine_memory(root), "the memory of the machine")]
+    for group in control_groups("memory", root):
+        left = _memory_left(group)
+        if left is not None:
+            found.append(Memory(max(left, 0), f"the memory limit in {group.folder}"))
+    return min(found, key=lambda memory: memory.bytes)
+
+
+def oom_kills(root: Path = ROOT) -> int | None:
+    """How many processes of our own control group the kernel has killed for memory; None where nobody counts.
+    The kernel counts a kill in the victim's group, at whichever level the limit was, so compare two readings
+    around a death."""
+    for group in control_groups("memory", root):
+        return group.field("memory.events" if group.version == 2 else "memory.oom_control", "oom_kill")
+    return None
+
+
+def describe_host(root: Path = ROOT) -> dict[str, object]:
+    """The machine, for env.json; torch-free."""
+    cores, memory = usable_cores(root), available_memory(root)
+    return {
+        "cpu": _cpu_model(root),
+        "cores": os.cpu_count(),
+        "usable_cores": cores.usable,
+        "usable_cores_reason": cores.reason,
+        "memory_bytes": _meminfo(root, "MemTotal"),
+        "available_memory_bytes": memory.bytes,
+        "available_memory_limited_by": memory.limited_by,
+        "hostname": platform.node(),
+        "os": platform.system(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def _read(path: Path) -> str | None:
+    # A file of /proc or of a control group may be absent, forbidden or vanish while it is read: all mean 'not
+    # known'.
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    return None
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
+
+
+def _memberships(root: Path) -> Iterator[tuple[int, list[str], str]]:
+    """(version, controllers, path) from lines such as `0::/job` and `4:cpu,cpuacct:/job`."""
+    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
+        number, controllers, path = line.split(":", 2)
+        yield (2 if number == "0" and not controllers else 1), controllers.split(","), path
+
+
+def _cgroup_mounts(root: Path) -> Iterator[tuple[int, list[str], str, str]]:
+    """(version, options, the group shown at the mount point, the mount point)."""
+    for line in (_read(root / "proc/self/mountinfo") or "").splitlines():
+        place, _, kind = line.partition(" - ")
+        places, kinds = place.split(), kind.split()
+        if len(places) > 4 and len(kinds) > 2 and kinds[0] in ("cgroup", "cgroup2"):
+            version = 2 if kinds[0] == "cgroup2" else 1
+            yield version, kinds[2].split(","), _unescape(places[3]), _unescape(places[4])
+
+
+def _unescape(text: str) -> str:
+    """mountinfo writes a blank as \\040."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def _levels(root: Path, point: str, inside: str, path: str) -> list[Path]:
+    """The folders from our group up to the mount point. A container may see only part of the hierarchy:
+    `inside` is the group its mount point stands for, and a path outside of that leaves the mount point
+    alone."""
+    top = root / point.lstrip("/")
+    base = inside.rstrip("/")
+    if not (path == base or path.startswith(base + "/")) or ".." in path:
+        return [top]
+    folder = top / path[len(base) :].lstrip("/")
+    chain = [folder, *folder.parents]
+    return [level for level in chain[: chain.index(top) + 1] if level.is_dir()]
+
+
+def _quota(group: Group) -> float | None:
+    """Cores, from `cpu.max` (quota period) or the two files of version 1."""
+    if group.version == 2:
+        words = (group.read("cpu.max") or "max").split()
+        quota, period = _integer(words[0]), _integer(words[1]) if len(words) > 1 else 100_000
+    else:
+        quota, period = group.number("cpu.cfs_quota_us"), group.number("cpu.cfs_period_us")
+    if quota is None or quota <= 0 or not period:
+        return None
+    return max(quota / period, LOWEST_QUOTA)
+
+
+def _memory_left(group: Group) -> int | None:
+    """limit - usage + inactive file pages; None without a limit. Version 1 writes a huge number for
+    'none'."""
+    if group.version == 2:
+        # Above memory.high a group is not killed but slowed until nothing moves: as good as a limit.
+        limits = [group.number("memory.max"), group.number("memory.high")]
+        usage, inactive = group.number("memory.current"), group.field("memory.stat", "inactive_file")
+    else:
+        limits = [group.number("memory.limit_in_bytes")]
+        usage = group.number("memory.usage_in_bytes")
+        inactive = group.field("memory.stat", "total_inactive_file")
+    known = [limit for limit in limits if limit is not None]
+    if not known or usage is None or min(known) >= 1 << 60:
+        return None
+    return min(known) - usage + (inactive or 0)
+
+
+def _machine_memory(root: Path) -> int:
+    available = _meminfo(root, "MemAvailable")
+    return available if available is not None else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _meminfo(root: Path, key: str) -> int | None:
+    match = re.search(rf"^{key}:\s+(\d+) kB", _read(root / "proc/meminfo") or "", re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
+
+
+def _cpu_model(root: Path) -> str:
+    match = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo") or "", re.MULTILINE)
+    return match[1].strip() if match else platform.machine()

@@ -1,0 +1,159 @@
+"""Where every parameter lies. Pure planning over shapes: nothing is allocated here.
+
+    params-float32   [ group 0 | group 1 | … | sparse gradients, by group | frozen, not optimised ]
+                     '------ covered by the gradient flat ----'
+
+One flat per dtype. A span is what one optimizer group owns in it, contiguous, so that one operation updates
+the whole group. Every parameter starts on a cache line: torch's own allocator aligns to 64 bytes too, and
+matrix kernels may round differently at other alignments, which would break "one worker equals the plain
+torch loop". The gaps between parameters stay unused.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.shm import ALIGNMENT, Region, aligned
+
+
+@dataclass(frozen=True, slots=True)
+class ParamSlot:
+    """One parameter: `offset` counts elements into the flat of its dtype; `group` is None when no optimizer
+    group trains it."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    group: int | None
+    requires_grad: bool
+    sparse: bool
+
+    @property
+    def region(self) -> str:
+        return region_name(self.dtype)
+
+    def view(self, regions: Mapping[str, Region]) -> Tensor:
+        """The parameter's words in the flat, in its own memory format."""
+        start = self.offset * self.dtype.itemsize
+        return regions[self.region].tensor(self.dtype, self.shape, start, self.strides)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Elements [offset, offset + numel) of the flat of `dtype`; `params` are indices of parameters, in
+    memory order."""
+
+    dtype: torch.dtype
+    group: int | None
+    sparse: bool
+    offset: int
+    numel: int
+    params: tuple[int, ...]
+
+    @property
+    def is_dense(self) -> bool:
+        """Trained, with gradients in the gradient flat."""
+        return self.group is not None and not self.sparse
+
+
+@dataclass(frozen=True, slots=True)
+class FlatLayout:
+    """All parameters, in the order of `model.named_parameters()`, and the spans they form. Sizes count
+    elements."""
+
+    params: tuple[ParamSlot, ...]
+    spans: tuple[Span, ...]
+    sizes: dict[torch.dtype, int]
+    gradient_sizes: dict[torch.dtype, int]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(aligned(size * dtype.itemsize) for dtype, size in self.sizes.items())
+
+
+def region_name(dtype: torch.dtype) -> str:
+    return f"params-{str(dtype).removeprefix('torch.')}"
+
+
+def is_dense_without_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """The elements fill one contiguous piece of memory, in whatever order of dimensions."""
+    expected = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def own_strides(tensor: Tensor) -> tuple[int, ...]:
+    """The strides a copy of `tensor` keeps: its own memory format (channels_last too), contiguous when it
+    has gaps."""
+    if tensor.numel() and is_dense_without_overlap(tensor.shape, tensor.stride()):
+        return tuple(tensor.stride())
+    return tuple(torch.empty(tensor.shape, device="meta").stride())
+
+
+def sparse_parameters(model: nn.Module) -> set[int]:
+    """`id` of every weight whose module asks for sparse gradients."""
+    embeddings = (m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.sparse)
+    return {id(module.weight) for module in embeddings}
+
+
+def plan_flats(model: nn.Module, optimizer: torch.optim.Optimizer) -> FlatLayout:
+    """One flat per dtype, one span per optimizer group in it. Tied parameters get one place."""
+    named = list(model.named_parameters())
+    index = {id(param): i for i, (_, param) in enumerate(named)}
+    sparse = sparse_parameters(model)
+    group_of = _trained_groups(optimizer)
+    order = [index[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in index]
+    order += [i for i in range(len(named)) if i not in set(order)]
+    keys = [_span_key(param, group_of.get(id(param)), id(param) in sparse) for _, param in named]
+
+    spans: list[Span] = []
+    offsets: dict[int, int] = {}
+    ends: dict[torch.dtype, int] = {}
+    for key in sorted(set(keys), key=lambda k: (str(k[0]), k[1] is None, k[2], k[1] or 0)):
+        members = [i for i in order if keys[i] == key]
+        start = ends.get(key[0], 0)
+        end = _place((named[i][1] for i in members), members, start, offsets)
+        spans.append(Span(key[0], key[1], key[2], start, end - start, tuple(members)))
+        ends[key[0]] = end
+
+    slots = tuple(_slot(*item, offsets[i], keys[i]) for i, item in enumerate(named))
+    return FlatLayout(slots, tuple(spans), ends, _gradient_sizes(spans))
+
+
+def _trained_groups(optimizer: torch.optim.Optimizer) -> dict[int, int]:
+    groups = enumerate(optimizer.param_groups)
+    return {id(param): g for g, group in groups for param in group["params"] if param.requires_grad}
+
+
+def _span_key(param: Tensor, group: int | None, sparse: bool) -> tuple[torch.dtype, int | None, bool]:
+    return param.dtype, group, sparse and group is not None
+
+
+def _place(params: Iterable[Tensor], members: Sequence[int], start: int, offsets: dict[int, int]) -> int:
+    """Gives each of `members` its offset from `start` on, each on a cache line; returns the end, on one
+    too."""
+    for i, param in zip(members, params, strict=True):
+        offsets[i] = start
+        line = ALIGNMENT // param.dtype.itemsize
+        start += -(-param.numel() // line) * line
+    return start
+
+
+def _slot(name: str, param: Tensor, offset: int, key: tuple[torch.dtype, int | None, bool]) -> ParamSlot:
+    dtype, group, sparse = key
+    return ParamSlot(name, dtype, tuple(param.shape), own_strides(param), offset, group, param.requires_grad, sparse)
+
+
+def _gradient_sizes(spans: Sequence[Span]) -> dict[torch.dtype, int]:
+    sizes: dict[torch.dtype, int] = {}
+    for span in spans:
+        if span.is_dense:
+            sizes[span.dtype] = span.offset + span.numel
+    return sizes

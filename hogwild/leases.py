@@ -1,0 +1,100 @@
+"""What the work queue deals in: items, leases, the ledger, and what a worker's row says about them. Values only; the
+rules are in `workqueue.py`."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Kind(IntEnum):
+    """What a worker does with an item."""
+
+    TRAIN = 1
+    EVALUATE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WorkItem:
+    """Batches `[start, stop)` of `epoch`. The id is never used again in the job."""
+
+    id: int
+    kind: Kind
+    epoch: int
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class Lease:
+    """An item in a worker's hand. `settled` of its batches are in the ledger, `skipped` of those were not
+    applied."""
+
+    item: WorkItem
+    worker: int
+    attempts: int
+    settled: int = 0
+    skipped: int = 0
+
+    @property
+    def left(self) -> int:
+        return self.item.stop - self.item.start - self.settled
+
+
+@dataclass(slots=True)
+class FreeRange:
+    """Unleased batches; `attempts` belongs to the first exchange alone."""
+
+    start: int
+    stop: int
+    attempts: int = 0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Counts of batches. done + skipped + quarantined = total once the work is finished."""
+
+    done: int = 0
+    skipped: int = 0
+    quarantined: int = 0
+    indeterminate: int = 0
+    redone: int = 0
+
+    @property
+    def settled(self) -> int:
+        return self.done + self.skipped + self.quarantined
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a worker's row says about its item: of item `item`, `committed` batches are finished (`skipped` of them
+    not applied) and the apply of batches up to `intended` was begun. `active`: it was working, not waiting or
+    parked."""
+
+    item: int
+    committed: int
+    skipped: int
+    intended_item: int
+    intended: int
+    active: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What became of a dead worker's leases, for the event log."""
+
+    freed: int = 0
+    indeterminate: int = 0
+    quarantined: tuple[tuple[int, int, int], ...] = ()  # (epoch, start, stop)
+    charged: tuple[int, int] | None = None  # (epoch, first batch) of the exchange the death was charged to
+
+
+@dataclass(slots=True)
+class Limits:
+    """What the queue must know about the job besides its data."""
+
+    procs: int
+    epochs: int = 1
+    accumulate: int = 1
+    max_updates: int | None = None
+    max_attempts: int = 3
+    max_item_exchanges: int = 64
+    redo_indeterminate: bool = True

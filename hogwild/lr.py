@@ -1,0 +1,176 @@
+"""Learning-rate schedules as pure functions of the job's global update count.
+
+A factor multiplies each parameter group's own lr. It depends on the number of updates that all workers
+together have applied, never on one worker's own count: N workers that each counted for themselves would all
+be N times too early on the curve. `schedule_factor` answers None where the factor is always 1, so that the
+hot loop does nothing. torch-free.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeAlias
+
+from hogwild.errors import UsageError, UserCodeError
+
+Factor: TypeAlias = Callable[[int], float]
+
+
+class ScheduleConfig(Protocol):
+    """The section `lr_schedule` of a job file."""
+
+    @property
+    def name(self) -> str: ...  # constant, step, linear, cosine, one_cycle, or a class path
+
+    @property
+    def warmup_updates(self) -> int: ...
+
+    @property
+    def options(self) -> Mapping[str, Any]: ...  # the schedule's own keys; init_args for a class path
+
+
+def schedule_factor(config: ScheduleConfig, planned_updates: int) -> Factor | None:
+    """update (updates already applied, from 0) -> factor; None for constant without warm-up.
+
+    The curve of a named schedule begins when the warm-up ends and is stretched over the rest of
+    `planned_updates`, beyond which it stays where it ended. A class path is imported, built with
+    `options["init_args"]` if it is a class, and called with the global update count as it is. The answer can
+    be pickled. Raises UsageError for options that do not fit, ClassPathError for a path that cannot be
+    imported.
+    """
+    warmup = config.warmup_updates
+    length = max(planned_updates - warmup, 1)
+    if config.name == "constant" and not warmup:
+        return None
+    if config.name not in NAMED:
+        curve = _own(config)
+        return Warmup(curve, warmup, offset=0) if warmup else curve
+    curve = _named(config, length)
+    return Warmup(curve, warmup, offset=warmup) if warmup else curve
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """A straight line up to the curve's own value in `updates` steps, (u + 1) / updates; then the curve,
+    which sees update - `offset`."""
+
+    curve: Factor
+    updates: int
+    offset: int
+
+    def __call__(self, update: int) -> float:
+        ramp = min((update + 1) / self.updates, 1.0)
+        return ramp * self.curve(max(update - self.offset, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    length: int
+
+    def __call__(self, update: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Times `gamma` after every `every_updates` updates (torch's StepLR)."""
+
+    length: int
+    every_updates: int
+    gamma: float = 0.1
+
+    def __call__(self, update: int) -> float:
+        return float(self.gamma ** (update // self.every_updates))
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A straight line from 1 to `final_factor` (torch's LinearLR)."""
+
+    length: int
+    final_factor: float = 0.0
+
+    def __call__(self, update: int) -> float:
+        return _between(1.0, self.final_factor, min(update / self.length, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Cosine:
+    """Half a cosine from 1 to `final_factor` (torch's CosineAnnealingLR; Loshchilov and Hutter 2017)."""
+
+    length: int
+    final_factor: float = 0.0
+
+    def __call__(self, update: int) -> float:
+        return _between(1.0, self.final_factor, _half_cosine(update / self.length))
+
+
+@dataclass(frozen=True, slots=True)
+class OneCycle:
+    """Up from 1/25 to 1 during the first `peak_fraction` of the updates, then down to 1/250,000: the group's
+    own lr is the peak (torch's OneCycleLR with its defaults and no momentum cycle; Smith and Topin 2018)."""
+
+    length: int
+    peak_fraction: float = 0.3
+
+    def __call__(self, update: int) -> float:
+        start, end = 1 / 25, 1 / 25 / 1e4
+        peak = max(self.peak_fraction * self.length - 1, 0.0)
+        if update < peak:
+            return _between(start, 1.0, _half_cosine(update / peak))
+        return _between(1.0, end, _half_cosine((update - peak) / max(self.length - 1 - peak, 1.0)))
+
+
+NAMED: dict[str, Callable[..., Factor]] = {
+    "constant": Constant,
+    "step": Step,
+    "linear": Linear,
+    "cosine": Cosine,
+    "one_cycle": OneCycle,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A schedule of the user's own; what it answers is checked, because a NaN here would end in every
+    parameter."""
+
+    name: str
+    schedule: Callable[[int], Any]
+
+    def __call__(self, update: int) -> float:
+        factor = float(self.schedule(update))
+        if not (math.isfinite(factor) and factor >= 0):
+            raise UserCodeError(f"lr_schedule {self.name}: update {update}: must be a finite factor >= 0, got {factor}")
+        return factor
+
+
+def _named(config: ScheduleConfig, length: int) -> Factor:
+    try:
+        return NAMED[config.name](length, **config.options)
+    except TypeError as error:
+        raise UsageError(f"lr_schedule: {config.name}: its keys do not fit {dict(config.options)}: {error}") from error
+
+
+def _own(config: ScheduleConfig) -> Factor:
+    from hogwild.registry import resolve  # here: only a class path needs it
+
+    init_args = dict(config.options.get("init_args") or {})
+    found = resolve(config.name)
+    if isinstance(found, type):
+        schedule = found(**init_args)
+    else:
+        schedule = partial(found, **init_args) if init_args else found
+    if not callable(schedule):
+        raise UsageError(f"lr_schedule: {config.name}: must be callable with an update count, got {schedule!r}")
+    return Own(config.name, schedule)
+
+
+def _between(start: float, end: float, part: float) -> float:
+    return start + (end - start) * part
+
+
+def _half_cosine(part: float) -> float:
+    """0 to 1 as `part` goes from 0 to 1, and 1 from there on."""
+    return (1 - math.cos(math.pi * min(part, 1.0))) / 2

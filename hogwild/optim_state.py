@@ -1,0 +1,157 @@
+"""One block of optimizer state in shared memory, seen through an optimizer.
+
+A worker lets its optimizer create state in its own first step, as stock torch does, and only then moves it
+here (`adopt`): state that was there before the first step would change it. A replacement finds the present
+words set and goes on from them. Who writes: the worker that owns the block; with `state: shared` every
+worker, without a lock; the parent only in a pause.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hogwild.dry_step import parameters_of
+from hogwild.optim import REGION, SpanState, State, StateLayout, StateSlot
+from hogwild.shm import Region
+
+_NUMBER = {"int": int, "float": float, "bool": bool}
+
+
+class StateBlock:
+    """The state of one worker, or of all when it is shared."""
+
+    def __init__(self, layout: StateLayout, regions: Mapping[str, Region], block: int) -> None:
+        self.layout = layout
+        self._region = regions.get(REGION)
+        self._base = block * layout.nbytes
+        self._views: dict[int, Tensor] = {}
+        # The whole block as 8-byte words, twice: present words are integers, numbers are floats.
+        count = layout.nbytes // 8 if self._region is not None else 0
+        self._present = self._words(np.int64, count)
+        self._numbers = self._words(np.float64, count)
+
+    def _words(self, dtype: Any, count: int) -> np.ndarray:
+        return np.zeros(0, dtype) if self._region is None else self._region.array(dtype, (count,), self._base)
+
+    def view(self, slot: StateSlot) -> Tensor:
+        """The words of one tensor; always the same object."""
+        if slot.word not in self._views:
+            assert self._region is not None
+            place = self._base + slot.offset
+            self._views[slot.word] = self._region.tensor(slot.dtype, slot.shape, place, slot.strides)
+        return self._views[slot.word]
+
+    def array(self, state: SpanState) -> Tensor:
+        """What lies beside a whole span, (numel,)."""
+        assert self._region is not None
+        return self._region.tensor(state.dtype, (state.numel,), self._base + state.offset)
+
+    def is_present(self, slot: StateSlot) -> bool:
+        return bool(self._present[slot.word])
+
+    # ---- a worker's side
+
+    def load(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer works on this block from now on, with whatever is present in it."""
+        params = parameters_of(optimizer)
+        for slot in self._existing():
+            if slot.in_group:
+                optimizer.param_groups[slot.index][slot.key] = self._value(slot)
+            else:
+                optimizer.state[params[slot.index]][slot.key] = self._value(slot)
+
+    def adopt(self, optimizer: torch.optim.Optimizer) -> None:
+        """Moves what the last step created or replaced into this block and binds the optimizer to it.
+
+        A tensor whose shape or dtype is not the one of the trial step stays the worker's own: a replacement
+        starts without it."""
+        params = parameters_of(optimizer)
+        for slot in self.layout.slots:
+            owner = self._owner(optimizer, params, slot)
+            value = owner.get(slot.key)
+            if value is None:
+                continue
+            if slot.is_number:
+                self._numbers[slot.offset // 8] = value
+            elif value is not self.view(slot):
+                if not _fits(value, slot):
+                    continue
+                _fill(self.view(slot), value)
+                owner[slot.key] = self.view(slot)
+            # Last: a death before this leaves "does not exist", never half of it.
+            self._present[slot.word] = 1
+
+    @staticmethod
+    def _owner(optimizer: torch.optim.Optimizer, params: list[torch.nn.Parameter], slot: StateSlot) -> dict[str, Any]:
+        """Where the optimizer keeps it; empty (and not its own) while the parameter has no state."""
+        if slot.in_group:
+            return optimizer.param_groups[slot.index]
+        return optimizer.state.get(params[slot.index]) or {}
+
+    def _existing(self) -> Iterator[StateSlot]:
+        return (slot for slot in self.layout.slots if self._present[slot.word])
+
+    def _value(self, slot: StateSlot) -> Any:
+        if slot.is_number:
+            return _NUMBER[slot.kind](self._numbers[slot.offset // 8])
+        return self.view(slot)
+
+    # ---- the parent's side
+
+    @property
+    def has_state(self) -> bool:
+        """Something was created or restored here."""
+        return any(True for _ in self._existing())
+
+    def read(self) -> tuple[dict[int, dict[str, Any]], dict[tuple[int, str], Any]]:
+        """Private copies of the state per parameter, and the numbers of the groups."""
+        state: dict[int, dict[str, Any]] = {}
+        groups: dict[tuple[int, str], Any] = {}
+        for slot in self._existing():
+            value = self._value(slot)
+            if slot.in_group:
+                groups[slot.index, slot.key] = value
+            else:
+                state.setdefault(slot.index, {})[slot.key] = (
+                    value.clone(memory_format=torch.contiguous_format) if isinstance(value, Tensor) else value
+                )
+        return state, groups
+
+    def write(self, state: State, groups: Mapping[tuple[int, str], Any], *, keep: bool = False) -> None:
+        """This block holds exactly this state; with `keep`, this beside what it holds. Raises ValueError
+        naming the piece whose shape or dtype differs."""
+        if not keep:
+            self._present[: len(self.layout.slots)] = 0
+        for slot in self.layout.slots:
+            own = state.get(slot.index, {})
+            source = groups.get((slot.index, slot.key)) if slot.in_group else own.get(slot.key)
+            if source is None:
+                continue
+            if slot.is_number:
+                self._numbers[slot.offset // 8] = float(source)
+            elif not isinstance(source, Tensor) or not _fits(source, slot):
+                raise ValueError(
+                    f"state {slot.key} of parameter {slot.index}: {_describe(source)} instead of "
+                    f"{slot.dtype} {slot.shape}"
+                )
+            else:
+                _fill(self.view(slot), source)
+            self._present[slot.word] = 1
+
+
+def _fits(value: Any, slot: StateSlot) -> bool:
+    return isinstance(value, Tensor) and tuple(value.shape) == slot.shape and value.dtype == slot.dtype
+
+
+def _fill(place: Tensor, value: Tensor) -> None:
+    if value.layout == torch.strided:
+        place.copy_(value)
+    else:
+        place.zero_().add_(value)
+
+
+def _describe(value: Any) -> str:
+    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

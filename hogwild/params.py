@@ -1,0 +1,252 @@
+"""The parent's side of a shared model: built before workers start, looked at in pauses, released at the end.
+
+    build  ->  [workers attach, train]  ->  pause: merge_buffers, finite, snapshot  ->  …  ->  release
+
+The user's own model and optimizer objects stay the same objects throughout: while the job runs their tensors
+are views of shared memory, afterwards they hold the result in ordinary private memory.
+"""
+
+import difflib
+import fnmatch
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild import buffers, optim, snapshots
+from hogwild.buffers import MASTER, plan_buffers
+from hogwild.dry_step import parameters_of
+from hogwild.errors import ModelError, OptimizerError
+from hogwild.layout import own_strides, plan_flats, region_name
+from hogwild.optim import State, plan_state
+from hogwild.optim_state import StateBlock
+from hogwild.shareable import check_model, check_optimizer
+from hogwild.shm import Region
+from hogwild.structure import Layout, Loss, dump_structure
+from hogwild.worker_model import WorkerModel
+
+__all__ = ["SharedModel", "WorkerModel", "freeze_parameters"]
+
+MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+@dataclass(slots=True)
+class SharedModel:
+    """`regions` is everything a worker maps, by name; `structure` is what it reads first. Only the parent
+    calls methods, and, except `build` and `release`, only while all workers are parked or gone."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    layout: Layout
+    regions: dict[str, Region]
+    structure: bytes
+    uses_channels_last: bool
+    _old_strides: list[tuple[int, ...]]
+
+    @classmethod
+    def bytes_needed(
+        cls, model: nn.Module, optimizer: torch.optim.Optimizer, *, procs: int, state: str = "private"
+    ) -> int:
+        """Shared memory that `build` will allocate, in bytes. Raises what `build` raises; changes nothing.
+
+        The trial step takes private memory for a moment: parameters, gradients and optimizer state, once."""
+        _check(model, optimizer, state)
+        return _plan(model, optimizer, procs, state)[0].nbytes
+
+    @classmethod
+    def build(
+        cls,
+        model: nn.Module,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        *,
+        procs: int,
+        state: str = "private",
+        memory_format: str = "auto",
+    ) -> "SharedModel":
+        """Moves the model's parameters and buffers into shared memory and writes the structure file.
+
+        `procs` workers (0: one, in this process); `state` private or shared; `memory_format` auto,
+        contiguous or channels_last. Raises ModelError, OptimizerError, MemoryShortError; then only
+        gradients and the memory format may have changed."""
+        _check(model, optimizer, state)
+        old_strides = [own_strides(param) for param in model.parameters()]
+        for param in model.parameters():
+            param.grad = None  # share_memory() would share gradients too
+        channels_last = _convert(model, memory_format)
+        layout, initial = _plan(model, optimizer, procs, state)
+        structure = _without_state(optimizer, lambda: dump_structure(layout, (model, loss, optimizer)))
+        regions = _allocate(layout)
+        shared = cls(model, optimizer, layout, regions, structure, channels_last, old_strides)
+        try:
+            shared._bind()
+            for block in shared._blocks():
+                block.write(initial, {})
+        except BaseException:  # Ctrl-C, most likely: the caller's model is his own again
+            shared.release()
+            raise
+        return shared
+
+    def _bind(self) -> None:
+        """The model's tensors become views, with `.data =`: tied weights, an RNN's `_flat_weights` and the
+        optimizer hold these very objects."""
+        flats, buffer_layout = self.layout.flats, self.layout.buffers
+        for slot, param in zip(flats.params, self.model.parameters(), strict=True):
+            _move(param, slot.view(self.regions))
+        for place, buffer in zip(buffer_layout.slots, self.model.buffers(), strict=True):
+            _move(buffer, buffer_layout.view(self.regions[buffers.REGION], place, MASTER))
+        self._restart_buffers()
+        self.model.share_memory()
+        for slot, param in zip(flats.params, self.model.parameters(), strict=True):
+            assert param.is_shared() and param.data_ptr() == slot.view(self.regions).data_ptr(), slot.name
+
+    def _restart_buffers(self) -> None:
+        if buffers.REGION in self.regions:
+            buffers.restart(self.layout.buffers, self.regions[buffers.REGION], self.layout.workers)
+
+    def _blocks(self) -> list[StateBlock]:
+        return [StateBlock(self.layout.state, self.regions, k) for k in range(self.layout.state_blocks)]
+
+    def merge_buffers(self, batches: Sequence[int]) -> None:
+        """`batches[k]`: worker k's batches since the last merge. See `buffers.merge`."""
+        if buffers.REGION in self.regions:
+            buffers.merge(self.layout.buffers, self.regions[buffers.REGION], batches)
+
+    def finite(self) -> bool:
+        """No parameter holds NaN or infinity."""
+        inexact = (p for p in self.model.parameters() if p.is_floating_point() or p.is_complex())
+        return all(bool(torch.isfinite(param).all()) for param in inexact)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Private copies, after `merge_buffers`: `model` and `optimizer` as stock state_dicts (the shared state,
+        or that of the first worker that has any), `optimizer_private` one per worker, None where it has no state yet,
+        empty when shared.
+
+        `torch.load(weights_only=True)` reads it back, unless the model's own `get_extra_state` says
+        otherwise."""
+        states = [snapshots.optimizer_state_dict(self.optimizer, *block.read()) for block in self._blocks()]
+        return {
+            "model": snapshots.model_state_dict(self.model),
+            "optimizer": states[self._exemplar()],
+            "optimizer_private": [] if self.layout.state.shared else [s if s["state"] else None for s in states],
+        }
+
+    def _exemplar(self) -> int:
+        """Whose state stands for all: worker 0's, unless it trained nothing, as in a job so short that the others had
+        done it before its start was over."""
+        return next((k for k, block in enumerate(self._blocks()) if block.has_state), 0)
+
+    def restore(self, snapshot: Mapping[str, Any]) -> str | None:
+        """Parameters, buffers and optimizer state are the snapshot's; before workers start. Worker k takes
+        private state k mod old procs: then a sentence for the log is returned. Raises CheckpointError;
+        nothing was changed then."""
+        snapshots.check_parts(snapshot)
+        private = list(snapshot.get("optimizer_private") or [])
+        shared = self.layout.state.shared
+        sources = [snapshot["optimizer"]] if shared or not private else private
+        names = snapshots.names_of(self.model, self.optimizer)
+        read = [snapshots.checked_state(self.layout.state, names, self.optimizer, source) for source in sources]
+        snapshots.load_model(self.model, snapshot["model"])
+        self._restart_buffers()
+        for k, block in enumerate(self._blocks()):
+            block.write(*read[k % len(read)], keep=shared)
+        if shared or not private or len(private) == self.layout.workers:
+            return None
+        return (
+            f"optimizer state of {len(private)} workers restored onto {self.layout.workers}: worker k goes "
+            f"on from the state of worker k mod {len(private)}"
+        )
+
+    def release(self) -> None:
+        """The model holds the result in private memory, in the memory format it came with; the optimizer
+        holds worker 0's state (of the first worker that trained), or the shared one. Same objects throughout. The
+        regions' descriptors are closed."""
+        for param, strides in zip(self.model.parameters(), self._old_strides, strict=True):
+            _move(param, torch.empty_strided(param.shape, strides, dtype=param.dtype))
+        for buffer in self.model.buffers():
+            _move(buffer, torch.empty_strided(buffer.shape, own_strides(buffer), dtype=buffer.dtype))
+        state, groups = self._blocks()[self._exemplar()].read()
+        params = parameters_of(self.optimizer)
+        for i, own in state.items():
+            self.optimizer.state[params[i]] = own
+        for (g, key), value in groups.items():
+            self.optimizer.param_groups[g][key] = value
+        for region in self.regions.values():
+            region.close()
+
+
+def _check(model: nn.Module, optimizer: torch.optim.Optimizer, state: str) -> None:
+    if state not in ("private", "shared"):
+        raise OptimizerError(f"optimizer.state must be private or shared, got {state!r}")
+    check_model(model)
+    check_optimizer(model, optimizer)
+
+
+def _plan(model: nn.Module, optimizer: torch.optim.Optimizer, procs: int, state: str) -> tuple[Layout, State]:
+    flats = plan_flats(model, optimizer)
+    state_layout, initial = plan_state(model, flats, optimizer, shared=state == "shared")
+    return Layout(flats, plan_buffers(model), state_layout, max(procs, 1)), initial
+
+
+def _convert(model: nn.Module, wish: str) -> bool:
+    """Returns whether inputs should be channels_last too. `auto` is channels_last when there is a Conv2d:
+    oneDNN's convolutions then reorder nothing. Without one it keeps the memory format each parameter has."""
+    if wish not in ("auto", *MEMORY_FORMATS):
+        raise ModelError(f"model.memory_format must be auto, contiguous or channels_last, got {wish!r}")
+    if wish == "auto" and any(isinstance(module, nn.Conv2d) for module in model.modules()):
+        wish = "channels_last"
+    if wish != "auto":
+        model.to(memory_format=MEMORY_FORMATS[wish])  # type: ignore[call-overload]
+    return wish == "channels_last"
+
+
+def _allocate(layout: Layout) -> dict[str, Region]:
+    sizes = {region_name(dtype): size * dtype.itemsize for dtype, size in layout.flats.sizes.items()}
+    sizes[buffers.REGION] = layout.buffers.nbytes * (layout.workers + 1)
+    sizes[optim.REGION] = layout.state.nbytes * layout.state_blocks
+    return {name: Region.allocate(name, nbytes) for name, nbytes in sizes.items() if nbytes}
+
+
+def _move(tensor: Tensor, place: Tensor) -> None:
+    """The same tensor object, with its values at `place`."""
+    place.copy_(tensor.detach())
+    tensor.data = place
+
+
+def _without_state(optimizer: torch.optim.Optimizer, write: Callable[[], bytes]) -> bytes:
+    """State travels in the regions; only what a rule keeps under other keys than parameters goes with the
+    structure."""
+    kept, params = optimizer.state, {id(param) for param in parameters_of(optimizer)}
+    optimizer.state = defaultdict(dict, {key: own for key, own in kept.items() if id(key) not in params})
+    try:
+        return write()
+    finally:
+        optimizer.state = kept
+
+
+def freeze_parameters(model: nn.Module, patterns: Sequence[str]) -> list[str]:
+    """Takes `requires_grad` from every parameter whose name matches a pattern (shell wildcards: `conv*`,
+    `*.bias`); returns their names. Before the optimizer is built. Raises ModelError for a pattern that
+    matches nothing, with near names."""
+    named = dict(model.named_parameters(remove_duplicate=False))
+    frozen: dict[str, None] = {}
+    for pattern in patterns:
+        matching = fnmatch.filter(named, pattern)
+        if not matching:
+            raise ModelError(_no_match(pattern, list(named)))
+        frozen |= dict.fromkeys(matching)
+    for name in frozen:
+        named[name].requires_grad_(False)
+    return list(frozen)
+
+
+def _no_match(pattern: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4)
+    near = near or [name for name in names if name.startswith(pattern.rstrip(".*"))][:3] or list(names[:3])
+    return (
+        f"model.freeze: {pattern!r} matches no parameter; near names: {', '.join(near)}. A module's "
+        "parameters are MODULE.*"
+    )

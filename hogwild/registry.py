@@ -1,0 +1,191 @@
+"""class_path -> object, and where user code is looked for. Nothing is registered: any importable class or
+function will do.
+
+Errors say which part of a class path failed: the module is not there, it raised while it was imported, or
+it has no such name. Imports no torch by itself.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+import traceback
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from hogwild.errors import BuildError, ClassPathError, ConfigError, HogwildError, Problem, UsageError
+
+
+class Spec(Protocol):
+    """A section of the job file that names a class: `model`, `loss`, `data.train`, `optimizer`."""
+
+    @property
+    def class_path(self) -> str: ...
+
+    @property
+    def init_args(self) -> Mapping[str, Any]: ...
+
+
+def resolve(class_path: str) -> Any:
+    """The class or function that `class_path` names. Raises ClassPathError with the cause."""
+    parts = class_path.split(".")
+    if not all(part.isidentifier() for part in parts):
+        raise ClassPathError(f"{class_path!r}: must be a dotted path to a class or function, such as mymodel.Net")
+    found: Any = _import(class_path, parts[0])
+    for depth in range(1, len(parts)):
+        found = _step(class_path, found, parts[:depth], parts[depth])
+    if isinstance(found, ModuleType) or not callable(found):
+        raise ClassPathError(f"{class_path}: must name a class or a function, but it is a {type(found).__name__}")
+    return found
+
+
+def build(spec: Spec, *positional: Any, **extra: Any) -> Any:
+    """Calls what `spec` names with its init_args, after `positional` and beside `extra`, which we fill in.
+
+    Raises ClassPathError for the path, ConfigError for arguments that do not fit the signature, BuildError
+    for whatever the class itself raises; our own errors pass through as they are.
+    """
+    target = resolve(spec.class_path)
+    _check_arguments(spec, target, positional, extra)
+    try:
+        return target(*positional, **spec.init_args, **extra)
+    except HogwildError:
+        raise
+    except (Exception, SystemExit) as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in spec.init_args.items())
+        raise BuildError(f"{spec.class_path}({given}) raised {_said(error)}") from error
+
+
+def build_callable(spec: Spec) -> Any:
+    """What is called with tensors later: a class is built, a function is taken as it is, with init_args
+    filled in. For losses: `torch.nn.CrossEntropyLoss` and `torch.nn.functional.cross_entropy` both do."""
+    target = resolve(spec.class_path)
+    if inspect.isclass(target):
+        return build(spec)
+    names = inspect.signature(target).parameters
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in names.values())
+    unknown = [name for name in spec.init_args if name not in names and not takes_any]
+    if unknown:
+        allowed = f"(allowed: {', '.join(names)})"
+        raise ConfigError(
+            [_problem(spec, name, f"unknown argument{_nearest(name, [*names])} {allowed}") for name in unknown]
+        )
+    return partial(target, **spec.init_args) if spec.init_args else target
+
+
+def user_path(job_file: Path | None) -> list[str]:
+    """Puts the job file's folder, then the current one, at the head of sys.path, so that a user's own
+    mymodel.py is found; answers them. Ours are imported before, so that his own `workers/` shadows
+    nothing."""
+    claim_our_packages()
+    folders = [str(Path(job_file).absolute().parent)] if job_file is not None else []
+    folders = list(dict.fromkeys([*folders, str(Path.cwd())]))
+    sys.path[:] = folders + [entry for entry in sys.path if entry not in folders]
+    return folders
+
+
+def claim_our_packages() -> None:
+    """Imports `workers` from the folder that holds `hogwild`, whatever else is called so. Raises UsageError
+    when another package of that name was imported before."""
+    home = Path(__file__).resolve().parent.parent
+    sys.path.insert(0, str(home))
+    try:
+        workers = importlib.import_module("workers")  # only claims the name; its modules are the command line's
+    finally:
+        sys.path.remove(str(home))
+    where = Path(workers.__file__ or "nowhere").resolve().parent.parent
+    if where != home:
+        raise UsageError(
+            f"'workers' was imported from {where} before hogwild's own, which lies in {home}; "
+            "import hogwild first, or give your package another name"
+        )
+
+
+def _import(class_path: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            raise ClassPathError(_no_module(class_path, name)) from error
+        raise ClassPathError(f"{class_path}: importing {name} raised {_said(error)}") from error
+
+
+def _step(class_path: str, found: Any, before: list[str], name: str) -> Any:
+    """The attribute `name` of `found`, or its submodule."""
+    try:
+        return getattr(found, name)
+    except AttributeError as error:
+        whole = ".".join([*before, name])
+        if hasattr(found, "__path__") and importlib.util.find_spec(whole) is not None:
+            return _import(class_path, whole)
+        raise ClassPathError(_no_attribute(class_path, found, ".".join(before), name)) from error
+    except (Exception, SystemExit) as error:  # a package that loads its names at first use
+        raise ClassPathError(f"{class_path}: loading {name} raised {_said(error)}") from error
+
+
+def _no_module(class_path: str, name: str) -> str:
+    """A first part that is not importable: misspelt, not installed, or its folder is not on the path."""
+    folders = [entry or "." for entry in sys.path[:2]]
+    near = [module.name for module in pkgutil.iter_modules(folders)]
+    close = _nearest(name, [*near, *sys.modules])
+    return f"{class_path}: there is no module {name!r}{close}; looked in {', '.join(folders)} and what is installed"
+
+
+def _no_attribute(class_path: str, found: Any, owner: str, name: str) -> str:
+    names = [one for one in dir(found) if not one.startswith("_")] + list(getattr(found, "__all__", ()))
+    if hasattr(found, "__path__"):
+        names += [module.name for module in pkgutil.iter_modules(found.__path__)]
+    file = getattr(found, "__file__", None)
+    return f"{class_path}: {owner} has no {name!r}{_nearest(name, names)}" + (f" (in {file})" if file else "")
+
+
+def _check_arguments(spec: Spec, target: Any, positional: tuple[Any, ...], extra: Mapping[str, Any]) -> None:
+    """Says all that does not fit; Python's own TypeError names one argument at a time, and not its class."""
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        return  # written in C without a signature; the call itself will tell
+    misfits = _misfits(spec, signature, len(positional), extra)
+    if misfits:
+        shown = f"; signature: {signature.replace(return_annotation=inspect.Signature.empty)}"
+        raise ConfigError([_problem(spec, name, message + shown) for name, message in misfits])
+
+
+def _misfits(spec: Spec, signature: inspect.Signature, given: int, extra: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Arguments that are ours to fill in, unknown or missing, and what to say of each."""
+    parameters = list(signature.parameters.values())
+    free = [one for one in parameters[given:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    names = [one.name for one in free if one.name not in extra]
+    ours = {one.name for one in parameters[:given]} | set(extra)
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    misfits = []
+    for name in spec.init_args:
+        if name in ours:
+            misfits.append((name, "is filled in by hogwild; remove it"))
+        elif name not in names and not takes_any:
+            misfits.append((name, f"unknown argument{_nearest(name, names)} (allowed: {', '.join(names)})"))
+    required = [one.name for one in free if one.default is one.empty and one.name not in ours]
+    return misfits + [(name, "is required") for name in required if name not in spec.init_args]
+
+
+def _problem(spec: Spec, name: str, message: str) -> Problem:
+    return Problem(spec.class_path, 0, 0, f"init_args.{name}" if name else "init_args", message)
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    close = get_close_matches(name, names, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _said(error: BaseException) -> str:
+    """The exception in one line, with the last place that is not Python's own import machinery or ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = (__file__, importlib.__file__)
+    places = [one for one in frames if not one.filename.startswith("<frozen") and one.filename not in ours]
+    place = f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
+    return f"{type(error).__name__}: {error}{place}"

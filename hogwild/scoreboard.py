@@ -1,0 +1,242 @@
+"""The shared table of progress: a row per worker that only this worker writes, a control row that only the supervisor
+writes, the item table (supervisor) and the evaluation results (whoever holds the lease). One writer per word, always:
+four processes doing `+= 1` on one shared word lose a fifth of the counts, so totals are sums over rows.
+
+    row          incarnation  phase  beat_ns  intent  commit  parked  updates  …  staleness histogram
+                                               |       '-- item id << 32 | skipped << 16 | batches
+                                               '---------- item id << 32 | batches
+    control row  command  pause  base_updates
+
+Aligned 8-byte words are read and written whole on every machine torch runs on. Decisions about a dead worker are
+taken after it was reaped, when its last stores are all visible and no more can come; what is read of a live one is
+only shown."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, auto
+
+import numpy as np
+
+from hogwild.leases import Kind, Progress, WorkItem
+from hogwild.metrics import WORDS as RESULT_WORDS
+from hogwild.shm import Region
+from hogwild.workqueue import ITEM_ROWS
+
+STALENESS_BINS = 128  # exact up to 126; the last bin holds everything older
+ROW_WORDS = 160  # 1,280 bytes: whole cache lines, and neighbours never share one
+TABLE_ROWS = 2 * ITEM_ROWS  # training items, then evaluation items
+ITEM_WORDS = 8
+
+
+class Phase(IntEnum):
+    """What a worker is doing. Only WORKING charges a death to the item in progress."""
+
+    BOOTING = 0
+    WAITING = auto()
+    WORKING = auto()
+    EVALUATING = auto()
+    PARKED = auto()
+    LEAVING = auto()
+
+
+class Command(IntEnum):
+    """What the supervisor wants of all workers."""
+
+    RUN = 0
+    PAUSE = auto()
+    LEAVE = auto()
+
+
+class Word(IntEnum):
+    """Places in a worker's row."""
+
+    INCARNATION = 0  # the supervisor, while no process has the row
+    PHASE = auto()
+    BEAT_NS = auto()
+    INTENT = auto()
+    COMMIT = auto()
+    PARKED = auto()  # number of the pause it is parked in
+    UPDATES = auto()
+    BATCHES = auto()
+    SLOWEST_NS = auto()
+    STALEST = auto()
+    FIRST_NS = auto()  # monotonic time of the first commit
+    LAST_NS = auto()
+    BUSY_NS = auto()
+    LOSS_SUM = auto()  # float64: sum of the batches' mean losses
+    LOSSES = auto()
+    STALENESS = 24  # first word of the histogram
+
+
+class Control(IntEnum):
+    """Places in the control row."""
+
+    COMMAND = 0
+    PAUSE = auto()
+    BASE_UPDATES = auto()  # updates of the attempts before this one (resume)
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """Updates by other workers between reading the parameters and applying, over all updates."""
+
+    p50: int
+    p99: int
+    max: int
+
+
+def pack_commit(item: int, batches: int, skipped: int) -> int:
+    return item << 32 | skipped << 16 | batches
+
+
+def _item_row(item: int, kind: Kind) -> int:
+    """Evaluation items have rows of their own: however many there are, they cannot overwrite what a parked worker has
+    in hand. Within a kind the queue leases no two ids of the same row."""
+    return item % ITEM_ROWS + (ITEM_ROWS if kind is Kind.EVALUATE else 0)
+
+
+class Scoreboard:
+    """All rows, seen by anybody. Workers write through `row`, the supervisor through the methods that say so."""
+
+    def __init__(self, region: Region, procs: int) -> None:
+        self.region = region
+        self.procs = procs
+        self.words = region.array(np.int64, (procs + 1, ROW_WORDS))
+        self.floats = region.array(np.float64, (procs + 1, ROW_WORDS))
+        self.control = self.words[procs]
+        offset = self.words.nbytes
+        self.items = region.array(np.int64, (TABLE_ROWS, ITEM_WORDS), offset)
+        self.results = region.array(np.float64, (TABLE_ROWS, RESULT_WORDS), offset + self.items.nbytes)
+        self._updates = self.words[:procs, Word.UPDATES]
+
+    @staticmethod
+    def nbytes(procs: int) -> int:
+        return 8 * ((procs + 1) * ROW_WORDS + TABLE_ROWS * (ITEM_WORDS + RESULT_WORDS))
+
+    @classmethod
+    def allocate(cls, procs: int) -> "Scoreboard":
+        return cls(Region.allocate("scoreboard", cls.nbytes(procs)), procs)
+
+    # ---- items -------------------------------------------------------------------------------------------------
+
+    def write_item(self, item: WorkItem) -> None:
+        """Supervisor only, before the id is sent."""
+        self.items[_item_row(item.id, item.kind), :5] = (item.id, item.kind, item.epoch, item.start, item.stop)
+
+    def read_item(self, item_id: int) -> WorkItem:
+        for row in (_item_row(item_id, kind) for kind in Kind):
+            number, kind, epoch, start, stop = (int(word) for word in self.items[row, :5])
+            if number == item_id:
+                return WorkItem(number, Kind(kind), epoch, start, stop)
+        raise AssertionError(f"item {item_id} is not in the item table: its row was used again while it was leased")
+
+    def result(self, item_id: int) -> np.ndarray:
+        """(RESULT_WORDS,) float64: the sums of an evaluation item, written before it is acknowledged."""
+        row: np.ndarray = self.results[_item_row(item_id, Kind.EVALUATE)]
+        return row
+
+    # ---- totals ------------------------------------------------------------------------------------------------
+
+    def updates(self) -> int:
+        """Updates applied by everybody in the whole job, resumed attempts included."""
+        return int(self._updates.sum()) + int(self.control[Control.BASE_UPDATES])
+
+    def mean_loss_since(self, mark: tuple[float, int]) -> tuple[float | None, tuple[float, int]]:
+        """Mean training loss per batch since `mark` (start with (0.0, 0)), and the mark for the next call."""
+        total = float(self.floats[: self.procs, Word.LOSS_SUM].sum())
+        losses = int(self.words[: self.procs, Word.LOSSES].sum())
+        fresh = losses - mark[1]
+        return ((total - mark[0]) / fresh if fresh > 0 else None), (total, losses)
+
+    def staleness(self) -> Staleness:
+        counts = self.words[: self.procs, Word.STALENESS : Word.STALENESS + STALENESS_BINS].sum(axis=0)
+        oldest = int(self.words[: self.procs, Word.STALEST].max(initial=0))
+        if not counts.sum():
+            return Staleness(0, 0, 0)
+        share = np.cumsum(counts) / counts.sum()
+        p50, p99 = (min(int(np.searchsorted(share, q)), oldest) for q in (0.5, 0.99))
+        return Staleness(p50, p99, oldest)
+
+    def training_span_s(self) -> float:
+        """From the first commit of anybody to the last, in seconds of the monotonic clock."""
+        first = self.words[: self.procs, Word.FIRST_NS]
+        last = self.words[: self.procs, Word.LAST_NS]
+        return float(last.max() - first[first > 0].min()) / 1e9 if (first > 0).any() else 0.0
+
+    def first_commit_s(self) -> float | None:
+        first = self.words[: self.procs, Word.FIRST_NS]
+        return float(first[first > 0].min()) / 1e9 if (first > 0).any() else None
+
+    # ---- one worker's row, seen by the supervisor --------------------------------------------------------------
+
+    def progress(self, worker: int, working: Phase = Phase.WORKING) -> Progress:
+        """What the row says; `active` when it is in the phase `working`. Of a live worker it may be old the next
+        moment; of a reaped one it is final."""
+        phase, intent, commit = (int(self.words[worker, word]) for word in (Word.PHASE, Word.INTENT, Word.COMMIT))
+        return Progress(
+            item=commit >> 32,
+            committed=commit & 0xFFFF,
+            skipped=commit >> 16 & 0xFFFF,
+            intended_item=intent >> 32,
+            intended=intent & 0xFFFF,
+            active=phase == working,
+        )
+
+    def renew(self, worker: int, incarnation: int) -> None:
+        """Supervisor only, while no process has the row: stale words must not match a new incarnation's items."""
+        self.words[worker, Word.INCARNATION] = incarnation
+        for word in (Word.PHASE, Word.BEAT_NS, Word.INTENT, Word.COMMIT, Word.PARKED, Word.SLOWEST_NS):
+            self.words[worker, word] = 0
+
+    def say(self, command: Command, pause: int = 0) -> None:
+        """Supervisor only. The pause number is written first, so that nobody parks under an old one."""
+        self.control[Control.PAUSE] = pause
+        self.control[Control.COMMAND] = command
+
+    def parked(self, workers: Sequence[int], pause: int) -> bool:
+        return all(int(self.words[worker, Word.PARKED]) == pause for worker in workers)
+
+
+class Row:
+    """A worker's own row: the only place it reports to. Every method is a few plain stores."""
+
+    def __init__(self, board: Scoreboard, worker: int) -> None:
+        self.board = board
+        self.words = board.words[worker]
+        self.floats = board.floats[worker]
+        self._is_warm = False  # the first exchange imports, compiles and allocates: no measure of a stall
+
+    def beat(self) -> None:
+        self.words[Word.BEAT_NS] = time.monotonic_ns()
+
+    def enter(self, phase: Phase) -> None:
+        self.words[Word.PHASE] = phase
+        self.words[Word.BEAT_NS] = time.monotonic_ns()
+
+    def intend(self, item: int, batches: int) -> None:
+        self.words[Word.INTENT] = item << 32 | batches
+
+    def commit(self, item: int, batches: int, skipped: int) -> None:
+        self.words[Word.COMMIT] = pack_commit(item, batches, skipped)
+
+    def count_update(self, staleness: int) -> None:
+        words = self.words
+        words[Word.UPDATES] += 1
+        words[Word.STALENESS + min(staleness, STALENESS_BINS - 1)] += 1
+        if staleness > words[Word.STALEST]:
+            words[Word.STALEST] = staleness
+
+    def count_batches(self, batches: int, losses: int, loss_sum: float, began_ns: int) -> None:
+        """After the commit: how many batches the exchange held, how many losses `loss_sum` adds up, when it began."""
+        words, now = self.words, time.monotonic_ns()
+        words[Word.BATCHES] += batches
+        words[Word.LOSSES] += losses
+        self.floats[Word.LOSS_SUM] += loss_sum
+        if not words[Word.FIRST_NS]:
+            words[Word.FIRST_NS] = now
+        words[Word.LAST_NS] = words[Word.BEAT_NS] = now
+        words[Word.BUSY_NS] += now - began_ns
+        if self._is_warm and now - began_ns > words[Word.SLOWEST_NS]:
+            words[Word.SLOWEST_NS] = now - began_ns
+        self._is_warm = True

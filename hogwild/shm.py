@@ -1,0 +1,97 @@
+"""Shared memory without names: one memfd per region, mapped into torch and numpy in every process that gets its
+descriptor.
+
+Compared with torch's own files in /dev/shm: no name exists at any instant, so no crash can leave one behind; a small
+/dev/shm is no limit; and memory that is not there is an error here instead of a SIGBUS, or a visit of the kernel's
+out-of-memory killer, at first touch.
+`Tensor.is_shared()` is true for everything made from a region. Who may write a region is said where the region is
+laid out, not here."""
+
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from hogwild import host
+from hogwild.errors import MemoryShortError
+
+ALIGNMENT = 64  # a cache line: two regions, rows or spans that start on different lines never share one
+
+
+def aligned(nbytes: int) -> int:
+    """`nbytes` rounded up to whole cache lines."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+class Region:
+    """A piece of shared memory. Views made from it keep it mapped; `descriptor` stays valid while the region lives."""
+
+    def __init__(self, descriptor: int, nbytes: int) -> None:
+        """Takes ownership of `descriptor`. Use `allocate` or `attach`."""
+        self.descriptor = descriptor
+        self.nbytes = nbytes
+        # torch duplicates the descriptor and closes its own copy with the storage; we keep ours for replacements.
+        self._storage: torch.UntypedStorage = torch.UntypedStorage._new_shared_fd_cpu(  # type: ignore[attr-defined]
+            descriptor, nbytes
+        )
+
+    @classmethod
+    def allocate(cls, name: str, nbytes: int) -> "Region":
+        """A new region of zeros; its pages exist when this returns. `name` is only seen in /proc/PID/maps. Raises
+        MemoryShortError when the machine or a control group has not that much left, or no room to map it."""
+        nbytes = max(aligned(nbytes), ALIGNMENT)
+        memory = host.available_memory()
+        if nbytes > memory.bytes:  # a memfd has no limit of its own: the kernel would take page after page, then kill
+            raise MemoryShortError(
+                f"cannot allocate {nbytes:,} bytes of shared memory for {name}: only {memory.bytes:,} are free "
+                f"({memory.limited_by})"
+            )
+        descriptor = os.memfd_create(f"hogwild-{name}", os.MFD_CLOEXEC)
+        try:
+            os.posix_fallocate(descriptor, 0, nbytes)
+            # Tried first: where torch cannot map, it loses its own copy of the descriptor, and with it the pages.
+            mmap.mmap(descriptor, nbytes).close()
+        except OSError as error:
+            os.close(descriptor)
+            raise MemoryShortError(f"cannot allocate {nbytes:,} bytes of shared memory for {name}: {error}") from error
+        return cls(descriptor, nbytes)
+
+    @classmethod
+    def attach(cls, descriptor: int, nbytes: int) -> "Region":
+        """Maps a region that another process allocated; takes ownership of the descriptor."""
+        return cls(descriptor, nbytes)
+
+    def tensor(
+        self, dtype: torch.dtype, shape: Sequence[int], offset: int = 0, strides: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """A view of `shape`, starting `offset` bytes into the region; strides in elements."""
+        if offset % dtype.itemsize:
+            raise ValueError(f"offset {offset} is not a multiple of the item size of {dtype}")
+        view = torch.empty(0, dtype=dtype)
+        if strides is None:
+            view.set_(self._storage, offset // dtype.itemsize, tuple(shape))  # type: ignore[call-overload]
+        else:
+            view.set_(self._storage, offset // dtype.itemsize, tuple(shape), tuple(strides))
+        return view
+
+    def array(self, dtype: Any, shape: Sequence[int], offset: int = 0) -> np.ndarray:
+        """A numpy view. A word is read or written in 0.1 us; through tensor indexing it is 2.6 us."""
+        if offset % np.dtype(dtype).itemsize:
+            raise ValueError(f"offset {offset} is not a multiple of the item size of {np.dtype(dtype)}")
+        count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        whole: np.ndarray = self.tensor(torch.uint8, (count,), offset).numpy()
+        view: np.ndarray = whole.view(dtype).reshape(tuple(shape))
+        return view
+
+    def close(self) -> None:
+        """Gives the descriptor back. Views stay valid; nobody can attach any more."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "descriptor", -1) >= 0:
+            os.close(self.descriptor)

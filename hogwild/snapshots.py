@@ -1,0 +1,127 @@
+"""Stock state_dicts from and into shared memory. Everything made here is a private copy."""
+
+import copy
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.dry_step import parameters_of
+from hogwild.errors import CheckpointError
+from hogwild.optim import StateLayout
+
+GroupNumbers = dict[tuple[int, str], Any]
+
+
+def model_state_dict(model: nn.Module) -> dict[str, Any]:
+    """A private, contiguous copy; what is one tensor under two names stays one."""
+    copies: dict[tuple, Tensor] = {}
+    result: dict[str, Any] = {}
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            result[name] = copy.deepcopy(value)
+            continue
+        key = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else (name,)
+        if key not in copies:
+            copies[key] = value.clone(memory_format=torch.contiguous_format)
+        result[name] = copies[key]
+    return result
+
+
+def check_parts(snapshot: Mapping[str, Any]) -> None:
+    """Raises CheckpointError when the snapshot lacks a part."""
+    missing = [part for part in ("model", "optimizer") if part not in snapshot]
+    if missing:
+        raise CheckpointError(f"the checkpoint lacks {_some(missing)}; it holds {_some(list(snapshot))}")
+
+
+def load_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Copies values in place. Raises CheckpointError naming the first difference; nothing was changed
+    then."""
+    own = model.state_dict()
+    missing, unexpected = [k for k in own if k not in saved], [k for k in saved if k not in own]
+    if missing or unexpected:
+        raise CheckpointError(
+            f"the checkpoint is of another model: it lacks {_some(missing)}, and this one has no {_some(unexpected)}"
+        )
+    for name, value in own.items():
+        if isinstance(value, Tensor):
+            _check_tensor(name, value, saved[name])
+    model.load_state_dict(saved)
+
+
+def optimizer_state_dict(
+    optimizer: torch.optim.Optimizer, state: dict[int, dict[str, Any]], groups: GroupNumbers
+) -> dict[str, Any]:
+    """What `optimizer.state_dict()` says with this state; loads into the stock optimizer. Rates are the
+    groups' own, without a schedule's factor."""
+    params = parameters_of(optimizer)
+    kept, kept_groups = optimizer.state, [dict(group) for group in optimizer.param_groups]
+    optimizer.state = defaultdict(dict, {params[i]: own for i, own in state.items()})
+    try:
+        for (g, key), value in groups.items():
+            optimizer.param_groups[g][key] = value
+        result = optimizer.state_dict()
+        return result | {"param_groups": copy.deepcopy(result["param_groups"])}
+    finally:
+        optimizer.state = kept
+        for group, old in zip(optimizer.param_groups, kept_groups, strict=True):
+            group.clear()
+            group.update(old)
+
+
+def names_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Parameter names in the order a stock state_dict counts them."""
+    names = {id(param): name for name, param in model.named_parameters()}
+    return [names[id(param)] for param in parameters_of(optimizer)]
+
+
+def checked_state(
+    layout: StateLayout, names: list[str], optimizer: torch.optim.Optimizer, saved: Mapping[str, Any] | None
+) -> tuple[dict[int, dict[str, Any]], GroupNumbers]:
+    """State and group numbers of a stock state_dict (None: no state yet). Raises CheckpointError naming the
+    parameter."""
+    if saved is None:
+        return {}, {}
+    _check_groups(optimizer, saved["param_groups"])
+    slots = {(slot.index, slot.key): slot for slot in layout.slots if not slot.in_group}
+    for i, own in saved["state"].items():
+        for key, value in own.items():
+            if value is None:
+                continue
+            if (i, key) not in slots:
+                raise CheckpointError(
+                    f"the checkpoint has optimizer state {key} for parameter {names[i]}, which "
+                    f"{type(optimizer).__qualname__} does not keep; it is of another optimizer"
+                )
+            slot = slots[i, key]
+            if not slot.is_number:
+                expected = torch.empty(slot.shape, dtype=slot.dtype, device="meta")
+                _check_tensor(f"optimizer state {key} of parameter {names[i]}", expected, value)
+    numbers = [slot for slot in layout.slots if slot.in_group]
+    groups = {(s.index, s.key): saved["param_groups"][s.index].get(s.key) for s in numbers}
+    return dict(saved["state"]), groups
+
+
+def _check_groups(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
+    here, there = ([len(g["params"]) for g in groups] for groups in (optimizer.param_groups, saved))
+    if here != there:
+        raise CheckpointError(
+            f"the checkpoint's optimizer has groups of {there} parameters, this one of {here}; it is "
+            "of another optimizer"
+        )
+
+
+def _check_tensor(name: str, own: Tensor, saved: Any) -> None:
+    if not isinstance(saved, Tensor):
+        raise CheckpointError(f"{name}: the checkpoint has {saved!r} instead of a tensor")
+    if own.shape != saved.shape:
+        raise CheckpointError(f"{name}: shape {tuple(saved.shape)} in the checkpoint, {tuple(own.shape)} in this model")
+    if own.dtype != saved.dtype:
+        raise CheckpointError(f"{name}: {saved.dtype} in the checkpoint, {own.dtype} in this model")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") if names else "nothing"

@@ -1,0 +1,269 @@
+"""YAML without surprises: every value with its place, every mistake in one pass.
+
+PyYAML only composes the nodes, with their marks; what a scalar means is decided in `yaml_scalars`. Pure
+Python on purpose: libyaml recurses in C, and a deeply nested file would end the process instead of raising.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from hogwild.errors import ConfigError, Problem
+from hogwild.yaml_scalars import NULLS, Trap, read_scalar
+
+MAX_BYTES = 1_000_000  # a job file is a page; PyYAML needs seconds for a megabyte
+MAX_NODES = 100_000  # counted after aliases are expanded: nine lines of aliases can stand for 10**9 values
+MAX_DEPTH = 64  # below Python's recursion limit, wherever we are called from
+MAX_COPIES = 100  # readings of a file with duplicate keys: each shows other copies to the schema
+
+Path = tuple[str | int, ...]
+IsText = Callable[[Path], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a key or value was written. Line and column count from 1; 0 is not in a file (`source` says
+    where)."""
+
+    source: str
+    line: int = 0
+    column: int = 0
+
+    def problem(self, path: Path, message: str) -> Problem:
+        return Problem(self.source, self.line, self.column, dotted(path), message)
+
+
+@dataclass(slots=True)
+class Reading:
+    """One reading of a document: plain values, and where each key and each value stands. A value that could
+    not be read is `BROKEN`; its problem is in `problems`."""
+
+    values: Any
+    keys: dict[Path, Place] = field(default_factory=dict)
+    places: dict[Path, Place] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+class Broken:
+    """Stands where a value could not be read, so that nobody reports the same value twice."""
+
+    def __repr__(self) -> str:
+        return "<unreadable>"
+
+    def __deepcopy__(self, memo: object) -> "Broken":
+        return self  # it is known by identity
+
+
+BROKEN = Broken()
+
+
+def dotted(path: Path) -> str:
+    """`('model', 'freeze', 0)` as `model.freeze[0]`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+class _Composer(yaml.SafeLoader):
+    """SafeLoader up to the nodes: no scalar is resolved, plain ones are only marked, and depth is bounded."""
+
+    PLAIN = "plain"
+    depth = 0
+
+    def resolve(self, kind: type[Node], value: Any, implicit: Any) -> str:
+        if kind is ScalarNode and implicit[0]:
+            return self.PLAIN
+        return {ScalarNode: "str", SequenceNode: "seq", MappingNode: "map"}[kind]
+
+    def compose_node(self, parent: Node | None, index: int) -> Node | None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            mark = self.peek_event().start_mark
+            raise yaml.MarkedYAMLError(problem=f"nested more than {MAX_DEPTH} levels deep", problem_mark=mark)
+        node: Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+_KINDS = ("str", "seq", "map")
+_TAGS = {f"tag:yaml.org,2002:{name}": name for name in _KINDS}
+
+
+def compose(text: str, source: str) -> Node | None:
+    """The node of the one document in `text`; None when there is nothing in it. Raises ConfigError with the
+    place."""
+    try:
+        loader = _Composer(text)
+        try:
+            node: Node | None = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError([_syntax_problem(error, source)]) from None
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        line, column = before.count("\n") + 1, error.position - before.rfind("\n")
+        message = f"character U+{int(error.character):04X} is not allowed in YAML; remove it"
+        raise ConfigError([Problem(source, line, column, "", message)]) from None
+    except ValueError as error:  # PyYAML builds chr(0x110000) from "\U00110000" without a check
+        raise ConfigError([Problem(source, 1, 1, "", f"not valid YAML: {error}")]) from None
+    return node
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError, source: str) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    message = str(error.problem or error.context or "not valid YAML")
+    if "'\\t'" in message:
+        message = "a tab; YAML allows only spaces here"
+    elif error.context and error.problem:
+        message = f"{message} ({error.context})"
+    return Problem(source, line, column, "", message)
+
+
+class _Reader:
+    """One walk over the nodes. Of each duplicate key it takes the copy whose turn it is, and moves the turn
+    on when everything below that copy has been shown: a few walks show every copy to the schema, nested
+    ones too."""
+
+    def __init__(self, source: str, is_text: IsText, turns: dict[Path, int], prefix: Path) -> None:
+        self.source = source
+        self.is_text = is_text
+        self.turns = turns
+        self.prefix = prefix
+        self.reading = Reading(None)
+        self.nodes = 0
+        self.open: set[int] = set()
+
+    def read(self, node: Node) -> tuple[Any, bool]:
+        """The value, and whether every copy of every duplicate key in it has now been shown."""
+        self.reading.places[self.prefix] = self._place(node)
+        return self._value(node, self.prefix, self.prefix)
+
+    def _place(self, node: Node) -> Place:
+        return Place(self.source, node.start_mark.line + 1, node.start_mark.column + 1)
+
+    def _report(self, node: Node, path: Path, message: str) -> Any:
+        self.reading.problems.append(self._place(node).problem(path, message))
+        return BROKEN
+
+    def _value(self, node: Node, path: Path, trail: Path) -> tuple[Any, bool]:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            message = f"more than {MAX_NODES:,} values once aliases are expanded"
+            raise ConfigError([self._place(node).problem(path, message)])
+        tag = _TAGS.get(node.tag, node.tag)
+        if tag not in (*_KINDS, _Composer.PLAIN):
+            tag = tag.replace("tag:yaml.org,2002:", "!!")
+            return self._report(node, path, f"tag {tag} is not allowed; write a plain value"), True
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, path, tag), True
+        if id(node) in self.open:
+            return self._report(node, path, "an anchor that contains itself"), True
+        self.open.add(id(node))
+        value = self._mapping(node, path, trail) if isinstance(node, MappingNode) else self._items(node, path, trail)
+        self.open.discard(id(node))
+        return value
+
+    def _scalar(self, node: ScalarNode, path: Path, tag: str) -> Any:
+        text: str = node.value
+        if tag != _Composer.PLAIN:
+            return text
+        if self.is_text(path):
+            return None if text in NULLS else text
+        try:
+            return read_scalar(text)
+        except Trap as trap:
+            return self._report(node, path, str(trap))
+
+    def _items(self, node: Node, path: Path, trail: Path) -> tuple[list[Any], bool]:
+        items, all_shown = [], True
+        for index, child in enumerate(node.value):
+            self.reading.places[(*path, index)] = self._place(child)
+            item, shown = self._value(child, (*path, index), (*trail, index))
+            items.append(item)
+            all_shown = all_shown and shown
+        return items, all_shown
+
+    def _mapping(self, node: MappingNode, path: Path, trail: Path) -> tuple[dict[Any, Any], bool]:
+        copies: dict[Any, list[tuple[Node, Node]]] = {}
+        for key_node, value_node in node.value:
+            key = self._key(key_node, path)
+            if key is not BROKEN:
+                copies.setdefault(key, []).append((key_node, value_node))
+        values, all_shown = {}, True
+        for key, pairs in copies.items():
+            self._report_duplicates(key, pairs, path)
+            values[key], shown = self._one_copy(key, pairs, path, trail)
+            all_shown = all_shown and shown
+        return values, all_shown
+
+    def _one_copy(self, key: Any, pairs: list[tuple[Node, Node]], path: Path, trail: Path) -> tuple[Any, bool]:
+        here = (*path, key)
+        turn = self.turns.get((*trail, key), 0)
+        key_node, value_node = pairs[turn]
+        self.reading.keys[here], self.reading.places[here] = self._place(key_node), self._place(value_node)
+        value, shown = self._value(value_node, here, (*trail, key, turn))
+        last = turn == len(pairs) - 1
+        if shown and not last:
+            self.turns[(*trail, key)] = turn + 1
+        return value, shown and last
+
+    def _report_duplicates(self, key: Any, pairs: list[tuple[Node, Node]], path: Path) -> None:
+        first = pairs[0][0].start_mark
+        for key_node, _ in pairs[1:]:
+            message = f"duplicate key; it was already given at line {first.line + 1}, column {first.column + 1}"
+            self._report(key_node, (*path, key), message)
+
+    def _key(self, node: Node, path: Path) -> Any:
+        if not isinstance(node, ScalarNode) or node.tag.startswith(("!", "tag:")):
+            return self._report(node, path, "a key must be plain text")
+        if node.tag == _Composer.PLAIN and node.value == "<<":
+            return self._report(node, (*path, "<<"), "merge keys are not supported; write the fields out")
+        if node.tag != _Composer.PLAIN or "init_args" not in path[:-1]:
+            return node.value  # keys of sections and of init_args are names, whatever they look like
+        try:
+            key = read_scalar(node.value)
+        except Trap as trap:
+            return self._report(node, path, str(trap))
+        if isinstance(key, str | int) and not isinstance(key, bool):
+            return key
+        return self._report(node, path, f"a key must be text or a whole number, got {node.value!r}; write it in quotes")
+
+
+def readings(text: str, source: str, is_text: IsText = lambda path: False, prefix: Path = ()) -> Iterator[Reading]:
+    """Readings of a document that together show every copy of every duplicate key; usually one. `is_text`
+    says where an unquoted scalar stays text. `prefix` is where the document belongs in the job. An empty
+    document reads as None. Raises ConfigError for what is no YAML at all."""
+    node = compose(text, source)
+    if node is None:
+        yield Reading(None)
+        return
+    turns: dict[Path, int] = {}
+    for _ in range(MAX_COPIES):
+        reader = _Reader(source, is_text, turns, prefix)
+        reader.reading.values, all_shown = reader.read(node)
+        yield reader.reading
+        if all_shown:
+            return
+
+
+def decode(content: bytes, source: str) -> str:
+    """A job file's text. Raises ConfigError with the place for a file too large or not UTF-8."""
+    if len(content) > MAX_BYTES:
+        message = f"{len(content):,} bytes; a job file has at most {MAX_BYTES:,}"
+        raise ConfigError([Problem(source, 1, 1, "", message)])
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ConfigError([Problem(source, 1, 1, "", "saved as UTF-16; save it as UTF-8")])
+    if content.startswith(b"\xef\xbb\xbf"):
+        raise ConfigError([Problem(source, 1, 1, "", "starts with a byte order mark; save it as UTF-8 without one")])
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        line = before.count(b"\n") + 1
+        column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8")) + 1
+        message = f"byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        raise ConfigError([Problem(source, line, column, "", message)]) from None

@@ -1,0 +1,194 @@
+"""What common torch classes take, without importing torch: `check` answers in half a second, `import torch`
+takes two.
+
+`tests/test_config.py` compares these tables with the signatures of the torch that is installed, so they
+cannot drift. Ranges are torch's own, except SGD's momentum: torch takes 1.5, and training never survives
+it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+Check: TypeAlias = Callable[[Any], str | None]
+"""A value -> the rule it breaks, or None."""
+
+
+def number(low: float = -math.inf, high: float = math.inf, *, ends: str = "[)", null: bool = False) -> Check:
+    """A finite number from `low` to `high`; `ends` says which of the two belong to the range."""
+
+    def check(value: Any) -> str | None:
+        if value is None and null:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return "must be a number" + _quotes(value)
+        if value < low or (value == low and ends[0] == "("):
+            return f"must be {'>' if ends[0] == '(' else '>='} {low:g}"
+        if value > high or (value == high and ends[1] == ")"):
+            return f"must be {'<' if ends[1] == ')' else '<='} {high:g}"
+        return None
+
+    return check
+
+
+def whole(low: int | None = None) -> Check:
+    """A whole number >= low."""
+
+    def check(value: Any) -> str | None:
+        if type(value) is not int:
+            return "must be a whole number" + _quotes(value)
+        return f"must be >= {low}" if low is not None and value < low else None
+
+    return check
+
+
+def flag(null: bool = False) -> Check:
+    """true or false, and null where it means that torch chooses."""
+
+    def check(value: Any) -> str | None:
+        if isinstance(value, bool) or (value is None and null):
+            return None
+        return "must be true or false"
+
+    return check
+
+
+def several(*checks: Check) -> Check:
+    """A list with one entry per check."""
+
+    def check(value: Any) -> str | None:
+        if not isinstance(value, list | tuple) or len(value) != len(checks):
+            return f"must be a list of {len(checks)} numbers"
+        broken = [rule for each, item in zip(checks, value, strict=True) if (rule := each(item))]
+        return f"{broken[0]} in each entry" if broken else None
+
+    return check
+
+
+def choice(*words: str, null: bool = False) -> Check:
+    def check(value: Any) -> str | None:
+        if value in words or (value is None and null):
+            return None
+        return f"must be {' or '.join(words)}"
+
+    return check
+
+
+def nothing(why: str) -> Check:
+    """An argument that a job file cannot give; null is what it is anyway."""
+    return lambda value: None if value is None else why
+
+
+def _quotes(value: Any) -> str:
+    try:
+        return " without quotes" if isinstance(value, str) and math.isfinite(float(value)) else ""
+    except ValueError:
+        return ""
+
+
+_RATE = number(0)
+_DECAY = number(0)
+_EPS = number(0)
+_UNIT = number(0, 1)
+_BETAS = several(_UNIT, _UNIT)
+_ANY = number()
+_LOOPS = {"foreach": flag(null=True), "maximize": flag()}
+_COMMON = {"lr": _RATE, "weight_decay": _DECAY, **_LOOPS, "differentiable": flag()}
+_GRAPH = {"capturable": flag()}
+_FUSED = {"fused": flag(null=True)}
+_ADAM = {**_COMMON, **_GRAPH, "betas": _BETAS, "eps": _EPS}
+
+OPTIMIZERS: Mapping[str, Mapping[str, Check]] = {
+    "ASGD": {**_COMMON, **_GRAPH, "lambd": _ANY, "alpha": _ANY, "t0": _ANY},
+    "Adadelta": {**_COMMON, **_GRAPH, "rho": number(0, 1, ends="[]"), "eps": _EPS},
+    "Adafactor": {
+        **_LOOPS,
+        "lr": _RATE,
+        "weight_decay": _DECAY,
+        "beta2_decay": number(high=0, ends="[]"),
+        "eps": several(number(0, null=True), _EPS),
+        "d": number(1),
+    },
+    "Adagrad": {
+        **_COMMON,
+        **_FUSED,
+        "lr_decay": number(0),
+        "initial_accumulator_value": number(0),
+        "eps": _EPS,
+    },
+    "Adam": {**_ADAM, **_FUSED, "amsgrad": flag(), "decoupled_weight_decay": flag()},
+    "AdamW": {**_ADAM, **_FUSED, "amsgrad": flag()},
+    "Adamax": _ADAM,
+    "Muon": {
+        "lr": _RATE,
+        "weight_decay": _DECAY,
+        "momentum": _UNIT,
+        "nesterov": flag(),
+        "ns_coefficients": several(_ANY, _ANY, _ANY),
+        "eps": _EPS,
+        "ns_steps": whole(1),
+        "adjust_lr_fn": choice("original", "match_rms_adamw", null=True),
+    },
+    "NAdam": {**_ADAM, "momentum_decay": number(0), "decoupled_weight_decay": flag()},
+    "RAdam": {**_ADAM, "decoupled_weight_decay": flag()},
+    "RMSprop": {
+        **_COMMON,
+        **_GRAPH,
+        "alpha": number(0),
+        "eps": _EPS,
+        "momentum": number(0),
+        "centered": flag(),
+    },
+    "Rprop": {
+        **_LOOPS,
+        **_GRAPH,
+        "differentiable": flag(),
+        "lr": _RATE,
+        "etas": several(number(0, 1, ends="()"), number(1, ends="()")),
+        "step_sizes": several(_ANY, _ANY),
+    },
+    "SGD": {**_COMMON, **_FUSED, "momentum": _UNIT, "dampening": _ANY, "nesterov": flag()},
+    "SparseAdam": {"lr": _RATE, "betas": _BETAS, "eps": _EPS, "maximize": flag()},
+}
+REFUSED = {
+    "LBFGS": "needs a closure that evaluates the loss again and again; a worker applies one gradient",
+    "Optimizer": "is only the base class; name one of torch.optim's own",
+}
+FILLED_IN = {"params": "is filled in with the model's parameters; remove it"}
+
+_OLD = {name: nothing("was replaced by 'reduction' long ago; remove it") for name in ("size_average", "reduce")}
+_REDUCTION = {"reduction": choice("mean", "sum")}  # none answers a tensor, and there is no gradient of that
+_TENSOR = nothing("is a tensor, which a job file cannot hold; give it in a loss class of your own")
+_BASIC = {**_OLD, **_REDUCTION}
+_MARGIN = {**_BASIC, "margin": _ANY}
+_CLASSES = {**_BASIC, "weight": _TENSOR, "ignore_index": whole()}
+
+LOSSES: Mapping[str, Mapping[str, Check]] = {
+    "BCELoss": {**_BASIC, "weight": _TENSOR},
+    "BCEWithLogitsLoss": {**_BASIC, "weight": _TENSOR, "pos_weight": _TENSOR},
+    "CTCLoss": {**_REDUCTION, "blank": whole(), "zero_infinity": flag()},
+    "CosineEmbeddingLoss": _MARGIN,
+    "CrossEntropyLoss": {**_CLASSES, "label_smoothing": number(0, 1, ends="[]")},
+    "GaussianNLLLoss": {**_REDUCTION, "full": flag(), "eps": number(0, ends="()")},
+    "HingeEmbeddingLoss": _MARGIN,
+    "HuberLoss": {**_REDUCTION, "delta": number(0, ends="()")},
+    "KLDivLoss": {**_OLD, "reduction": choice("mean", "sum", "batchmean"), "log_target": flag()},
+    "L1Loss": _BASIC,
+    "MSELoss": _BASIC,
+    "MarginRankingLoss": _MARGIN,
+    "MultiLabelMarginLoss": _BASIC,
+    "MultiLabelSoftMarginLoss": {**_BASIC, "weight": _TENSOR},
+    "MultiMarginLoss": {**_MARGIN, "p": whole(1), "weight": _TENSOR},
+    "NLLLoss": _CLASSES,
+    "PoissonNLLLoss": {**_BASIC, "log_input": flag(), "full": flag(), "eps": number(0, ends="()")},
+    "SmoothL1Loss": {**_BASIC, "beta": number(0)},
+    "SoftMarginLoss": _BASIC,
+    "TripletMarginLoss": {**_MARGIN, "p": number(0, ends="()"), "eps": _EPS, "swap": flag()},
+}
+# Real, but their arguments are objects or sizes that only the model knows.
+UNCHECKED_LOSSES = (
+    "AdaptiveLogSoftmaxWithLoss",
+    "LinearCrossEntropyLoss",
+    "NLLLoss2d",
+    "TripletMarginWithDistanceLoss",
+)

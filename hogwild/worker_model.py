@@ -1,0 +1,106 @@
+"""The model as a worker sees it: its parameters are words of the flats, its buffers this worker's copy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.errors import ModelError
+from hogwild.optim_state import StateBlock
+from hogwild.shm import Region
+from hogwild.structure import Layout, Loss, load_structure
+
+
+@dataclass(slots=True)
+class WorkerModel:
+    """Model, loss and optimizer of one worker. `params` are in layout order. Training mode is as the parent
+    left it."""
+
+    model: nn.Module
+    loss: Loss
+    optimizer: torch.optim.Optimizer
+    params: list[nn.Parameter]
+    layout: Layout
+    regions: Mapping[str, Region]
+    worker: int
+    state: StateBlock
+    _parameter_places: list[tuple[nn.Module, str, str, nn.Parameter, int]]
+    _buffer_places: list[tuple[nn.Module, str, str, Tensor]]
+    _module_sizes: list[tuple[nn.Module, str, int, int]]
+
+    @classmethod
+    def attach(cls, structure: bytes, regions: Mapping[str, Region], worker: int) -> "WorkerModel":
+        """Reads the structure file. No constructor runs; state that an earlier incarnation left is taken
+        over."""
+        layout, (model, loss, optimizer), params = load_structure(structure, regions, worker)
+        assert 0 <= worker < layout.workers, f"worker {worker} of {layout.workers}"
+        state = StateBlock(layout.state, regions, 0 if layout.state.shared else worker)
+        state.load(optimizer)
+        return cls(
+            model, loss, optimizer, params, layout, regions, worker, state,
+            _parameter_places(model), _buffer_places(model), _module_sizes(model),
+        )  # fmt: skip
+
+    def check_bound(self) -> None:
+        """Every parameter is still the same object over the same words, and there is no new one; buffers
+        that user code replaced are taken back into this worker's copy. A few tenths of a microsecond per
+        parameter and module.
+
+        Raises ModelError naming the parameter or buffer. Call it before a pause, so that the parent sees all
+        buffers."""
+        for module, key, name, param, address in self._parameter_places:
+            if module._parameters.get(key) is not param:
+                raise ModelError(f"parameter {name} was replaced while training; {_ADVICE}")
+            if param.data_ptr() != address:
+                raise ModelError(f"parameter {name} no longer lies in the shared flat; {_ADVICE}")
+        for module, path, parameters, children in self._module_sizes:
+            if len(module._parameters) != parameters or len(module._modules) != children:
+                raise ModelError(
+                    f"module {path or '(the model itself)'} gained or lost parameters or modules while "
+                    "training; create all of them in the constructor: one worker alone would train later ones"
+                )
+        self._take_back_buffers()
+
+    def _take_back_buffers(self) -> None:
+        for module, key, name, view in self._buffer_places:
+            value = module._buffers.get(key)
+            if value is view:
+                continue
+            if value is None or value.shape != view.shape or value.dtype != view.dtype:
+                found = "None" if value is None else f"{value.dtype} {tuple(value.shape)}"
+                raise ModelError(
+                    f"buffer {name} became {found} while training, from {view.dtype} {tuple(view.shape)}; "
+                    "shared buffers keep their shape and dtype"
+                )
+            with torch.no_grad():
+                view.copy_(value)
+            module._buffers[key] = view
+
+
+_ADVICE = (
+    "its updates would reach nobody. Write into it instead (param.data.copy_(…), load_state_dict without "
+    "assign=True), and convert dtypes before training"
+)
+
+
+def _parameter_places(model: nn.Module) -> list[tuple[nn.Module, str, str, nn.Parameter, int]]:
+    return [
+        (module, key, f"{path}.{key}" if path else key, param, param.data_ptr())
+        for path, module in model.named_modules()
+        for key, param in module._parameters.items()
+        if param is not None
+    ]
+
+
+def _buffer_places(model: nn.Module) -> list[tuple[nn.Module, str, str, Tensor]]:
+    return [
+        (module, key, f"{path}.{key}" if path else key, buffer)
+        for path, module in model.named_modules()
+        for key, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+
+
+def _module_sizes(model: nn.Module) -> list[tuple[nn.Module, str, int, int]]:
+    return [(m, path, len(m._parameters), len(m._modules)) for path, m in model.named_modules()]

@@ -1,0 +1,279 @@
+"""The work of a job as leased items. Pure bookkeeping: no clock, no process, no lock, no torch.
+
+    FREE -> LEASED -> DONE | SKIPPED | QUARANTINED      INDETERMINATE is what a crash makes of at most one exchange
+
+The ledger's unit is the batch. An item is a range of batches of one epoch, a whole number of exchanges long (an
+exchange is `accumulate` batches, applied at once; the last one of an epoch may be shorter). The supervisor `observe`s
+how far each lease has come, from the worker's commit word; all counters follow from that, so a snapshot at any moment
+is exact to the last observation and a checkpoint is this object's `state()` taken when every worker is parked."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from typing import Any
+
+from hogwild.batches import BatchPlan
+from hogwild.leases import FreeRange, Kind, Lease, Ledger, Limits, Progress, Release, WorkItem
+
+__all__ = ["FreeRange", "Kind", "Lease", "Ledger", "Limits", "Progress", "Release", "WorkItem", "WorkQueue"]
+
+MAX_ITEM_BATCHES = 0xFFFF  # the commit word counts the batches of an item in 16 bits
+LEASES_IN_HAND = 2
+ITEM_ROWS = 2048  # ids that differ by a multiple of this share a row of the item table: never leased at once
+
+
+@dataclass(slots=True)
+class _Epoch:
+    free: list[FreeRange]
+    settled: int = 0
+    leased: int = 0
+
+
+class WorkQueue:
+    """Leases items to workers and keeps the ledger. One instance for training, one for each evaluation."""
+
+    def __init__(
+        self, plan: BatchPlan, limits: Limits, *, kind: Kind = Kind.TRAIN, ids: Iterator[int] | None = None
+    ) -> None:
+        self.plan = plan
+        self.limits = limits
+        self.kind = kind
+        self.ledger = Ledger()
+        self.updates = 0
+        self.samples = 0
+        self.open_until = limits.epochs  # epochs from this one on wait for an evaluation or a checkpoint
+        self._ids = ids if ids is not None else count(1)
+        self._epochs: dict[int, _Epoch] = {}
+        self._next_epoch = 0
+        self._leases: dict[int, Lease] = {}
+        exchange = min(limits.accumulate, plan.batches)
+        if not 0 < exchange <= MAX_ITEM_BATCHES:
+            raise ValueError(f"an exchange must hold 1 to {MAX_ITEM_BATCHES} batches, not {exchange}")
+        self._max_exchanges = max(1, min(limits.max_item_exchanges, MAX_ITEM_BATCHES // exchange))
+
+    # ---- questions ---------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The earliest epoch with unsettled batches; `limits.epochs` when all are finished."""
+        return min(self._epochs, default=self._next_epoch)
+
+    @property
+    def is_finished(self) -> bool:
+        """Nothing is free, leased or unopened, or the updates asked for are made and nothing is in hand."""
+        if self._leases:
+            return False
+        return self.epoch >= self.limits.epochs or self._updates_left() == 0
+
+    @property
+    def total(self) -> int:
+        """Batches of the epochs run: whole epochs, and of an epoch cut short by a limit what was settled of it."""
+        unfinished = self._epochs.values()
+        return (self._next_epoch - len(unfinished)) * self.plan.batches + sum(work.settled for work in unfinished)
+
+    @property
+    def planned_updates(self) -> int:
+        """Updates of the whole job if nothing is skipped: the length of a learning-rate schedule."""
+        whole = self.limits.epochs * self._exchanges(self.plan.batches)
+        return whole if self.limits.max_updates is None else min(whole, self.limits.max_updates)
+
+    def is_epoch_settled(self, epoch: int) -> bool:
+        return epoch < self.epoch
+
+    def is_begun(self, epoch: int) -> bool:
+        """Some of it was leased, in this attempt or one before."""
+        return epoch < self._next_epoch
+
+    def leases_of(self, worker: int) -> list[Lease]:
+        """In the order they were handed out, which is the order a worker works in."""
+        return [lease for lease in self._leases.values() if lease.worker == worker]
+
+    # ---- leasing -----------------------------------------------------------------------------------------------
+
+    def lease(self, worker: int) -> WorkItem | None:
+        """The next item for `worker`, or None while it has enough in hand or nothing may be leased."""
+        horizon = self._free_exchanges()
+        in_hand = len(self.leases_of(worker))
+        if in_hand >= (LEASES_IN_HAND if horizon > 2 * self.limits.procs else 1):
+            return None
+        left = self._updates_left()
+        epoch = self._epoch_to_lease() if left != 0 else None
+        if epoch is None:
+            return None
+        exchanges = max(1, min(self._max_exchanges, -(-horizon // (4 * self.limits.procs))))
+        return self._carve(worker, epoch, exchanges if left is None else min(exchanges, left))
+
+    def _carve(self, worker: int, epoch: int, exchanges: int) -> WorkItem:
+        work = self._epochs[epoch]
+        piece = work.free[0]
+        stop = min(piece.stop, piece.start + exchanges * self.limits.accumulate)
+        item = WorkItem(self._new_id(), self.kind, epoch, piece.start, stop)
+        self._leases[item.id] = Lease(item, worker, piece.attempts)
+        work.leased += 1
+        if stop == piece.stop:
+            work.free.pop(0)
+        else:
+            work.free[0] = FreeRange(stop, piece.stop)
+        return item
+
+    def _new_id(self) -> int:
+        """Passes over ids whose row of the item table a lease in hand still needs: a stopped worker reads its second
+        item perhaps only after thousands of others."""
+        taken = {lease % ITEM_ROWS for lease in self._leases}
+        return next(number for number in self._ids if number % ITEM_ROWS not in taken)
+
+    def _epoch_to_lease(self) -> int | None:
+        for epoch in sorted(self._epochs):
+            if self._epochs[epoch].free and epoch < self.open_until:
+                return epoch
+        if self._next_epoch >= min(self.open_until, self.limits.epochs):
+            return None
+        epoch = self._next_epoch
+        self._epochs[epoch] = _Epoch([FreeRange(0, self.plan.batches)])
+        self._next_epoch += 1
+        return epoch
+
+    def _free_exchanges(self) -> int:
+        """Exchanges that could be leased without waiting for an evaluation: the horizon that items shrink towards."""
+        end = min(self.open_until, self.limits.epochs)
+        free = sum(
+            self._exchanges(piece.stop - piece.start)
+            for epoch, work in self._epochs.items()
+            if epoch < end
+            for piece in work.free
+        )
+        free += max(0, end - self._next_epoch) * self._exchanges(self.plan.batches)
+        left = self._updates_left()
+        return free if left is None else min(free, left)
+
+    def _updates_left(self) -> int | None:
+        if self.limits.max_updates is None:
+            return None
+        in_hand = sum(self._exchanges(lease.left) for lease in self._leases.values())
+        return max(0, self.limits.max_updates - self.updates - in_hand)
+
+    def _exchanges(self, batches: int) -> int:
+        return -(-batches // self.limits.accumulate)
+
+    # ---- settling ----------------------------------------------------------------------------------------------
+
+    def observe(self, item: int, committed: int, skipped: int) -> None:
+        """Books what a worker has committed of an item it holds; a number seen before, or of an item it no longer
+        holds, changes nothing."""
+        lease = self._leases.get(item)
+        if lease is None or committed <= lease.settled:
+            return
+        first = lease.item.start
+        newly_skipped = skipped - lease.skipped
+        exchanges = self._exchanges(committed) - self._exchanges(lease.settled)
+        self.samples += self.plan.samples_in(first + lease.settled, first + committed)
+        self.updates += exchanges - self._exchanges(newly_skipped)
+        self.ledger.done += committed - lease.settled - newly_skipped
+        self.ledger.skipped += newly_skipped
+        self._epochs[lease.item.epoch].settled += committed - lease.settled
+        lease.settled, lease.skipped, lease.attempts = committed, skipped, 0
+
+    def ack(self, worker: int, item: int, skipped: int) -> WorkItem | None:
+        """The worker finished the item. Returns it, or None for an item that is not (any longer) its own."""
+        lease = self._leases.get(item)
+        if lease is None or lease.worker != worker:
+            return None
+        self.observe(item, lease.item.stop - lease.item.start, skipped)
+        self._drop(lease)
+        return lease.item
+
+    def release(self, worker: int, progress: Progress | None) -> Release:
+        """Takes back everything a dead worker held. Call it only after the worker was reaped."""
+        if progress is not None:
+            self.observe(progress.item, progress.committed, progress.skipped)
+        leases = self.leases_of(worker)
+        current = self._in_progress(leases, progress)
+        report = Release()
+        if current is not None and progress is not None:
+            report = self._break(current, progress)
+            self._drop(current)
+        others = [lease for lease in leases if lease is not current]
+        for lease in others:
+            self._free(lease, lease.item.start + lease.settled, lease.attempts)
+            self._drop(lease)
+        return replace(report, freed=report.freed + sum(lease.left for lease in others))
+
+    def _in_progress(self, leases: list[Lease], progress: Progress | None) -> Lease | None:
+        """The lease that the death is charged to: the oldest, for items are worked on in the order they were handed
+        out. None when that one is finished and only not acknowledged: the next was not begun."""
+        if progress is None or not progress.active or not leases or not leases[0].left:
+            return None
+        return leases[0]
+
+    def _break(self, lease: Lease, progress: Progress) -> Release:
+        """Decides about the first uncommitted exchange of the item in progress; the rest of the item is free again."""
+        item = lease.item
+        start = item.start + lease.settled
+        stop = min(item.stop, start + self.limits.accumulate)
+        in_doubt = progress.intended_item == item.id and progress.intended > lease.settled
+        doubtful = stop - start if in_doubt else 0
+        self.ledger.indeterminate += doubtful
+        if in_doubt and not self.limits.redo_indeterminate:
+            self._close(item.epoch, start, stop, "skipped")
+            self._free(lease, stop, 0)
+            return Release(item.stop - stop, doubtful, (), (item.epoch, start))
+        if lease.attempts + 1 >= self.limits.max_attempts:
+            self._close(item.epoch, start, stop, "quarantined")
+            self._free(lease, stop, 0)
+            return Release(item.stop - stop, doubtful, ((item.epoch, start, stop),), (item.epoch, start))
+        self.ledger.redone += doubtful
+        self._free(lease, start, lease.attempts + 1)
+        return Release(item.stop - start, doubtful, (), (item.epoch, start))
+
+    def _close(self, epoch: int, start: int, stop: int, account: str) -> None:
+        setattr(self.ledger, account, getattr(self.ledger, account) + stop - start)
+        self._epochs[epoch].settled += stop - start
+
+    def _free(self, lease: Lease, start: int, attempts: int) -> None:
+        """Puts the rest of an item back, in order of position: what broke is tried again first."""
+        if start >= lease.item.stop:
+            return
+        free = self._epochs[lease.item.epoch].free
+        free.append(FreeRange(start, lease.item.stop, attempts))
+        free.sort(key=lambda piece: piece.start)
+
+    def _drop(self, lease: Lease) -> None:
+        del self._leases[lease.item.id]
+        work = self._epochs[lease.item.epoch]
+        work.leased -= 1
+        if work.settled == self.plan.batches and not work.leased:
+            del self._epochs[lease.item.epoch]
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything a resumed job needs, as plain numbers and lists. Leased batches that are not settled count as
+        free."""
+        rest: dict[int, list[list[int]]] = {
+            epoch: [[piece.start, piece.stop, piece.attempts] for piece in work.free]
+            for epoch, work in self._epochs.items()
+        }
+        for lease in self._leases.values():
+            if lease.left:
+                rest[lease.item.epoch].append([lease.item.start + lease.settled, lease.item.stop, lease.attempts])
+        return {
+            "batches": self.plan.batches,
+            "next_epoch": self._next_epoch,
+            "free": [[epoch, *piece] for epoch in sorted(rest) for piece in sorted(rest[epoch])],
+            "ledger": asdict(self.ledger),
+            "updates": self.updates,
+            "samples": self.samples,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes over a `state`. The batch plan must be the one it was taken with (ValueError otherwise)."""
+        if state["batches"] != self.plan.batches:
+            raise ValueError(f"an epoch had {state['batches']} batches, now it has {self.plan.batches}")
+        self._next_epoch = state["next_epoch"]
+        self.ledger = Ledger(**state["ledger"])
+        self.updates, self.samples = state["updates"], state["samples"]
+        self._epochs = {}
+        for epoch, start, stop, attempts in state["free"]:
+            work = self._epochs.setdefault(epoch, _Epoch([], settled=self.plan.batches))
+            work.free.append(FreeRange(start, stop, attempts))
+            work.settled -= stop - start

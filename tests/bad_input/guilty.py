@@ -1,0 +1,268 @@
+"""What users write on bad days. Every class and function is named for its crime; `Net` and `blobs` are innocent.
+
+The jobs of `test_bad_input.py` find this file beside them, as a user's own module."""
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+NOT_A_CLASS = 3
+
+
+def blobs(
+    samples: int = 32, wrong_label_at: int | None = None, nan_at: int | None = None, dtype: str = "float32"
+) -> TensorDataset:
+    """x (N, 4), y (N,) in {0, 1}."""
+    x = torch.randn(samples, 4, generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
+    y = (x[:, 0] > 0).long()
+    if wrong_label_at is not None:
+        y[wrong_label_at] = 7
+    if nan_at is not None:
+        x[nan_at, 2] = float("nan")
+    return TensorDataset(x, y)
+
+
+class Net(nn.Module):
+    def __init__(self, norm: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.norm = nn.BatchNorm1d(8) if norm else nn.Identity()
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(torch.relu(self.norm(self.first(x))))
+
+
+# ---- models that cannot be built, or cannot be shared ---------------------------------------------------------------
+
+
+class RaisesInTheConstructor(Net):
+    def __init__(self) -> None:
+        raise ValueError("no weights today")
+
+
+class ExitsInTheConstructor(Net):
+    def __init__(self) -> None:
+        sys.exit(7)
+
+
+class OnMeta(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.to("meta")
+
+
+class LazyNotYetShaped(Net):
+    """The trial forward leaves this layer out, so nothing gives it a shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare = nn.LazyLinear(2)
+
+
+class WithoutParameters(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :2]
+
+
+class AllFrozen(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+
+
+class HoldsALock(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class ReturnsATuple(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), 1
+
+
+class RaisesInForward(Net):
+    def forward(self, x: Tensor) -> Any:
+        raise KeyError("no such layer")
+
+
+def scripted() -> nn.Module:
+    return torch.jit.trace(Net(), torch.zeros(1, 4))  # type: ignore[no-any-return, no-untyped-call]
+
+
+def parametrized() -> nn.Module:
+    net = Net()
+    torch.nn.utils.parametrizations.weight_norm(net.first)
+    return net
+
+
+def overlapping() -> nn.Module:
+    """Two Parameters over the same words."""
+    net = Net()
+    net.first.bias = nn.Parameter(net.first.weight.data.view(-1)[:8])
+    return net
+
+
+# ---- models that misbehave only while training, in a worker ---------------------------------------------------------
+
+
+class ExitsInForward(Net):
+    def forward(self, x: Tensor) -> Any:
+        if self.training:
+            sys.exit(0)
+        return super().forward(x)
+
+
+class GrowsInForward(Net):
+    def forward(self, x: Tensor) -> Any:
+        if self.training:
+            self.late = nn.Parameter(torch.zeros(3))
+        return super().forward(x)
+
+
+class SaysWhatCannotBeEncoded(Net):
+    def forward(self, x: Tensor) -> Any:
+        if self.training:
+            raise ValueError("half a character: \udcff")
+        return super().forward(x)
+
+
+class Slow(Net):
+    def forward(self, x: Tensor) -> Any:
+        time.sleep(0.01)
+        return super().forward(x)
+
+
+class EvaluatesForEver(Net):
+    """In a worker; the supervisor's trial evaluates, too."""
+
+    def forward(self, x: Tensor) -> Any:
+        if not self.training and multiprocessing.parent_process() is not None:
+            with open("evaluating", "w"):
+                pass
+            time.sleep(60)
+        return super().forward(x)
+
+
+class SwallowsCtrlC(Net):
+    """Says that it is being built by making a file, then waits in a bare `except`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with open("building", "w"):
+            pass
+        try:
+            time.sleep(20)
+        except:  # noqa: E722 - the crime
+            os.replace("building", "swallowed")
+
+
+class SlowToBuild(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        with open("building", "w"):
+            pass
+        time.sleep(20)
+
+
+# ---- losses ----------------------------------------------------------------------------------------------------------
+
+
+def a_loss_per_sample(output: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(output, target, reduction="none")
+
+
+def no_loss(output: Tensor, target: Tensor) -> None:
+    return None
+
+
+def a_plain_float(output: Tensor, target: Tensor) -> float:
+    return 1.0
+
+
+def always_nan(output: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(output, target) * float("nan")
+
+
+def of(parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+    """In the place of an optimizer."""
+    return parameters
+
+
+# ---- data sets -------------------------------------------------------------------------------------------------------
+
+
+class Items(Dataset[Any]):
+    """Reads item by item; item 5 is bad in the way `how` says."""
+
+    def __init__(self, how: str, samples: int = 8) -> None:
+        self.how = how
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = torch.zeros(4), index % 2
+        return self._bad(x, y) if index == 5 else (x, y)
+
+    def _bad(self, x: Tensor, y: int) -> Any:
+        if self.how == "raises":
+            raise OSError("disk on fire")
+        if self.how == "exits":
+            sys.exit(4)
+        return {
+            "longer": (torch.zeros(5), y),
+            "wider": (x.double(), y),
+            "alone": (x,),
+            "a word": (x, "cat"),
+            "a map": {"x": x},
+            "three": (x, x, y),
+        }[self.how]
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([(torch.zeros(4), 0)])
+
+
+class WithoutLength(Dataset[Any]):
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(4), 0
+
+
+class LengthRaises(WithoutLength):
+    def __len__(self) -> int:
+        raise RuntimeError("nobody counted")
+
+
+class LargerThanAnyMemory(WithoutLength):
+    def __len__(self) -> int:
+        return 10**15
+
+
+def vast() -> TensorDataset:
+    """10^14 samples on one word of memory; whole numbers, so that nobody looks for NaN in them."""
+    word = torch.zeros(1, dtype=torch.int8)
+    return TensorDataset(word.expand(10**14, 4), word.expand(10**14))
+
+
+class TakesWholeNumbers(Net):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x.float())
+
+
+def distance_to_whole_numbers(output: Tensor, target: Tensor) -> Tensor:
+    return (output[:, 0] - target).square().mean()
+
+
+def nothing() -> None:
+    """A factory that forgot its return."""

@@ -1,0 +1,39 @@
+"""Fixtures for tests that run whole jobs. `start_job` starts one; nothing of it survives
+the test."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.jobs import Job, start
+
+
+@pytest.fixture(scope="module")
+def jobs_folder(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A folder for the jobs of one test module."""
+    return tmp_path_factory.mktemp(request.module.__name__.rpartition(".")[2])
+
+
+@pytest.fixture(scope="module")
+def start_shared_job() -> Iterator[Callable[..., Job]]:
+    """`helpers.jobs.start` for fixtures of a whole module."""
+    yield from _starting()
+
+
+@pytest.fixture
+def start_job() -> Iterator[Callable[..., Job]]:
+    """`helpers.jobs.start`; what still runs at the end of the test is killed."""
+    yield from _starting()
+
+
+def _starting() -> Iterator[Callable[..., Job]]:
+    started: list[Job] = []
+
+    def begin(*arguments: object, **options: object) -> Job:
+        started.append(start(*arguments, **options))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield begin
+    for job in started:
+        job.destroy()

@@ -1,0 +1,242 @@
+"""A job in a process of its own, with a deadline: started, watched through its run directory, ended, looked at.
+
+`start` runs the command line as a user would; `in_turn` runs several command lines one after the other in one process,
+which saves importing torch for each, and counts what each one left behind in that process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from tests.helpers.processes import MARK, marked, shared_memory_names, wait_for
+
+HOME = Path(__file__).resolve().parents[2]
+JOBS = HOME / "tests" / "jobs"
+RUN_PY = str(HOME / "run.py")
+DEADLINE_S = 90.0
+GONE_S = 2.0  # how long what is left may need to go away
+
+
+def environment(mark: str, folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The test's own, without what would change a plan; temporary files go to `folder`/tmp."""
+    temporary = folder / "tmp"
+    temporary.mkdir(parents=True, exist_ok=True)
+    kept = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
+    return {**kept, "PYTHONPATH": str(HOME), "TMPDIR": str(temporary), MARK: mark, **(extra or {})}
+
+
+@dataclass(slots=True)
+class Job:
+    """One command in `folder` (its current folder); `run_dir` is where its run directory will be."""
+
+    folder: Path
+    run_dir: Path
+    process: subprocess.Popen[str]
+    mark: str
+    shared_before: set[str] = field(default_factory=shared_memory_names)
+
+    # ---- while it runs
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        return read_events(self.run_dir, kind)
+
+    def status(self) -> dict[str, Any]:
+        """status.json, {} before it is there; a torn one would be an error, which is the point."""
+        file = self.run_dir / "status.json"
+        return json.loads(file.read_text()) if file.exists() else {}
+
+    def wait_for_event(self, kind: str, count: int = 1, timeout_s: float = 30.0) -> list[dict[str, Any]]:
+        def look() -> list[dict[str, Any]]:
+            assert self.process.poll() is None, f"the job ended before {count} x {kind}:\n{self.stderr()}"
+            found = self.events(kind)
+            return found if len(found) >= count else []
+
+        return wait_for(f"{count} x event {kind}", look, timeout_s)
+
+    def wait_for_updates(self, count: int, timeout_s: float = 30.0) -> int:
+        return wait_for(f"{count} updates", lambda: self._updates_from(count), timeout_s)
+
+    def _updates_from(self, count: int) -> int:
+        assert self.process.poll() is None, f"the job ended before {count} updates:\n{self.stderr()}"
+        updates = int(self.status().get("updates", 0))
+        return updates if updates >= count else 0
+
+    def workers(self) -> dict[int, int]:
+        """Worker number -> pid of those started and not yet gone."""
+        alive: dict[int, int] = {}
+        for event in self.events():
+            if event["event"] == "spawn":
+                alive[event["worker"]] = event["pid"]
+            elif event["event"] == "exit":
+                alive.pop(event["worker"], None)
+        return alive
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def stdout(self) -> str:
+        return (self.folder / "stdout.txt").read_text()
+
+    def stderr(self) -> str:
+        return (self.folder / "stderr.txt").read_text()
+
+    # ---- its end
+
+    def wait(self, timeout_s: float = DEADLINE_S) -> "Ended":
+        """Waits for the end; a job that does not end is killed with everything it started, and the test fails."""
+        try:
+            status = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.destroy()
+            raise AssertionError(f"the job did not end in {timeout_s:g} s:\n{self.stderr()[-4000:]}") from None
+        return Ended(status, self.run_dir, self.stdout(), self.stderr(), self.left_behind())
+
+    def left_behind(self, within_s: float = GONE_S) -> list[str]:
+        """What is still there `within_s` after the job's process ended: processes, shared memory, temporary files."""
+        try:
+            wait_for("nothing left", lambda: not self._remains(), within_s)
+        except AssertionError:
+            return self._remains()
+        return []
+
+    def _remains(self) -> list[str]:
+        # torch makes the folder of its compiler's cache with the first optimizer of every program, ours or not.
+        temporary = [str(path) for path in (self.folder / "tmp").iterdir() if "torchinductor" not in path.name]
+        processes = [f"process {pid}: {command}" for pid, command in marked(self.mark).items()]
+        return processes + sorted(shared_memory_names() - self.shared_before) + temporary
+
+    def destroy(self) -> None:
+        """Kills every process of this job; for the end of a test that went wrong."""
+        for pid in marked(self.mark):
+            os.kill(pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A job after its end. `status` is the exit status, negative for a signal."""
+
+    status: int
+    run_dir: Path
+    stdout: str
+    stderr: str
+    left_behind: list[str]
+    process_leaks: Mapping[str, Any] = field(default_factory=dict)  # only of jobs run in turn
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
+        return summary
+
+    @property
+    def leases(self) -> dict[str, int]:
+        leases: dict[str, int] = self.summary["leases"]
+        return leases
+
+    @property
+    def reason(self) -> tuple[str, str]:
+        summary = self.summary
+        return summary["state"], summary["reason"]
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        return read_events(self.run_dir, kind)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters of the newest checkpoint."""
+        from safetensors.torch import load_file
+
+        return load_file(self.run_dir / "checkpoints" / "latest" / "model.safetensors")
+
+    def model_bytes(self) -> bytes:
+        return (self.run_dir / "checkpoints" / "latest" / "model.safetensors").read_bytes()
+
+    def effects(self) -> Tensor:
+        """(samples,) how often each sample was applied, of a job that counts them (jobs/counting.py)."""
+        return self.tensors()["effects.weight"].flatten()
+
+    def ledger_adds_up(self) -> bool:
+        leases = self.leases
+        return leases["done"] + leases["skipped"] + leases["quarantined"] == leases["total"]
+
+
+def read_events(run_dir: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    """Whole lines of events.jsonl, all or of one kind."""
+    file = run_dir / "events.jsonl"
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    events = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [event for event in events if kind is None or event["event"] == kind]
+
+
+def start(
+    folder: Path,
+    *arguments: str,
+    run_dir: Path | None = None,
+    python: Sequence[str] = (RUN_PY,),
+    extra: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+) -> Job:
+    """Starts `python run.py ARGUMENTS` with `folder` as the current one. `run_dir`: a run to be resumed; a new one is
+    made in `folder`/run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = uuid.uuid4().hex
+    is_train = list(python) == [RUN_PY]
+    where = ["--run-dir", str(folder / "run")] if is_train and run_dir is None else []
+    shared = shared_memory_names()
+    with open(folder / "stdout.txt", "w") as out, open(folder / "stderr.txt", "w") as err:
+        process = subprocess.Popen(
+            [sys.executable, *python, *arguments, *where],
+            cwd=folder,
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            text=True,
+            env=environment(mark, folder, extra),
+        )
+    if stdin is not None:
+        assert process.stdin is not None
+        process.stdin.write(stdin)
+        process.stdin.close()
+    return Job(folder, run_dir or folder / "run", process, mark, shared)
+
+
+def in_turn(folder: Path, jobs: Mapping[str, Sequence[str]], timeout_s: float = 170.0) -> dict[str, Ended]:
+    """Runs the command lines one after the other in one process; each in `folder`/NAME, its run in `folder`/NAME/run
+    unless it resumes one."""
+    specs: list[dict[str, Any]] = []
+    for name, given in jobs.items():
+        (folder / name).mkdir(parents=True)
+        run_dir, argv = folder / name / "run", list(given)
+        if "--resume" in argv:
+            run_dir = Path(argv[argv.index("--resume") + 1])
+        else:
+            argv += ["--run-dir", str(run_dir)]
+        specs.append({"name": name, "folder": str(folder / name), "argv": argv, "run_dir": str(run_dir)})
+    (folder / "specs.json").write_text(json.dumps(specs))
+    runner = start(folder, str(folder / "specs.json"), python=("-m", "tests.helpers.in_turn"))
+    ended = runner.wait(timeout_s)
+    said = "".join(file.read_text() for file in sorted(folder.glob("*/stderr.txt")))
+    assert ended.status == 0, ended.stderr + said
+    assert not ended.left_behind, ended.left_behind
+    return {spec["name"]: _read(spec) for spec in specs}
+
+
+def _read(spec: Mapping[str, Any]) -> Ended:
+    folder = Path(spec["folder"])
+    result = json.loads((folder / "result.json").read_text())
+    return Ended(
+        status=result["status"],
+        run_dir=Path(spec["run_dir"]),
+        stdout=(folder / "stdout.txt").read_text(),
+        stderr=(folder / "stderr.txt").read_text(),
+        left_behind=result["children"],
+        process_leaks={"descriptors": result["descriptors"], "threads": result["threads"]},
+    )

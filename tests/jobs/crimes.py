@@ -1,0 +1,129 @@
+"""What user code may do to a worker. Each is committed once, by whoever comes first (a file in the diary says so),
+except those called `always`."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def commit(crime: str, diary: Path) -> float:
+    """Commits the crime; returns a factor for the batch's result, for those who survive it."""
+    if not crime.startswith("always") and not _is_first(diary / f"crime-{crime.replace(' ', '-')}"):
+        return 1.0
+    return CRIMES[crime](diary) or 1.0
+
+
+def _is_first(file: Path) -> bool:
+    try:
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    file.write_text(f"{os.getpid()}\n")
+    return True
+
+
+def _raise_it(diary: Path) -> float:
+    raise RuntimeError("a bad batch, once")
+
+
+def _raise_always(diary: Path) -> float:
+    raise RuntimeError("a bad batch, always")
+
+
+def _raise_in_loss(diary: Path) -> float:
+    raise ArithmeticError("a loss that gives up, once")
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("an exception that cannot say what it is")
+
+
+def _raise_unspeakable(diary: Path) -> float:
+    raise Unspeakable
+
+
+def _raise_at_length(diary: Path) -> float:
+    raise RuntimeError("é" * 20_000)
+
+
+def _leave_a_grandchild(diary: Path) -> float:
+    """It holds every descriptor the worker had: end-of-file never comes on any pipe. Not marked as one of ours."""
+    child = subprocess.Popen(["sleep", "60"], close_fds=False, env={})
+    (diary / "grandchild").write_text(str(child.pid))
+    os._exit(7)
+
+
+def _hang(diary: Path) -> float:
+    while True:
+        time.sleep(0.01)
+
+
+def _hang_in_native_code(diary: Path) -> float:
+    """Sleeps with the interpreter lock held: no Python code runs in this process any more."""
+    while True:
+        ctypes.PyDLL(None).sleep(60)
+
+
+def _nan(diary: Path) -> float:
+    return float("nan")
+
+
+def _close_everything(diary: Path) -> float:
+    os.closerange(3, 256)
+    return 1.0
+
+
+def _start_a_thread_for_ever(diary: Path) -> float:
+    threading.Thread(target=threading.Event().wait, daemon=False).start()
+    return 1.0
+
+
+def _flood(diary: Path) -> float:
+    sys.stdout.write("x" * 1_000_000)
+    sys.stdout.flush()
+    return 1.0
+
+
+def _signal_itself(number: signal.Signals) -> Callable[[Path], float]:
+    def send(diary: Path) -> float:
+        os.kill(os.getpid(), number)
+        return 1.0
+
+    return send
+
+
+def _exit_with(status: int) -> Callable[[Path], float]:
+    return lambda diary: os._exit(status)
+
+
+CRIMES: dict[str, Callable[[Path], float | None]] = {
+    "raises": _raise_it,
+    "always raises": _raise_always,
+    "raises in the loss": _raise_in_loss,
+    "raises the unspeakable": _raise_unspeakable,
+    "raises at length": _raise_at_length,
+    "asks to exit": lambda diary: sys.exit(5),
+    "exits with 0": _exit_with(0),
+    "is killed": _signal_itself(signal.SIGKILL),
+    "always is killed": _signal_itself(signal.SIGKILL),
+    "reads nowhere": lambda diary: bool(ctypes.string_at(0)),
+    "stops itself": _signal_itself(signal.SIGSTOP),
+    "terminates itself": _signal_itself(signal.SIGTERM),
+    "hangs": _hang,
+    "hangs in native code": _hang_in_native_code,
+    "leaves a grandchild": _leave_a_grandchild,
+    "closes everything": _close_everything,
+    "starts a thread for ever": _start_a_thread_for_ever,
+    "floods its output": _flood,
+    "computes nan": _nan,
+    "always computes nan": _nan,
+    "is killed in its step": _signal_itself(signal.SIGKILL),
+    "is killed after its step": _signal_itself(signal.SIGKILL),
+}

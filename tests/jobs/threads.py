@@ -1,0 +1,38 @@
+"""A program that trains with large products and writes down how many threads its worker had. Arguments: run directory,
+file for the answer, procs."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import hogwild
+
+
+class Counter(nn.Module):
+    """Multiplies matrices large enough for every thread there is, then counts the threads of its process."""
+
+    def __init__(self, answer: Path) -> None:
+        super().__init__()
+        self.linear = nn.Linear(512, 512)
+        self.answer = answer
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = self.linear(inputs)
+        if self.training:
+            seen = {"threads": len(os.listdir("/proc/self/task")), "torch": torch.get_num_threads()}
+            with open(self.answer, "a") as notes:
+                notes.write(json.dumps(seen) + "\n")
+        return outputs
+
+
+run_dir, answer, procs = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+model = Counter(answer)
+data = TensorDataset(torch.randn(2048, 512), torch.randn(2048, 512))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+result = hogwild.train(model, data, nn.MSELoss(), optimizer, procs=procs, batch_size=256, run_dir=run_dir)
+print(json.dumps({"threads": result.threads, "summary": json.loads((run_dir / "summary.json").read_text())["threads"]}))

@@ -1,0 +1,214 @@
+"""`hogwild.train` as people call it: from a script with and without a main guard, from standard input, from a notebook;
+what it leaves in the model and the optimizer; what it refuses, and in which words."""
+
+import json
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+from torch.utils.data import TensorDataset
+
+import hogwild
+from hogwild.errors import ConfigError, HogwildError, ModelError, UsageError, UserCodeError
+from tests.helpers.jobs import JOBS, Ended, Job
+
+PROGRAM = (JOBS / "library.py").read_text()
+GUARDED = 'def main():\n{body}\n\nif __name__ == "__main__":\n    main()\n'
+# What a notebook is: cells run one after the other in a __main__ that has no file.
+NOTEBOOK = """
+import sys, types
+from code import InteractiveInterpreter
+main = types.ModuleType("__main__")
+sys.modules["__main__"] = main
+console = InteractiveInterpreter(vars(main))
+cells = sys.stdin.read().split("# a new cell\\n")
+for cell in cells:
+    console.runcode(compile(cell, "<cell>", "exec"))
+"""
+FAKE_WORKERS = "raise ImportError('this is the user\\'s own package, not hogwild\\'s')\n"
+
+
+def guarded(program: str) -> str:
+    """The same program with everything after the imports in a function below a main guard."""
+    head, _, body = program.partition("RUN_DIR =")
+    return head + GUARDED.format(body=textwrap.indent("RUN_DIR =" + body, "    "))
+
+
+@pytest.fixture(scope="module")
+def runs(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> dict[str, Ended]:
+    """The same program in four dresses, two at a time. The first has a package called `workers` beside it."""
+    scripts = jobs_folder / "scripts"
+    (scripts / "workers").mkdir(parents=True)
+    (scripts / "workers" / "__init__.py").write_text(FAKE_WORKERS)
+    (scripts / "plain.py").write_text(PROGRAM)
+    (scripts / "guarded.py").write_text(guarded(PROGRAM))
+    (scripts / "notebook.py").write_text(NOTEBOOK)
+    procs = {"without a guard": "2", "from a notebook": "2"}  # one worker proves as much, and starts sooner
+    dresses: dict[str, tuple[tuple[str, ...], str | None]] = {
+        "without a guard": ((str(scripts / "plain.py"),), None),
+        "with a guard": ((str(scripts / "guarded.py"),), None),
+        "from standard input": (("-",), PROGRAM),
+        "from a notebook": (
+            ("-c", NOTEBOOK),
+            PROGRAM.replace("\n\ntorch.manual_seed", "\n# a new cell\ntorch.manual_seed"),
+        ),
+    }
+    started: dict[str, Job] = {}
+    ended: dict[str, Ended] = {}
+    for name, (python, stdin) in dresses.items():
+        folder = jobs_folder / name
+        run_dir = folder / "run"
+        started[name] = start_shared_job(
+            folder,
+            python=python,
+            stdin=stdin,
+            run_dir=run_dir,
+            extra={"RUN_DIR": str(run_dir), "PROCS": procs.get(name, "1")},
+        )
+        if len(started) % 2 == 0:
+            ended |= {each: job.wait() for each, job in started.items() if each not in ended}
+    return ended
+
+
+DRESSES = ["without a guard", "with a guard", "from standard input", "from a notebook"]
+
+
+@pytest.mark.parametrize("dress", DRESSES)
+def test_a_call_trains_from_anywhere(runs: dict[str, Ended], dress: str) -> None:
+    job = runs[dress]
+    assert job.status == 0, job.stderr
+    said = json.loads(job.stdout.splitlines()[-1])
+    assert (said["state"], said["samples"]) == ("succeeded", 6 * 384)
+    assert said["leases"]["done"] == said["leases"]["total"] == 6 * 24
+    assert said["run_dir"] == str(job.run_dir)
+    assert said["accuracy"] > 0.85
+    assert not job.left_behind
+
+
+def test_the_model_holds_the_result_in_its_own_private_parameters(runs: dict[str, Ended]) -> None:
+    said = json.loads(runs["without a guard"].stdout.splitlines()[-1])
+    assert said["same_objects"]
+    assert said["changed"]
+    assert not said["shared"]
+
+
+def test_the_optimizer_holds_the_state_and_a_second_call_goes_on_with_it(tmp_path: Path) -> None:
+    """With one worker the state is that of a plain loop: Adam's step counts the updates of both calls."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
+    for call_number in (1, 2):
+        result = hogwild.train(
+            model, data, nn.CrossEntropyLoss(), optimizer, procs=1, batch_size=8, run_dir=tmp_path / str(call_number)
+        )
+        assert result.updates == 8
+        states = list(optimizer.state.values())
+        assert [int(state["step"]) for state in states] == [8 * call_number] * 2
+        assert not any(value.is_shared() for state in states for value in state.values())
+    assert optimizer.param_groups[0]["lr"] == 0.01
+    assert list(optimizer.state) == list(model.parameters())
+
+
+def test_a_users_own_workers_package_shadows_nothing_of_ours(jobs_folder: Path, start_job: Callable[..., Job]) -> None:
+    """`python -m` puts the current folder first in sys.path, before anything of ours is imported."""
+    folder = jobs_folder / "shadow"
+    (folder / "workers").mkdir(parents=True)
+    (folder / "workers" / "__init__.py").write_text(FAKE_WORKERS)
+    run = ("--run-dir", str(folder / "run"))
+    job = start_job(folder, "train.epochs=1", "--procs", "1", *run, python=("-m", "hogwild"), run_dir=folder / "run")
+    ended = job.wait()
+    assert ended.status == 0, ended.stderr
+    assert ended.leases["done"] == 90
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------------
+
+
+def call(model: nn.Module, tmp_path: Path, **settings: Any) -> Any:
+    data = TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    settings = {"procs": 1, "run_dir": tmp_path / "run", **settings}
+    return hogwild.train(model, data, nn.CrossEntropyLoss(), optimizer, **settings)
+
+
+def scripted() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), torch.jit.trace(nn.Linear(4, 2), torch.randn(1, 4)))
+
+
+def parametrized() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), parametrizations.weight_norm(nn.Linear(4, 2)))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        pytest.param(scripted, r"module 1 is a ScriptModule", id="a ScriptModule"),
+        pytest.param(parametrized, r"module 1 is parametrized \(weight\)", id="a parametrized module"),
+    ],
+)
+def test_what_cannot_be_pickled_is_refused_by_name(make: Callable[[], nn.Module], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=words):
+        call(make(), tmp_path)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epoch": 3}, r"epoch: unknown key; did you mean 'epochs'\?"),
+        ({"checkpoint": {"every": 5}}, r"checkpoint.every: unknown key; did you mean 'every_s'\?"),
+        ({"epochs": 0, "batch_size": -1}, r"2 errors; nothing was started"),
+    ],
+)
+def test_a_wrong_keyword_is_the_job_files_error(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        call(nn.Linear(4, 2), tmp_path, **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_call_from_another_thread_is_refused(tmp_path: Path) -> None:
+    raised: list[BaseException] = []
+
+    def elsewhere() -> None:
+        try:
+            call(nn.Linear(4, 2), tmp_path)
+        except HogwildError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join(30)
+    assert isinstance(raised[0], UsageError)
+    assert "main thread" in str(raised[0])
+
+
+class Failing(nn.Linear):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            raise LookupError("this model knows no answer")
+        return super().forward(inputs)
+
+
+def test_a_failure_of_the_users_code_is_raised_with_its_traceback_and_the_model_is_private_again(
+    tmp_path: Path,
+) -> None:
+    model = Failing(4, 2)
+    with pytest.raises(UserCodeError, match="LookupError: this model knows no answer") as raised:
+        call(model, tmp_path)
+    assert 'raise LookupError("this model knows no answer")' in str(raised.value)
+    assert not any(param.is_shared() for param in model.parameters())
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["state"] == "failed"
+
+
+def test_a_job_that_reaches_its_time_limit_returns_as_stopped(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    stopped = call(model, tmp_path, epochs=1_000_000, max_time_s=1.0, procs=0)
+    assert (stopped.state, stopped.reason) == ("stopped", "max_time_s")
+    assert not model.weight.is_shared()

@@ -1,0 +1,414 @@
+"""Checkpoints: whole or not there. Killed writers, damaged bytes, full disks, hostile files."""
+
+import json
+import os
+import random
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+
+from hogwild import checkpoint, checkpoint_files
+from hogwild.checkpoint import CheckpointWriter, Failed, Written
+from hogwild.errors import CheckpointError
+
+DEADLINE_S = 30.0
+
+
+def write(folder: Path, update: int, value: float = 0.0, **more: Any) -> Path:
+    tensors = {"weight": torch.full((3, 4), value), "bias": torch.arange(5.0)}
+    state = {"model": tensors, "updates": update, "ledger": [[0, 8], [16, 24]], **more}
+    return checkpoint.write(folder, checkpoint.checkpoint_name(update), state, tensors, {"loss": value})
+
+
+# --- what is written comes back
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
+    path = write(tmp_path, 1000, 2.5)
+    assert path.name == "update-000001000"
+    state = checkpoint.load(path)
+    assert state["updates"] == 1000 and state["ledger"] == [[0, 8], [16, 24]]
+    assert torch.equal(state["model"]["weight"], torch.full((3, 4), 2.5))
+    manifest = checkpoint.verify(path)
+    assert (manifest.update, manifest.meta, manifest.format) == (1000, {"loss": 2.5}, 1)
+    assert {entry.name for entry in path.iterdir()} == {"state.pt", "model.safetensors", "manifest.json"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"update-000001000"}
+    assert len({(path / name).stat().st_mode for name in ("state.pt", "model.safetensors", "manifest.json")}) == 1
+
+
+def test_views_of_a_flat_are_saved_once_and_still_share(tmp_path: Path) -> None:
+    flat = torch.arange(1000.0)
+    views = {"a": flat[:600].view(20, 30), "b": flat[600:]}
+    path = checkpoint.write(tmp_path, "update-000000001", {"flat": flat, **views}, views, {})
+    assert (path / "state.pt").stat().st_size < 2 * flat.nbytes
+    state = checkpoint.load(path)
+    state["flat"][0] = -1
+    assert state["a"][0, 0] == -1
+
+
+def test_the_model_file_holds_tied_overlapping_strided_and_empty_tensors(tmp_path: Path) -> None:
+    flat = torch.arange(400.0)
+    tensors = {
+        "encoder": flat[:100].view(10, 10),
+        "decoder": flat[:100].view(10, 10),
+        "slice": flat[50:150],
+        "conv": flat[200:300].view(2, 5, 5, 2).permute(0, 3, 1, 2),
+        "count": torch.tensor(7),
+        "none": torch.empty(0),
+    }
+    path = checkpoint.write(tmp_path, "update-000000001", {}, tensors, {})
+    with safetensors.safe_open(path / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt", "decoder": "encoder"}
+        for name in file.keys():  # noqa: SIM118 - the library's object is no dict
+            assert torch.equal(file.get_tensor(name), tensors[name])
+        assert set(file.keys()) == set(tensors) - {"decoder"}
+
+
+def tied_model() -> torch.nn.Module:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    return model
+
+
+def test_the_model_file_loads_with_the_library_alone(tmp_path: Path) -> None:
+    model, other = tied_model(), tied_model()
+    path = checkpoint.write(tmp_path, "update-000000001", {}, model.state_dict(), {})
+    safetensors.torch.load_model(other, path / "model.safetensors")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(other.state_dict()[name], tensor)
+
+
+def test_torch_s_own_setting_is_as_before(tmp_path: Path) -> None:
+    before = torch.serialization.get_crc32_options()
+    write(tmp_path, 1)
+    assert torch.serialization.get_crc32_options() == before
+
+
+@pytest.mark.parametrize("value", [Path("x"), lambda: None, {"deep": [Path("x")]}])
+def test_what_could_not_be_loaded_again_is_refused_when_written(tmp_path: Path, value: object) -> None:
+    write(tmp_path, 1)
+    with pytest.raises(CheckpointError):
+        write(tmp_path, 2, extra=value)
+    assert {entry.name for entry in tmp_path.iterdir()} == {"update-000000001"}
+
+
+def test_a_name_nobody_would_find_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="must be like update-000001000"):
+        checkpoint.write(tmp_path, "best", {}, {}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- damage
+
+
+def test_every_flipped_bit_is_detected(tmp_path: Path) -> None:
+    path = write(tmp_path, 1)
+    chance = random.Random(1)
+    for name in ("state.pt", "model.safetensors", "manifest.json"):
+        file = path / name
+        whole = file.read_bytes()
+        places = range(len(whole)) if name == "manifest.json" else chance.sample(range(len(whole)), 150)
+        for place in places:
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << chance.randrange(8)
+            file.write_bytes(damaged)
+            with pytest.raises(CheckpointError):
+                checkpoint.verify(path)
+        file.write_bytes(whole)
+        checkpoint.verify(path)
+
+
+def test_every_truncation_is_detected(tmp_path: Path) -> None:
+    path = write(tmp_path, 1)
+    for name in ("state.pt", "model.safetensors", "manifest.json"):
+        file = path / name
+        whole = file.read_bytes()
+        for length in [*range(0, len(whole), 64), len(whole) - 1]:
+            file.write_bytes(whole[:length])
+            with pytest.raises(CheckpointError, match=name):
+                checkpoint.load(path)
+        file.write_bytes(whole)
+
+
+def test_a_damaged_file_is_named_with_both_hashes_and_sizes(tmp_path: Path) -> None:
+    path = write(tmp_path, 1)
+    expected = checkpoint.verify(path).files["state.pt"]
+    (path / "state.pt").write_bytes(b"x")
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.verify(path)
+    for word in (str(path), "state.pt", expected["sha256"], str(expected["size"]), "2d711642b726b044"):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["state.pt", "model.safetensors", "manifest.json"])
+def test_a_missing_or_linked_file_or_a_pipe_is_refused(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / "c", 1)
+    moved = (path / name).rename(tmp_path / name)
+    with pytest.raises(CheckpointError, match=name):
+        checkpoint.verify(path)
+    (path / name).symlink_to(moved)
+    with pytest.raises(CheckpointError, match=name):
+        checkpoint.verify(path)
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        checkpoint.verify(path)
+
+
+def test_files_swapped_with_another_checkpoint_and_renamed_ones_are_refused(tmp_path: Path) -> None:
+    first, second = write(tmp_path, 1, 1.0), write(tmp_path, 2, 2.0)
+    (second / "state.pt").write_bytes((first / "state.pt").read_bytes())
+    with pytest.raises(CheckpointError, match=r"state\.pt is damaged"):
+        checkpoint.verify(second)
+    with pytest.raises(CheckpointError, match="renamed"):
+        checkpoint.verify(first.rename(tmp_path / "update-000000009"))
+
+
+def reseal(path: Path, **changes: Any) -> None:
+    """What somebody does who knows the format."""
+    content = json.loads((path / "manifest.json").read_text())
+    content.pop("seal")
+    (path / "manifest.json").write_bytes(checkpoint_files.seal({**content, **changes}))
+
+
+def test_a_format_of_the_future_asks_for_a_newer_version(tmp_path: Path) -> None:
+    path = write(tmp_path, 1)
+    reseal(path, format=2)
+    with pytest.raises(CheckpointError, match="has format 2; this version of hogwild reads up to 1"):
+        checkpoint.verify(path)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"files": ["state.pt", "model.safetensors"]}, {"files": {"../../x": {}}}, {"more": 1}]
+)
+def test_a_manifest_of_somebody_else_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    path = write(tmp_path, 1)
+    reseal(path, **changes)
+    with pytest.raises(CheckpointError, match=r"manifest\.json"):
+        checkpoint.verify(path)
+
+
+class Hostile:
+    """Its pickle asks to make a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, tuple[str, int]]:
+        return os.mknod, (str(self.file), 0o600)
+
+
+def test_a_pickle_that_wants_to_run_code_is_an_error_and_does_not_run(tmp_path: Path) -> None:
+    path = write(tmp_path, 1)
+    torch.save({"x": Hostile(tmp_path / "harm")}, path / "state.pt")
+    content = json.loads((path / "manifest.json").read_text())
+    reseal(path, files={**content["files"], "state.pt": checkpoint_files.hash_and_sync(path / "state.pt")})
+    checkpoint.verify(path)  # the hashes are right
+    with pytest.raises(CheckpointError, match="cannot be loaded safely"):
+        checkpoint.load(path)
+    assert not (tmp_path / "harm").exists()
+
+
+# --- choosing and keeping house
+
+
+def test_the_newest_good_one_is_found_and_the_others_explained(tmp_path: Path) -> None:
+    paths = [write(tmp_path, update) for update in (5, 20, 100, 1_000_000_000)]
+    (paths[3] / "manifest.json").unlink()
+    (paths[2] / "state.pt").write_bytes(b"")
+    outside = write(tmp_path / "elsewhere", 2_000_000_000)
+    (tmp_path / outside.name).symlink_to(outside)
+    (tmp_path / "latest").symlink_to(paths[3].name)
+    found, rejected = checkpoint.newest_good(tmp_path)
+    assert found == paths[1]
+    assert ["symbolic link" in rejected[0], "manifest.json" in rejected[1], "state.pt" in rejected[2]] == [True] * 3
+
+
+def test_a_folder_without_any_has_none(tmp_path: Path) -> None:
+    assert checkpoint.newest_good(tmp_path) == (None, [])
+    assert checkpoint.newest_good(tmp_path / "none") == (None, [])
+
+
+def test_pruning_keeps_the_newest_the_protected_and_the_one_latest_points_to(tmp_path: Path) -> None:
+    paths = [write(tmp_path, update) for update in (1, 2, 3, 4, 5)]
+    (tmp_path / "latest").symlink_to(paths[1].name)
+    removed = checkpoint.prune(tmp_path, 2, protect=(paths[0].name,))
+    assert removed == [paths[2].name]
+    assert {entry.name for entry in tmp_path.iterdir()} == {
+        "latest", *(paths[index].name for index in (0, 1, 3, 4))
+    }  # fmt: skip
+
+
+def test_a_damaged_checkpoint_of_the_same_name_gives_way(tmp_path: Path) -> None:
+    path = write(tmp_path, 1)
+    (path / "state.pt").write_bytes(b"")
+    assert write(tmp_path, 1, 7.0) == path
+    assert checkpoint.load(path)["model"]["weight"][0, 0] == 7
+    assert {entry.name for entry in tmp_path.iterdir()} == {path.name}
+
+
+def test_sweeping_removes_leftovers_and_brings_back_what_was_being_replaced(tmp_path: Path) -> None:
+    path = write(tmp_path, 1)
+    path.rename(tmp_path / f".old-{path.name}")
+    (tmp_path / ".tmp-update-000000002-77").mkdir()
+    (tmp_path / ".tmp-update-000000002-77" / "state.pt").write_bytes(b"half")
+    (tmp_path / ".tmp-latest-77").symlink_to("nowhere")
+    checkpoint.sweep(tmp_path)
+    assert {entry.name for entry in tmp_path.iterdir()} == {path.name}
+    checkpoint.verify(path)
+
+
+# Imports torch once; then a fresh process, forked before any thread was started, for every kill.
+WRITER = """
+import os, sys
+from pathlib import Path
+import torch
+from hogwild import checkpoint
+folder = Path(sys.argv[1])
+
+def write_for_ever(update):
+    print("go", os.getpid(), flush=True)
+    while True:
+        update += 1
+        tensors = {"weight": torch.full((200_000,), float(update))}
+        state = {"updates": update, **tensors}
+        checkpoint.write(folder, checkpoint.checkpoint_name(update), state, tensors, {})
+        print(update, flush=True)
+        checkpoint.prune(folder, 2)
+
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        write_for_ever(int(line))
+    os.waitpid(pid, 0)
+    print("dead", flush=True)
+"""
+
+
+def kill_a_writer(process: subprocess.Popen[str], known: int, chance: random.Random) -> int:
+    """Starts a writer that goes on from update `known`; returns the last update it said it had written."""
+    assert process.stdin and process.stdout
+    process.stdin.write(f"{known}\n")
+    process.stdin.flush()
+    pid = int(process.stdout.readline().removeprefix("go "))
+    said = known
+    for _ in range(chance.randrange(3)):
+        said = int(process.stdout.readline())
+    # The moment itself is what is random here: this is no wait for anything.
+    select.select([], [], [], chance.random() * 0.03)
+    os.kill(pid, signal.SIGKILL)
+    while (line := process.stdout.readline()) != "dead\n":
+        said = int(line)
+    return said
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_good_checkpoint(tmp_path: Path) -> None:
+    chance, known, interrupted = random.Random(3), 0, 0
+    arguments = [sys.executable, "-c", WRITER, str(tmp_path)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        for _ in range(40):
+            said = kill_a_writer(process, known, chance)
+            found, rejected = checkpoint.newest_good(tmp_path)
+            assert rejected == []
+            if said:
+                assert found is not None
+                state = checkpoint.load(found)
+                known = state["updates"]
+                assert known in (said, said + 1)  # renamed, but killed before it could say so
+                assert torch.all(state["weight"] == known)
+            interrupted += any(entry.name.startswith(".tmp-") for entry in tmp_path.iterdir())
+            checkpoint.sweep(tmp_path)
+            assert not [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")]
+        process.stdin.close()
+    assert known > 10
+    assert interrupted > 5  # the kills did hit writers at work
+
+
+# --- in the background, and a full disk
+
+
+def big(value: float = 1.0) -> dict[str, torch.Tensor]:
+    return {"weight": torch.full((500_000,), value)}
+
+
+def test_a_checkpoint_is_written_in_the_background_and_announced(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path)
+    assert writer.result() is None
+    assert writer.wait(0) is None
+    for update in (1, 2, 3):
+        writer.submit(checkpoint.checkpoint_name(update), big(), big(), {}, keep=2)
+        assert writer.is_busy
+        assert select.select([writer], [], [], DEADLINE_S)[0] == [writer]
+        assert writer.result() == Written(tmp_path / checkpoint.checkpoint_name(update))
+        assert writer.result() is None  # each is given once
+    assert {entry.name for entry in tmp_path.iterdir()} == {"update-000000002", "update-000000003"}
+    writer.close()
+
+
+def test_two_at_once_are_our_own_mistake(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path)
+    writer.submit("update-000000001", big(), big(), {})
+    with pytest.raises(AssertionError, match="one checkpoint at a time"):
+        writer.submit("update-000000002", big(), big(), {})
+    assert isinstance(writer.wait(DEADLINE_S), Written)
+    writer.close()
+
+
+def test_a_full_disk_is_reported_leaves_nothing_and_the_one_before_is_good(tmp_path: Path) -> None:
+    good = write(tmp_path, 1)
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = CheckpointWriter(tmp_path)
+    for limit in (0, 100, 50_000, 1_999_000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, former[1]))
+        try:
+            writer.submit("update-000000002", big(), big(), {})
+            result = writer.wait(DEADLINE_S)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, former)
+        assert isinstance(result, Failed)
+        assert "update-000000002: File too large" in str(result.error)
+        assert {entry.name for entry in tmp_path.iterdir()} == {good.name}
+    assert checkpoint.newest_good(tmp_path) == (good, [])
+    writer.submit("update-000000002", big(), big(), {})
+    assert isinstance(writer.wait(DEADLINE_S), Written)
+    writer.close()
+
+
+def test_a_small_file_system_that_fills_up_is_survived(tmp_path: Path) -> None:
+    point = tmp_path / "small"
+    point.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "none", str(point)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting is not permitted here")
+    try:
+        checkpoint.write(point, "update-000000001", big(), big(), {})
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            checkpoint.write(point, "update-000000002", big(), big(), {})
+        assert [entry.name for entry in point.iterdir()] == ["update-000000001"]
+        assert checkpoint.newest_good(point)[0] == point / "update-000000001"
+    finally:
+        subprocess.run(["umount", str(point)], check=True)
+
+
+def test_other_threads_go_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    tensors = {"weight": torch.ones(25_000_000)}
+    writer = CheckpointWriter(tmp_path)
+    turns, began = 0, time.monotonic()
+    writer.submit("update-000000001", tensors, tensors, {})
+    while not select.select([writer], [], [], 0.001)[0]:
+        turns += 1
+        assert time.monotonic() - began < DEADLINE_S
+    assert isinstance(writer.result(), Written)
+    assert turns > 20  # held throughout, the interpreter lock would have left next to none
+    writer.close()

@@ -1,0 +1,527 @@
+"""The operating system, for real where it matters: processes, signals, limits. Control groups are laid out in
+a folder."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import pytest
+
+from hogwild import host, host_limits
+from hogwild.errors import UsageError
+
+DEADLINE_S = 20.0
+
+
+def wait_until(is_true: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not is_true():
+        assert time.monotonic() < end, f"not within {DEADLINE_S} s: {what}"
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+@contextlib.contextmanager
+def python(code: str, **extra: object) -> Iterator[subprocess.Popen[str]]:
+    """A child running `code`; ended at the end, whatever it does."""
+    with subprocess.Popen(  # type: ignore[call-overload]
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, **extra
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+# --- one process, seen from another
+
+
+def test_a_pidfd_is_readable_once_the_process_is_dead(sleeper: subprocess.Popen[bytes]) -> None:
+    pidfd = host.pidfd_open(sleeper.pid)
+    assert select.select([pidfd], [], [], 0)[0] == []
+    assert host.kill_by_pidfd(pidfd)
+    assert select.select([pidfd], [], [], DEADLINE_S)[0] == [pidfd]
+    assert sleeper.wait(DEADLINE_S) == -signal.SIGKILL
+    os.close(pidfd)
+
+
+def test_a_late_kill_hits_nobody(sleeper: subprocess.Popen[bytes]) -> None:
+    pidfd = host.pidfd_open(sleeper.pid)
+    host.kill_by_pidfd(pidfd, signal.SIGTERM)
+    sleeper.wait(DEADLINE_S)
+    assert host.kill_by_pidfd(pidfd) is False
+    os.close(pidfd)
+    with pytest.raises(ProcessLookupError):
+        host.pidfd_open(sleeper.pid)
+
+
+def test_the_state_letter_follows_the_process(sleeper: subprocess.Popen[bytes]) -> None:
+    wait_until(lambda: host.process_state(sleeper.pid) == "S", "sleeping")
+    sleeper.send_signal(signal.SIGSTOP)
+    wait_until(lambda: host.process_state(sleeper.pid) == "T", "stopped")
+    sleeper.kill()
+    wait_until(lambda: host.process_state(sleeper.pid) == "Z", "dead, not reaped")
+    sleeper.wait()
+    assert host.process_state(sleeper.pid) is None
+    assert host.thread_count(sleeper.pid) == 0
+    assert host.pss_bytes(sleeper.pid) == 0
+
+
+def test_a_name_with_brackets_and_blanks_does_not_confuse_the_state(tmp_path: Path) -> None:
+    program = tmp_path / "a) R 1 (b"
+    program.write_bytes(Path("/bin/sleep").read_bytes())
+    program.chmod(0o755)
+    with subprocess.Popen([str(program), "600"]) as process:
+        try:
+            wait_until(lambda: host.process_state(process.pid) == "S", "sleeping")
+            assert process.pid in host.children(os.getpid())
+        finally:
+            process.kill()
+
+
+def test_children_are_those_of_one_process_only(sleeper: subprocess.Popen[bytes]) -> None:
+    assert sleeper.pid in host.children(os.getpid())
+    assert host.children(sleeper.pid) == []
+
+
+def test_threads_are_counted() -> None:
+    gate = threading.Event()
+    before = host.thread_count(os.getpid())
+    threads = [threading.Thread(target=gate.wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert host.thread_count(os.getpid()) == before + 3
+    gate.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_pss_grows_with_what_a_process_touches() -> None:
+    code = (
+        "import sys; print(1, flush=True); sys.stdin.readline(); "
+        "touched = b'x' * (64 << 20); print(2, flush=True); sys.stdin.readline()"
+    )
+    with python(code) as process:
+        assert process.stdout and process.stdin
+        process.stdout.readline()
+        before = host.pss_bytes(process.pid)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert host.pss_bytes(process.pid) - before >= 60 << 20
+
+
+@pytest.mark.parametrize(
+    ("returncode", "words"),
+    [
+        (0, "exit status 0"),
+        (3, "exit status 3"),
+        (-9, "killed by SIGKILL (perhaps out of memory)"),
+        (-11, "killed by SIGSEGV (a crash in native code)"),
+        (-15, "killed by SIGTERM"),
+        (-63, "killed by signal 63"),
+    ],
+)
+def test_an_exit_is_described_by_name(returncode: int, words: str) -> None:
+    assert host.describe_exit(returncode) == words
+
+
+def test_elsewhere_one_sentence_says_so() -> None:
+    host.require_linux()
+    with pytest.raises(UsageError, match=r"Linux only.*this is darwin"):
+        host.require_linux("darwin")
+
+
+# --- this process
+
+
+def test_a_child_dies_with_its_parent() -> None:
+    child = (
+        "import os, sys; from hogwild import host; host.die_with_parent(int(sys.argv[1])); "
+        "print(os.getpid(), flush=True); sys.stdin.readline()"
+    )
+    parent = (
+        "import os, subprocess, sys; "
+        f"subprocess.Popen([sys.executable, '-c', {child!r}, str(os.getpid())]); sys.stdin.readline()"
+    )
+    with python(parent) as process:
+        assert process.stdout
+        pid = int(process.stdout.readline())
+        assert host.process_state(pid) is not None
+        process.kill()
+        process.wait(DEADLINE_S)
+        wait_until(lambda: host.process_state(pid) in (None, "Z"), "the grandchild is dead")
+
+
+def test_a_child_whose_parent_is_gone_already_does_not_go_on() -> None:
+    with python("from hogwild import host; host.die_with_parent(1 << 30); print('went on')") as process:
+        out, _ = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, out) == (1, "")
+
+
+def test_core_dumps_are_off_and_the_oom_score_is_raised() -> None:
+    code = (
+        "import resource; from hogwild import host; host.no_core_dumps(); host.raise_oom_score(); "
+        "print(resource.getrlimit(resource.RLIMIT_CORE)[0], open('/proc/self/oom_score_adj').read())"
+    )
+    before = int(Path("/proc/self/oom_score_adj").read_text())
+    with python(code) as process:
+        limit, score = process.communicate(timeout=DEADLINE_S)[0].split()
+    assert int(limit) <= 1
+    assert int(score) == min(before + 300, 1000)
+
+
+def test_descriptors_are_counted() -> None:
+    before = host.descriptor_count()
+    pipe = os.pipe()
+    assert host.descriptor_count() == before + 2
+    for descriptor in pipe:
+        os.close(descriptor)
+    assert host.open_file_limit() > before
+
+
+def test_affinity_is_set_and_read() -> None:
+    whole = host.affinity()
+    try:
+        host.set_affinity({min(whole)})
+        assert host.affinity() == {min(whole)}
+        assert host.usable_cores().affinity == 1
+    finally:
+        host.set_affinity(whole)
+
+
+def test_a_lock_is_exclusive_and_freed_by_a_sigkill(tmp_path: Path) -> None:
+    file = tmp_path / "lock"
+    code = (
+        "import sys; from pathlib import Path; from hogwild import host; "
+        f"host.lock_file(Path({str(file)!r})); print(1, flush=True); sys.stdin.readline()"
+    )
+    with python(code) as process:
+        assert process.stdout
+        process.stdout.readline()
+        with pytest.raises(BlockingIOError):
+            host.lock_file(file)
+        process.kill()
+        process.wait(DEADLINE_S)
+    os.close(host.lock_file(file))
+
+
+# --- signals
+
+
+def send_to_self(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def test_signals_are_noted_wake_a_poll_and_the_former_handlers_come_back() -> None:
+    former = {number: signal.getsignal(number) for number in host.STOP_SIGNALS}
+    with host.SignalWatch() as watch:
+        assert select.select([watch], [], [], 0)[0] == []
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            send_to_self(number)
+        assert select.select([watch], [], [], DEADLINE_S)[0] == [watch]
+        watch.drain()
+        assert select.select([watch], [], [], 0)[0] == []
+        assert watch.received == [signal.SIGTERM, signal.SIGINT, signal.SIGTERM]  # HUP counts as TERM
+        assert watch.received_at == sorted(watch.received_at)
+    assert {number: signal.getsignal(number) for number in host.STOP_SIGNALS} == former
+
+
+def test_a_thousand_signals_do_not_stop_the_watch_from_waking() -> None:
+    with host.SignalWatch() as watch:
+        for _ in range(1000):
+            send_to_self(signal.SIGTERM)
+        assert select.select([watch], [], [], DEADLINE_S)[0] == [watch]
+        watch.drain()
+        assert 1 < len(watch.received) <= 1000  # the kernel merges equal signals that are pending together
+        send_to_self(signal.SIGINT)  # the pipe, full or not, still wakes
+        assert select.select([watch], [], [], DEADLINE_S)[0] == [watch]
+        assert watch.received[-1] == signal.SIGINT
+
+
+def test_a_terminal_that_hangs_up_twice_gives_one_order() -> None:
+    with host.SignalWatch() as watch:
+        send_to_self(signal.SIGHUP)
+        send_to_self(signal.SIGHUP)
+        assert watch.received == [signal.SIGTERM]
+
+
+def test_nohup_is_respected() -> None:
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with host.SignalWatch() as watch:
+            send_to_self(signal.SIGHUP)
+            send_to_self(signal.SIGTERM)
+            assert watch.received == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, former)
+
+
+def test_a_watch_outside_the_main_thread_is_refused() -> None:
+    errors: list[str] = []
+
+    def enter() -> None:
+        try:
+            with host.SignalWatch():
+                errors.append("entered")
+        except UsageError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert len(errors) == 1 and "main thread" in errors[0]
+
+
+WORKER = """
+import os, sys, time
+from hogwild import host
+stacks = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+asked = []
+print("started", flush=True)
+sys.stdin.readline()
+host.worker_signals(lambda: asked.append(1), stacks)
+print("ready", flush=True)
+def the_loop():
+    while not asked:
+        time.sleep(0.002)
+the_loop()
+print("left", flush=True)
+"""
+
+
+def test_a_worker_starts_deaf_then_ignores_ctrl_c_writes_its_stack_and_leaves_on_sigterm(
+    tmp_path: Path,
+) -> None:
+    stacks = tmp_path / "stacks"
+    arguments = [sys.executable, "-c", WORKER, str(stacks)]
+    with host.blocked_signals():
+        process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with process:
+        try:
+            assert process.stdin and process.stdout
+            pidfd = host.pidfd_open(process.pid)
+            assert process.stdout.readline() == "started\n"
+            for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+                host.kill_by_pidfd(pidfd, number)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "ready\n"
+            # asked again until it answers from its loop: it may still be on its way there
+            wait_until(lambda: host.request_stack(pidfd) and "the_loop" in stacks.read_text(), "its stack is written")
+            host.kill_by_pidfd(pidfd, signal.SIGTERM)
+            assert process.stdout.readline() == "left\n"
+            assert process.wait(DEADLINE_S) == 0
+            os.close(pidfd)
+        finally:
+            process.kill()
+
+
+def test_starting_a_child_does_not_unblock_signals_behind_our_back() -> None:
+    host.stop_resource_tracker()
+    with host.blocked_signals():
+        assert set(host.CHILD_SIGNALS) <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        resource_tracker.ensure_running()  # what Process.start() does
+        assert set(host.CHILD_SIGNALS) <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert not set(host.CHILD_SIGNALS) & signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert host.stop_resource_tracker()
+
+
+# --- the resource tracker
+
+
+@pytest.mark.parametrize("crime", [None, signal.SIGSTOP, signal.SIGKILL])
+def test_the_resource_tracker_is_reaped_whatever_state_it_is_in(crime: signal.Signals | None) -> None:
+    host.stop_resource_tracker()
+    descriptors = host.descriptor_count()
+    resource_tracker.ensure_running()
+    pid = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]
+    if crime is not None:
+        os.kill(pid, crime)
+        wait_until(lambda: host.process_state(pid) in ("T", "Z"), "the crime is done")
+    assert host.stop_resource_tracker()
+    assert host.process_state(pid) is None
+    assert host.descriptor_count() == descriptors
+
+
+def test_a_killed_resource_tracker_is_replaced_without_a_warning() -> None:
+    resource_tracker.ensure_running()
+    pid = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: host.process_state(pid) == "Z", "dead")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        host.ensure_resource_tracker()
+    assert resource_tracker._resource_tracker._pid != pid  # type: ignore[attr-defined]
+    assert host.stop_resource_tracker()
+
+
+# --- what the machine allows
+
+
+class Machine:
+    """A folder that looks like / of a machine, as far as limits go."""
+
+    def __init__(self, root: Path, available_kb: int = 8_000_000) -> None:
+        self.root = root
+        self.write("proc/meminfo", f"MemTotal: 16000000 kB\nMemAvailable: {available_kb} kB\n")
+        self.mounts: list[str] = []
+        self.groups: list[str] = []
+
+    def write(self, path: str, text: str) -> None:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def mount(self, kind: str, inside: str, point: str, options: str) -> None:
+        self.mounts.append(f"31 23 0:28 {inside} {point} rw,relatime shared:9 - {kind} {kind} rw,{options}\n")
+        self.write("proc/self/mountinfo", "1 0 8:1 / / rw - ext4 /dev/sda rw\n" + "".join(self.mounts))
+
+    def join(self, line: str) -> None:
+        self.groups.append(line + "\n")
+        self.write("proc/self/cgroup", "".join(self.groups))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def version_2(machine: Machine, levels: dict[str, str], file: str) -> None:
+    machine.mount("cgroup2", "/", "/sys/fs/cgroup", "nsdelegate")
+    machine.join("0::/slice/job/inner")
+    for level in ("", "slice", "slice/job", "slice/job/inner"):
+        machine.write(f"sys/fs/cgroup/{level}/cgroup.procs", "")
+    for level, text in levels.items():
+        machine.write(f"sys/fs/cgroup/{level}/{file}", text)
+
+
+AFFINITY = len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("levels", "quota"),
+    [
+        ({}, None),
+        ({"slice/job/inner": "max 100000\n"}, None),
+        ({"slice/job/inner": "50000 100000\n"}, 0.5),
+        ({"slice": "150000 100000\n", "slice/job/inner": "max 100000\n"}, 1.5),
+        ({"slice": "20000 10000\n", "slice/job": "400000 100000\n"}, 2.0),
+        ({"slice/job": "6400000 100000\n"}, 64.0),
+        ({"": "25000 100000\n"}, 0.25),
+        ({"slice": "garbage\n"}, None),
+    ],
+)
+def test_the_smallest_quota_of_any_level_counts(machine: Machine, levels: dict[str, str], quota: float | None) -> None:
+    version_2(machine, levels, "cpu.max")
+    cores = host.usable_cores(machine.root)
+    assert cores.quota == quota
+    assert cores.usable == (AFFINITY if quota is None else min(quota, AFFINITY))
+    assert ("quota of" in cores.reason) == (quota is not None and quota < AFFINITY)
+
+
+@pytest.mark.parametrize(
+    ("inside", "path"), [("/", "/docker/abc"), ("/docker/abc", "/docker/abc"), ("/docker", "/docker/abc")]
+)
+def test_version_1_quotas_are_found_in_and_outside_of_a_container(machine: Machine, inside: str, path: str) -> None:
+    machine.mount("cgroup", "/", "/sys/fs/cgroup/memory", "memory")
+    machine.mount("cgroup", inside, "/sys/fs/cgroup/cpu,cpuacct", "cpu,cpuacct")
+    machine.join("9:memory:/elsewhere")
+    machine.join(f"4:cpu,cpuacct:{path}")
+    folder = "sys/fs/cgroup/cpu,cpuacct" + path.removeprefix(inside if inside != "/" else "")
+    folder = folder.rstrip("/")
+    machine.write(f"{folder}/cpu.cfs_quota_us", "75000\n")
+    machine.write(f"{folder}/cpu.cfs_period_us", "100000\n")
+    assert host.usable_cores(machine.root).usable == 0.75
+
+
+def test_a_quota_of_minus_one_is_none(machine: Machine) -> None:
+    machine.mount("cgroup", "/", "/sys/fs/cgroup/cpu", "cpu")
+    machine.join("4:cpu:/")
+    machine.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n")
+    machine.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")
+    assert host.usable_cores(machine.root).quota is None
+
+
+@pytest.mark.parametrize("path", ["/../../outside", "/not/under/the/mount"])
+def test_a_group_outside_of_what_is_mounted_leaves_the_mount_point(machine: Machine, path: str) -> None:
+    machine.mount("cgroup2", "/ours", "/sys/fs/my\\040groups", "rw")
+    machine.join(f"0::{path}")
+    machine.write("sys/fs/my groups/cpu.max", "50000 100000\n")
+    assert host.usable_cores(machine.root).usable == 0.5
+
+
+def test_no_control_groups_at_all_is_no_error(machine: Machine) -> None:
+    assert host.usable_cores(machine.root).usable == AFFINITY
+    assert host.available_memory(machine.root) == host.Memory(8_000_000 * 1024, "the memory of the machine")
+    assert host.oom_kills(machine.root) is None
+    assert host_limits.control_groups("cpu", machine.root) == []
+
+
+GB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("limits", "left"),
+    [
+        ({}, 8_000_000 * 1024),
+        ({"slice/job/inner": (4 * GB, 1 * GB, 0)}, 3 * GB),
+        ({"slice/job/inner": (4 * GB, 3 * GB, 2 * GB)}, 3 * GB),
+        ({"slice/job/inner": (4 * GB, 1 * GB, 0), "slice": (5 * GB, 4 * GB, 0)}, 1 * GB),
+        ({"slice/job": (1 * GB, 2 * GB, 0)}, 0),
+        ({"slice/job": (500 * GB, 2 * GB, 0)}, 8_000_000 * 1024),
+    ],
+)
+def test_available_memory_is_the_least_of_machine_and_levels(
+    machine: Machine, limits: dict[str, tuple[int, int, int]], left: int
+) -> None:
+    version_2(machine, {}, "memory.max")
+    for level, (limit, usage, inactive) in limits.items():
+        machine.write(f"sys/fs/cgroup/{level}/memory.max", f"{limit}\n")
+        machine.write(f"sys/fs/cgroup/{level}/memory.current", f"{usage}\n")
+        machine.write(f"sys/fs/cgroup/{level}/memory.stat", f"anon 5\ninactive_file {inactive}\n")
+    assert host.available_memory(machine.root).bytes == left
+
+
+def test_memory_limits_of_version_1_count_too(machine: Machine) -> None:
+    machine.mount("cgroup", "/", "/sys/fs/cgroup/memory", "memory")
+    machine.join("4:memory:/job")
+    for level, limit in (("", 0x7FFFFFFFFFFFF000), ("job", 3 * GB)):
+        machine.write(f"sys/fs/cgroup/memory/{level}/memory.limit_in_bytes", f"{limit}\n")
+        machine.write(f"sys/fs/cgroup/memory/{level}/memory.usage_in_bytes", f"{2 * GB}\n")
+        machine.write(f"sys/fs/cgroup/memory/{level}/memory.stat", f"total_inactive_file {GB // 2}\n")
+    machine.write("sys/fs/cgroup/memory/job/memory.oom_control", "under_oom 0\noom_kill 4\n")
+    memory = host.available_memory(machine.root)
+    assert memory.bytes == 3 * GB - 2 * GB + GB // 2
+    assert memory.limited_by.endswith("memory/job")
+    assert host.oom_kills(machine.root) == 4
+
+
+def test_oom_kills_of_version_2_are_those_of_our_own_group(machine: Machine) -> None:
+    counts = {"slice": "oom 9\noom_kill 9\n", "slice/job/inner": "oom 1\noom_kill 2\n"}
+    version_2(machine, counts, "memory.events")
+    assert host.oom_kills(machine.root) == 2
+
+
+def test_the_real_machine_is_described_in_json() -> None:
+    described = json.loads(json.dumps(host.describe_host()))
+    assert described["usable_cores"] > 0
+    assert 0 < described["available_memory_bytes"] < described["memory_bytes"]
+    assert described["cpu"] and described["python"].startswith("3.")

@@ -1,0 +1,542 @@
+"""The architecture as data: who may import whom, and which machinery has only one home. Files are read as syntax trees;
+only the last table imports anything, in a process of its own."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).resolve().parents[1]
+LINES_LIMIT = 350
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """`module` is what is imported; `name` an attribute taken from it, or ''. `inside`: the function it stands in."""
+
+    module: str
+    name: str
+    inside: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of ours. `module` is its dotted name, `path` its place below the project's folder."""
+
+    path: str
+    module: str
+    tree: ast.Module
+
+    def imports(self) -> Iterator[Import]:
+        package = self.module if self.path.endswith("__init__.py") else self.module.rpartition(".")[0]
+        for node, inside in nodes_with_function(self.tree):
+            if isinstance(node, ast.Import):
+                yield from (Import(alias.name, "", inside, node.lineno) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                if node.level:
+                    base = ".".join([*package.split(".")[: len(package.split(".")) - node.level + 1], base]).strip(".")
+                yield from (Import(base, alias.name, inside, node.lineno) for alias in node.names)
+
+    def ours(self, *, at_module_level: bool = False) -> Iterator[tuple[str, Import]]:
+        """The modules of this project that it imports."""
+        for found in self.imports():
+            if at_module_level and found.inside:
+                continue
+            for target in (f"{found.module}.{found.name}", found.module):
+                if target in modules() and target != self.module:
+                    yield target, found
+                    break
+
+
+def nodes_with_function(tree: ast.AST, inside: str = "") -> Iterator[tuple[ast.AST, str]]:
+    for child in ast.iter_child_nodes(tree):
+        yield child, inside
+        name = getattr(child, "name", "<lambda>") if isinstance(child, FUNCTIONS) else ""
+        yield from nodes_with_function(child, name or inside)
+
+
+@cache
+def sources(*folders: str) -> tuple[Source, ...]:
+    files = sorted(chain(*((HOME / folder).rglob("*.py") for folder in folders or ("hogwild", "workers"))))
+    assert files
+    return tuple(source_of(file) for file in files)
+
+
+def source_of(file: Path) -> Source:
+    path = file.relative_to(HOME)
+    parts = [part for part in path.with_suffix("").parts if part != "__init__"]
+    return Source(str(path), ".".join(parts), ast.parse(file.read_text(), str(path)))
+
+
+@cache
+def modules() -> frozenset[str]:
+    return frozenset(source.module for source in sources())
+
+
+def place(source: Source, line: int) -> str:
+    return f"{source.path}:{line}"
+
+
+def matches(path: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch(path, pattern) for pattern in patterns)
+
+
+# ---- who may import whom --------------------------------------------------------------------------------------------
+
+# hogwild/ is what parent and workers share, and every test of it runs without starting a worker.
+ASKS_WORKERS = {
+    ("hogwild/cli.py", "workers.run"),
+    ("hogwild/api.py", "workers.run"),
+    ("hogwild/api.py", "workers.request"),
+}
+
+# Modules whose worth is that they need little: a module -> all of ours that it may import, functions included.
+ONLY = {
+    "hogwild.errors": set(),
+    "hogwild.batches": set(),
+    "hogwild.leases": set(),
+    "hogwild.workqueue": {"hogwild.batches", "hogwild.leases"},
+    "hogwild.yaml_scalars": set(),
+    "hogwild.strict_yaml": {"hogwild.errors", "hogwild.yaml_scalars"},
+    "hogwild.torch_arguments": set(),
+    "hogwild.registry": {"hogwild.errors"},
+    "hogwild.device": {"hogwild.errors"},
+    "hogwild.host_limits": set(),
+    "hogwild.host_tracker": set(),
+    "hogwild.host_signals": {"hogwild.errors", "hogwild.host_tracker"},
+    "hogwild.host": {"hogwild.errors", "hogwild.host_limits", "hogwild.host_signals", "hogwild.host_tracker"},
+    "hogwild.plan": {"hogwild.errors", "hogwild.host"},
+    "hogwild.records": {"hogwild.errors"},
+    "hogwild.rundir": {"hogwild.errors", "hogwild.host", "hogwild.records"},
+    "hogwild.shm": {"hogwild.errors", "hogwild.host"},
+    "hogwild.metrics": {"hogwild.errors"},
+    "hogwild.feeds": {"hogwild.batches", "hogwild.errors", "hogwild.host", "hogwild.shm"},
+    "workers.messages": {"hogwild.errors"},
+    "workers.roster": {"hogwild.errors", "workers.messages"},
+    "workers.entry": {"hogwild.host", "workers.loop"},
+}
+
+# From the bottom to the top; a module imports, at module level, only what lies in its own row or below. What is in no
+# row is an error, so that a new module is given its place by a decision.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("hogwild", "hogwild.errors"),
+    ("hogwild.host*", "hogwild.device", "hogwild.registry", "hogwild.yaml_*", "hogwild.strict_yaml"),
+    ("hogwild.batches", "hogwild.leases", "hogwild.workqueue", "hogwild.lr", "hogwild.metrics"),
+    ("hogwild.shm", "hogwild.plan", "hogwild.records", "hogwild.rundir", "hogwild.checkpoint*"),
+    ("hogwild.config*", "hogwild.torch_arguments"),
+    ("hogwild.scoreboard", "hogwild.feeds", "hogwild.models*", "hogwild.data*"),
+    ("hogwild.layout", "hogwild.gradients", "hogwild.shareable", "hogwild.buffers", "hogwild.dry_step"),
+    ("hogwild.optim*", "hogwild.snapshots", "hogwild.structure"),
+    ("hogwild.worker_model", "hogwild.flat_rule", "hogwild.params", "hogwild.updates"),
+    ("hogwild.job",),
+    ("hogwild.deep_check", "hogwild.cli*", "hogwild.api", "hogwild.__main__"),
+    ("workers", "workers.*"),
+)
+
+# Inside workers/: the child's side knows nothing of the parent's, and the decisions nothing of either.
+CHILD = {"workers.entry", "workers.loop", "workers.trainer", "workers.messages"}
+PARENT = {"workers.supervisor", "workers.crew", "workers.handle", "workers.pauses", "workers.session", "workers.run"}
+
+
+def layer(module: str) -> int:
+    rows = [number for number, row in enumerate(LAYERS) if matches(module, row)]
+    assert len(rows) == 1, f"{module} must have one place in LAYERS, not {len(rows)}"
+    return rows[0]
+
+
+def test_hogwild_imports_workers_only_inside_functions_of_the_command_line_and_the_library_call() -> None:
+    asked = {
+        (source.path, target, bool(found.inside))
+        for source in sources("hogwild")
+        for target, found in source.ours()
+        if target.split(".")[0] == "workers"
+    }
+    assert asked == {(path, target, True) for path, target in ASKS_WORKERS}
+
+
+def test_the_registry_alone_claims_the_name_of_workers_without_importing_a_module_of_it() -> None:
+    named = {
+        (source.path, inside)
+        for source in sources("hogwild")
+        for node, inside in nodes_with_function(source.tree)
+        if isinstance(node, ast.Call)
+        and dotted(node.func) in ("importlib.import_module", "import_module", "__import__")
+        and any(isinstance(arg, ast.Constant) and str(arg.value).split(".")[0] == "workers" for arg in node.args)
+    }
+    assert named == {("hogwild/registry.py", "claim_our_packages")}
+
+
+@pytest.mark.parametrize("module", sorted(ONLY))
+def test_a_small_module_imports_only_what_it_may(module: str) -> None:
+    (source,) = (source for source in sources() if source.module == module)
+    assert {target for target, _ in source.ours()} <= ONLY[module]
+
+
+def test_every_module_imports_only_from_its_own_layer_or_below() -> None:
+    upward = [
+        f"{place(source, found.line)}: {source.module} (layer {layer(source.module)}) imports {target} "
+        f"(layer {layer(target)})"
+        for source in sources()
+        if source.module not in ("hogwild", "hogwild.__main__")
+        for target, found in source.ours(at_module_level=True)
+        if layer(target) > layer(source.module) and not is_only_for_types(source, found)
+    ]
+    assert upward == []
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    graph = {
+        source.module: {t for t, found in source.ours(at_module_level=True) if not is_only_for_types(source, found)}
+        for source in sources()
+    }
+    while graph:
+        free = {module for module, needs in graph.items() if not needs & graph.keys()}
+        assert free, f"a circle among {sorted(graph)}"
+        graph = {module: needs for module, needs in graph.items() if module not in free}
+
+
+def test_what_runs_in_a_worker_imports_nothing_of_the_supervisor() -> None:
+    for source in sources("workers"):
+        if source.module in CHILD:
+            assert not {target for target, _ in source.ours()} & PARENT, source.path
+
+
+def is_only_for_types(source: Source, found: Import) -> bool:
+    return any(
+        isinstance(node, ast.If)
+        and dotted(node.test).endswith("TYPE_CHECKING")
+        and node.lineno < found.line <= (node.end_lineno or 0)
+        for node in ast.walk(source.tree)
+    )
+
+
+# ---- one home for each piece of machinery ---------------------------------------------------------------------------
+
+HOST = ("hogwild/host*.py",)
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` for a chain of names; what is called or indexed on the way leaves a `?`."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else "?"
+
+
+def docstrings(tree: ast.Module) -> set[ast.AST]:
+    return {
+        node.body[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+
+
+def uses_module(module: str) -> Callable[[Source], Iterator[int]]:
+    """Lines that import `module`, something of it, or reach it as an attribute of what is imported."""
+
+    def look(source: Source) -> Iterator[int]:
+        for found in source.imports():
+            names = (found.module, f"{found.module}.{found.name}")
+            if any(name == module or name.startswith(module + ".") for name in names):
+                yield found.line
+        if "." in module:
+            yield from (
+                node.lineno
+                for node in ast.walk(source.tree)
+                if isinstance(node, ast.Attribute) and dotted(node) == module
+            )
+
+    return look
+
+
+def uses_attribute(pattern: str) -> Callable[[Source], Iterator[int]]:
+    def look(source: Source) -> Iterator[int]:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Attribute) and fnmatch(dotted(node), pattern):
+                yield node.lineno
+        for found in source.imports():
+            if fnmatch(f"{found.module}.{found.name}", pattern):
+                yield found.line
+
+    return look
+
+
+def says(*beginnings: str) -> Callable[[Source], Iterator[int]]:
+    """Lines with a text, docstrings apart, that begins so."""
+
+    def look(source: Source) -> Iterator[int]:
+        words = docstrings(source.tree)
+        for node in ast.walk(source.tree):
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or node in words:
+                continue
+            if any(node.value == start or node.value.startswith(start + "/") for start in beginnings):
+                yield node.lineno
+
+    return look
+
+
+def calls(name: str) -> Callable[[Source], Iterator[int]]:
+    def look(source: Source) -> Iterator[int]:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == name:
+                yield node.lineno
+
+    return look
+
+
+HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
+    "torch.cuda": (uses_module("torch.cuda"), ("hogwild/device.py",)),
+    "/proc and /sys": (says("/proc", "/sys"), HOST),
+    "os.sched_*": (uses_attribute("os.sched_*"), HOST),
+    "ctypes": (uses_module("ctypes"), HOST),
+    "signal": (uses_module("signal"), HOST),
+    "os.kill": (uses_attribute("os.kill*"), HOST),
+    "fcntl": (uses_module("fcntl"), HOST),
+    "resource": (uses_module("resource"), HOST),
+    "Process(": (calls("Process"), ("workers/handle.py",)),
+    "os.fork": (uses_attribute("os.*fork*"), ()),
+    "numba": (uses_module("numba"), ("hogwild/kernels/*.py",)),
+}
+UNUSED = {"os.kill", "os.fork", "numba"}  # perhaps not even at home
+
+
+@pytest.mark.parametrize("machinery", sorted(HOMES))
+def test_machinery_is_used_only_at_its_home(machinery: str) -> None:
+    look, homes = HOMES[machinery]
+    strangers = [
+        place(source, line) for source in sources() if not matches(source.path, homes) for line in sorted(look(source))
+    ]
+    assert strangers == []
+
+
+@pytest.mark.parametrize("machinery", sorted(HOMES.keys() - UNUSED))
+def test_machinery_is_found_where_it_is_at_home(machinery: str) -> None:
+    """Otherwise the rule above would look for nothing."""
+    look, homes = HOMES[machinery]
+    assert any(True for source in sources() if matches(source.path, homes) for _ in look(source))
+
+
+# ---- no lock crosses a process --------------------------------------------------------------------------------------
+
+CROSSING = {
+    "Barrier",
+    "BoundedSemaphore",
+    "Condition",
+    "Event",
+    "JoinableQueue",
+    "Lock",
+    "Manager",
+    "Pool",
+    "ProcessPoolExecutor",
+    "Queue",
+    "RLock",
+    "Semaphore",
+    "SimpleQueue",
+    "SyncManager",
+}
+WITHIN_ONE_PROCESS = ("threading", "queue", "asyncio")
+
+
+def crossing(tree: ast.Module, source: Source) -> Iterator[int]:
+    """Lines that make or import one of them from anywhere but a module whose objects stay in one process."""
+    homes = {found.name: found.module for found in source.imports() if found.name}
+    for found in source.imports():
+        if found.name in CROSSING and found.module not in WITHIN_ONE_PROCESS:
+            yield found.line
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            owner, _, name = dotted(node.func).rpartition(".")
+            if name in CROSSING and (owner or homes.get(name)) not in WITHIN_ONE_PROCESS:
+                yield node.lineno
+
+
+def test_no_lock_queue_or_pool_of_multiprocessing_exists() -> None:
+    assert [place(source, line) for source in sources() for line in crossing(source.tree, source)] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "is_crossing"),
+    [
+        ("import multiprocessing as mp\nmp.Queue()", True),
+        ("from torch.multiprocessing import SimpleQueue", True),
+        ("get_context('spawn').Lock()", True),
+        ("self._context.Event()", True),
+        ("from concurrent.futures import ProcessPoolExecutor", True),
+        ("import threading\nthreading.Lock()", False),
+        ("from threading import Event\nEvent()", False),
+        ("import queue\nqueue.SimpleQueue()", False),
+        ("WorkQueue(); self.queue.lease(0)", False),
+    ],
+)
+def test_the_search_for_locks_finds_them(code: str, is_crossing: bool) -> None:
+    tree = ast.parse(code)
+    assert bool(list(crossing(tree, Source("hogwild/x.py", "hogwild.x", tree)))) == is_crossing
+
+
+@pytest.mark.parametrize(
+    ("code", "machinery"),
+    [
+        ("import torch\ntorch.cuda.is_available()", "torch.cuda"),
+        ("from torch import cuda", "torch.cuda"),
+        ("import torch.cuda.nvtx", "torch.cuda"),
+        ("from pathlib import Path\nPath('/proc') / 'self'", "/proc and /sys"),
+        ("open(f'/sys/fs/{x}')", "/proc and /sys"),
+        ("from os import sched_setaffinity", "os.sched_*"),
+        ("def f():\n    import signal", "signal"),
+        ("from signal import SIGKILL", "signal"),
+        ("context.Process(target=f)", "Process("),
+        ("os.forkpty()", "os.fork"),
+        ("os.killpg(1, 9)", "os.kill"),
+    ],
+)
+def test_the_search_for_machinery_finds_it(code: str, machinery: str) -> None:
+    look, _ = HOMES[machinery]
+    assert list(look(Source("hogwild/x.py", "hogwild.x", ast.parse(code))))
+    harmless = '"""torch.cuda, /proc, a signal, os.fork"""\nsignal_name = process = fork = resource = 1'
+    assert not list(look(Source("hogwild/x.py", "hogwild.x", ast.parse(harmless))))
+
+
+# ---- what starts fast, and a child's first lines, load no torch -----------------------------------------------------
+
+LIGHT = (
+    "hogwild",
+    "hogwild.__main__",
+    "hogwild.errors",
+    "hogwild.cli*",
+    "hogwild.config*",
+    "hogwild.strict_yaml",
+    "hogwild.yaml_*",
+    "hogwild.torch_arguments",
+    "hogwild.registry",
+    "hogwild.batches",
+    "hogwild.leases",
+    "hogwild.workqueue",
+    "hogwild.plan",
+    "hogwild.rundir",
+    "hogwild.host*",
+    "workers",
+    "workers.entry",
+    "workers.messages",
+    "workers.roster",
+)
+IMPORT_EACH = """
+import importlib, json, sys
+heavy, guilty = ("torch", "numpy", "numba", "pandas", "scipy"), {}
+for name in sys.argv[1:]:
+    before = {each for each in heavy if each in sys.modules}
+    importlib.import_module(name)
+    guilty[name] = sorted({each for each in heavy if each in sys.modules} - before)
+print(json.dumps(guilty))
+"""
+
+
+def test_light_modules_load_neither_torch_nor_numpy_nor_numba() -> None:
+    names = [name for name in sorted(modules()) if matches(name, LIGHT)]
+    assert all(any(fnmatch(name, pattern) for name in names) for pattern in LIGHT)
+    ended = subprocess.run(
+        [sys.executable, "-c", IMPORT_EACH, *names], cwd=HOME, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    guilty = json.loads(ended.stdout)
+    assert guilty.keys() == set(names)
+    assert {name: loaded for name, loaded in guilty.items() if loaded} == {}
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+FOREIGN = {".git", ".venv", "runs", "dist", "build", "__pycache__"}
+# Somebody's home or workplace: nothing of ours lies there on another machine.
+MACHINE_PATH = re.compile(r"(?<![\w.~…}>-])/(?:home|root|Users|work|mnt|media|private)/[\w.-]+")
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """What git knows or would add; every file of the folder where there is no git (an unpacked sdist)."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=HOME,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode == 0 and listed.stdout:
+        files = [HOME / name for name in listed.stdout.decode().split("\0") if name]
+    else:
+        files = [file for file in HOME.rglob("*") if not FOREIGN & set(file.relative_to(HOME).parts)]
+    return tuple(file for file in files if file.is_file())
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    for file in tracked():
+        content = file.read_bytes()
+        if b"\0" not in content:
+            yield str(file.relative_to(HOME)), content.decode()
+
+
+def test_no_file_of_code_is_longer_than_the_limit() -> None:
+    long = {
+        path: len(text.splitlines())
+        for path, text in texts()
+        if path.endswith(".py") and not path.startswith("tests/") and len(text.splitlines()) > LINES_LIMIT
+    }
+    assert long == {}
+
+
+def test_no_tracked_file_names_a_place_of_somebodys_machine() -> None:
+    found = [
+        f"{path}:{number}: {line.strip()}"
+        for path, text in texts()
+        for number, line in enumerate(text.splitlines(), 1)
+        if MACHINE_PATH.search(line) or str(HOME) in line or (str(Path.home()) != "/" and f"{Path.home()}/" in line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_machine_path"),
+    [
+        ("open('/ho" + "me/ada/data.npz')", True),
+        ("DATA=/mn" + "t/disk1", True),
+        ("see …/home/ada or docs/work/plan.md", False),
+        ("/usr/bin/env python", False),
+    ],
+)
+def test_the_search_for_machine_paths_finds_them(line: str, is_machine_path: bool) -> None:
+    assert bool(MACHINE_PATH.search(line)) == is_machine_path
+
+
+# ---- the README's picture -------------------------------------------------------------------------------------------
+
+
+def tree_of_readme() -> dict[str, list[str]]:
+    """{'hogwild': ['cli*.py', 'models/', …], 'workers': […]} from the block under 'Where things are'."""
+    after = (HOME / "README.md").read_text().partition("## Where things are")[2]
+    named: dict[str, list[str]] = {}
+    folder = ""
+    for line in after.split("```")[1].strip().splitlines():
+        if not line.startswith(" "):
+            folder = line.split("/")[0]
+        named.setdefault(folder, []).extend(re.findall(r"[\w*]+\.py|\b\w+/(?=\s|$)", line))
+    return named
+
+
+@pytest.mark.parametrize("folder", ["hogwild", "workers"])
+def test_every_module_is_named_in_the_tree_of_the_readme_and_nothing_else(folder: str) -> None:
+    named = tree_of_readme()[folder]
+    parts = {Path(source.path).relative_to(folder).parts for source in sources(folder)}
+    names = {name if not rest else f"{name}/" for name, *rest in parts} - {"__init__.py", "__main__.py"}
+    assert {name for name in names if not matches(name, tuple(named))} == set(), "not in the README"
+    gone = [pattern for pattern in named if pattern != f"{folder}/" and not any(fnmatch(n, pattern) for n in names)]
+    assert gone == [], "in the README, but not there"

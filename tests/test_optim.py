@@ -1,0 +1,187 @@
+"""Optimizer state in shared memory: inherited, shared, and what rules keep besides tensors."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn, optim
+
+from hogwild.dry_step import dry_step
+from hogwild.errors import OptimizerError
+from hogwild.layout import plan_flats
+from hogwild.optim import plan_state
+from hogwild.updates import AutogradUpdate
+from tests.shared_model import (
+    Branches,
+    ConvNet,
+    attach,
+    build,
+    images,
+    one_thread,  # noqa: F401 (a fixture for every test here)
+    same_bits,
+    side_by_side,
+    train,
+    train_plainly,
+    updating,
+    vectors,
+)
+
+
+class Counting(optim.Optimizer):
+    """Keeps a Python number per parameter, one per group, an attribute, and a tensor it replaces at every step."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr, "k": 0})
+        self.sharpness = 2.0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["k"] += 1
+            for param in group["params"]:
+                if param.grad is None:
+                    continue
+                state = self.state[param]
+                if not state:
+                    state["count"], state["slow"], state["first"] = 0, param.clone(), True
+                state["count"] += 1
+                state["slow"] = state["slow"] + (param - state["slow"]) / (group["k"] + self.sharpness)
+                state["first"] = False
+                param.sub_(param.grad + 0.01 * (param - state["slow"]) * state["count"], alpha=group["lr"])
+
+
+RULES = {
+    "momentum": functools.partial(optim.SGD, lr=0.05, momentum=0.9),
+    "adam": functools.partial(optim.Adam, fused=False),
+    "adafactor": optim.Adafactor,
+    "counting": Counting,
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_a_replacement_goes_on_with_the_state_of_the_dead(rule):
+    batches = images(10)
+    ours, plain, _ = side_by_side(ConvNet, rule, batches)
+    torch.manual_seed(0)
+    again = ConvNet()
+    shared = build(again, rule(again.parameters()))
+    for part in (batches[:1], batches[1:4], batches[4:]):  # three incarnations
+        train(updating(shared), part)
+    assert same_bits(again, ours)
+    assert same_bits(again, plain)
+
+
+def test_state_of_workers_is_their_own():
+    model = nn.Linear(5, 2)
+    shared = build(model, optim.SGD(model.parameters(), 0.1, momentum=0.9), procs=2)
+    train(updating(shared, 0), vectors(2))
+    assert attach(shared, 1).optimizer.state_dict()["state"] == {}
+    assert set(attach(shared, 0).optimizer.state_dict()["state"]) == {0, 1}
+
+
+def test_shared_state_is_everybodys():
+    torch.manual_seed(0)
+    model, batches = ConvNet(), images(8)
+    shared = build(model, optim.Adam(model.parameters(), fused=False), procs=2, state="shared")
+    updates = [updating(shared, 0), updating(shared, 1)]
+    for i, batch in enumerate(batches):
+        train(updates[i % 2], [batch])
+    ours, _, _ = side_by_side(ConvNet, functools.partial(optim.Adam, fused=False), batches)
+    assert same_bits(model, ours)
+
+
+def test_tensor_state_lies_in_the_region_and_keeps_the_parameters_strides():
+    model = ConvNet()
+    worker = attach(build(model, optim.Adam(model.parameters())))
+    train(AutogradUpdate(worker, grad_clip=None), images(1))
+    for param in worker.params:
+        state = worker.optimizer.state[param]
+        assert all(value.is_shared() for value in state.values())
+        assert state["exp_avg"].stride() == param.stride()
+
+
+def test_steps_of_all_parameters_count_over_the_flat():
+    model = ConvNet()
+    worker = attach(build(model, optim.Adam(model.parameters())))
+    train(AutogradUpdate(worker, grad_clip=None), images(5))
+    assert [float(worker.optimizer.state[p]["step"]) for p in worker.params] == [5.0] * 8
+
+
+def test_unequal_use_counts_steps_per_parameter():
+    model = Branches()
+    worker = attach(build(model, optim.Adam(model.parameters())))
+    train(AutogradUpdate(worker, grad_clip=None), [(x.abs() + 1, y) for x, y in vectors(4)])
+    steps = {name: worker.optimizer.state[p].get("step") for name, p in worker.model.named_parameters()}
+    assert float(steps["left.weight"]) == float(steps["out.bias"]) == 4.0
+    assert steps["right.weight"] is None
+
+
+def test_the_users_own_state_is_taken_over_by_every_worker():
+    torch.manual_seed(0)
+    plain, batches = nn.Linear(5, 2), vectors(6)
+    rule = optim.SGD(plain.parameters(), 0.1, momentum=0.9)
+    train_plainly(plain, rule, batches[:3])
+    ours = nn.Linear(5, 2)
+    ours.load_state_dict(plain.state_dict())
+    own = optim.SGD(ours.parameters(), 0.1, momentum=0.9)
+    own.load_state_dict(rule.state_dict())
+    shared = build(ours, own, procs=2)
+    first, second = attach(shared, 0).optimizer.state_dict(), attach(shared, 1).optimizer.state_dict()
+    assert torch.equal(first["state"][0]["momentum_buffer"], second["state"][0]["momentum_buffer"])
+    train(updating(shared, 1), batches[3:])
+    train_plainly(plain, rule, batches[3:])
+    assert same_bits(ours, plain)
+
+
+def test_the_dry_step_leaves_everything_as_it_was():
+    model = ConvNet()
+    rule = Counting(model.parameters())
+    before, random = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    state, numbers = dry_step(rule, set())
+    assert numbers == [(0, "k", 1)]
+    assert state[0]["count"] == 1
+    assert all(torch.equal(value, before[k]) for k, value in model.state_dict().items())
+    assert rule.param_groups[0]["k"] == 0
+    assert not rule.state
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(param.grad is None for param in model.parameters())
+
+
+def test_a_rule_that_fails_in_the_dry_step_is_named_with_its_reason():
+    model = nn.Linear(5, 2)
+    with pytest.raises(OptimizerError, match=r"SparseAdam failed .*dense gradients"):
+        build(model, optim.SparseAdam(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (optim.Adam, {"step": 0.0, "exp_avg": 0.0, "exp_avg_sq": 0.0}),
+        (optim.NAdam, {"step": 0.0, "mu_product": 1.0, "exp_avg": 0.0, "exp_avg_sq": 0.0}),
+        (optim.Adamax, {"step": 0.0, "exp_avg": 0.0, "exp_inf": 0.0}),
+        (functools.partial(optim.Adagrad, initial_accumulator_value=0.5), {"step": 0.0, "sum": 0.5}),
+        (functools.partial(optim.SGD, momentum=0.9, weight_decay=0.1), {"momentum_buffer": 0.0}),
+    ],
+)
+def test_shared_state_starts_from_the_rules_initial_values(rule, expected):
+    model = nn.Linear(3, 2)
+    optimizer = rule(model.parameters())
+    _, initial = plan_state(model, plan_flats(model, optimizer), optimizer, shared=True)
+    assert initial.keys() == {0, 1}
+    for own in initial.values():
+        assert {key: set(value.flatten().tolist()) for key, value in own.items()} == {
+            key: {value} for key, value in expected.items()
+        }
+
+
+def test_a_scalar_parameter_does_not_confuse_its_step_with_its_moments():
+    class Scale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.shift = nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.tensor(0.5))
+
+        def forward(self, x):
+            return self.scale * x + self.shift
+
+    ours, plain, _ = side_by_side(Scale, functools.partial(optim.Adam, fused=False), vectors(6, features=2))
+    assert same_bits(ours, plain)

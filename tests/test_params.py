@@ -1,0 +1,465 @@
+"""The flats, and the parent's side: build, snapshot, restore, release, and every reason to refuse a model."""
+
+import io
+import itertools
+import os
+import warnings
+
+import pytest
+import torch
+from torch import nn, optim
+
+from hogwild.errors import CheckpointError, ModelError, OptimizerError
+from hogwild.params import SharedModel, freeze_parameters
+from tests.shared_model import (
+    ConvNet,
+    attach,
+    build,
+    images,
+    one_thread,  # noqa: F401 (a fixture for every test here)
+    same_bits,
+    train,
+    train_plainly,
+    updating,
+    vectors,
+)
+
+
+def sgd(model: nn.Module, **options: float) -> optim.SGD:
+    return optim.SGD(model.parameters(), lr=0.1, **options)
+
+
+def addresses(model: nn.Module) -> list[tuple[int, int]]:
+    return [(p.data_ptr(), p.data_ptr() + p.numel() * p.element_size()) for p in model.parameters()]
+
+
+# ---- where parameters lie --------------------------------------------------------------------------------------------
+
+
+def test_there_is_one_flat_per_dtype_and_every_parameter_is_a_view():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3).double(), nn.Linear(3, 2))
+    shared = build(model, sgd(model))
+    assert set(shared.regions) == {"params-float32", "params-float64"}
+    storages = {p.dtype: set() for p in model.parameters()}
+    for param in model.parameters():
+        assert param.is_shared()
+        storages[param.dtype].add(param.untyped_storage().data_ptr())
+    assert {dtype: len(pointers) for dtype, pointers in storages.items()} == {torch.float32: 1, torch.float64: 1}
+
+
+def test_each_group_is_one_contiguous_span_and_frozen_parameters_have_their_own():
+    model = ConvNet()
+    model.hidden.weight.requires_grad_(False)
+    groups = [{"params": [model.out.weight, model.conv1.weight]}, {"params": [model.hidden.weight, model.conv2.weight]}]
+    shared = build(model, optim.SGD(groups, 0.1))
+    flats = shared.layout.flats
+    names = [[flats.params[i].name for i in span.params] for span in flats.spans]
+    assert names[:2] == [["out.weight", "conv1.weight"], ["conv2.weight"]]
+    assert set(names[2]) == {"hidden.weight", "conv1.bias", "conv2.bias", "hidden.bias", "out.bias"}
+    ends = [span.offset + span.numel for span in flats.spans]
+    assert [span.offset for span in flats.spans] == [0, *ends[:-1]]
+    assert flats.gradient_sizes == {torch.float32: ends[1]}
+
+
+def test_parameters_start_on_cache_lines_and_do_not_overlap():
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 1, bias=False), nn.Linear(1, 7))
+    build(model, sgd(model))
+    places = sorted(addresses(model))
+    assert all(start % 64 == 0 for start, _ in places)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(places))
+
+
+def test_convolutions_are_channels_last_in_parameters_and_gradients():
+    model = ConvNet()
+    shared = build(model, sgd(model))
+    worker = attach(shared)
+    x, y = images(1)[0]
+    update = updating(shared)
+    update.backward((x,), y)
+    update.apply(None)
+    assert shared.uses_channels_last
+    for weight in (model.conv2.weight, worker.model.conv2.weight, update._model.conv2.weight):
+        assert weight.is_contiguous(memory_format=torch.channels_last)
+        assert not weight.is_contiguous()
+    weight = update._model.conv2.weight
+    assert weight.grad is not None
+    assert weight.grad.stride() == weight.stride()
+    assert (
+        weight.grad.untyped_storage().data_ptr() == update._gradients.flats[torch.float32].untyped_storage().data_ptr()
+    )
+
+
+@pytest.mark.parametrize(("wish", "expected"), [("contiguous", False), ("channels_last", True), ("auto", True)])
+def test_the_memory_format_can_be_chosen(wish, expected):
+    model = ConvNet()
+    shared = build(model, sgd(model), memory_format=wish)
+    assert shared.uses_channels_last is expected
+    assert model.conv2.weight.is_contiguous(memory_format=torch.channels_last) is expected
+
+
+def test_without_a_convolution_the_format_stays():
+    shared = build(model := nn.Linear(3, 2), sgd(model))
+    assert not shared.uses_channels_last
+
+
+def test_an_unknown_memory_format_or_state_is_refused():
+    model = nn.Linear(3, 2)
+    with pytest.raises(ModelError, match="auto, contiguous or channels_last, got 'nhwc'"):
+        build(model, sgd(model), memory_format="nhwc")
+    with pytest.raises(OptimizerError, match="private or shared, got 'both'"):
+        build(model, sgd(model), state="both")
+
+
+def test_share_memory_called_again_keeps_the_views():
+    model = ConvNet()
+    build(model, sgd(model))
+    before = addresses(model)
+    model.share_memory()
+    assert addresses(model) == before
+
+
+def test_gradients_are_gone_before_sharing():
+    model = nn.Linear(5, 2)
+    train_plainly(model, sgd(model), vectors(1))
+    build(model, sgd(model))
+    assert all(param.grad is None for param in model.parameters())
+
+
+def test_four_hundred_parameters_cost_a_few_descriptors():
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(100)))
+    before = len(os.listdir("/proc/self/fd"))
+    shared = build(model, optim.Adam(model.parameters()), procs=8)
+    assert len(shared.layout.flats.params) == 400
+    assert len(os.listdir("/proc/self/fd")) - before <= 2 * len(shared.regions) == 6
+
+
+@pytest.mark.parametrize("procs", [0, 1, 5])
+@pytest.mark.parametrize("state", ["private", "shared"])
+def test_bytes_needed_is_what_build_allocates(procs, state):
+    model = nn.Sequential(nn.Linear(40, 30), nn.BatchNorm1d(30), nn.Linear(30, 2))
+    rule = optim.Adam(model.parameters())
+    needed = SharedModel.bytes_needed(model, rule, procs=procs, state=state)
+    assert not model[0].weight.is_shared()
+    assert needed == sum(region.nbytes for region in build(model, rule, procs, state=state).regions.values())
+
+
+def test_with_no_processes_there_is_one_worker():
+    model = nn.Linear(5, 2)
+    shared = build(model, sgd(model, momentum=0.9), procs=0)
+    train(updating(shared), vectors(2))
+    assert shared.layout.workers == 1
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+class Expanded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1).expand(4))
+
+
+class Aliased(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(3, 3)
+        self.b = nn.Parameter(self.a.weight.data[1:])
+
+
+class SparseBuffer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+        self.register_buffer("graph", torch.eye(3).to_sparse(), persistent=False)
+
+
+class OnMeta(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+        self.far = nn.Linear(2, 2, device="meta")
+
+
+def frozen() -> nn.Module:
+    return nn.Linear(2, 2).requires_grad_(False)
+
+
+def parametrized() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2), nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
+
+
+def scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return nn.Sequential(nn.Linear(2, 2), torch.jit.script(nn.Linear(2, 2)))
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(3)), r"parameter 1\.weight is lazy"),
+        (OnMeta, r"parameter far\.weight is on meta; .*to_empty"),
+        (SparseBuffer, r"buffer graph has the layout torch\.sparse_coo"),
+        (scripted, r"module 1 is a ScriptModule"),
+        (parametrized, r"module 1 is parametrized \(weight\)"),
+        (Expanded, r"parameter w uses one word for several elements"),
+        (Aliased, r"parameters a\.weight and b are different Parameters over the same memory"),
+        (frozen, r"no trainable parameter"),
+    ],
+)
+def test_a_model_that_cannot_be_shared_is_refused_by_name(make, words):
+    model = make()
+    with pytest.raises(ModelError, match=words):
+        build(model, sgd(model))
+
+
+def test_a_rule_with_a_closure_is_refused():
+    model = nn.Linear(2, 2)
+    with pytest.raises(OptimizerError, match=r"LBFGS\.step\(\) needs a closure"):
+        build(model, optim.LBFGS(model.parameters()))
+
+
+def test_parameters_of_another_model_are_refused():
+    model, other = nn.Linear(2, 2), nn.Linear(2, 3)
+    groups = [{"params": model.parameters()}, {"params": other.parameters()}]
+    with pytest.raises(OptimizerError, match=r"parameter 0 of the optimizer's group 1 \(shape \(3, 2\)\)"):
+        build(model, optim.SGD(groups, 0.1))
+
+
+def test_what_is_no_optimizer_is_refused():
+    with pytest.raises(OptimizerError, match=r"the optimizer is a str"):
+        build(nn.Linear(2, 2), "sgd")  # type: ignore[arg-type]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_a_model_on_a_gpu_is_refused():
+    model = nn.Linear(2, 2).cuda()
+    with pytest.raises(ModelError, match=r"weight is on cuda:0; .*model\.cpu\(\)"):
+        build(model, sgd(model))
+
+
+# ---- snapshot and restore --------------------------------------------------------------------------------------------
+
+
+def through_a_file(snapshot: dict) -> dict:
+    file = io.BytesIO()
+    torch.save(snapshot, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(5), nn.Linear(5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.norm(x))
+
+
+def trained(procs: int, batches: int = 4, state: str = "private") -> tuple[Normed, SharedModel]:
+    torch.manual_seed(0)
+    model = Normed()
+    shared = build(model, optim.Adam(model.parameters(), fused=False), procs=procs, state=state)
+    for k in range(procs):
+        train(updating(shared, k), vectors(batches, seed=k))
+    shared.merge_buffers([batches] * procs)
+    return model, shared
+
+
+@pytest.mark.parametrize("state", ["private", "shared"])
+def test_a_restored_job_goes_on_to_the_bit(state):
+    model, shared = trained(1, state=state)
+    snapshot = through_a_file(shared.snapshot())
+    again = Normed()
+    resumed = build(again, optim.Adam(again.parameters(), fused=False), state=state)
+    assert resumed.restore(snapshot) is None
+    assert same_bits(model, again)
+    for one in (shared, resumed):
+        train(updating(one), vectors(5, seed=9))
+        one.merge_buffers([5])
+    assert same_bits(model, again)
+
+
+def test_a_snapshot_is_private_and_loads_into_stock_torch():
+    model, shared = trained(2)
+    snapshot = shared.snapshot()
+    weight = snapshot["model"]["out.weight"]
+    before = weight.clone()
+    train(updating(shared, 0), vectors(3))
+    assert torch.equal(weight, before)
+    assert not weight.is_shared()
+    stock = Normed()
+    stock.load_state_dict(through_a_file(snapshot)["model"])
+    rule = optim.Adam(stock.parameters())
+    rule.load_state_dict(snapshot["optimizer"])
+    train_plainly(stock, rule, vectors(1))
+    assert float(rule.state[stock.out.weight]["step"]) == 5.0
+    assert torch.equal(model.out.weight, attach(shared).model.out.weight)
+
+
+def test_other_procs_take_regions_in_turn_and_the_log_hears_of_it():
+    _, shared = trained(2)
+    snapshot = through_a_file(shared.snapshot())
+    again = Normed()
+    resumed = build(again, optim.Adam(again.parameters()), procs=5)
+    words = resumed.restore(snapshot)
+    assert words is not None
+    assert "of 2 workers restored onto 5" in words
+    old = [private["state"][0]["exp_avg"] for private in snapshot["optimizer_private"]]
+    assert not torch.equal(old[0], old[1])
+    new = [attach(resumed, k).optimizer.state_dict()["state"][0]["exp_avg"] for k in range(5)]
+    assert all(torch.equal(new[k], old[k % 2]) for k in range(5))
+
+
+def test_a_worker_that_never_trained_has_no_state():
+    model = Normed()
+    shared = build(model, optim.Adam(model.parameters()), procs=2)
+    train(updating(shared, 1), vectors(1))
+    private = shared.snapshot()["optimizer_private"]
+    assert private[0] is None
+    assert set(private[1]["state"]) == {0, 1, 2, 3}
+
+
+def test_rates_in_a_snapshot_are_the_groups_own():
+    model = nn.Linear(5, 2)
+    shared = build(model, sgd(model))
+    update = updating(shared)
+    update.backward(*(lambda x, y: ((x,), y))(*vectors(1)[0]))
+    update.apply(0.125)
+    assert shared.snapshot()["optimizer"]["param_groups"][0]["lr"] == 0.1
+
+
+def test_tied_parameters_are_one_tensor_in_a_snapshot():
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    model[1].weight = model[0].weight
+    saved = build(model, sgd(model)).snapshot()["model"]
+    assert saved["0.weight"] is saved["1.weight"]
+
+
+def spoil(snapshot: dict, path: list, value: object) -> dict:
+    place = snapshot
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    return snapshot
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (["model", "out.weight"], torch.zeros(3, 5), r"out\.weight: shape \(3, 5\) in the checkpoint, \(2, 5\)"),
+        (
+            ["model", "out.bias"],
+            torch.zeros(2).double(),
+            r"out\.bias: torch\.float64 in the checkpoint, torch\.float32",
+        ),
+        (["model", "extra"], torch.zeros(1), r"this one has no extra"),
+        (["model", "out.bias"], 3, r"out\.bias: the checkpoint has 3"),
+        (
+            ["optimizer_private", 0, "state", 2, "exp_avg"],
+            torch.zeros(7),
+            r"exp_avg of parameter out\.weight: shape \(7,\) in the checkpoint, \(2, 5\)",
+        ),
+        (
+            ["optimizer_private", 0, "state", 3, "sum"],
+            torch.zeros(2),
+            r"sum for parameter out\.bias, which Adam does not",
+        ),
+        (["optimizer_private", 0, "param_groups"], [{"params": [0]}], r"groups of \[1\] parameters, this one of \[4\]"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused_and_changes_nothing(path, value, words):
+    _, shared = trained(1)
+    snapshot = spoil(shared.snapshot(), path, value)
+    again = Normed()
+    before = {k: v.clone() for k, v in again.state_dict().items()}
+    resumed = build(again, optim.Adam(again.parameters()))
+    with pytest.raises(CheckpointError, match=words):
+        resumed.restore(snapshot)
+    assert all(torch.equal(v, before[k]) for k, v in again.state_dict().items())
+
+
+def test_a_snapshot_without_a_part_is_refused():
+    _, shared = trained(1)
+    with pytest.raises(CheckpointError, match="the checkpoint lacks optimizer; it holds model"):
+        shared.restore({"model": shared.snapshot()["model"]})
+
+
+def test_a_parameter_that_is_not_finite_is_seen():
+    model = ConvNet()
+    shared = build(model, sgd(model))
+    assert shared.finite()
+    with torch.no_grad():
+        attach(shared).model.conv2.bias[1] = float("nan")
+    assert not shared.finite()
+
+
+# ---- release ---------------------------------------------------------------------------------------------------------
+
+
+def test_release_leaves_the_result_in_private_memory_in_the_same_objects():
+    model = ConvNet()
+    params, strides = list(model.parameters()), [p.stride() for p in model.parameters()]
+    rule = sgd(model, momentum=0.9)
+    shared = build(model, rule, procs=2)
+    train(updating(shared, 0), images(3))
+    result = [p.detach().clone() for p in params]
+    momentum = shared.snapshot()["optimizer"]["state"][0]["momentum_buffer"]
+    shared.release()
+    assert all(a is b for a, b in zip(model.parameters(), params, strict=True))
+    assert [p.stride() for p in params] == strides
+    assert all(torch.equal(p, r) for p, r in zip(params, result, strict=True))
+    assert not any(p.is_shared() for p in params)
+    assert torch.equal(rule.state[params[0]]["momentum_buffer"], momentum)
+    assert not rule.state[params[0]]["momentum_buffer"].is_shared()
+    train_plainly(model, rule, images(2, seed=1))
+
+
+def test_release_brings_buffers_home():
+    model, shared = trained(2)
+    mean = model.norm.running_mean.clone()
+    shared.release()
+    assert torch.equal(model.norm.running_mean, mean)
+    assert not model.norm.running_mean.is_shared()
+
+
+# ---- freezing --------------------------------------------------------------------------------------------------------
+
+
+def test_freezing_by_pattern_returns_the_names():
+    model = ConvNet()
+    assert freeze_parameters(model, ["conv*", "out.bias"]) == [
+        "conv1.weight",
+        "conv1.bias",
+        "conv2.weight",
+        "conv2.bias",
+        "out.bias",
+    ]
+    assert [name for name, p in model.named_parameters() if p.requires_grad] == [
+        "hidden.weight",
+        "hidden.bias",
+        "out.weight",
+    ]
+
+
+@pytest.mark.parametrize(("pattern", "near"), [("conv1.wieght", "conv1.weight"), ("hidden", "hidden.weight")])
+def test_a_pattern_that_freezes_nothing_is_an_error_with_near_names(pattern, near):
+    model = ConvNet()
+    with pytest.raises(ModelError, match=f"'{pattern}' matches no parameter; near names: .*{near}"):
+        freeze_parameters(model, ["conv2.*", pattern])
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_the_state_of_the_first_worker_that_trained_stands_for_all():
+    model = nn.Linear(3, 2)
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    shared = build(model, optimizer, procs=3)
+    update = updating(shared, worker=1)  # worker 0 was still starting when the job was over
+    update.backward((torch.ones(4, 3),), torch.zeros(4, dtype=torch.int64))
+    update.apply(None)
+    assert shared.snapshot()["optimizer"]["state"].keys() == {0, 1}
+    shared.release()
+    assert optimizer.state_dict()["state"].keys() == {0, 1}

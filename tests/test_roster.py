@@ -1,0 +1,632 @@
+"""The life of workers as tables: events at times of a fake clock go in, actions come out. No process, no waiting."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from hogwild.errors import Deadlocked, HogwildError, TrainingError, UserCodeError, WorkersLost
+from workers.messages import Report
+from workers.roster import FIRST_BACKOFF_S, GAP_S, LONGEST_BACKOFF_S, Action, Fail, Kill, Reading, Roster, Spawn, State
+
+STEP_S = 0.25  # between two ticks; a binary fraction, so that sums of it are exact
+
+
+@dataclass
+class Supervise:
+    """The section of a job, small enough to count along; nothing interferes unless a test says so."""
+
+    max_restarts: int = 10
+    window_s: float = 60.0
+    start_timeout_s: float = 20.0
+    stall_timeout_s: float = 5.0
+    deadlock_timeout_s: float = 1000.0
+    min_workers: int = 1
+
+
+@dataclass
+class FakeWorker:
+    """What a worker's row would say."""
+
+    beat: int = 0
+    batches: int = 0
+    slowest_s: float = 0.0
+    has_lease: bool = False
+    idle: bool = False
+    beats: bool = True
+    alive: bool = False
+
+    def commit(self) -> None:
+        self.batches += 1
+        self.beat += 1
+
+    def reading(self) -> Reading:
+        self.beat += self.beats
+        return Reading(self.beat, self.batches, self.slowest_s, self.has_lease, self.idle)
+
+
+@dataclass
+class Stage:
+    """A roster, its clock and its workers. `log` holds (time, action) of everything the roster asked for."""
+
+    procs: int = 1
+    policy: Supervise = field(default_factory=Supervise)
+    now: float = 100.0
+    paused: bool = False
+    workers: list[FakeWorker] = field(default_factory=list)
+    log: list[tuple[float, Action]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.roster = Roster(self.procs, self.policy)
+        self.workers = [FakeWorker() for _ in range(self.procs)]
+
+    def tick(self) -> list[Action]:
+        readings = {k: worker.reading() for k, worker in enumerate(self.workers) if worker.alive}
+        actions = self.roster.tick(self.now, readings, paused=self.paused)
+        for action in actions:
+            if isinstance(action, Spawn):
+                self.workers[action.worker].alive = True
+        self.log += [(self.now, action) for action in actions]
+        return actions
+
+    def run(self, seconds: float) -> list[Action]:
+        """Ticks for so long; what was asked for meanwhile."""
+        found: list[Action] = []
+        for _ in range(round(seconds / STEP_S)):
+            self.now += STEP_S
+            found += self.tick()
+        return found
+
+    def run_until_kill(self, limit_s: float = 100.0) -> float:
+        """Seconds until the one kill that must come."""
+        began = self.now
+        while self.now - began < limit_s:
+            kills = [action for action in self.run(STEP_S) if isinstance(action, Kill)]
+            if kills:
+                assert len(kills) == 1
+                return self.now - began
+        raise AssertionError(f"nobody was killed in {limit_s:g} s")
+
+    def die(
+        self, worker: int = 0, report: Report | None = None, charged: tuple[int, int] | None = None
+    ) -> list[Action]:
+        """The process is gone and reaped, now."""
+        fake = self.workers[worker]
+        actions = self.roster.exited(worker, self.now, "killed by SIGKILL", report, charged, fake.batches)
+        fake.alive, fake.has_lease, fake.idle, fake.beats = False, False, False, True
+        return actions
+
+    def seconds_until_spawn(self) -> float:
+        """Ticks of 1/64 s, so that a backoff of 0.1 s shows."""
+        began = self.now
+        while not any(isinstance(action, Spawn) for action in self.tick()):
+            self.now += 1 / 64
+            assert self.now - began < 10
+        return self.now - began
+
+    # stages on the way
+
+    def starting(self) -> "Stage":
+        assert self.tick() == [Spawn(worker, 1) for worker in range(self.procs)]
+        return self
+
+    def ready(self) -> "Stage":
+        self.starting()
+        for worker in range(self.procs):
+            self.roster.ready(worker)
+        assert self.tick() == []
+        return self
+
+    def training(self) -> "Stage":
+        """Everybody has committed a batch and holds another lease."""
+        self.ready()
+        for worker in self.workers:
+            worker.batches, worker.has_lease = 1, True
+        assert self.run(STEP_S) == []
+        assert {slot.state for slot in self.roster.slots} == {State.TRAINING}
+        return self
+
+    def state(self, worker: int = 0) -> State:
+        return self.roster.slots[worker].state
+
+
+def kills(actions: list[Action]) -> list[Kill]:
+    return [action for action in actions if isinstance(action, Kill)]
+
+
+def failure(actions: list[Action]) -> HogwildError:
+    (fail,) = actions
+    assert isinstance(fail, Fail)
+    return fail.error
+
+
+def raised(place: str = "mymodel.py:7", kind: str = "ValueError", detail: str = "ValueError: no") -> Report:
+    return Report("error", detail=detail, error_type=kind, place=place, item=1, traceback="Traceback: the words\n")
+
+
+# ---- being born -----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_tick_starts_everybody_and_the_next_nobody() -> None:
+    stage = Stage(procs=3)
+    assert stage.tick() == [Spawn(0, 1), Spawn(1, 1), Spawn(2, 1)]
+    assert stage.run(1.0) == []
+
+
+def test_only_workers_that_look_at_the_control_row_are_waited_for_in_a_pause() -> None:
+    stage = Stage(procs=4).starting()
+    for worker in (1, 2, 3):
+        stage.roster.ready(worker)
+    stage.workers[2].batches = 1
+    stage.run(STEP_S)
+    stage.die(3)
+    states = [slot.state for slot in stage.roster.slots]
+    assert states == [State.STARTING, State.READY, State.TRAINING, State.EMPTY]
+    assert stage.roster.attached() == [1, 2]
+
+
+def test_a_worker_that_is_killed_is_neither_attached_nor_revived_by_a_late_ready() -> None:
+    stage = Stage(procs=2).training()
+    stage.workers[0].beats = False
+    stage.run_until_kill()
+    assert stage.roster.is_anyone_dying
+    assert stage.roster.attached() == [1]
+    stage.roster.ready(0)
+    assert stage.state() is State.DYING
+    assert stage.run(100 * STEP_S) == []  # killed once, not once a tick
+    stage.die(0)
+    assert not stage.roster.is_anyone_dying
+
+
+# ---- the start clock ------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_does_not_get_ready_is_killed_at_the_start_timeout() -> None:
+    stage = Stage().starting()
+    assert stage.run_until_kill() == 20.0 + STEP_S
+    (kill,) = kills([action for _, action in stage.log])
+    assert kill.worker == 0
+    assert kill.why == "could not start: did not get ready in 20 s"
+    assert kill.silent_s == 20.0 + STEP_S
+
+
+def test_the_start_clock_runs_in_a_pause_for_a_worker_that_is_not_ready() -> None:
+    stage = Stage().starting()
+    stage.paused = True
+    assert stage.run_until_kill() == 20.0 + STEP_S
+
+
+@pytest.mark.parametrize("idle", [True, False])  # False: between saying ready and beginning to wait
+def test_the_start_clock_stands_still_while_a_worker_is_ready_without_a_lease(idle: bool) -> None:
+    stage = Stage().starting()
+    assert stage.run(12.0) == []
+    stage.roster.ready(0)
+    stage.workers[0].idle = idle
+    assert stage.run(500.0) == []  # an evaluation may keep it waiting for long; it beats
+    stage.workers[0].idle, stage.workers[0].has_lease = False, True
+    assert stage.run_until_kill() == 8.0 + STEP_S  # 12 s were used up before
+    (kill,) = kills([action for _, action in stage.log])
+    assert kill.why == "could not start: did not finish its first batch in 20 s"
+
+
+def test_a_first_batch_may_take_longer_than_the_stall_limit() -> None:
+    stage = Stage().ready()
+    stage.workers[0].has_lease, stage.workers[0].beats = True, False  # compiling, say
+    assert stage.run(19.0) == []
+    stage.workers[0].commit()
+    assert stage.run(STEP_S) == []
+    assert stage.state() is State.TRAINING
+    assert stage.run_until_kill() == 5.0 + STEP_S  # from now on the stall limit holds, counted from the commit
+
+
+def test_a_first_batch_that_hangs_cannot_hang_a_pause() -> None:
+    stage = Stage().ready()
+    stage.workers[0].has_lease, stage.workers[0].beats = True, False
+    stage.run(2.0)
+    stage.paused = True
+    assert stage.run_until_kill() == 20.0 + STEP_S  # the larger of the two limits: it may be compiling
+    assert kills([action for _, action in stage.log])[0].why.startswith("stalled: silent for 20.2")
+
+
+# ---- the silence clock ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slowest_s", "limit_s"),
+    [
+        (0.0, 5.0),
+        (0.125, 5.0),  # 20 x 0.125 = 2.5: less than stall_timeout_s
+        (0.25, 5.0),
+        (0.5, 10.0),
+        (2.0, 40.0),
+    ],
+)
+def test_the_stall_limit_is_the_larger_of_the_setting_and_twenty_times_the_slowest_batch(
+    slowest_s: float, limit_s: float
+) -> None:
+    stage = Stage().training()
+    stage.workers[0].slowest_s, stage.workers[0].beats = slowest_s, False
+    assert stage.run_until_kill() == limit_s + STEP_S
+    (kill,) = kills([action for _, action in stage.log])
+    assert kill == Kill(0, f"stalled: silent for {limit_s + STEP_S:.1f} s (limit {limit_s:g} s)", limit_s + STEP_S)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize("has_trained", [False, True])
+def test_a_waiting_or_parked_worker_that_stops_beating_is_killed(paused: bool, has_trained: bool) -> None:
+    stage = Stage().training() if has_trained else Stage().ready()
+    stage.workers[0].has_lease, stage.workers[0].idle = False, True
+    stage.paused = paused
+    assert stage.run(50.0) == []  # it beats
+    stage.workers[0].beats = False
+    assert stage.run_until_kill() == 5.0 + STEP_S
+
+
+def test_one_beat_starts_the_silence_anew() -> None:
+    stage = Stage().training()
+    for _ in range(10):
+        stage.workers[0].beats = False
+        assert stage.run(5.0) == []
+        stage.workers[0].beats = True
+        assert stage.run(STEP_S) == []
+
+
+def test_only_the_silent_one_is_killed() -> None:
+    stage = Stage(procs=3).training()
+    stage.workers[1].beats = False
+    stage.run_until_kill()
+    assert [action.worker for action in kills([action for _, action in stage.log])] == [1]
+
+
+def test_a_new_incarnation_does_not_inherit_the_silence_of_the_old_one() -> None:
+    stage = Stage().training()
+    stage.workers[0].beats = False
+    stage.run_until_kill()
+    stage.die()
+    stage.seconds_until_spawn()
+    assert stage.state() is State.STARTING
+    stage.workers[0].beats = False  # an importing worker does not beat
+    assert stage.run_until_kill() == 20.0 + STEP_S
+
+
+# ---- nobody commits -------------------------------------------------------------------------------------------------
+
+
+def deadlocked_after(stage: Stage, limit_s: float = 200.0) -> float:
+    began = stage.now
+    while stage.now - began < limit_s:
+        actions = stage.run(STEP_S)
+        if actions:
+            error = failure(actions)
+            assert isinstance(error, Deadlocked)
+            assert "no worker committed a batch for 30 s (supervise.deadlock_timeout_s)" in str(error)
+            return stage.now - began
+    raise AssertionError(f"no deadlock was seen in {limit_s:g} s")
+
+
+def test_workers_that_beat_and_hold_leases_but_commit_nothing_are_a_deadlock() -> None:
+    stage = Stage(procs=2, policy=Supervise(deadlock_timeout_s=30.0)).training()
+    assert deadlocked_after(stage) == 30.0 + STEP_S
+
+
+def test_one_commit_of_anybody_starts_the_deadlock_clock_anew() -> None:
+    stage = Stage(procs=2, policy=Supervise(deadlock_timeout_s=30.0)).training()
+    for _ in range(4):
+        assert stage.run(30.0) == []
+        stage.workers[1].commit()
+        assert stage.run(STEP_S) == []
+    assert deadlocked_after(stage) == 30.0 + STEP_S
+
+
+def test_waiting_without_a_lease_is_no_deadlock_however_long() -> None:
+    stage = Stage(procs=2, policy=Supervise(deadlock_timeout_s=30.0)).training()
+    for worker in stage.workers:
+        worker.has_lease, worker.idle = False, True
+    assert stage.run(300.0) == []
+
+
+def test_a_pause_is_no_deadlock_however_long() -> None:
+    stage = Stage(procs=2, policy=Supervise(deadlock_timeout_s=30.0)).training()
+    stage.paused = True
+    assert stage.run(300.0) == []
+
+
+def test_pauses_for_checkpoints_do_not_hide_a_deadlock() -> None:
+    """Checkpoints come once a minute by default, the limit is five minutes."""
+    stage = Stage(procs=2, policy=Supervise(deadlock_timeout_s=30.0)).training()
+    for _ in range(3):
+        assert stage.run(10.0) == []
+        stage.paused = True
+        assert stage.run(2.0) == []
+        stage.paused = False
+    assert deadlocked_after(stage) == STEP_S
+
+
+def test_a_worker_that_is_replaced_again_and_again_does_not_hide_a_deadlock() -> None:
+    stage = Stage(policy=Supervise(deadlock_timeout_s=30.0, max_restarts=100)).training()
+    assert stage.run(10.0) == []
+    for held_s in (10.0, 9.75):
+        stage.die()
+        stage.seconds_until_spawn()
+        assert stage.run(1.0) == []  # starting: nobody has a lease
+        stage.roster.ready(0)
+        stage.workers[0].has_lease = True
+        assert stage.run(held_s) == []
+    assert deadlocked_after(stage) <= 2 * STEP_S
+
+
+# ---- a supervisor that stood still ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["starting", "first batch", "stalled", "deadlocked"])
+def test_a_pause_of_the_supervisor_itself_counts_for_nobody_and_arms_every_deadline_anew(kind: str) -> None:
+    stage = Stage(policy=Supervise(deadlock_timeout_s=30.0))
+    limits = {"starting": 20.0, "first batch": 20.0, "stalled": 5.0, "deadlocked": 30.0}
+    begin = {"starting": stage.starting, "first batch": stage.ready, "stalled": stage.training}
+    begin.get(kind, stage.training)()
+    worker = stage.workers[0]
+    worker.has_lease, worker.beats = kind != "starting", kind in ("starting", "deadlocked")
+    assert stage.run(limits[kind]) == []  # one tick more would be too long
+    stage.now += 3600.0  # the laptop was closed
+    assert stage.tick() == []
+    assert stage.run(limits[kind]) == []
+    assert len(stage.run(STEP_S)) == 1
+
+
+def test_ticks_that_are_slow_but_below_the_gap_do_count() -> None:
+    stage = Stage().training()
+    stage.workers[0].beats = False
+    seconds = 0.0
+    while not stage.tick():
+        stage.now += GAP_S
+        seconds += GAP_S
+        assert seconds < 20
+    assert seconds == 6.0
+
+
+# ---- coming back ----------------------------------------------------------------------------------------------------
+
+
+def test_the_backoff_doubles_from_a_tenth_of_a_second_to_five() -> None:
+    stage = Stage(policy=Supervise(max_restarts=100)).ready()
+    expected = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    assert (expected[0], expected[-1]) == (FIRST_BACKOFF_S, LONGEST_BACKOFF_S)
+    for death, backoff_s in enumerate(expected):
+        assert stage.die() == []
+        waited = stage.seconds_until_spawn()
+        assert backoff_s <= waited < backoff_s + 1 / 64 + 1e-9, f"death {death}"
+        stage.roster.ready(0)
+
+
+def test_a_commit_brings_the_backoff_down_again() -> None:
+    stage = Stage(policy=Supervise(max_restarts=100)).ready()
+    for _ in range(5):
+        stage.die()
+        stage.seconds_until_spawn()
+        stage.roster.ready(0)
+    stage.workers[0].batches += 1  # seen by no tick: only its row said so when it was reaped
+    stage.die()
+    assert stage.seconds_until_spawn() < 0.12
+
+
+def test_ten_thousand_deaths_are_no_overflow() -> None:
+    stage = Stage(policy=Supervise(max_restarts=10**6)).ready()
+    for _ in range(10_000):
+        stage.die()
+    assert stage.seconds_until_spawn() <= LONGEST_BACKOFF_S + 1 / 64
+
+
+def test_every_start_is_a_new_incarnation_and_restarts_count_deaths() -> None:
+    stage = Stage(procs=2).training()
+    for incarnation in (2, 3, 4):
+        stage.die(1)
+        stage.seconds_until_spawn()
+        assert stage.log[-1][1] == Spawn(1, incarnation)
+        stage.roster.ready(1)
+    assert stage.roster.restarts == 3
+    assert stage.roster.slots[0].incarnation == 1
+
+
+# ---- the restart budget ---------------------------------------------------------------------------------------------
+
+
+def deaths(stage: Stage, worker: int, count: int, apart_s: float) -> list[Action]:
+    """The answer to the last of them."""
+    actions: list[Action] = []
+    for _ in range(count):
+        actions = stage.die(worker)
+        began = stage.now
+        if stage.state(worker) is State.RETIRED:
+            break
+        stage.seconds_until_spawn()
+        stage.roster.ready(worker)
+        stage.workers[worker].commit()
+        stage.run(apart_s - (stage.now - began))
+        stage.now = began + apart_s
+    return actions
+
+
+def test_one_death_more_than_the_budget_of_the_window_retires_a_worker() -> None:
+    stage = Stage(procs=2, policy=Supervise(max_restarts=3, window_s=60.0)).training()
+    assert deaths(stage, 0, 3, 5.0) == []
+    assert stage.state() is State.TRAINING
+    assert deaths(stage, 0, 1, 5.0) == []  # the other one is enough for min_workers
+    assert stage.state() is State.RETIRED
+    assert not [action for action in stage.run(200.0) if isinstance(action, Spawn)]
+    assert stage.roster.restarts == 3
+
+
+def test_deaths_that_are_older_than_the_window_are_forgiven() -> None:
+    stage = Stage(policy=Supervise(max_restarts=3, window_s=60.0)).training()
+    assert deaths(stage, 0, 20, 20.5) == []
+    assert stage.state() is not State.RETIRED
+
+
+def test_the_budget_is_each_workers_own() -> None:
+    stage = Stage(procs=3, policy=Supervise(max_restarts=2, min_workers=3)).training()
+    for worker in range(3):
+        assert deaths(stage, worker, 2, 3.0) == []
+    assert State.RETIRED not in {slot.state for slot in stage.roster.slots}
+
+
+def test_without_restarts_the_first_death_retires() -> None:
+    stage = Stage(policy=Supervise(max_restarts=0)).training()
+    error = failure(stage.die())
+    assert isinstance(error, WorkersLost)
+    assert "worker 0 died more than 0 times in 60 s; 0 of 1 workers left, supervise.min_workers is 1" in str(error)
+
+
+@pytest.mark.parametrize(("min_workers", "can_lose"), [(1, 2), (2, 1), (3, 0)])
+def test_the_job_fails_when_fewer_than_min_workers_are_left(min_workers: int, can_lose: int) -> None:
+    stage = Stage(procs=3, policy=Supervise(max_restarts=0, min_workers=min_workers)).training()
+    for worker in range(can_lose):
+        assert stage.die(worker) == []
+    error = failure(stage.die(can_lose))
+    assert isinstance(error, WorkersLost)
+    assert f"{2 - can_lose} of 3 workers left, supervise.min_workers is {min_workers}. Last: killed by SIGKILL" in str(
+        error
+    )
+
+
+# ---- starts that fail -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("crime", ["exits", "hangs", "exits, hangs, exits"])
+def test_three_starts_that_failed_in_a_row_retire_a_worker(crime: str) -> None:
+    stage = Stage(procs=2, policy=Supervise(min_workers=2)).starting()
+    stage.roster.ready(1)
+    stage.workers[1].idle = True
+    how: Iterator[str] = iter(crime.split(", ") if "," in crime else [crime] * 3)
+    for attempt in (1, 2, 3):
+        if next(how) == "hangs":
+            assert stage.run_until_kill() == 20.0 + STEP_S  # counted once, although it is killed and then exits
+        actions = stage.die(0)
+        if attempt < 3:
+            assert actions == []
+            assert stage.state() is not State.RETIRED
+            while stage.state() is not State.STARTING:
+                stage.now += 1 / 64
+                stage.tick()
+    error = failure(actions)
+    assert isinstance(error, WorkersLost)
+    assert "worker 0 could not start 3 times in a row; 1 of 2 workers left" in str(error)
+
+
+def test_a_start_that_succeeds_forgives_those_before() -> None:
+    stage = Stage(policy=Supervise(max_restarts=100)).starting()
+    for _ in range(6):
+        for _ in range(2):
+            assert stage.die() == []
+            stage.seconds_until_spawn()
+        stage.roster.ready(0)
+        assert stage.die() == []
+        stage.seconds_until_spawn()
+    assert stage.state() is State.STARTING
+
+
+# ---- exceptions in user code ----------------------------------------------------------------------------------------
+
+
+def test_an_exception_before_the_first_commit_of_anybody_fails_the_job_with_its_traceback() -> None:
+    stage = Stage(procs=2).ready()
+    error = failure(stage.die(1, raised(detail="ValueError: 3 classes, label 7"), (0, 0)))
+    assert isinstance(error, UserCodeError)
+    assert str(error) == "ValueError: 3 classes, label 7\n\nTraceback: the words"
+
+
+def test_an_exception_while_starting_before_any_commit_fails_the_job() -> None:
+    stage = Stage().starting()
+    assert isinstance(failure(stage.die(0, raised(), None)), UserCodeError)
+
+
+def test_a_commit_that_no_tick_has_seen_counts_as_the_first_commit() -> None:
+    stage = Stage().ready()
+    stage.workers[0].batches = 1
+    assert stage.die(0, raised(), (0, 1)) == []
+
+
+def test_a_death_without_words_is_not_hopeless_even_before_the_first_commit() -> None:
+    stage = Stage().ready()
+    assert stage.die(0, None, (0, 0)) == []
+    assert stage.die(0, Report("ready"), (0, 0)) == []
+
+
+@dataclass(frozen=True)
+class Raised:
+    """One exception after the first commit; `commits`: batches anybody commits before it."""
+
+    batch: int
+    place: str = "mymodel.py:7"
+    kind: str = "ValueError"
+    epoch: int = 0
+    commits: int = 0
+
+
+@pytest.mark.parametrize(
+    ("events", "is_hopeless"),
+    [
+        ([Raised(3)], False),
+        ([Raised(3), Raised(3), Raised(3), Raised(3)], False),  # one poison batch: quarantine deals with it
+        ([Raised(3), Raised(4)], True),  # two batches, the same type and place, no commit between
+        ([Raised(3), Raised(3), Raised(4)], True),
+        ([Raised(3, epoch=0), Raised(3, epoch=1)], True),  # another epoch's batch is another one
+        ([Raised(3), Raised(4, place="mymodel.py:8")], False),
+        ([Raised(3), Raised(4, kind="KeyError")], False),
+        ([Raised(3), Raised(4, commits=1)], False),
+        ([Raised(3), Raised(4, commits=1), Raised(5)], True),
+        ([Raised(3), Raised(5, kind="KeyError"), Raised(4)], True),  # what came between them does not matter
+        ([Raised(3), Raised(3, commits=1), Raised(3, commits=1)], False),
+        ([Raised(3), Raised(4, commits=1), Raised(3, commits=1), Raised(4, commits=1)], False),
+    ],
+)
+def test_an_exception_fails_the_job_from_the_second_batch_at_the_same_place(
+    events: list[Raised], is_hopeless: bool
+) -> None:
+    stage = Stage(procs=2, policy=Supervise(max_restarts=100)).training()
+    for number, event in enumerate(events):
+        stage.workers[1].batches += event.commits
+        stage.run(STEP_S)
+        actions = stage.die(0, raised(event.place, event.kind), (event.epoch, event.batch))
+        if number < len(events) - 1:
+            assert actions == [], f"event {number}"
+            stage.seconds_until_spawn()
+            stage.roster.ready(0)
+    assert [type(action) for action in actions] == ([Fail] if is_hopeless else [])
+    if is_hopeless:
+        assert isinstance(failure(actions), UserCodeError)
+
+
+def test_two_workers_that_raise_at_the_same_place_in_different_batches_fail_the_job() -> None:
+    stage = Stage(procs=2).training()
+    assert stage.die(0, raised(), (0, 3)) == []
+    assert isinstance(failure(stage.die(1, raised(), (0, 9))), UserCodeError)
+
+
+def test_exceptions_that_were_charged_to_no_batch_are_not_two_batches() -> None:
+    """A new incarnation that raises while it starts: three failed starts are the limit there."""
+    stage = Stage(procs=2).training()
+    for _ in range(2):
+        assert stage.die(0, raised(), None) == []
+        stage.seconds_until_spawn()
+    assert stage.die(1, raised(), (0, 1)) == []
+    assert isinstance(failure(stage.die(1, raised(), (0, 2))), UserCodeError)
+
+
+@pytest.mark.parametrize("committed", [0, 5])
+def test_a_gradient_that_is_not_finite_fails_the_job_when_it_says_so_and_is_no_error_in_user_code(
+    committed: int,
+) -> None:
+    stage = Stage().ready()
+    stage.workers[0].batches = committed
+    error = failure(
+        stage.die(0, raised(kind="NonFiniteGradient", detail="the loss of epoch 0, batch 3 is NaN"), (0, 3))
+    )
+    assert type(error) is TrainingError
+    assert str(error) == "the loss of epoch 0, batch 3 is NaN"
+
+
+def test_a_worker_with_an_exception_that_is_not_hopeless_is_replaced_like_any_other() -> None:
+    stage = Stage().training()
+    assert stage.die(0, raised(), (0, 3)) == []
+    assert stage.seconds_until_spawn() < 0.12
+    assert stage.roster.restarts == 1

@@ -1,0 +1,243 @@
+"""The run directory: one owner, whole files, whole records. Real locks, real full disks."""
+
+import json
+import math
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hogwild.errors import NotFoundError, RunDirError
+from hogwild.rundir import RunDir, to_json
+
+DEADLINE_S = 20.0
+
+HOLDER = """
+import sys
+from pathlib import Path
+from hogwild.rundir import RunDir
+run = RunDir.create(Path(sys.argv[1]), "job")
+run.write_text("resolved.yaml", "version: 1\\n")
+print("mine", flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def file_size_limit(limit: int) -> Iterator[None]:
+    """No file may grow past it: what a full disk or a quota is, without being root."""
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[RunDir]:
+    with RunDir.create(tmp_path / "run", "job") as created:
+        created.make_folders()
+        yield created
+
+
+def names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+def start_holder(path: Path) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", HOLDER, str(path)]
+    process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout and process.stdout.readline() == "mine\n"
+    return process
+
+
+# --- whose it is
+
+
+def test_a_run_without_a_path_is_named_after_the_job_and_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with RunDir.create(None, "my job/1") as first, RunDir.create(None, "my job/1") as second:
+        assert first.path.parent == tmp_path / "runs"
+        assert re.fullmatch(r"my_job_1-\d{8}-\d{6}", first.path.name)
+        assert first.path != second.path
+
+
+def test_a_second_job_in_a_run_directory_is_refused_by_the_number_of_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with start_holder(path) as holder:
+        try:
+            with pytest.raises(RunDirError, match=f"in use by another job, process {holder.pid}"):
+                RunDir.create(path, "job")
+            with pytest.raises(RunDirError, match=f"in use by another job, process {holder.pid}"):
+                RunDir.open(path)
+        finally:
+            holder.kill()
+        holder.wait(DEADLINE_S)
+    with pytest.raises(RunDirError, match="--resume"):
+        RunDir.create(path, "job")
+    RunDir.open(path).close()
+
+
+def test_of_two_jobs_that_start_at_once_one_gets_the_directory(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", HOLDER, str(tmp_path / "run")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    jobs = [subprocess.Popen(arguments, text=True, **pipes) for _ in range(2)]  # type: ignore[call-overload]
+    first_words = [job.stdout.readline() for job in jobs]
+    errors = [job.communicate("\n", timeout=DEADLINE_S)[1] for job in jobs]
+    assert sorted(first_words) == ["", "mine\n"]
+    assert sorted("RunDirError" in error for error in errors) == [False, True]
+
+
+def test_a_directory_with_something_else_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("!")
+    with pytest.raises(RunDirError, match="not empty and not a run"):
+        RunDir.create(tmp_path, "job")
+    assert names(tmp_path) == {"thesis.tex"}
+
+
+def test_an_empty_directory_or_one_with_a_mere_lock_is_taken(tmp_path: Path) -> None:
+    RunDir.create(tmp_path, "job").close()
+    assert names(tmp_path) == {".lock"}
+    with RunDir.create(tmp_path, "job") as run:
+        assert (run.path / ".lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_what_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(RunDirError, match=re.escape(str(path))):
+            RunDir.create(path, "job")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_is_not_writable_is_named(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    with pytest.raises(RunDirError, match=re.escape(str(tmp_path))):
+        RunDir.create(tmp_path, "job")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_directory_of_somebody_else_is_named(tmp_path: Path) -> None:
+    os.seteuid(65534)
+    try:
+        with pytest.raises(RunDirError, match=f"{re.escape(str(tmp_path))}.*Permission denied"):
+            RunDir.create(tmp_path / "run", "job")
+    finally:
+        os.seteuid(0)
+
+
+def test_a_run_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+    for path in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(NotFoundError, match=re.escape(str(path))):
+            RunDir.open(path)
+
+
+def test_opening_sweeps_what_a_killed_writer_left(run: RunDir) -> None:
+    run.write_text("resolved.yaml", "version: 1\n")
+    (run.path / ".tmp-status.json-123").write_text("{")
+    run.close()
+    with RunDir.open(run.path) as opened:
+        assert ".tmp-status.json-123" not in names(opened.path)
+
+
+# --- whole files
+
+
+def test_json_is_readable_by_everybody_and_replaced_as_a_whole(run: RunDir) -> None:
+    run.write_json(
+        "status.json",
+        {"loss": math.nan, "best": -math.inf, "n": np.int64(3), "at": Path("x"), "of": (1, 2.5)},
+    )
+    text = run.status_file.read_text()
+    assert json.loads(text) == {"loss": None, "best": None, "n": 3, "at": "x", "of": [1, 2.5]}
+    assert "NaN" not in text and "Infinity" not in text
+    before = run.status_file.stat().st_ino
+    run.write_json("status.json", {}, sync=True)
+    assert run.status_file.stat().st_ino != before
+    assert not any(name.startswith(".tmp-") for name in names(run.path))
+
+
+def test_what_json_cannot_hold_is_our_own_mistake() -> None:
+    with pytest.raises(TypeError, match="cannot be written as JSON"):
+        to_json({"a": {object()}})
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(run: RunDir) -> None:
+    run.write_text("status.json", "old")
+    with file_size_limit(1000):
+        with pytest.raises(RunDirError, match=r"cannot write .*status\.json: File too large"):
+            run.write_text("status.json", "x" * 5000)
+        assert run.try_write_json("status.json", ["x" * 5000]) is False
+    assert run.status_file.read_text() == "old"
+    assert not any(name.startswith(".tmp-") for name in names(run.path))
+    assert run.try_write_json("status.json", []) is True
+
+
+# --- records
+
+
+def test_records_are_lines_of_json(run: RunDir) -> None:
+    run.metrics.append({"updates": 1, "loss": math.inf})
+    run.metrics.append({"updates": 2, "loss": 0.5})
+    assert run.metrics.path.read_text() == '{"updates":1,"loss":null}\n{"updates":2,"loss":0.5}\n'
+
+
+def test_a_record_that_does_not_fit_leaves_no_half_line(run: RunDir) -> None:
+    run.events.append({"kind": "spawn"})
+    whole = run.events.path.read_bytes()
+    with file_size_limit(len(whole) + 10):
+        assert run.events.try_append({"kind": "x" * 100}) is False
+        with pytest.raises(RunDirError, match=r"cannot append to .*events\.jsonl"):
+            run.events.append({"kind": "x" * 100})
+    assert run.events.path.read_bytes() == whole
+    assert run.events.try_append({"kind": "exit"}) is True
+    assert len(run.events.path.read_text().splitlines()) == 2
+
+
+def test_a_resume_cuts_later_records_and_a_torn_line(run: RunDir) -> None:
+    for updates in (10, 20, 30):
+        run.metrics.append({"updates": updates})
+    run.metrics.append({"note": "without a count"})
+    run.metrics.close()
+    with open(run.metrics.path, "ab") as stream:
+        stream.write(b'{"updates": 1')
+    assert run.cut_records_after(20) == 2
+    run.metrics.append({"updates": 21})
+    lines = run.metrics.path.read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"updates": 10},
+        {"updates": 20},
+        {"note": "without a count"},
+        {"updates": 21},
+    ]
+    assert run.cut_records_after(100) == 0
+
+
+def test_a_run_without_records_has_none_to_cut(run: RunDir) -> None:
+    assert run.cut_records_after(0) == 0
+    assert not run.metrics.path.exists()
+
+
+def test_a_line_torn_by_a_kill_is_cut_off_before_the_next(run: RunDir) -> None:
+    run.events.path.write_bytes(b'{"kind":"spawn"}\n{"kind":"ex')
+    run.events.append({"kind": "exit"})
+    assert run.events.path.read_text() == '{"kind":"spawn"}\n{"kind":"exit"}\n'
+
+
+def test_latest_is_a_relative_link_that_is_never_missing(run: RunDir) -> None:
+    for name in ("update-000000001", "update-000000002"):
+        (run.checkpoints / name).mkdir()
+        run.update_latest(name)
+        assert os.readlink(run.latest) == name
+        assert run.latest.resolve() == run.checkpoints / name
+    assert names(run.checkpoints) == {"update-000000001", "update-000000002", "latest"}

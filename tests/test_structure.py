@@ -1,0 +1,264 @@
+"""The structure file, and models attached from it."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import nn, optim
+
+from hogwild.errors import ModelError
+from hogwild.params import SharedModel, WorkerModel
+from hogwild.shm import Region
+from tests.shared_model import (
+    ConvNet,
+    attach,
+    build,
+    images,
+    one_thread,  # noqa: F401 (a fixture for every test here)
+    same_bits,
+    side_by_side,
+    train,
+    updating,
+    vectors,
+)
+
+
+class Tied(nn.Module):
+    """An output layer that uses the embedding's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+        self.out.weight = self.words.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.words(x).mean(1))
+
+
+class Reader(nn.Module):
+    """A recurrent network: torch's LSTM holds its parameters a second time, in `_flat_weights`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(3, 5, num_layers=2, batch_first=True), nn.Linear(5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.lstm(x)[0][:, -1])
+
+
+def sgd(model: nn.Module, **options: float) -> optim.SGD:
+    return optim.SGD(model.parameters(), lr=0.1, **options)
+
+
+def test_the_workers_parameters_are_the_same_words():
+    model = ConvNet()
+    worker = attach(build(model, sgd(model)))
+    with torch.no_grad():
+        worker.model.conv1.bias[2] = 42.0
+    assert model.conv1.bias[2] == 42.0
+    assert all(p.is_shared() and isinstance(p, nn.Parameter) for p in worker.model.parameters())
+
+
+def test_no_constructor_runs_in_a_worker():
+    class Loud(nn.Linear):
+        made = 0
+
+        def __init__(self):
+            super().__init__(3, 2)
+            Loud.made += 1
+
+    shared = build(model := Loud(), sgd(model))
+    random = torch.get_rng_state()
+    attach(shared)
+    assert Loud.made == 1
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_tied_weights_are_one_object_in_model_and_optimizer():
+    shared = build(model := Tied(), sgd(model))
+    worker = attach(shared)
+    assert model.out.weight is model.words.weight
+    assert worker.model.out.weight is worker.model.words.weight
+    assert worker.optimizer.param_groups[0]["params"][0] is worker.model.words.weight
+    assert len(shared.layout.flats.params) == 1
+
+
+def test_a_tied_model_trains_as_plain_torch_does():
+    random = torch.Generator().manual_seed(0)
+    batches = [
+        (torch.randint(9, (4, 3), generator=random), torch.randint(9, (4,), generator=random)) for _ in range(10)
+    ]
+    ours, plain, _ = side_by_side(Tied, lambda params: optim.SGD(params, 0.1, momentum=0.9), batches)
+    assert same_bits(ours, plain)
+
+
+def test_an_lstm_trains_through_its_flat_weights():
+    random = torch.Generator().manual_seed(0)
+    batches = [(torch.randn(4, 6, 3, generator=random), torch.randint(2, (4,), generator=random)) for _ in range(10)]
+    ours, plain, _ = side_by_side(Reader, lambda params: optim.SGD(params, 0.1, momentum=0.9), batches)
+    assert same_bits(ours, plain)
+    worker = attach(build(ours, sgd(ours)))
+    assert all(weight.is_shared() for weight in worker.model.lstm._flat_weights)
+
+
+def test_classes_of_a_script_or_notebook_travel_by_value():
+    source = (
+        "import torch\nclass Cell(torch.nn.Linear):\n    def forward(self, x):\n        return super().forward(x) * 2\n"
+    )
+    scope: dict[str, type[nn.Linear]] = {"__name__": "__main__"}  # type: ignore[dict-item]
+    exec(source, scope)
+    model = scope["Cell"](3, 2)
+    shared = build(model, sgd(model))
+    assert b"forward" in shared.structure
+    x = torch.ones(1, 3)
+    assert torch.equal(attach(shared).model(x), model(x))
+
+
+def test_attributes_and_hooks_of_parameters_travel():
+    model = nn.Linear(5, 2)
+    model.weight.tag = "mine"
+    model.weight.register_hook(lambda grad: grad * 0)
+    before = model.weight.detach().clone()
+    worker = attach(shared := build(model, sgd(model)))
+    train(updating(shared), vectors(2))
+    assert worker.model.weight.tag == "mine"
+    assert torch.equal(model.weight, before)
+
+
+def test_an_optimizer_keeps_attributes_of_its_own():
+    class Own(optim.SGD):
+        def __init__(self, params):
+            super().__init__(params, lr=0.1)
+            self.table = {"a": [1, 2]}
+
+    worker = attach(build(model := nn.Linear(2, 2), Own(model.parameters())))
+    assert worker.optimizer.table == {"a": [1, 2]}
+
+
+def test_an_optimizer_with_a_torch_scheduler_attached_travels():
+    model = nn.Linear(5, 2)
+    rule = sgd(model)
+    optim.lr_scheduler.StepLR(rule, 10)
+    losses = train(updating(build(model, rule)), vectors(3))
+    assert len(losses) == 3
+
+
+class Locked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.lock = nn.Linear(2, 2), threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("model", "place"),
+    [
+        (nn.Sequential(nn.Linear(2, 2), nn.Sequential(Locked())), r"module 1\.0 \(Locked\)"),
+        (Locked(), r"module \(the model itself\) \(Locked\)"),
+    ],
+)
+def test_what_cannot_be_pickled_is_named_by_its_module_path(model, place):
+    with pytest.raises(ModelError, match=f"{place} cannot be written for the workers: .*lock"):
+        build(model, sgd(model))
+
+
+def test_a_loss_that_cannot_be_pickled_is_named():
+    lock, model = threading.Lock(), nn.Linear(2, 2)
+    with pytest.raises(ModelError, match=r"the loss .*cannot be written for the workers"):
+        SharedModel.build(model, lambda a, b: (a - b).sum() if lock else a, sgd(model), procs=1)
+
+
+def rebind(model: ConvNet) -> None:
+    model.conv2.weight.data = model.conv2.weight.data.clone()
+
+
+def replace(model: ConvNet) -> None:
+    model.conv2.weight = nn.Parameter(model.conv2.weight.detach().clone())
+
+
+def widen(model: ConvNet) -> None:
+    model.double()
+
+
+def assign(model: ConvNet) -> None:
+    model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+
+
+@pytest.mark.parametrize(
+    ("crime", "words"),
+    [
+        (rebind, r"conv2\.weight no longer lies in the shared flat"),
+        (replace, r"conv2\.weight was replaced"),
+        (widen, r"conv1\.weight no longer lies in the shared flat"),
+        (assign, r"conv1\.weight was replaced"),
+        (lambda m: m.register_parameter("late", nn.Parameter(torch.ones(1))), "gained or lost parameters"),
+        (lambda m: m.hidden.add_module("late", nn.Linear(1, 1)), "module hidden gained or lost"),
+    ],
+)
+def test_a_parameter_that_left_the_flat_is_named(crime, words):
+    model = ConvNet()
+    worker = attach(build(model, sgd(model)))
+    worker.check_bound()
+    crime(worker.model)
+    with pytest.raises(ModelError, match=words):
+        worker.check_bound()
+
+
+def test_a_buffer_of_another_shape_is_named():
+    model = nn.BatchNorm1d(3)
+    worker = attach(build(model, sgd(model)))
+    worker.model.running_mean = torch.zeros(4)
+    with pytest.raises(ModelError, match=r"buffer running_mean became torch.float32 \(4,\)"):
+        worker.check_bound()
+
+
+CHILD = """
+import json, sys, torch
+from hogwild.params import WorkerModel
+from hogwild.shm import Region
+from hogwild.updates import AutogradUpdate
+from tests.shared_model import images, train
+places, path = json.loads(sys.argv[1]), sys.argv[2]
+regions = {name: Region.attach(fd, nbytes) for name, (fd, nbytes) in places.items()}
+worker = WorkerModel.attach(open(path, "rb").read(), regions, 1)
+torch.set_num_threads(1)
+train(AutogradUpdate(worker, grad_clip=None), images(3))
+print(len({r.descriptor for r in regions.values()}), "torch._dynamo" in sys.modules)
+"""
+
+
+def run_child(structure: bytes, regions: Mapping[str, Region], folder) -> str:
+    (folder / "structure").write_bytes(structure)
+    places = json.dumps({name: (region.descriptor, region.nbytes) for name, region in regions.items()})
+    descriptors = [region.descriptor for region in regions.values()]
+    command = [sys.executable, "-c", CHILD, places, str(folder / "structure")]
+    child = subprocess.run(
+        command, pass_fds=descriptors, capture_output=True, text=True, timeout=120, env=os.environ | {"PYTHONPATH": "."}
+    )
+    assert child.returncode == 0, child.stderr
+    return child.stdout
+
+
+def test_a_child_process_trains_the_parents_parameters(tmp_path):
+    rule = lambda params: optim.SGD(params, lr=0.05, momentum=0.9)  # noqa: E731
+    torch.manual_seed(0)
+    model = ConvNet()
+    shared = build(model, rule(model.parameters()), procs=2)
+    assert run_child(shared.structure, shared.regions, tmp_path).split() == ["2", "False"]
+    _, plain, _ = side_by_side(ConvNet, rule, images(3))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+    inherited = WorkerModel.attach(shared.structure, shared.regions, 1).optimizer.state_dict()
+    assert len(inherited["state"]) == 8
+    assert shared.snapshot()["optimizer_private"][0] is None
+
+
+def test_the_structure_holds_no_parameter_values():
+    model = nn.Linear(300, 300)
+    shared = build(model, sgd(model))
+    assert len(shared.structure) < 30_000
+    assert pickle.loads(shared.structure).flats.params[0].name == "weight"

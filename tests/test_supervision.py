@@ -1,0 +1,330 @@
+"""What user code may do to its workers, and what a person with `kill` may: the job goes on, the ledger adds up, and the
+effect of every batch is counted (jobs/counting.py). Each crime is committed by real code in a real worker."""
+
+import os
+import random
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.helpers.jobs import JOBS, Ended, Job, in_turn
+from tests.helpers.processes import state_of, wait_for
+
+COUNTING = str(JOBS / "counting.yaml")
+BATCH = 4
+SAMPLES = 1600
+SHARP = ["supervise.max_restarts=100", "supervise.stall_timeout_s=2", "data.shuffle=none", "checkpoint.every_s=null"]
+
+
+@dataclass(frozen=True)
+class Crime:
+    """Committed at sample `at`. `how`: what the exit event says, "" when nobody dies; `effects`: how often the batch
+    takes effect."""
+
+    at: int
+    how: str
+    effects: int = 1
+    account: str = "done"
+
+
+IN_FORWARD = {
+    "raises": Crime(81, "RuntimeError: a bad batch, once"),
+    "always raises": Crime(160, "RuntimeError: a bad batch, always", effects=0, account="quarantined"),
+    "raises the unspeakable": Crime(241, "Unspeakable|exit status 1"),
+    "asks to exit": Crime(321, "SystemExit: 5|exit status 5"),
+    "exits with 0": Crime(482, "exit status 0|SIGTERM, or by os._exit"),
+    "reads nowhere": Crime(641, r"killed by SIGSEGV \(a crash in native code\)"),
+    "stops itself": Crime(801, "stalled: silent for"),
+    "terminates itself": Crime(881, "left when it was sent SIGTERM"),
+    "hangs in native code": Crime(1041, "stalled: silent for"),
+    "leaves a grandchild": Crime(1201, "exit status 7"),
+    "closes everything": Crime(1281, "SIGABRT|exit status"),
+    "starts a thread for ever": Crime(1361, ""),
+    "floods its output": Crime(1401, ""),
+    "computes nan": Crime(1441, "", effects=0, account="skipped"),
+}
+IN_LOSS = {"raises in the loss": Crime(1501, "ArithmeticError: a loss that gives up, once")}
+EVERY_CRIME = IN_FORWARD | IN_LOSS
+
+
+def planned(section: str, crimes: dict[str, Crime]) -> list[str]:
+    return [f"{section}.init_args.crimes.{name}={crime.at}" for name, crime in crimes.items()]
+
+
+def of_samples(samples: int) -> list[str]:
+    return [f"{section}.init_args.samples={samples}" for section in ("model", "data.train")]
+
+
+def batch_of(crime: Crime) -> slice:
+    first = crime.at // BATCH * BATCH
+    return slice(first, first + BATCH)
+
+
+def counting(diary: Path, *arguments: str) -> list[str]:
+    diary.mkdir(parents=True)
+    return [COUNTING, f"model.init_args.diary={diary}", *SHARP, *arguments]
+
+
+IN_STEP, AFTER_STEP = 561, 1121  # samples at which a worker is killed between intent and commit
+
+
+@pytest.fixture(scope="module")
+def spree(jobs_folder: Path) -> dict[str, Ended]:
+    """One job in which every crime is committed, and for either policy one with those inside the optimizer's step."""
+    diaries = {name: jobs_folder / f"diary-{name}" for name in ("all", "redo", "skip")}
+
+    def betrayed(name: str) -> list[str]:
+        return [
+            *counting(diaries[name], "optimizer.class_path=counting.Treacherous", "train.procs=1"),
+            f"optimizer.init_args.diary={diaries[name]}",
+            f"optimizer.init_args.before.is killed in its step={IN_STEP}",
+            f"optimizer.init_args.after.is killed after its step={AFTER_STEP}",
+            f"supervise.on_indeterminate={name}",
+        ]
+
+    in_loss = [f"loss.init_args.diary={diaries['all']}", *planned("loss", IN_LOSS)]
+    every = [*counting(diaries["all"], "supervise.grace_s=1"), *planned("model", IN_FORWARD), *in_loss]
+    return in_turn(jobs_folder / "spree", {"all": every, "redo": betrayed("redo"), "skip": betrayed("skip")})
+
+
+def test_a_job_full_of_crimes_succeeds_and_leaves_nothing(spree: dict[str, Ended]) -> None:
+    job = spree["all"]
+    assert (job.status, job.reason) == (0, ("succeeded", "epochs")), job.stderr
+    assert not job.left_behind
+    assert job.process_leaks == {"descriptors": 0, "threads": 0}
+
+
+def test_what_user_code_started_in_a_worker_ends_with_it(spree: dict[str, Ended], jobs_folder: Path) -> None:
+    grandchild = int((jobs_folder / "diary-all" / "grandchild").read_text())
+    assert state_of(grandchild) in (None, "Z")
+
+
+def test_the_ledger_of_a_job_full_of_crimes_adds_up(spree: dict[str, Ended]) -> None:
+    job = spree["all"]
+    assert job.ledger_adds_up()
+    assert job.leases == {"total": 400, "done": 398, "skipped": 1, "quarantined": 1, "indeterminate": 0, "redone": 0}
+    assert int(job.effects().sum()) == 398 * BATCH
+
+
+@pytest.mark.parametrize("name", EVERY_CRIME)
+def test_a_crime_has_the_effects_it_should(spree: dict[str, Ended], name: str) -> None:
+    crime = EVERY_CRIME[name]
+    assert spree["all"].effects()[batch_of(crime)].tolist() == [crime.effects] * BATCH
+
+
+@pytest.mark.parametrize("name", [name for name, crime in EVERY_CRIME.items() if crime.how and "always" not in name])
+def test_the_culprit_is_named_with_what_it_did(spree: dict[str, Ended], jobs_folder: Path, name: str) -> None:
+    crime = EVERY_CRIME[name]
+    culprit = int((jobs_folder / "diary-all" / f"crime-{name.replace(' ', '-')}").read_text())
+    (exit_event,) = [event for event in spree["all"].events("exit") if event["pid"] == culprit]
+    assert re.search(crime.how, f"{exit_event['how']} {exit_event['error']}")
+
+
+def test_a_batch_that_always_raises_is_quarantined_after_three_attempts(spree: dict[str, Ended]) -> None:
+    exits = spree["all"].events("exit")
+    tried = [event["quarantined"] for event in exits if "a bad batch, always" in event["error"]]
+    assert tried == [[], [], [[0, 40, 41]]]  # epoch, first batch, end
+
+
+def test_a_worker_that_hangs_writes_its_stacks_before_it_is_killed(spree: dict[str, Ended]) -> None:
+    stacks = "".join(file.read_text() for file in (spree["all"].run_dir / "stacks").iterdir())
+    assert "in _hang_in_native_code\n" in stacks
+
+
+def test_a_crash_in_native_code_leaves_its_stack(spree: dict[str, Ended]) -> None:
+    stacks = "".join(file.read_text() for file in (spree["all"].run_dir / "stacks").iterdir())
+    assert "Fatal Python error: Segmentation fault" in stacks
+
+
+@pytest.mark.parametrize(
+    ("policy", "killed_before", "killed_after", "leases"),
+    [
+        ("redo", 1, 2, {"done": 400, "skipped": 0, "indeterminate": 2, "redone": 2}),
+        ("skip", 0, 1, {"done": 398, "skipped": 2, "indeterminate": 2, "redone": 0}),
+    ],
+)
+def test_a_death_inside_an_apply_is_in_doubt_and_settled_by_policy(
+    spree: dict[str, Ended], policy: str, killed_before: int, killed_after: int, leases: dict[str, int]
+) -> None:
+    job = spree[policy]
+    assert (job.status, job.leases) == (0, {"total": 400, "quarantined": 0, **leases}), job.stderr
+    before, after = IN_STEP // BATCH * BATCH, AFTER_STEP // BATCH * BATCH
+    expected = torch.ones(SAMPLES)
+    expected[before : before + BATCH], expected[after : after + BATCH] = killed_before, killed_after
+    assert torch.equal(job.effects(), expected)
+
+
+# ---- jobs that must fail, and how -----------------------------------------------------------------------------------
+
+FAILURES: dict[str, tuple[list[str], str, str]] = {
+    "a model that raises at once": (
+        ["model.init_args.crimes={raises: 0, always raises: 1}", "train.procs=1"],
+        "train/user-code",
+        "RuntimeError: a bad batch, once",
+    ),
+    "a model that says too much at once": (
+        ["model.init_args.crimes={raises at length: 0}", "train.procs=1"],
+        "train/user-code",
+        "RuntimeError: ééé",
+    ),
+    "a batch in three that kills": (
+        ["model.init_args.crimes={always is killed: 9}", "data.train.init_args.samples=40", "train.procs=1"],
+        "train/quarantined",
+        "1 of 10 batches are quarantined, more than 1 %",
+    ),
+    "nan with on_nan fail": (
+        ["model.init_args.crimes={always computes nan: 101}", "supervise.on_nan=fail"],
+        "train/error",
+        "the loss or gradient of epoch 0, batch 25 is NaN or infinite",
+    ),
+    "a crash loop": (
+        ["model.init_args.crimes={always is killed: 41}", "train.procs=1", "supervise.max_restarts=1"],
+        "train/workers-lost",
+        "worker 0 died more than 1 times in 60 s; 0 of 1 workers left",
+    ),
+    "a hang of everybody": (
+        ["supervise.deadlock_timeout_s=1.5", "model.init_args.crimes={hangs: 0}", "train.procs=1"],
+        "train/deadlocked",
+        "no worker committed a batch for 1.5 s (supervise.deadlock_timeout_s)",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def failures(jobs_folder: Path) -> dict[str, Ended]:
+    jobs = {}
+    for name, (arguments, _, _) in FAILURES.items():
+        jobs[name] = counting(jobs_folder / f"diary-{name}", *arguments)
+    return in_turn(jobs_folder / "failures", jobs)
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_job_that_cannot_go_on_fails_with_the_cause_and_leaves_nothing(failures: dict[str, Ended], name: str) -> None:
+    _, reason, words = FAILURES[name]
+    job = failures[name]
+    assert (job.status, job.reason) == (1, ("failed", reason)), job.stderr
+    assert words in job.summary["error"]
+    assert words in job.stdout + job.stderr
+    assert job.ledger_adds_up()
+    assert not job.left_behind
+    assert job.process_leaks == {"descriptors": 0, "threads": 0}
+
+
+def test_an_exception_comes_with_the_traceback_of_the_users_line(failures: dict[str, Ended]) -> None:
+    error = failures["a model that raises at once"].summary["error"]
+    assert 'raise RuntimeError("a bad batch, once")' in error
+    assert "crimes.py" in error
+
+
+def test_a_deadlock_leaves_the_stacks_of_all_workers(failures: dict[str, Ended]) -> None:
+    stacks = failures["a hang of everybody"].run_dir / "stacks" / "worker-0.txt"
+    assert "in _hang\n" in stacks.read_text()
+
+
+def test_what_a_failed_job_had_learnt_is_in_a_checkpoint(failures: dict[str, Ended]) -> None:
+    job = failures["nan with on_nan fail"]
+    assert int(job.effects().sum()) == job.summary["samples"] > 0
+
+
+# ---- a person with `kill` -------------------------------------------------------------------------------------------
+
+KILLS = 10
+MANY_ATTEMPTS = ["data.shuffle=full", "supervise.max_item_attempts=100"]  # a kill is not the fault of a batch here
+
+
+@pytest.fixture(scope="module")
+def storm(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> Ended:
+    """A job of two epochs whose workers are killed while they start, all at once, and at random, until the diary says
+    `hurry`; one of them is only asked to go."""
+    diary = jobs_folder / "diary-storm"
+    job = start_shared_job(
+        jobs_folder / "storm", *counting(diary, "model.init_args.pace_s=0.05", "train.epochs=2", *MANY_ATTEMPTS)
+    )
+    chance = random.Random(7)
+    job.wait_for_event("spawn", 2)
+    _kill(job, [0, 1])
+    job.wait_for_updates(4)
+    _kill(job, [0, 1])
+    _kill(job, [_one_that_is_ready(job, chance)], signal.SIGTERM)
+    for _ in range(KILLS - 4):
+        _kill(job, [_one_that_is_ready(job, chance)])
+    (diary / "hurry").touch()
+    return job.wait()
+
+
+def _kill(job: Job, workers: list[int], number: int = signal.SIGKILL) -> None:
+    """Sends the signal and waits until the job has noticed."""
+    alive = job.workers()
+    victims = {alive[worker] for worker in workers}
+    for pid in victims:
+        os.kill(pid, number)
+    wait_for(f"the exit of {victims}", lambda: victims <= {event["pid"] for event in job.events("exit")})
+
+
+def _one_that_is_ready(job: Job, chance: random.Random) -> int:
+    def ready() -> list[int]:
+        told = {event["worker"]: event["incarnation"] for event in job.events("ready")}
+        born = {event["worker"]: event["incarnation"] for event in job.events("spawn")}
+        return [worker for worker in job.workers() if told.get(worker) == born[worker]]
+
+    return chance.choice(wait_for("a worker that is ready", ready))
+
+
+def test_a_storm_of_kills_loses_nothing_and_does_nothing_twice_in_silence(storm: Ended) -> None:
+    assert (storm.status, storm.reason) == (0, ("succeeded", "epochs")), storm.stderr
+    leases = storm.leases
+    assert storm.summary["restarts"] == len(storm.events("exit")) == KILLS + 1
+    assert leases["total"] == leases["done"] == 800
+    effects = storm.effects()
+    assert ((effects >= 2) & (effects <= 2 + leases["redone"])).all()
+    assert int((effects > 2).sum()) <= leases["redone"] * BATCH
+    assert not storm.left_behind
+
+
+def test_a_worker_that_is_sent_sigterm_leaves_in_order_and_is_replaced(storm: Ended) -> None:
+    (terminated,) = [event for event in storm.events("exit") if "SIGTERM" in event["how"]]
+    later = [event for event in storm.events("spawn") if event["worker"] == terminated["worker"]]
+    assert later[-1]["incarnation"] > terminated["incarnation"]
+    assert terminated["indeterminate"] == 0
+
+
+def test_a_worker_killed_while_it_evaluates_is_replaced_and_every_slice_counts_once(
+    jobs_folder: Path, start_job: Callable[..., Job]
+) -> None:
+    diary = jobs_folder / "diary-evaluation"
+    val = "data.val={class_path: counting.Numbers, init_args: {samples: 1280}}"
+    job = start_job(
+        jobs_folder / "evaluation", *counting(diary, "model.init_args.evaluation_pace_s=0.1", val, *of_samples(1280))
+    )
+    notes = wait_for("somebody who evaluates", lambda: list(diary.glob("evaluate-*")))
+    victim = int(notes[0].name.removeprefix("evaluate-"))
+    os.kill(victim, signal.SIGKILL)
+    wait_for("its exit", lambda: any(event["pid"] == victim for event in job.events("exit")))
+    (diary / "hurry").touch()
+    ended = job.wait()
+    assert (ended.status, ended.summary["restarts"]) == (0, 1), ended.stderr
+    # Every row holds 1 by now, and a batch of 256 has a loss of -256: each slice counted once.
+    assert ended.summary["metrics"]["loss"] == -256
+    assert not ended.left_behind
+
+
+def test_an_idle_worker_that_is_stopped_for_ever_does_not_hold_up_the_end(
+    jobs_folder: Path, start_job: Callable[..., Job]
+) -> None:
+    diary = jobs_folder / "diary-stopped"
+    job = start_job(jobs_folder / "stopped", *counting(diary, "model.init_args.pace_s=0.02"))
+    job.wait_for_event("ready", 2)
+    job.wait_for_updates(20)
+    victim = job.workers()[0]
+    os.kill(victim, signal.SIGSTOP)
+    wait_for("the stop", lambda: state_of(victim) == "T")
+    (diary / "hurry").touch()
+    ended = job.wait()
+    assert ended.status == 0, ended.stderr
+    assert (ended.effects() == 1).all()
+    assert not ended.left_behind

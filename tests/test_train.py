@@ -1,0 +1,205 @@
+"""Whole jobs from the command line: how they learn, what they count, how they end. Real data (the bundled digits) and a
+model that counts the effects of every sample (jobs/counting.py)."""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.jobs import JOBS, Ended, Job, in_turn
+from tests.helpers.processes import wait_for
+
+COUNTING = str(JOBS / "counting.yaml")
+NORM = str(JOBS / "norm.yaml")
+DIGITS = ["train.threads=1", "train.epochs=3", "evaluate.every_epochs=3", "checkpoint.every_s=null"]
+RATES = ["optimizer.class_path=counting.Treacherous", "train.epochs=2", "lr_schedule={name: linear, final_factor: 0.0}"]
+
+
+@pytest.fixture(scope="module")
+def ended(jobs_folder: Path) -> dict[str, Ended]:
+    """Small jobs, one after the other in one process; each has workers of its own."""
+    rates = jobs_folder / "rates"
+    rates.mkdir()
+    jobs = {
+        "inline": ["train.procs=0", *DIGITS],
+        "one": ["train.procs=1", *DIGITS],
+        "one again": ["train.procs=1", *DIGITS],
+        "target": ["train.procs=2", *DIGITS, "train.epochs=100", "evaluate.target={accuracy: 0.9}"],
+        "fraction": ["train.procs=2", *DIGITS, "data.val={fraction: 0.25}", "optimizer.state=shared"],
+        "norm": [NORM],
+        "three epochs": [COUNTING, "train.epochs=3"],
+        "max updates": [COUNTING, "train.procs=3", "train.accumulate=2", "train.epochs=3", "train.max_updates=237"],
+        "max time": [COUNTING, "train.procs=0", "train.epochs=100000", "train.max_time_s=1.5"],
+        "nan": [COUNTING, *nan_at(41, 801), "data.shuffle=none", f"model.init_args.diary={rates}"],
+        "rates": [COUNTING, *RATES, f"optimizer.init_args.diary={rates}", "train.procs=1"],
+    }
+    return in_turn(jobs_folder / "jobs", jobs)
+
+
+def nan_at(*numbers: int) -> list[str]:
+    crimes = ("computes nan", "always computes nan")
+    return [f"model.init_args.crimes.{crime}={number}" for crime, number in zip(crimes, numbers, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def default(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> tuple[Ended, list[dict[str, object]]]:
+    """`python run.py --procs 4 --json`, and every status.json seen while it ran."""
+    job = start_shared_job(jobs_folder / "default", "--procs", "4", "--json", "log.every_s=0.1")
+    seen: list[dict[str, object]] = []
+
+    def watch() -> bool:
+        status = job.status()
+        if status and (not seen or seen[-1] != status):
+            seen.append(status)
+        return job.process.poll() is not None
+
+    wait_for("the end of the default job", watch, 60)
+    return job.wait(), seen
+
+
+# ---- the default job ------------------------------------------------------------------------------------------------
+
+
+def test_the_default_job_learns_the_digits(default: tuple[Ended, list[dict[str, object]]]) -> None:
+    job, _ = default
+    assert (job.status, job.reason) == (0, ("succeeded", "epochs")), job.stderr
+    assert job.summary["metrics"]["accuracy"] > 0.96
+    assert job.leases == {**dict.fromkeys(job.leases, 0), "total": 3600, "done": 3600}
+    assert job.summary["samples"] == 40 * 1437
+    assert not job.left_behind
+
+
+def test_the_summary_is_the_last_line_of_the_output(default: tuple[Ended, list[dict[str, object]]]) -> None:
+    job, _ = default
+    assert json.loads(job.stdout.splitlines()[-1]) == job.summary
+
+
+def test_status_is_whole_whenever_it_is_read(default: tuple[Ended, list[dict[str, object]]]) -> None:
+    _, seen = default
+    running = [status for status in seen if status["state"] in ("running", "paused")]
+    assert len(running) >= 2
+    for status in running:
+        assert {"epoch", "updates", "samples", "progress", "pid", "workers", "wall_s"} <= status.keys()
+    progress = [status["updates"] for status in seen]
+    assert progress == sorted(progress)  # type: ignore[type-var]
+    assert seen[-1]["state"] == "succeeded"
+
+
+def test_the_records_tell_the_story_of_the_job(default: tuple[Ended, list[dict[str, object]]]) -> None:
+    job, _ = default
+    kinds = [event["event"] for event in job.events()]
+    assert kinds[0] == "start"
+    assert kinds[-1] == "end"
+    assert kinds.count("spawn") == kinds.count("ready") == kinds.count("evaluation") == 4
+    records = [json.loads(line) for line in (job.run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [r["epoch"] for r in records if r["kind"] == "evaluation"] == [10, 20, 30, 40]
+    assert any(record["kind"] == "train" and record["loss"] > 0 for record in records)
+
+
+# ---- bits ------------------------------------------------------------------------------------------------------------
+
+
+def test_training_inside_the_parent_gives_the_bits_of_one_worker(ended: dict[str, Ended]) -> None:
+    assert ended["inline"].status == ended["one"].status == 0, ended["inline"].stderr
+    assert ended["inline"].model_bytes() == ended["one"].model_bytes()
+    assert ended["inline"].summary["metrics"] == ended["one"].summary["metrics"]
+
+
+def test_the_same_job_with_one_worker_gives_the_same_bits(ended: dict[str, Ended]) -> None:
+    assert ended["one"].model_bytes() == ended["one again"].model_bytes()
+
+
+# ---- counting --------------------------------------------------------------------------------------------------------
+
+
+def test_every_sample_takes_effect_once_per_epoch_over_all_workers(ended: dict[str, Ended]) -> None:
+    job = ended["three epochs"]
+    assert job.status == 0, job.stderr
+    assert (job.effects() == 3).all()
+    assert job.summary["samples"] == 3 * 1600
+
+
+def test_staleness_is_seen_with_two_workers_and_is_nothing_with_one(ended: dict[str, Ended]) -> None:
+    assert ended["three epochs"].summary["staleness"]["max"] > 0
+    assert ended["one"].summary["staleness"] == {"p50": 0, "p99": 0, "max": 0}
+
+
+def test_max_updates_is_exact_with_three_workers_that_accumulate(ended: dict[str, Ended]) -> None:
+    job = ended["max updates"]
+    assert (job.status, job.reason) == (0, ("succeeded", "max_updates")), job.stderr
+    assert job.summary["updates"] == 237
+    assert job.leases["done"] == job.leases["total"] == 2 * 237
+    # An update of two batches takes half of each: its samples count half.
+    assert float(job.effects().sum()) == 237 * 4
+
+
+def test_max_time_stops_the_job_so_that_it_can_be_resumed(ended: dict[str, Ended]) -> None:
+    job = ended["max time"]
+    assert (job.status, job.reason) == (75, ("stopped", "max_time_s")), job.stderr
+    assert int(job.effects().sum()) == job.summary["samples"] > 0
+    assert job.ledger_adds_up()
+
+
+def test_a_batch_whose_gradient_is_nan_is_skipped_and_counted(ended: dict[str, Ended]) -> None:
+    job = ended["nan"]
+    assert (job.status, job.leases["skipped"], job.leases["done"]) == (0, 2, 398), job.stderr
+    effects = job.effects()
+    assert effects[40:44].tolist() == effects[800:804].tolist() == [0] * 4
+    assert int(effects.sum()) == 398 * 4
+
+
+def test_the_learning_rate_follows_the_global_count(ended: dict[str, Ended], jobs_folder: Path) -> None:
+    assert ended["rates"].status == 0, ended["rates"].stderr
+    (file,) = (jobs_folder / "rates").glob("rates-*")
+    rates = [float(line) for line in file.read_text().splitlines()]
+    assert len(rates) == 800
+    assert rates == sorted(rates, reverse=True)
+    assert rates[400] == pytest.approx(0.5, abs=0.01)
+    assert float(ended["rates"].effects().sum()) == pytest.approx(4 * sum(rates), rel=1e-4)
+
+
+# ---- ends, splits, layers -------------------------------------------------------------------------------------------
+
+
+def test_a_target_ends_the_job_as_succeeded_at_the_first_evaluation_that_meets_it(ended: dict[str, Ended]) -> None:
+    job = ended["target"]
+    assert (job.status, job.reason) == (0, ("succeeded", "target")), job.stderr
+    evaluations = [event["accuracy"] for event in job.events("evaluation")]
+    assert evaluations[-1] >= 0.9
+    assert all(accuracy < 0.9 for accuracy in evaluations[:-1])
+    assert job.leases["total"] == job.leases["done"] == 90 * 3 * len(evaluations)
+
+
+def test_a_fraction_is_held_back_and_shared_state_trains(ended: dict[str, Ended]) -> None:
+    job = ended["fraction"]
+    assert job.status == 0, job.stderr
+    assert job.summary["samples"] == 3 * (1437 - 359)
+    assert job.summary["metrics"]["accuracy"] > 0.6
+
+
+def test_a_last_batch_of_one_is_merged_for_batchnorm_and_said(ended: dict[str, Ended]) -> None:
+    job = ended["norm"]
+    assert job.status == 0, job.stderr
+    assert "merged into the one before (5 samples)" in job.stderr
+    assert job.leases["total"] == job.leases["done"] == 3 * (1437 // 4)
+    assert job.summary["samples"] == 3 * 1437
+    assert job.summary["metrics"]["accuracy"] > 0.85
+    assert int(job.tensors()["layers.1.num_batches_tracked"]) == 3 * (1437 // 4)
+
+
+def test_nothing_of_any_job_is_left_in_the_process_that_ran_it(ended: dict[str, Ended]) -> None:
+    for name, job in ended.items():
+        assert (name, job.left_behind, dict(job.process_leaks)) == (name, [], {"descriptors": 0, "threads": 0})
+
+
+def test_inside_the_parent_ctrl_c_checkpoints_and_stops(jobs_folder: Path, start_job: Callable[..., Job]) -> None:
+    diary = ["model.init_args.samples=1600", "train.epochs=100000"]
+    job = start_job(jobs_folder / "inline-stop", COUNTING, "train.procs=0", *diary)
+    job.wait_for_updates(10)
+    job.send(signal.SIGINT)
+    ended = job.wait()
+    assert (ended.status, ended.reason) == (75, ("stopped", "SIGINT")), ended.stderr
+    assert int(ended.effects().sum()) == ended.summary["samples"]
+    assert not ended.left_behind

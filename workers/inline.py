@@ -1,0 +1,97 @@
+"""`procs: 0`: the same trainer, queue and session inside the parent, without a process, for pdb and profilers."""
+
+import time
+from collections.abc import Mapping
+
+import torch
+
+from hogwild import host
+from hogwild.errors import TrainingError
+from hogwild.scoreboard import Row
+from hogwild.shm import Region
+from workers.loop import make_trainer
+from workers.outcome import Outcome
+from workers.session import LAST_WRITE_S, Session
+from workers.trainer import Kit, NonFiniteGradient
+
+WORKER = 0
+
+
+class Inline:
+    """Runs one session in this process. An exception of the user's code comes out as it is."""
+
+    def __init__(
+        self,
+        session: Session,
+        watch: host.SignalWatch,
+        kit: Kit,
+        structure: bytes,
+        regions: Mapping[str, Region],
+    ) -> None:
+        self._session = session
+        self._watch = watch
+        session.board.renew(WORKER, 1)
+        self._trainer = make_trainer(kit, structure, regions, Row(session.board, WORKER), WORKER)
+        self._outcome: Outcome | None = None
+
+    def run(self) -> Outcome:
+        session = self._session
+        session.begin(time.monotonic())
+        threads, random_state = torch.get_num_threads(), torch.get_rng_state()
+        torch.set_num_threads(session.plan.threads)  # as in a worker: the number of threads changes the bits of sums
+        try:
+            while self._may_go_on():
+                item = session.queue.lease(WORKER)
+                assert item is not None, "nothing is leased, nothing is free and nothing is due"
+                skipped = self._trainer.train(item, self._may_go_on)
+                if skipped is not None:
+                    session.queue.ack(WORKER, item.id, skipped)
+        except NonFiniteGradient as error:
+            raise TrainingError(str(error)) from error
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_rng_state(random_state)
+            session.note_memory([])
+        assert self._outcome is not None
+        return self._outcome
+
+    def _may_go_on(self) -> bool:
+        """Between two exchanges: books, records, and does what is due."""
+        if self._outcome is not None:
+            return False
+        session, now = self._session, time.monotonic()
+        session.observe([WORKER])
+        self._take_signal()
+        if (written := session.writer.result()) is not None:
+            session.take_written(written)
+        due = session.due(now)
+        if due:
+            self._pause(now, evaluate=due.evaluate)
+        session.record(now, [])
+        return self._outcome is None
+
+    def _take_signal(self) -> bool:
+        """Whether one has come; the job stops then, also in the middle of an evaluation."""
+        if self._watch.received and self._session.stop is None:
+            self._session.note_signal(self._watch.received[0])
+        return bool(self._watch.received)
+
+    def _pause(self, now: float, *, evaluate: bool) -> None:
+        session = self._session
+        session.quieten(now)
+        if evaluate:
+            evaluation = session.begin_evaluation()
+            while not self._take_signal() and (item := evaluation.lease(WORKER)) is not None:
+                session.board.write_item(item)
+                self._trainer.evaluate(item)
+                evaluation.ack(WORKER, item.id, 0)
+                session.add_result(item)
+            if evaluation.is_finished:
+                session.finish_evaluation()
+            session.evaluation = None
+        if session.writer.is_busy:  # nothing can be done meanwhile: this is the only thread that trains
+            session.take_written(session.writer.wait(LAST_WRITE_S))
+        session.conclude_at_rest(now)
+        self._outcome = session.due(now).finish
+        if self._outcome is None:
+            session.go_on(time.monotonic())

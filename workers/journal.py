@@ -1,0 +1,91 @@
+"""What a job says while it runs: records, events, the status file, the supervisor's log, the progress line on
+standard error.
+
+A full disk, or a terminal that has gone, must not stop training, so nothing here raises: what could not be written is
+said once, on standard error, if that is still there.
+"""
+
+import sys
+import time
+from typing import Any
+
+from hogwild.rundir import Records, RunDir
+
+
+class Journal:
+    """One per job, in the supervisor. `progress`: show the line; on a terminal it is rewritten in place."""
+
+    def __init__(self, rundir: RunDir, *, jsonl: bool, progress: bool | None, every_s: float) -> None:
+        self.rundir = rundir
+        self.every_s = every_s
+        self._jsonl = jsonl
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()  # None in a daemon
+        self._progress = True if progress is None else progress
+        self._log = Records(rundir.supervisor_log)
+        self._line_open = False
+        self._complained = False
+        self._mute = False
+        self._next_line = 0.0
+        self._next_status = 0.0
+
+    def event(self, kind: str, **values: Any) -> None:
+        """One line of events.jsonl, and of the supervisor's log."""
+        self._kept(self.rundir.events.try_append({"time": time.time(), "event": kind, **values}))
+        words = " ".join(f"{key}={value}" for key, value in values.items() if value not in ("", None))
+        self._kept(self._log.try_append_text(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {kind} {words}".rstrip()))
+
+    def metrics(self, kind: str, **values: Any) -> None:
+        """One line of metrics.jsonl; `updates` is always among the values, so that a resume can cut what was lost."""
+        if self._jsonl:
+            self._kept(self.rundir.metrics.try_append({"time": time.time(), "kind": kind, **values}))
+
+    def status(self, **values: Any) -> None:
+        """Replaces status.json."""
+        self._kept(self.rundir.try_write_json("status.json", {"time": time.time(), **values}))
+
+    def say(self, message: str) -> None:
+        """A message for the person at the terminal; ends an open progress line first."""
+        self._end_line()
+        self._tell(f"{message}\n")
+        self._kept(self._log.try_append_text(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}"))
+
+    def line(self, now: float, text: str) -> None:
+        """The progress line: in place on a terminal, every ten intervals elsewhere."""
+        if not self._progress or now < self._next_line:
+            return
+        self._next_line = now + (self.every_s if self._terminal else 10 * self.every_s)
+        if self._terminal:
+            self._tell(f"\r\x1b[2K{text}")
+            self._line_open = True
+        else:
+            self._tell(f"{text}\n")
+
+    def is_status_due(self, now: float) -> bool:
+        if now < self._next_status:
+            return False
+        self._next_status = now + self.every_s
+        return True
+
+    def close(self) -> None:
+        self._end_line()
+        self._log.close()
+
+    def _end_line(self) -> None:
+        if self._line_open:
+            self._tell("\n")
+            self._line_open = False
+
+    def _tell(self, text: str) -> None:
+        """To standard error, until it cannot be written to: its reader has gone, it was closed, its disk is full."""
+        if self._mute or sys.stderr is None:
+            return
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            self._mute = True
+
+    def _kept(self, written: bool) -> None:
+        if not written and not self._complained:
+            self._complained = True
+            self._tell(f"warning: records of {self.rundir.path} cannot be written (disk full?); training goes on\n")

@@ -1,0 +1,119 @@
+"""What crosses a pipe or a socket between the supervisor and one worker.
+
+    lease pipe   supervisor -> worker   (sequence u32, item id u32)    id 0: "look at the control row"
+    ack pipe     worker -> supervisor   (skipped u32, item id u32)     id 0: "look at my row" (ready, parked)
+    socket       supervisor -> worker   one datagram: set-up as JSON, with the descriptors of the regions
+                 worker -> supervisor   datagrams: Report as JSON
+
+Records are 8 bytes: far below PIPE_BUF, so a write is all or nothing and a reader never sees half of one, whoever dies.
+"""
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from hogwild.errors import RunError
+
+RECORD = struct.Struct("<II")
+LOOK = 0  # no item has this id
+MAX_DATAGRAM = 64 * 1024
+MAX_DESCRIPTORS = 64
+
+
+def write_record(descriptor: int, first: int, item: int) -> bool:
+    """Writes one record. False when the pipe is full or its reader is gone. With two leases in hand a pipe of 64 KiB
+    cannot fill up with leases and acknowledgements; a doorbell that does not fit was rung before; and a reader that is
+    gone is seen by its pidfd."""
+    try:
+        return os.write(descriptor, RECORD.pack(first & 0xFFFFFFFF, item)) == RECORD.size
+    except (BlockingIOError, BrokenPipeError):
+        return False
+
+
+def read_records(descriptor: int) -> Iterator[tuple[int, int]]:
+    """Every record that is there now; the descriptor is non-blocking. Ends at end-of-file, too."""
+    while True:
+        try:
+            chunk = os.read(descriptor, RECORD.size * 512)
+        except BlockingIOError:
+            return
+        if not chunk:
+            return
+        yield from RECORD.iter_unpack(chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a worker needs before it can train; the descriptors of `regions` travel with it, in this order."""
+
+    worker: int
+    procs: int
+    threads: int
+    regions: tuple[tuple[str, int], ...]  # (name, bytes)
+    structure_nbytes: int
+    kit_nbytes: int
+    sys_path: tuple[str, ...]
+
+    def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
+        payload = json.dumps(asdict(self)).encode()
+        assert len(payload) < MAX_DATAGRAM and len(descriptors) < MAX_DESCRIPTORS
+        socket.send_fds(channel, [payload], list(descriptors))
+
+    @classmethod
+    def receive(cls, channel: socket.socket) -> tuple["Setup", list[int]]:
+        """Blocks. Raises EOFError when the supervisor is gone, RunError when not all descriptors fit."""
+        payload, descriptors, flags, _ = socket.recv_fds(channel, MAX_DATAGRAM, MAX_DESCRIPTORS)
+        if not payload:
+            raise EOFError("the supervisor closed the socket before the set-up was sent")
+        if flags & socket.MSG_CTRUNC:  # the kernel drops what the limit does not allow and delivers the rest
+            raise RunError(f"only {len(descriptors)} descriptors of shared memory arrived; raise the limit (ulimit -n)")
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)  # CPython 3.11 does not pass the flag on
+        values = json.loads(payload)
+        values["regions"] = tuple((name, nbytes) for name, nbytes in values["regions"])
+        values["sys_path"] = tuple(values["sys_path"])
+        return cls(**values), descriptors
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A worker's words: `ready` (detail: the update path) or `error` (an exception that ends it)."""
+
+    kind: str
+    detail: str = ""
+    error_type: str = ""
+    place: str = ""
+    item: int = 0
+    traceback: str = ""
+
+    def send(self, channel: socket.socket) -> None:
+        """Cut to one datagram: of a traceback the end is kept, which names the exception, of the rest the beginning.
+        A character may need 12 bytes of JSON, so the length is tried."""
+        keep = MAX_DATAGRAM // 2
+        while len(payload := self._encode(keep)) > MAX_DATAGRAM:
+            keep //= 2
+        channel.send(payload)
+
+    def _encode(self, keep: int) -> bytes:
+        values = asdict(self)
+        values["traceback"] = self.traceback[-keep:]
+        for name in ("kind", "detail", "error_type", "place"):
+            values[name] = values[name][: keep // 4]
+        return json.dumps(values).encode()
+
+    @classmethod
+    def receive_all(cls, channel: socket.socket) -> Iterator["Report"]:
+        """Every report that is there now; the socket is non-blocking."""
+        while True:
+            try:
+                payload = channel.recv(MAX_DATAGRAM)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:  # said once, before what was sent: it left something of ours unread
+                continue
+            if not payload:
+                return
+            yield cls(**json.loads(payload))

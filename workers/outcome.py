@@ -1,0 +1,51 @@
+"""Small words of a running job: how it ends, what a pause is for, where the time went."""
+
+from dataclasses import dataclass
+
+from hogwild import host
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ends: `state` is succeeded, stopped, cancelled or failed."""
+
+    state: str
+    reason: str
+    error: BaseException | None = None
+    exit_status: int | None = None
+
+    @classmethod
+    def cancelled_by(cls, second: int) -> "Outcome":
+        """A second signal ended the job at once; the status is what a shell says of a program that a signal ended."""
+        return cls("cancelled", f"second {host.signal_name(second)}", exit_status=128 + second)
+
+
+@dataclass(slots=True)
+class Due:
+    """What a pause is for."""
+
+    evaluate: bool = False
+    checkpoint: bool = False
+    finish: Outcome | None = None
+
+    def __bool__(self) -> bool:
+        return self.evaluate or self.checkpoint or self.finish is not None
+
+
+@dataclass(slots=True)
+class Clock:
+    """Where the time went, in seconds of the monotonic clock."""
+
+    command_began_s: float
+    training_began_s: float = 0.0
+    paused_s: float = 0.0
+    paused_since_s: float | None = None
+
+
+@dataclass(slots=True)
+class Before:
+    """Sums of the attempts before this one (resume)."""
+
+    wall_s: float = 0.0
+    restarts: int = 0
+    samples: int = 0

@@ -1,0 +1,101 @@
+"""Before the first worker starts: what lies in shared memory and whether it fits, what the queue must know, and what
+the run directory says about the job."""
+
+import os
+import sys
+from dataclasses import asdict
+
+import torch
+
+import hogwild
+from hogwild import host
+from hogwild.config import Job
+from hogwild.errors import MemoryShortError
+from hogwild.feeds import ResidentData
+from hogwild.job import Parts, bytes_needed, schedule_of
+from hogwild.plan import Plan
+from hogwild.rundir import RunDir
+from hogwild.scoreboard import Scoreboard
+from hogwild.shm import Region
+from hogwild.workqueue import Limits
+from workers.request import Request
+from workers.trainer import Kit, Split
+
+
+def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
+    """Bytes of shared memory the job will take. Raises MemoryShortError when there are fewer."""
+    rows = max(1, planned.procs)
+    data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0)
+    parameters = sum(parameter.nbytes for parameter in parts.model.parameters())
+    # First, because the trial step that finds out about the rest takes memory itself: a copy, and its gradients.
+    _require(data + 2 * parameters, data)
+    needed = bytes_needed(job, parts, planned.procs) + Scoreboard.nbytes(rows)
+    _require(needed, data)
+    return needed
+
+
+def _require(needed: int, data: int) -> None:
+    memory = host.available_memory()
+    if needed > memory.bytes:
+        raise MemoryShortError(
+            f"the job needs {needed:,} bytes of memory ({data:,} of them data), but only {memory.bytes:,} are "
+            f"free ({memory.limited_by}); use less data, a smaller model, fewer procs, or a larger limit"
+        )
+
+
+def share_data(job: Job, parts: Parts, channels_last: bool) -> tuple[dict[str, Region], Kit]:
+    shuffle = job.data.shuffle in ("auto", "full")
+    regions: dict[str, Region] = {}
+    splits: dict[str, Split] = {}
+    for name, source in (("train", parts.train), ("val", parts.val)):
+        if source is not None:
+            data = ResidentData.from_tensors(f"data-{name}", source.tensors, channels_last=channels_last)
+            regions[f"data-{name}"] = data.region
+            splits[name] = Split(data.fields, source.plan, shuffle and name == "train")
+            source.tensors = ()  # the shared copy is the only one from here on
+    kit = Kit(
+        seed=job.seed,
+        train=splits["train"],
+        val=splits.get("val"),
+        accumulate=job.train.accumulate,
+        grad_clip=job.train.grad_clip,
+        schedule=schedule_of(job, parts.train.plan),
+        fail_on_nan=job.supervise.on_nan == "fail",
+    )
+    return regions, kit
+
+
+def blob(name: str, content: bytes) -> Region:
+    region = Region.allocate(name, len(content))
+    region.array("u1", (len(content),))[:] = memoryview(content)
+    return region
+
+
+def limits_of(job: Job, rows: int) -> Limits:
+    """The queue's view of the job; `rows` workers, at least one."""
+    return Limits(
+        procs=rows,
+        epochs=job.train.epochs,
+        accumulate=job.train.accumulate,
+        max_updates=job.train.max_updates,
+        max_attempts=job.supervise.max_item_attempts,
+        redo_indeterminate=job.supervise.on_indeterminate == "redo",
+    )
+
+
+def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: RunDir) -> None:
+    if not request.resume:
+        rundir.write_text("job.yaml", request.job_text or request.job.to_yaml())
+    rundir.write_text("resolved.yaml", request.job.to_yaml())
+    environment = {
+        "hogwild": hogwild.__version__,
+        "torch": torch.__version__,
+        "host": host.describe_host(),
+        "plan": asdict(planned),
+        "data_dir": str(request.data_dir) if request.data_dir else None,
+        "user_folders": list(request.user_folders),
+        "argv": sys.argv,
+        "pid": os.getpid(),
+        "parameters": sum(parameter.numel() for parameter in parts.model.parameters()),
+    }
+    rundir.write_json("env.json", environment)

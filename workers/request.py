@@ -1,0 +1,23 @@
+"""What a caller, the command line or `hogwild.train`, wants run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hogwild.config import Job
+from hogwild.job import Parts
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a caller wants run. `make_parts` builds or takes over the objects (user code runs there, and only there)."""
+
+    job: Job
+    make_parts: Callable[[], Parts]
+    job_text: str = ""
+    run_dir: Path | None = None
+    resume: Path | None = None
+    data_dir: Path | None = None
+    user_folders: tuple[str, ...] = ()
+    progress: bool | None = None
+    began_s: float = 0.0  # monotonic: when the command, or the call, began

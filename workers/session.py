@@ -1,0 +1,336 @@
+"""One job while it runs, whoever runs its items: the queue, the model, the records, and the decisions about evaluation,
+checkpoints and the end. `supervisor.py` drives it with worker processes, `inline.py` inside the parent (`procs: 0`).
+
+    due(now) says what the next pause is for -> everybody parks -> quieten() -> evaluate? -> checkpoint? -> go on, or
+    finish
+"""
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from hogwild import host, metrics
+from hogwild.checkpoint import CheckpointWriter, Failed, Written, checkpoint_name
+from hogwild.config import Job
+from hogwild.errors import CheckpointError, RunDirError, TooManyQuarantined, TrainingError
+from hogwild.job import Parts
+from hogwild.metrics import EvalSums
+from hogwild.params import SharedModel
+from hogwild.plan import Plan
+from hogwild.rundir import RunDir
+from hogwild.scoreboard import Control, Scoreboard, Word
+from hogwild.workqueue import Kind, Limits, Release, WorkItem, WorkQueue
+from workers.journal import Journal
+from workers.outcome import Before, Clock, Due, Outcome
+
+QUARANTINE_SHARE = 0.01  # more of the job's batches than this in quarantine, and the job fails
+MEMORY_MARGIN = 1.2
+LAST_WRITE_S = 600.0  # how long the end of a job waits for a checkpoint in flight
+
+
+@dataclass(slots=True)
+class Session:
+    """All state of the job that is not a process. Owned by the supervisor's one thread."""
+
+    job: Job
+    parts: Parts
+    plan: Plan
+    shared: SharedModel
+    board: Scoreboard
+    queue: WorkQueue
+    rundir: RunDir
+    journal: Journal
+    writer: CheckpointWriter
+    clock: Clock
+    ids: "count[int]"
+    before: Before = field(default_factory=Before)
+    metrics: dict[str, float] = field(default_factory=dict)
+    best: dict[str, Any] | None = None
+    stop: Outcome | None = None
+    evaluation: WorkQueue | None = None
+    peak_pss_bytes: int = 0
+    restarts: int = 0  # of workers, in this attempt
+    _sums: EvalSums = field(default_factory=EvalSums)
+    _evaluated_at: int = -1
+    _checkpointed_at: int = -1
+    _checkpoint_due_s: float = math.inf
+    _next_update_checkpoint: float = math.inf
+    _merged_batches: list[int] = field(default_factory=list)
+    _loss_mark: tuple[float, int] = (0.0, 0)
+    _last_metrics: tuple[float, int] = (0.0, 0)
+    _latest: Written | Failed | None = None
+
+    # ---- beginning ---------------------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> None:
+        """Workers may start now."""
+        self.clock.training_began_s = now
+        self._merged_batches = [0] * max(1, self.plan.procs)
+        self._last_metrics = (now, self.queue.samples)
+        self._open_until_next_evaluation()
+        if self._owes_an_evaluation:
+            self.queue.open_until = self.queue.epoch
+        self._schedule_checkpoints(now)
+        self.board.control[Control.BASE_UPDATES] = self.queue.updates
+
+    def _open_until_next_evaluation(self) -> None:
+        """Epochs up to the next evaluation flow into each other without a barrier."""
+        if self.parts.val is None:
+            return
+        every = self.job.evaluate.every_epochs
+        self.queue.open_until = min(self.queue.limits.epochs, (self.queue.epoch // every + 1) * every)
+
+    @property
+    def _owes_an_evaluation(self) -> bool:
+        """The attempt before this one was stopped between an epoch's last update and its evaluation."""
+        epoch = self.queue.epoch
+        at_barrier = epoch > 0 and epoch % self.job.evaluate.every_epochs == 0 and not self.queue.is_begun(epoch)
+        return self.parts.val is not None and at_barrier and self._evaluated_at != self.queue.updates
+
+    def _schedule_checkpoints(self, now: float) -> None:
+        settings = self.job.checkpoint
+        self._checkpoint_due_s = math.inf if settings.every_s is None else now + settings.every_s
+        if settings.every_updates is not None:
+            whole = self.queue.updates // settings.every_updates + 1
+            self._next_update_checkpoint = whole * settings.every_updates
+
+    def take_over(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a checkpoint's `state`; the queue has taken over its ledger already."""
+        self.metrics, self.best = dict(state["metrics"]), state["best"]
+        self._evaluated_at = state["evaluated_at"]
+        self._checkpointed_at = self.queue.updates
+        self.before.samples = self.queue.samples
+
+    # ---- what is due -------------------------------------------------------------------------------------------
+
+    def due(self, now: float) -> Due:
+        """What the next pause should be for; nothing most of the time."""
+        finish = self.stop or self._natural_end(now)
+        if finish is not None:
+            wants_evaluation = finish.state == "succeeded" and self.parts.val is not None
+            wants_checkpoint = (
+                finish.state != "stopped" or self.job.checkpoint.on_signal or finish.reason == "max_time_s"
+            )
+            return Due(
+                evaluate=wants_evaluation and self._evaluated_at != self.queue.updates,
+                checkpoint=wants_checkpoint and self.is_worth_a_checkpoint,
+                finish=finish,
+            )
+        at_barrier = self.parts.val is not None and self.queue.is_epoch_settled(self.queue.open_until - 1)
+        is_time = now >= self._checkpoint_due_s or self.queue.updates >= self._next_update_checkpoint
+        wants_checkpoint = is_time and self.is_worth_a_checkpoint and not self.writer.is_busy
+        return Due(evaluate=at_barrier, checkpoint=wants_checkpoint)
+
+    def note_signal(self, number: int) -> None:
+        """The first signal: the job stops in order."""
+        name = host.signal_name(number)
+        self.stop = Outcome("stopped", name)
+        self.journal.event("signal", name=name)
+        what = "writing a checkpoint and stopping" if self.job.checkpoint.on_signal else "stopping"
+        self.journal.say(f"{name}: {what} (once more: stop now)")
+
+    def _natural_end(self, now: float) -> Outcome | None:
+        if self.queue.is_finished:
+            if self.queue.updates == 0:
+                return Outcome("failed", TrainingError.code, error=self._nothing_learnt())
+            everything = self.queue.epoch >= self.queue.limits.epochs
+            return Outcome("succeeded", "epochs" if everything else "max_updates")
+        limit = self.job.train.max_time_s
+        if limit is not None and now - self.clock.training_began_s >= limit:
+            return Outcome("stopped", "max_time_s")
+        return None
+
+    def _nothing_learnt(self) -> TrainingError:
+        return TrainingError(
+            f"no update was made: the loss or a gradient was NaN or infinite in each of {self.queue.ledger.skipped} "
+            "batches; look at the model's first values, the loss and the learning rate"
+        )
+
+    def check_quarantine(self, release: Release) -> TooManyQuarantined | None:
+        """An error when too much of the job could not be trained on."""
+        planned = self.queue.limits.epochs * self.queue.plan.batches
+        if not release.quarantined or self.queue.ledger.quarantined <= QUARANTINE_SHARE * planned:
+            return None
+        epoch, batch, _ = release.quarantined[0]
+        return TooManyQuarantined(
+            f"{self.queue.ledger.quarantined} of {planned} batches are quarantined, more than 1 %: each ended its "
+            f"worker {self.job.supervise.max_item_attempts} times. The latest: epoch {epoch}, batch {batch}; see "
+            f"logs/worker-*.log and events.jsonl in {self.rundir.path}"
+        )
+
+    # ---- in a pause --------------------------------------------------------------------------------------------
+
+    def acknowledge(self, worker: int, acks: Iterable[tuple[int, int]]) -> None:
+        """Books the items (skipped, item id) that `worker` says it has finished, of training or of an evaluation."""
+        for skipped, item_id in acks:
+            if self.queue.ack(worker, item_id, skipped) is None and self.evaluation is not None:
+                item = self.evaluation.ack(worker, item_id, 0)
+                if item is not None:
+                    self.add_result(item)
+
+    def observe(self, workers: Iterable[int]) -> None:
+        """Books what these workers have committed so far."""
+        for worker in workers:
+            progress = self.board.progress(worker)
+            self.queue.observe(progress.item, progress.committed, progress.skipped)
+
+    def quieten(self, now: float) -> None:
+        """Everybody is parked: per-worker buffers are merged into the master."""
+        self.clock.paused_since_s = self.clock.paused_since_s or now
+        batches = [int(word) for word in self.board.words[: max(1, self.plan.procs), Word.BATCHES]]
+        since = [new - old for new, old in zip(batches, self._merged_batches, strict=True)]
+        if any(since):
+            self.shared.merge_buffers(since)
+        self._merged_batches = batches
+
+    def begin_evaluation(self) -> WorkQueue:
+        assert self.parts.val is not None
+        self._sums = EvalSums()
+        limits = Limits(
+            procs=max(1, self.plan.procs),
+            max_attempts=self.job.supervise.max_item_attempts,
+            max_item_exchanges=16,
+        )
+        self.evaluation = WorkQueue(self.parts.val.plan, limits, kind=Kind.EVALUATE, ids=self.ids)
+        return self.evaluation
+
+    def add_result(self, item: WorkItem) -> None:
+        """An evaluation item was acknowledged: its sums are in its result row."""
+        self._sums += EvalSums.read(self.board.result(item.id))
+
+    def finish_evaluation(self) -> None:
+        """Records the metrics; a met target ends the job."""
+        self.metrics = metrics.finalize(self._sums)
+        self._evaluated_at = self.queue.updates
+        self.journal.metrics(
+            "evaluation",
+            epoch=self.queue.epoch,
+            updates=self.queue.updates,
+            samples=self.queue.samples,
+            **self.metrics,
+        )
+        self.journal.event("evaluation", updates=self.queue.updates, **self.metrics)
+        if self.best is None or not self.best["loss"] <= self.metrics["loss"]:
+            self.best = {"updates": self.queue.updates, **self.metrics}
+        words = "  ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+        self.journal.say(
+            f"epoch {self.queue.epoch}/{self.queue.limits.epochs}  update {self.queue.updates}  val {words}"
+        )
+        self._open_until_next_evaluation()
+        target: Mapping[str, float] = {str(name): goal for name, goal in self.job.evaluate.target.items()}
+        if target and metrics.meets(self.metrics, target) and self.stop is None:
+            self.stop = Outcome("succeeded", "target")
+
+    def checkpoint(self, now: float) -> bool:
+        """Takes the snapshot and hands it to the writer. True when training must stay paused until it is written,
+        because memory does not allow a second copy."""
+        self._schedule_checkpoints(now)
+        if not self.shared.finite():
+            self.journal.event("checkpoint-refused", updates=self.queue.updates, reason="parameters are not finite")
+            self.journal.say("warning: parameters are NaN or infinite; no checkpoint is made of them")
+            return False
+        snapshot = self.shared.snapshot()
+        tensors = snapshot["model"]
+        state = {
+            **snapshot,
+            "ledger": self.queue.state(),
+            "seed": self.job.seed,
+            "metrics": self.metrics,
+            "best": self.best,
+            "evaluated_at": self._evaluated_at,
+        }
+        self.writer.submit(
+            checkpoint_name(self.queue.updates),
+            state,
+            tensors,
+            {"update": self.queue.updates, "samples": self.queue.samples, "metrics": self.metrics},
+            keep=self.job.checkpoint.keep,
+        )
+        self._checkpointed_at = self.queue.updates
+        nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        stays: bool = host.available_memory().bytes < MEMORY_MARGIN * nbytes
+        if stays:
+            self.journal.say("memory is short: training stays paused while the checkpoint is written")
+        return stays
+
+    def conclude_at_rest(self, now: float) -> bool:
+        """The checkpoint at the end of a pause, if one is due and no other is in flight; see `checkpoint` for the
+        answer."""
+        return self.due(now).checkpoint and self.checkpoint(now)
+
+    def take_written(self, result: Written | Failed | None) -> None:
+        """A checkpoint is on disk, or could not be written; in both cases training goes on."""
+        if isinstance(result, Written):
+            self.journal.event("checkpoint", name=result.path.name)
+            try:
+                self.rundir.update_latest(result.path.name)
+            except RunDirError as error:  # a resume looks at the names, not at the link
+                self.journal.say(f"warning: {error}")
+            if result.warning:
+                self.journal.say(f"warning: {result.warning}")
+        elif isinstance(result, Failed):
+            self._checkpointed_at = -1
+            self.journal.event("checkpoint-failed", name=result.name, error=str(result.error))
+            self.journal.say(f"warning: {result.error}")
+        self._latest = result or self._latest
+
+    @property
+    def is_worth_a_checkpoint(self) -> bool:
+        """Something was learnt since the last one."""
+        return self._checkpointed_at != self.queue.updates
+
+    @property
+    def unwritten(self) -> CheckpointError | None:
+        """Why the latest checkpoint is not on the disk, if it is not."""
+        return self._latest.error if isinstance(self._latest, Failed) else None
+
+    def go_on(self, now: float) -> None:
+        if self.clock.paused_since_s is not None:
+            self.clock.paused_s += now - self.clock.paused_since_s
+            self.clock.paused_since_s = None
+
+    # ---- records -----------------------------------------------------------------------------------------------
+
+    def wall_s(self, now: float) -> float:
+        return self.before.wall_s + now - self.clock.command_began_s
+
+    def note_memory(self, pids: Iterable[int]) -> None:
+        """Proportional set size of the whole job: shared pages are counted once."""
+        total = sum(host.pss_bytes(pid) for pid in [os.getpid(), *pids])
+        self.peak_pss_bytes = max(self.peak_pss_bytes, total)
+
+    def record(self, now: float, workers: Sequence[dict[str, Any]]) -> None:
+        """Once per `log.every_s`: the training record, the status file and the progress line."""
+        if not self.journal.is_status_due(now):
+            return
+        loss, self._loss_mark = self.board.mean_loss_since(self._loss_mark)
+        then, samples = self._last_metrics
+        speed = (self.queue.samples - samples) / (now - then) if now > then else 0.0
+        self._last_metrics = (now, self.queue.samples)
+        position = {"epoch": self.queue.epoch, "updates": self.queue.updates, "samples": self.queue.samples}
+        if loss is not None:
+            self.journal.metrics("train", **position, loss=loss, samples_per_s=speed)
+        share = min(1.0, self.queue.updates / max(1, self.queue.planned_updates))
+        self.journal.status(
+            state="running" if self.clock.paused_since_s is None else "paused",
+            **position,
+            planned_updates=self.queue.planned_updates,
+            progress=share,
+            pid=os.getpid(),
+            samples_per_s=speed,
+            loss=loss,
+            metrics=self.metrics,
+            restarts=self.before.restarts + self.restarts,
+            wall_s=self.wall_s(now),
+            workers=list(workers),
+        )
+        shown = "" if loss is None else f"  loss {loss:.4f}"
+        self.journal.line(
+            now,
+            f"{100 * share:3.0f} %  epoch {min(self.queue.epoch + 1, self.queue.limits.epochs)}/"
+            f"{self.queue.limits.epochs}  update {self.queue.updates}{shown}  {speed:,.0f} samples/s"
+            + (f"  restarts {self.restarts}" if self.restarts else ""),
+        )
