@@ -298,9 +298,9 @@ def test_a_worker_killed_while_it_evaluates_is_replaced_and_every_slice_counts_o
 ) -> None:
     diary = jobs_folder / "diary-evaluation"
     val = "data.val={class_path: counting.Numbers, init_args: {samples: 1280}}"
-    job = start_job(
-        jobs_folder / "evaluation", *counting(diary, "model.init_args.evaluation_pace_s=0.1", val, *of_samples(1280))
-    )
+    # No slice is done before the hurry, however late this process looks.
+    slow = ("model.init_args.evaluation_pace_s=60", "supervise.stall_timeout_s=60")
+    job = start_job(jobs_folder / "evaluation", *counting(diary, *slow, val, *of_samples(1280)))
     notes = wait_for("somebody who evaluates", lambda: list(diary.glob("evaluate-*")))
     victim = int(notes[0].name.removeprefix("evaluate-"))
     os.kill(victim, signal.SIGKILL)
