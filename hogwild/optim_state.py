@@ -16,6 +16,7 @@ from torch import Tensor
 from hogwild.dry_step import parameters_of
 from hogwild.optim import REGION, SpanState, State, StateLayout, StateSlot
 from hogwild.shm import Region
+from hogwild.snapshots import for_saving
 
 _NUMBER = {"int": int, "float": float, "bool": bool}
 
@@ -106,8 +107,8 @@ class StateBlock:
         """Something was created or restored here."""
         return any(True for _ in self._existing())
 
-    def read(self) -> tuple[dict[int, dict[str, Any]], dict[tuple[int, str], Any]]:
-        """Private copies of the state per parameter, and the numbers of the groups."""
+    def read(self, *, copied: bool = True) -> tuple[dict[int, dict[str, Any]], dict[tuple[int, str], Any]]:
+        """The state per parameter, each tensor as `snapshots.for_saving`, and the numbers of the groups."""
         state: dict[int, dict[str, Any]] = {}
         groups: dict[tuple[int, str], Any] = {}
         for slot in self._existing():
@@ -116,7 +117,7 @@ class StateBlock:
                 groups[slot.index, slot.key] = value
             else:
                 state.setdefault(slot.index, {})[slot.key] = (
-                    value.clone(memory_format=torch.contiguous_format) if isinstance(value, Tensor) else value
+                    for_saving(value, copied=copied) if isinstance(value, Tensor) else value
                 )
         return state, groups
 

@@ -120,16 +120,22 @@ class SharedModel:
         inexact = (p for p in self.model.parameters() if p.is_floating_point() or p.is_complex())
         return all(bool(torch.isfinite(param).all()) for param in inexact)
 
-    def snapshot(self) -> dict[str, Any]:
-        """Private copies, after `merge_buffers`: `model` and `optimizer` as stock state_dicts (the shared state,
+    def snapshot_bytes(self) -> int:
+        """What private copies of everything a snapshot holds would take, in bytes."""
+        return sum(region.nbytes for region in self.regions.values())
+
+    def snapshot(self, *, copied: bool = True) -> dict[str, Any]:
+        """After `merge_buffers`: private copies, or with `copied` false the shared memory itself, to be written before
+        anybody trains on. `model` and `optimizer` as stock state_dicts (the shared state,
         or that of the first worker that has any), `optimizer_private` one per worker, None where it has no state yet,
         empty when shared.
 
         `torch.load(weights_only=True)` reads it back, unless the model's own `get_extra_state` says
         otherwise."""
-        states = [snapshots.optimizer_state_dict(self.optimizer, *block.read()) for block in self._blocks()]
+        blocks = [block.read(copied=copied) for block in self._blocks()]
+        states = [snapshots.optimizer_state_dict(self.optimizer, *block) for block in blocks]
         return {
-            "model": snapshots.model_state_dict(self.model),
+            "model": snapshots.model_state_dict(self.model, copied=copied),
             "optimizer": states[self._exemplar()],
             "optimizer_private": [] if self.layout.state.shared else [s if s["state"] else None for s in states],
         }

@@ -1,4 +1,5 @@
-"""Stock state_dicts from and into shared memory. Everything made here is a private copy."""
+"""Stock state_dicts from and into shared memory: private copies, or, where memory is too short for those, the shared
+memory itself, to be written out before anybody trains on."""
 
 import copy
 from collections import defaultdict
@@ -15,8 +16,18 @@ from hogwild.optim import StateLayout
 GroupNumbers = dict[tuple[int, str], Any]
 
 
-def model_state_dict(model: nn.Module) -> dict[str, Any]:
-    """A private, contiguous copy; what is one tensor under two names stays one."""
+def for_saving(value: Tensor, *, copied: bool) -> Tensor:
+    """A private, contiguous copy; or the dense `value` in place, under a storage that covers nothing else: torch.save
+    writes whole storages, and refuses one that is seen through two dtypes."""
+    if copied or not value.numel():
+        return value.detach().clone(memory_format=torch.contiguous_format)
+    start = value.storage_offset() * value.element_size()
+    own = value.untyped_storage()[start : start + value.numel() * value.element_size()]
+    return torch.empty(0, dtype=value.dtype).set_(own, 0, value.shape, value.stride())
+
+
+def model_state_dict(model: nn.Module, *, copied: bool = True) -> dict[str, Any]:
+    """Every value as `for_saving`; what is one tensor under two names stays one."""
     copies: dict[tuple, Tensor] = {}
     result: dict[str, Any] = {}
     for name, value in model.state_dict().items():
@@ -25,7 +36,7 @@ def model_state_dict(model: nn.Module) -> dict[str, Any]:
             continue
         key = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else (name,)
         if key not in copies:
-            copies[key] = value.clone(memory_format=torch.contiguous_format)
+            copies[key] = for_saving(value, copied=copied)
         result[name] = copies[key]
     return result
 

@@ -17,7 +17,7 @@ class Story:
     def __init__(self, due: Due) -> None:
         self.told: list[Any] = []
         self.dues = due
-        self.parked = False
+        self.parked = self.stays = False
         self.evaluation: Any = None
         self.writer = SimpleNamespace(is_busy=False)
         board = SimpleNamespace(say=self._say, parked=lambda workers, number: self.parked)
@@ -41,7 +41,7 @@ class Story:
     def _conclude(self, now: float) -> bool:
         self.told.append("checkpoint")
         self.dues = Due(finish=self.dues.finish)
-        return False
+        return self.stays
 
 
 def test_nothing_is_begun_while_nothing_is_due() -> None:
@@ -82,3 +82,16 @@ def test_the_end_of_a_job_waits_for_the_checkpoint_in_flight_without_blocking() 
     story.writer.is_busy = False
     assert story.pauses.advance(0.3) is outcome
     assert story.told[-1] == "checkpoint"
+
+
+def test_a_checkpoint_written_from_the_shared_memory_keeps_everybody_parked_until_it_is_written() -> None:
+    story = Story(Due(checkpoint=True))
+    story.parked = story.stays = story.writer.is_busy = True
+    for now in (0.0, 0.1, 0.2):
+        story.writer.is_busy = now > 0
+        assert story.pauses.advance(now) is None
+    assert story.pauses.current is not None and story.pauses.current.stage is Stage.WRITING
+    assert story.pauses.queue is None and "go on" not in story.told
+    story.writer.is_busy = False
+    story.pauses.advance(0.3)
+    assert story.pauses.current is None and story.told[-3:] == ["go on", ("RUN", 1), "wake"]

@@ -91,7 +91,8 @@ class Inline:
             session.evaluation = None
         if session.writer.is_busy:  # nothing can be done meanwhile: this is the only thread that trains
             session.take_written(session.writer.wait(LAST_WRITE_S))
-        session.conclude_at_rest(now)
+        if session.conclude_at_rest(now):  # it is being written from the memory we would train on
+            session.take_written(session.writer.wait(LAST_WRITE_S))
         self._outcome = session.due(now).finish
         if self._outcome is None:
             session.go_on(time.monotonic())

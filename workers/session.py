@@ -225,14 +225,17 @@ class Session:
             self.stop = Outcome("succeeded", "target")
 
     def checkpoint(self, now: float) -> bool:
-        """Takes the snapshot and hands it to the writer. True when training must stay paused until it is written,
-        because memory does not allow a second copy."""
+        """Takes the snapshot and hands it to the writer. True when training must stay paused until it is written:
+        memory does not allow a second copy, so that it is written from the shared memory itself."""
         self._schedule_checkpoints(now)
         if not self.shared.finite():
             self.journal.event("checkpoint-refused", updates=self.queue.updates, reason="parameters are not finite")
             self.journal.say("warning: parameters are NaN or infinite; no checkpoint is made of them")
             return False
-        snapshot = self.shared.snapshot()
+        in_place: bool = host.available_memory().bytes < MEMORY_MARGIN * self.shared.snapshot_bytes()
+        if in_place:
+            self.journal.say("memory is short: training stays paused while the checkpoint is written")
+        snapshot = self.shared.snapshot(copied=not in_place)
         tensors = snapshot["model"]
         state = {
             **snapshot,
@@ -250,11 +253,7 @@ class Session:
             keep=self.job.checkpoint.keep,
         )
         self._checkpointed_at = self.queue.updates
-        nbytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        stays: bool = host.available_memory().bytes < MEMORY_MARGIN * nbytes
-        if stays:
-            self.journal.say("memory is short: training stays paused while the checkpoint is written")
-        return stays
+        return in_place
 
     def conclude_at_rest(self, now: float) -> bool:
         """The checkpoint at the end of a pause, if one is due and no other is in flight; see `checkpoint` for the

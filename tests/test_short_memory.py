@@ -1,0 +1,133 @@
+"""A checkpoint when memory does not allow a second copy: the same checkpoint, written from the shared memory itself
+while training waits. Memory is made 'short' through the margin that a second copy must leave."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn, optim
+from torch.utils.data import TensorDataset
+
+import hogwild
+from hogwild import checkpoint
+from hogwild.params import SharedModel
+from tests.shared_model import ConvNet, build, images, train, updating
+from workers import session
+
+
+class Mixed(nn.Module):
+    """Convolutions (channels_last), two dtypes, BatchNorm, a tied weight, an empty parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = ConvNet()
+        self.norm = nn.BatchNorm1d(4)
+        self.scale = nn.Parameter(torch.ones(4, dtype=torch.float64))
+        self.alias = self.body
+        self.nothing = nn.Parameter(torch.empty(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.body(x)) * self.scale.float()
+
+
+def trained(state: str = "private") -> SharedModel:
+    torch.manual_seed(0)
+    model = Mixed()
+    shared = build(model, optim.Adam(model.parameters()), procs=2, state=state)
+    train(updating(shared, 0), images(2))
+    train(updating(shared, 1), images(1, seed=1))
+    shared.merge_buffers([2, 1])
+    return shared
+
+
+def leaves(tree: Any, path: str = "") -> dict[str, Any]:
+    """path -> tensor or plain value."""
+    if isinstance(tree, dict):
+        return {name: leaf for key, value in tree.items() for name, leaf in leaves(value, f"{path}.{key}").items()}
+    if isinstance(tree, list):
+        return leaves(dict(enumerate(tree)), path)
+    return {path: tree}
+
+
+def same_values(one: Any, other: Any) -> bool:
+    mine, theirs = leaves(one), leaves(other)
+    return mine.keys() == theirs.keys() and all(
+        torch.equal(mine[k], theirs[k]) if isinstance(mine[k], Tensor) else mine[k] == theirs[k] for k in mine
+    )
+
+
+def lies_in(shared: SharedModel, tensor: Tensor) -> bool:
+    starts = [
+        (region.array(np.uint8, (region.nbytes,)).ctypes.data, region.nbytes) for region in shared.regions.values()
+    ]
+    return any(start <= tensor.data_ptr() < start + nbytes for start, nbytes in starts)
+
+
+@pytest.mark.parametrize("state", ["private", "shared"])
+def test_a_snapshot_in_place_copies_nothing_and_is_written_as_the_copied_one(state: str) -> None:
+    shared = trained(state)
+    copied, in_place = shared.snapshot(), shared.snapshot(copied=False)
+    assert same_values(copied, in_place)
+    tensors = [leaf for leaf in leaves(in_place).values() if isinstance(leaf, Tensor) and leaf.numel()]
+    assert tensors and all(lies_in(shared, tensor) for tensor in tensors)
+    files = [io.BytesIO(), io.BytesIO()]
+    for file, snapshot in zip(files, (copied, in_place), strict=True):
+        torch.save(snapshot, file)
+        file.seek(0)
+    assert abs(len(files[0].getvalue()) - len(files[1].getvalue())) < 4096  # no whole flat behind every view
+    assert same_values(torch.load(files[0], weights_only=True), torch.load(files[1], weights_only=True))
+
+
+WIDTH = 100_000  # 3 MB to write: long enough that a next update would be seen in it
+UPDATES, MORE_UPDATES = 4, 60
+SHORT = "memory is short: training stays paused"
+
+
+def job(run_dir: Path, procs: int, updates: int = UPDATES) -> dict[int, Path]:
+    """A few updates with a checkpoint after each: update -> its checkpoint."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, WIDTH), nn.Linear(WIDTH, 2))
+    data = TensorDataset(torch.randn(16 * MORE_UPDATES, 3), torch.randint(2, (16 * MORE_UPDATES,)))
+    result = hogwild.train(
+        model,
+        data,
+        nn.CrossEntropyLoss(),
+        optim.Adam(model.parameters()),
+        procs=procs,
+        batch_size=16,
+        max_updates=updates,
+        run_dir=run_dir,
+        checkpoint={"every_updates": 1, "keep": MORE_UPDATES},
+    )
+    assert (result.state, result.updates) == ("succeeded", updates)
+    return {int(path.name.removeprefix("update-")): path for path in (run_dir / "checkpoints").glob("update-*")}
+
+
+def said(run_dir: Path) -> str:
+    return (run_dir / "logs" / "supervisor.log").read_text()
+
+
+def test_with_short_memory_every_checkpoint_is_of_its_own_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = {k: job(tmp_path / f"until-{k}", 0, k)[k] for k in range(1, UPDATES + 1)}
+    monkeypatch.setattr(session, "MEMORY_MARGIN", 1e15)
+    short = job(tmp_path / "short", 0)
+    assert SHORT in said(tmp_path / "short") and SHORT not in said(tmp_path / "until-1")
+    assert short.keys() == expected.keys()
+    for update, path in expected.items():
+        one, other = checkpoint.load(path), checkpoint.load(short[update])
+        assert all(same_values(one[part], other[part]) for part in ("model", "optimizer", "optimizer_private"))
+
+
+def test_with_short_memory_workers_wait_for_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "MEMORY_MARGIN", 1e15)
+    checkpoints = job(tmp_path / "run", 2, MORE_UPDATES)
+    assert SHORT in said(tmp_path / "run")
+    for update, path in checkpoints.items():
+        state = checkpoint.load(path)
+        steps = [int(private["state"][0]["step"]) for private in state["optimizer_private"] if private is not None]
+        assert sum(steps) == update  # nobody went on while it was written
