@@ -24,6 +24,10 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml
 	$(PIP) -e '.[dev]'
 	@touch $@
 
+$(VENV)/.bench: $(BIN)/python pyproject.toml
+	$(PIP) -e '.[bench]'
+	@touch $@
+
 run: $(VENV)/.core   ## install the core and train the bundled digits with 4 workers
 	$(BIN)/python run.py --procs 4
 
@@ -39,7 +43,7 @@ format: $(VENV)/.dev ## rewrite the files in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench-spine: $(VENV)/.core ## measure the figures of the spine (writes benchmarks/results/spine.json)
+bench-spine: $(VENV)/.bench ## measure the figures of the spine (writes benchmarks/results/spine.json)
 	$(BIN)/python -m benchmarks.spine
 
 clean:               ## remove the environment and caches

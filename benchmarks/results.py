@@ -1,50 +1,36 @@
-"""What a suite measured, as `benchmarks/results/SUITE.json` and a Markdown table beside it: one row for every figure
-that was asked for, met or not, with the runs it is the median of and the machine it was measured on."""
+"""What a suite measured, as `benchmarks/results/SUITE.json` with a Markdown table and a plot beside it: one row for
+every figure that was asked for, met or not, with the runs it is the median of and the machine it was measured on."""
 
 import json
 import os
 import platform
-import statistics
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.plots import plot
+from benchmarks.row import Row
 from hogwild import host
 
 FOLDER = Path(__file__).parent / "results"
 
 
-@dataclass(slots=True)
-class Row:
-    """One figure. `target` is what was asked for; `smaller_is_better` says which way. `met` is None, with a `note`,
-    where the figure could not be measured or is only reported."""
-
-    figure: str
-    unit: str
-    target: float | None
-    runs: list[float]
-    baseline: float | None = None
-    note: str = ""
-    smaller_is_better: bool = False
-    value: float = field(init=False)
-    met: bool | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.value = statistics.median(self.runs)
-        if self.target is None:
-            self.met = None
-        else:
-            self.met = self.value <= self.target if self.smaller_is_better else self.value >= self.target
-
-
 def machine() -> dict[str, Any]:
     described = host.describe_host()
-    return {**described, "os": platform.platform(), "torch": torch.__version__, "gpu": None, "load": os.getloadavg()[0]}
+    memory = f"{described['memory_bytes']} bytes"
+    return {
+        **described,
+        "memory": memory,
+        "os": platform.platform(),
+        "torch": torch.__version__,
+        "gpu": None,
+        "load": os.getloadavg()[0],
+    }
 
 
 def commit() -> str:
@@ -54,7 +40,7 @@ def commit() -> str:
 
 
 def write(suite: str, rows: Sequence[Row]) -> None:
-    """Replaces the suite's JSON and Markdown files and prints the table."""
+    """Replaces the suite's JSON file, Markdown table and plot, and prints the table."""
     FOLDER.mkdir(exist_ok=True)
     described = machine()
     content = {
@@ -83,4 +69,5 @@ def write(suite: str, rows: Sequence[Row]) -> None:
         )
     text = "\n".join(lines) + "\n"
     (FOLDER / f"{suite}.md").write_text(text)
+    plot(suite, rows, FOLDER / f"{suite}.png")
     print(text)

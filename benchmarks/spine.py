@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.baselines.limit import Settings, samples_per_s
-from benchmarks.results import Row, write
+from benchmarks.results import write
+from benchmarks.row import Row
 from hogwild.data import Mnist
 
 RUNS = 5

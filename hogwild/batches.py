@@ -51,6 +51,11 @@ class BatchPlan:
         """Samples in the batches `[start, stop)`."""
         return self.positions(stop - 1)[1] - self.positions(start)[0] if stop > start else 0
 
+    def planned_updates(self, *, epochs: int, accumulate: int, max_updates: int | None) -> int:
+        """Updates of the whole job if nothing is skipped: the length of its learning-rate schedule."""
+        whole = epochs * -(-self.batches // accumulate)
+        return whole if max_updates is None else min(whole, max_updates)
+
 
 def mix(*values: int) -> int:
     """One well-spread 63-bit seed from several integers (splitmix64's finaliser, applied to each in turn;

@@ -111,9 +111,10 @@ def from_objects(
 
 
 def planned_updates(job: Job, plan: BatchPlan) -> int:
-    """Updates of the whole job: the length of its learning-rate schedule."""
-    whole = job.train.epochs * -(-plan.batches // job.train.accumulate)
-    return whole if job.train.max_updates is None else min(whole, job.train.max_updates)
+    """Updates of the whole job if nothing is skipped."""
+    return plan.planned_updates(
+        epochs=job.train.epochs, accumulate=job.train.accumulate, max_updates=job.train.max_updates
+    )
 
 
 def bytes_needed(job: Job, parts: Parts, procs: int) -> int:

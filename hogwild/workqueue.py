@@ -73,9 +73,10 @@ class WorkQueue:
 
     @property
     def planned_updates(self) -> int:
-        """Updates of the whole job if nothing is skipped: the length of a learning-rate schedule."""
-        whole = self.limits.epochs * self._exchanges(self.plan.batches)
-        return whole if self.limits.max_updates is None else min(whole, self.limits.max_updates)
+        limits = self.limits
+        return self.plan.planned_updates(
+            epochs=limits.epochs, accumulate=limits.accumulate, max_updates=limits.max_updates
+        )
 
     def is_epoch_settled(self, epoch: int) -> bool:
         return epoch < self.epoch
