@@ -1,6 +1,20 @@
-"""`python -m hogwild`: the same as the console script `hogwild` and as `python run.py`."""
+"""The command, as `python -m hogwild`, `python run.py` and the console script `hogwild` start it.
 
-from hogwild.cli import main
+Its first act is to take signals: a Ctrl-C while the command line is imported is no traceback then."""
+
+import sys
+from typing import NoReturn
+
+from hogwild.host_signals import note_signals
+
+
+def main() -> NoReturn:
+    """Runs the command that `sys.argv` names and exits with its status."""
+    note_signals()
+    from hogwild.cli import run
+
+    sys.exit(run(sys.argv[1:]))
+
 
 if __name__ == "__main__":
     main()

@@ -1,9 +1,10 @@
 """`hogwild.train`: the library's one call. It takes the path of a YAML job from its first checked value to its
 summary; only where the objects come from differs."""
 
+import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
@@ -14,12 +15,14 @@ from torch.utils.data import Dataset
 
 from hogwild.config import Job, job_from_mapping
 from hogwild.config_schema import Data, Split, Train
-from hogwild.errors import BuildError, ModelError
+from hogwild.errors import BuildError, ConfigError, ModelError, Problem, UsageError
 from hogwild.registry import claim_our_packages
+from hogwild.rundir import LIBRARY, require_current_folder
 
-SECTIONS = ("lr_schedule", "evaluate", "checkpoint", "supervise", "log")
-PLAIN = ("name", "seed")
-OWN_DATA = ("train", "val")  # of the data section: given as objects
+SECTIONS = ("model", "loss", "data", "optimizer", "train")  # partly filled by the call itself
+WHOLE = ("lr_schedule", "evaluate", "checkpoint", "supervise", "log", "name", "seed")
+OF_OBJECTS = {"model", "loss", "optimizer"}  # an object, and the name of a section
+BY_NAME: Any = ...  # the default of an object: it was given by its name, or is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +58,16 @@ class TrainResult:
 
 
 def train(
-    model: nn.Module,
-    dataset: Dataset,
-    loss: Any,
-    optimizer: Optimizer,
+    model: nn.Module = BY_NAME,
+    dataset: Dataset = BY_NAME,
+    loss: Any = BY_NAME,
+    optimizer: Optimizer = BY_NAME,
+    /,
     *,
     val: Dataset | Mapping[str, float] | None = None,
     run_dir: str | Path | None = None,
     resume: str | Path | None = None,
-    optimizer_state: str = "private",
+    optimizer_state: str | None = None,
     **settings: Any,
 ) -> TrainResult:
     """Trains `model` with worker processes over one shared set of parameters; afterwards the model holds the result
@@ -71,41 +75,58 @@ def train(
 
     `dataset` and `val` are map-style data sets of (input, …, target); `val={"fraction": 0.2}` holds a seeded part
     back. `loss` is called as loss(output, target). `optimizer` is a torch.optim instance over model.parameters(); its
-    class, groups, hyper-parameters and state are taken over. Every other keyword is a field of the job file's `train`
-    or `data` section (`procs=4`, `epochs=3`, `batch_size=64`), `name`, `seed`, or another section as a dict
-    (`checkpoint={"every_s": 5}`). `resume` goes on from an earlier call's run directory.
+    class, groups, hyper-parameters and state are taken over. The four may also be given by these names. Every other
+    keyword is a field of the job file's `train` or `data` section (`procs=4`, `epochs=3`, `batch_size=64`), `name`,
+    `seed`, or a section as a dict (`checkpoint={"every_s": 5}`, `model={"freeze": ["conv*"]}`: what is frozen is so
+    until the call returns). `optimizer_state` is "private" (the default) or "shared". `resume` goes on from an earlier
+    call's run directory, with the same objects.
 
     Call it from the main thread; a main guard is not needed. Raises HogwildError with the words of the command line for
     what cannot be started, and for a job that failed; a job stopped by Ctrl-C or `max_time_s` returns.
     """
     began_s = time.monotonic()
+    require_current_folder()
+    _refuse_two_folders(run_dir, resume)
+    model, dataset, loss, optimizer = _objects((model, dataset, loss, optimizer), settings)
     if not isinstance(model, nn.Module):
         raise ModelError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
     if not callable(loss):
         raise BuildError(f"the loss is a {type(loss).__name__}; it is called as loss(output, target)")
-    job = _job(model, dataset, loss, optimizer, val, optimizer_state, settings)
+    if optimizer_state is not None:
+        settings["optimizer_state"] = optimizer_state
+    job = _job(model, dataset, loss, optimizer, val, settings)
     claim_our_packages()
-    from hogwild.job import from_objects
+    from hogwild.job import Parts, from_objects
+    from hogwild.params import freeze_parameters
     from workers.request import Request
     from workers.run import run
 
     held_back = job.data.val if isinstance(job.data.val, Split) else cast("Dataset | None", val)
+
+    def make_parts() -> Parts:
+        freeze_parameters(model, job.model.freeze)
+        return from_objects(job, model, loss, optimizer, dataset, held_back)
+
     modes = [(module, module.training) for module in model.modules()]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not model.training:
         model.train()
     try:
         result = run(
             Request(
                 job=job,
-                make_parts=lambda: from_objects(job, model, loss, optimizer, dataset, held_back),
+                make_parts=make_parts,
                 run_dir=Path(run_dir) if run_dir is not None else None,
                 resume=Path(resume) if resume is not None else None,
+                caller=LIBRARY,
                 began_s=began_s,
             )
         )
     finally:
         for module, was_training in modes:
             module.training = was_training
+        for parameter in trained:
+            parameter.requires_grad_(True)
     result.shared.release()
     if result.error is not None:
         raise result.error
@@ -114,40 +135,109 @@ def train(
     return TrainResult(**{**values, "run_dir": Path(values["run_dir"])})
 
 
+def _refuse_two_folders(run_dir: str | Path | None, resume: str | Path | None) -> None:
+    if run_dir is None or resume is None or os.path.realpath(run_dir) == os.path.realpath(resume):
+        return
+    raise UsageError(
+        f"resume={str(resume)!r} goes on in that folder; run_dir={str(run_dir)!r} beside it contradicts that: "
+        "leave it out, or leave out resume for a new run"
+    )
+
+
+def _objects(positional: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
+    """The objects, each by its place or by its name; takes those by name out of `settings`. A dict under the name of an
+    object that has its place is a section, and stays. Raises UsageError for what is missing or there twice."""
+    given = dict(zip(("model", "dataset", "loss", "optimizer"), positional, strict=True))
+    by_name = [name for name in given if name in settings]
+    sections = [name for name in by_name if name in OF_OBJECTS and isinstance(settings[name], Mapping)]
+    missing = [name for name in given if given[name] is BY_NAME and name not in by_name]
+    twice = [name for name in by_name if given[name] is not BY_NAME and name not in sections]
+    if missing or twice:
+        wrong = [f"{name} is missing" for name in missing] + [f"{name} is given twice" for name in twice]
+        raise UsageError(f"{LIBRARY} takes a model, a dataset, a loss and an optimizer: {', '.join(wrong)}")
+    return [settings.pop(name) if thing is BY_NAME else thing for name, thing in given.items()]
+
+
 def _job(
-    model: nn.Module,
-    dataset: Dataset,
-    loss: Any,
-    optimizer: Optimizer,
-    val: Any,
-    optimizer_state: str,
-    settings: Mapping[str, Any],
+    model: nn.Module, dataset: Dataset, loss: Any, optimizer: Optimizer, val: Any, settings: Mapping[str, Any]
 ) -> Job:
-    """The call as a job file: objects by the path of their class, so that the run directory says what was trained."""
-    values: dict[str, Any] = {
-        "name": type(model).__name__.lower(),
-        "model": {"class_path": _path_of(model)},
-        "loss": {"class_path": _path_of(loss)},
-        "optimizer": {"class_path": _path_of(optimizer), "state": optimizer_state},
-        "data": {"train": {"class_path": _path_of(dataset)}},
-        "train": {},
-    }
-    if val is not None:
-        values["data"]["val"] = dict(val) if isinstance(val, Mapping) else {"class_path": _path_of(val)}
+    """The call as a job file: objects by the path of their class, so that the run directory says what was trained.
+    Raises ConfigError with everything that is wrong with the keywords."""
+    draft = _Draft(
+        {
+            "name": type(model).__name__.lower(),
+            "model": {"class_path": _path_of(model)},
+            "loss": {"class_path": _path_of(loss)},
+            "optimizer": {"class_path": _path_of(optimizer)},
+            "data": {"train": {"class_path": _path_of(dataset)}},
+            "train": {},
+        }
+    )
     for key, value in settings.items():
-        section = _section(key)
-        (values if section is None else values[section])[key] = dict(value) if isinstance(value, Mapping) else value
-    return job_from_mapping(values, "hogwild.train")
+        draft.put_keyword(key, value)
+    draft.put_val(val)
+    try:
+        job = job_from_mapping(draft.values, LIBRARY)
+    except ConfigError as error:
+        draft.problems += error.problems
+    if draft.problems:
+        raise ConfigError(draft.problems)
+    return job
 
 
-def _section(key: str) -> str | None:
-    """Where a keyword belongs; one that is nowhere goes where it is nearest to something, for the error's
-    suggestion."""
-    homes: dict[str, str | None] = dict.fromkeys(Train.model_fields, "train")
-    homes |= {name: "data" for name in Data.model_fields if name not in OWN_DATA}
-    homes |= dict.fromkeys((*SECTIONS, *PLAIN))
+@dataclass(slots=True)
+class _Draft:
+    """The sections of a job file, as keywords fill them; what is wrong with a keyword itself is in `problems`."""
+
+    values: dict[str, Any]
+    problems: list[Problem] = field(default_factory=list)
+    _said: dict[tuple[str, str], str] = field(default_factory=dict)  # (section, field) -> the keyword it came by
+
+    def put_keyword(self, key: str, value: Any) -> None:
+        value = dict(value) if isinstance(value, Mapping) else value
+        if key not in SECTIONS:
+            section, name = _home(key)
+            self._put(section, name, value, f"{key}={value!r}")
+        elif not isinstance(value, dict):
+            self._report(key, f"must be a dict of that section's fields, got {value!r}")
+        else:
+            for name, one in value.items():
+                self._put(key, name, one, f"{key}={{{name!r}: {one!r}}}")
+
+    def put_val(self, val: Any) -> None:
+        if isinstance(val, Mapping) and "class_path" in val:
+            self._report("data.val", "must be a data set, or {'fraction': f}; a class path is for a job file")
+        elif val is not None:
+            self.values["data"]["val"] = dict(val) if isinstance(val, Mapping) else {"class_path": _path_of(val)}
+
+    def _put(self, section: str | None, name: Any, value: Any, said: str) -> None:
+        path = f"{section}.{name}"
+        if section is None:
+            self.values[name] = value
+        elif (section, name) == ("data", "val"):
+            self._report(path, "is a keyword of its own: val=…")
+        elif (section in OF_OBJECTS and name in ("class_path", "init_args")) or (section, name) == ("data", "train"):
+            self._report(path, "says how a file builds what is given here as an object; leave it out")
+        elif (section, name) in self._said:
+            self._report(path, f"is given twice: {self._said[section, name]} and {said}")
+        else:
+            self._said[section, name] = said
+            self.values[section][name] = value
+
+    def _report(self, path: str, message: str) -> None:
+        self.problems.append(Problem(LIBRARY, 0, 0, path, message))
+
+
+def _home(key: str) -> tuple[str | None, str]:
+    """The section and the field that a keyword means, no section for what stands by itself; one that is nowhere goes
+    where it is nearest to something, for the error's suggestion."""
+    homes: dict[str, tuple[str | None, str]] = {name: ("train", name) for name in Train.model_fields}
+    homes |= {name: ("data", name) for name in Data.model_fields if name not in ("train", "val")}
+    homes |= {name: (None, name) for name in (*WHOLE, *SECTIONS)} | {"optimizer_state": ("optimizer", "state")}
+    if key in homes:
+        return homes[key]
     near = get_close_matches(key, homes, n=1)
-    return homes[near[0]] if near else None
+    return (homes[near[0]][0] if near else None), key
 
 
 def _path_of(thing: Any) -> str:

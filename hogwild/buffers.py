@@ -71,10 +71,11 @@ def merge(layout: BufferLayout, region: Region, batches: Sequence[int]) -> None:
     `batches[k]` are worker k's batches since the last merge. Floating buffers: master + sum(w (copy -
     master)) / sum(w); integers: the sum of the increments; others: the copy of the worker with most batches
     among those that changed it. A buffer nobody changed keeps its bits; where only one worker trained, its
-    copy is taken. A copy that is not finite where the master was (a batch with a NaN was skipped, but its forward
-    pass had moved a running average) counts as unchanged."""
+    copy is taken. With several workers, a copy that is not finite where the master was (an overflow, or a death in the
+    middle of a batch with a NaN) counts as unchanged: one worker must not spoil the others. With one, the job does what
+    the plain loop does, whenever it pauses."""
     trained = [k for k, count in enumerate(batches) if count > 0]
-    for slot in layout.slots:
+    for slot in layout.slots if len(batches) > 1 else ():
         _mend_poisoned(layout, region, slot, trained)
     if len(trained) == 1:
         layout.block(region, MASTER).copy_(layout.block(region, block_of(trained[0])))

@@ -3,6 +3,9 @@
 Nothing heavy is imported here or by --help and check: torch alone takes longer than a person waits for an
 answer. Results go to stdout, everything else to stderr; the exit status says how it ended (docs: exit
 statuses).
+
+A signal to stop is only noted (`__main__.py`) while modules are imported, and raised after it: `raise_noted`. It is
+raised at once where we may wait: `raising_on_signals`.
 """
 
 import contextlib
@@ -11,7 +14,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -26,8 +29,9 @@ from hogwild.cli_input import (
     split_arguments,
     with_command,
 )
-from hogwild.errors import HogwildError, NotFoundError, RunError, UsageError
-from hogwild.host import require_linux
+from hogwild.errors import HogwildError, RunError, UsageError
+from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
+from hogwild.rundir import require_current_folder
 
 STATUS = {"succeeded": 0, "failed": 1, "stopped": 75, "cancelled": 130}
 INTERRUPT = 2  # the number of SIGINT; a status of 128 + n says that signal n ended it
@@ -55,7 +59,7 @@ Json = Annotated[bool, typer.Option("--json", help="Prints the result as one JSO
 
 
 def main() -> NoReturn:
-    """The console script."""
+    """The command, without its first act: `__main__.py` is what a person starts."""
     sys.exit(run(sys.argv[1:]))
 
 
@@ -64,8 +68,9 @@ def run(argv: Sequence[str]) -> int:
     debug = "--debug" in argv
     try:
         _hold_standard_streams()
+        raise_noted()
         require_linux()
-        _require_current_folder()
+        require_current_folder()
         arguments = with_command([argument for argument in argv if argument != "--debug"])
         command = typer.main.get_command(app)
         # Not `app(...)`: that makes a bare status of a Ctrl-C or a reader that is gone before we can say anything.
@@ -84,6 +89,7 @@ def run(argv: Sequence[str]) -> int:
     except Exception as error:
         return _report(_unexpected(error), 1, debug)
     finally:
+        end_at_second()
         _flush_results()
 
 
@@ -101,16 +107,18 @@ def train(
     """Trains a job; without a job file the embedded one: digits, no download."""
     job_file, overrides = split_arguments(arguments)
     flags: dict[str, object] = {} if procs is None else {"train.procs": int(procs) if procs.isdecimal() else procs}
-    if resume is not None:
-        refuse_beside_resume(job_file, run_dir)
-        job, job_file, job_text = resumed(resume, overrides, flags)
-    else:
-        job, job_text = load(job_file, overrides, flags)
+    with _reading():
+        if resume is not None:
+            refuse_beside_resume(job_file, run_dir)
+            job, job_file, job_text = resumed(resume, overrides, flags)
+        else:
+            job, job_text = load(job_file, overrides, flags)
     from hogwild.registry import claim_our_packages
 
     claim_our_packages()
     from workers.run import run_job
 
+    raise_noted()
     summary: dict[str, Any] = run_job(
         job,
         job_file=job_file,
@@ -140,12 +148,14 @@ def check(
     from hogwild.cli_text import plain_lines, plan_lines
 
     job_file, overrides = split_arguments(arguments)
-    job, _ = load(job_file, overrides)
+    with _reading():
+        job, _ = load(job_file, overrides)
     found: dict[str, Any] = {}
     if deep:
         from hogwild.deep_check import deep_check
 
-        found = deep_check(job, job_file, data_folder(data_dir, None))
+        with raising_on_signals():
+            found = deep_check(job, job_file, data_folder(data_dir, None))
     if as_json:
         _print(json.dumps({"job": job.name, "ok": True, **found}))
         return 0
@@ -158,14 +168,17 @@ def check(
 @app.command()
 def show(arguments: Arguments = None) -> None:
     """Prints the resolved job: every field, defaults and overrides included."""
-    job, _ = load(*split_arguments(arguments))
+    with _reading():
+        job, _ = load(*split_arguments(arguments))
     _print(job.to_yaml().rstrip("\n"))
 
 
 @app.command()
 def schema() -> None:
     """Prints the job file's JSON Schema, for editors."""
-    _print(schema_text().rstrip("\n"))
+    text = schema_text()
+    raise_noted()
+    _print(text.rstrip("\n"))
 
 
 @app.command("list")
@@ -182,6 +195,7 @@ def list_(what: Annotated[str, typer.Argument(metavar="models|data|configs")]) -
         rows = {f"{package}.{name}": text for name, text in import_module(package).CATALOG.items()}
     else:
         raise UsageError(f"cannot list {what!r}; choose models, data or configs")
+    raise_noted()
     width = max((len(name) for name in rows), default=0)
     for name, text in rows.items():
         _print(f"{name:<{width}}  {text}".rstrip())
@@ -194,6 +208,15 @@ def schema_text() -> str:
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Around a job file, which may be a terminal or a pipe that does not end; not around the imports for it."""
+    import hogwild.config  # noqa: F401
+
+    with raising_on_signals():
+        yield
+
+
 def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
     from hogwild.cli_text import plain_lines, summary_lines
 
@@ -204,14 +227,6 @@ def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
         return
     for line in plain_lines(summary, "") if dry_run else summary_lines(summary, "hogwild"):
         _print(line)
-
-
-def _require_current_folder() -> None:
-    """torch's mathematics library ends the process without it."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise NotFoundError("the current folder was deleted; change into one that is there") from None
 
 
 def _hold_standard_streams() -> None:

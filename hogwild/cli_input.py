@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hogwild.errors import NotFoundError, UsageError
+from hogwild.rundir import LIBRARY
 
 if TYPE_CHECKING:
     from hogwild.config import Job
@@ -63,7 +64,8 @@ def load(
 
 def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) -> tuple["Job", Path | None, str]:
     """The job as it was resolved, with today's changes on top; the file it came from, for the user's own
-    modules."""
+    modules. Raises UsageError for a run of the library's: its job file names classes, not the objects that were
+    trained."""
     from hogwild.config_places import read_job_file
 
     if not run.is_dir():
@@ -71,6 +73,11 @@ def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) ->
     resolved = run / "resolved.yaml"
     if not resolved.is_file():
         raise NotFoundError(f"run {run}: is no run, it has no resolved.yaml (looked for {resolved.absolute()})")
+    if _environment(run).get("caller") == LIBRARY:
+        raise UsageError(
+            f"run {run} was made by a call of {LIBRARY}, with objects that no file can build again: class paths are "
+            f"recorded, their arguments are not. Go on by the same call, with resume={str(run)!r} and the same objects"
+        )
     job, _ = load(resolved, overrides, flags)
     as_written = run / "job.yaml"
     return job, _users_file(run), read_job_file(as_written if as_written.is_file() else resolved)

@@ -103,7 +103,7 @@ class Train(Section):
     threads: Threads = Field(default="auto", description="Per worker; auto: OMP_NUM_THREADS, or cores / procs.")
     epochs: Whole = Field(default=1, ge=1, description="Every sample once per epoch, over all workers.")
     max_updates: Whole | None = Field(default=None, ge=1, description="Ends the job after exactly so many.")
-    max_time_s: Seconds | None = Field(default=None, description="Checkpoints and stops, resumable, then.")
+    max_time_s: Seconds | None = Field(default=None, description="From the first update; then it stops, resumable.")
     device: Literal["auto", "cpu"] = Field(default="auto", description="Where the mathematics is done.")
     placement: Literal["auto", "cpu"] = Field(default="auto", description="Where the shared parameters lie.")
     update: Literal["auto", "autograd"] = Field(default="auto", description="autograd: any module.")
@@ -136,7 +136,7 @@ class Checkpoint(Section):
 class Supervise(Section):
     """When a worker counts as lost, and what is done about it."""
 
-    max_restarts: Whole = Field(default=10, ge=0, description="Of one worker in window_s; then it is given up.")
+    max_restarts: Whole = Field(default=10, ge=0, description="Of one worker in window_s, or 3 failed starts.")
     window_s: Seconds = Field(default=60.0, description="Deaths further apart than this are no crash loop.")
     start_timeout_s: Seconds = Field(default=120.0, description="To the first commit; imports can be slow.")
     stall_timeout_s: Seconds = Field(default=60.0, description="Silence is a hang; slow batches raise it.")
@@ -154,8 +154,8 @@ class Supervise(Section):
 class Log(Section):
     """What is written down while training."""
 
-    jsonl: bool = Field(default=True, description="metrics.jsonl and events.jsonl: what programs read.")
-    tensorboard: Literal["auto"] = Field(default="auto", description="Written where it is installed.")
+    jsonl: bool = Field(default=True, description="metrics.jsonl, for programs; events.jsonl is always written.")
+    tensorboard: Literal["auto"] = Field(default="auto", description="auto: not written by this version.")
     progress: Progress = Field(default="auto", description="The line on stderr; auto: only on a terminal.")
     every_s: Seconds = Field(default=1.0, description="Between two records.")
 

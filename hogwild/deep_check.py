@@ -17,9 +17,11 @@ from hogwild import host
 from hogwild.config import Job, load_job
 from hogwild.errors import BuildError, HogwildError
 
-# -P and the explicit folder: a user's own hogwild/ or workers/ in the current folder must not be ours.
+# -P and the explicit folder: a user's own hogwild/ or workers/ in the current folder must not be ours. A Ctrl-C at the
+# terminal reaches the child too, and is answered by us: it only ends.
 _CHILD = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 sys.path.insert(0, sys.argv[1])
 from hogwild.deep_check import child
 sys.path.remove(sys.argv[1])

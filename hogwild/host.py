@@ -26,7 +26,10 @@ from hogwild.host_signals import CHILD_SIGNALS as CHILD_SIGNALS
 from hogwild.host_signals import STOP_SIGNALS as STOP_SIGNALS
 from hogwild.host_signals import Interrupted as Interrupted
 from hogwild.host_signals import SignalWatch as SignalWatch
+from hogwild.host_signals import StopSignals as StopSignals
 from hogwild.host_signals import blocked_signals as blocked_signals
+from hogwild.host_signals import end_at_second as end_at_second
+from hogwild.host_signals import raise_noted as raise_noted
 from hogwild.host_signals import raising_on_signals as raising_on_signals
 from hogwild.host_signals import require_main_thread as require_main_thread
 from hogwild.host_signals import signal_name as signal_name
@@ -81,6 +84,26 @@ def request_stack(pidfd: int) -> bool:
     code. Only after the worker said `ready` or blocked SIGUSR1 at its start: without a handler the signal
     would end it."""
     return kill_by_pidfd(pidfd, signal.SIGUSR1)
+
+
+def is_writing_stack(pid: int) -> bool:
+    """SIGUSR1 is on its way to `pid`, or one of its threads is in the handler: the kernel holds it back there meanwhile
+    (proc_pid_status(5): SigPnd, ShdPnd, SigBlk)."""
+    bit = 1 << (signal.SIGUSR1 - 1)
+    try:
+        threads = list((PROC / str(pid) / "task").iterdir())
+        return any(_signal_sets(thread) & bit for thread in threads)
+    except OSError:  # it ended while we looked
+        return False
+
+
+def _signal_sets(thread: Path) -> int:
+    found = 0
+    for line in (thread / "status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("SigPnd", "ShdPnd", "SigBlk"):
+            found |= int(value, 16)
+    return found
 
 
 def wait_readable(descriptors: Iterable[int], timeout_ms: float) -> None:

@@ -1,9 +1,17 @@
-"""Signals, as the supervisor and a worker take them. Offered by `host.py`; callers import that.
+"""Signals, as a command, the supervisor and a worker take them. Offered by `host.py`; callers import that, but for a
+command's first lines, which cannot wait for it.
 
 The one thing to know: a handler only notes the number. One that did more (log, set an Event, close a file) could
-deadlock on a lock that the interrupted code holds."""
+deadlock on a lock that the interrupted code holds.
+
+    the imports of a command      StopSignals, ENDS      noted; acted on after the import
+    a job file, user code         StopSignals, RAISES    `Interrupted`, where it arrives
+    the hand-over                 StopSignals, NOTES     noted, and taken over by the watch
+    a job, from 'start' to 'end'  SignalWatch            noted: checkpoint and stop
+"""
 
 import contextlib
+import enum
 import faulthandler
 import os
 import signal
@@ -37,31 +45,123 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(signal_name(number))
 
 
-@contextlib.contextmanager
-def raising_on_signals() -> Iterator[Callable[[], None]]:
-    """While user code builds model and data, which may take long and cannot be resumed: a signal to stop ends it with
-    `Interrupted`. A bare `except:` in user code may swallow that; the function given raises it again, and so does the
-    end. Main thread only; elsewhere this does nothing."""
-    received: list[int] = []
+class Manner(enum.Enum):
+    """What `StopSignals` does with a signal."""
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        raise Interrupted(number)
+    NOTES = enum.auto()  # and nothing else: what is undone, or handed over, is not to be broken off
+    ENDS = enum.auto()  # notes the first; the second ends the process at once, without a word
+    RAISES = enum.auto()  # and notes it: user code may swallow what is raised
 
-    def look() -> None:
-        if received:
-            raise Interrupted(received.pop())
 
-    if threading.current_thread() is not threading.main_thread():
-        yield look
-        return
-    former = {n: signal.signal(n, interrupt) for n in STOP_SIGNALS if signal.getsignal(n) != signal.SIG_IGN}
-    try:
-        yield look
-        look()
-    finally:
-        for number, handler in former.items():
+class StopSignals:
+    """Signals to stop, where no worker runs. One handler; what it does is changed by one assignment, so that between
+    two manners no signal is lost.
+
+    Nothing is raised while heavy modules are imported: the nested imports of numpy and torch swallow it and go on half
+    imported (`module 'numpy' has no attribute 'matrix'`, blamed on the user's class; the job trained to its end; an
+    abort in pybind11). `received` holds numbers in order of arrival. Main thread only."""
+
+    def __init__(self) -> None:
+        self.manner = Manner.NOTES
+        self.received: list[int] = []
+        self._former: dict[int, Any] = {}
+
+    @property
+    def is_installed(self) -> bool:
+        return bool(self._former)
+
+    def install(self) -> None:
+        """Takes every signal to stop that is not ignored: nohup, and a script's background job, are respected."""
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._former[number] = signal.signal(number, self._take)
+
+    def restore(self) -> None:
+        for number, handler in self._former.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._former.clear()
+
+    def look(self) -> None:
+        """Raises `Interrupted` if a signal was noted: after an import, or after user code that may have swallowed
+        it."""
+        if self.received:
+            raise Interrupted(self.received[0])
+
+    def hand_over(self) -> None:
+        """Raises what came until now; what comes from now on is for a `SignalWatch`."""
+        self.manner = Manner.NOTES
+        self.look()
+
+    def taken_over(self) -> list[int]:
+        """What was noted, which is the caller's from now on."""
+        taken, self.received = self.received, []
+        return taken
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self.manner is Manner.RAISES:
+            self.received.append(number)
+            raise Interrupted(number)
+        if number == signal.SIGHUP and self.received:
+            return  # as in SignalWatch
+        if self.received and self.manner is Manner.ENDS:
+            os._exit(128 + number)  # exit functions of half-imported modules would only complain
+        self.received.append(number)
+
+
+_command = StopSignals()  # installed in a process that is a command of ours, never in a library caller's
+
+
+def note_signals() -> None:
+    """A command's first act, and for the rest of its process: a signal is noted, for `raise_noted`; a second one ends
+    the process with status 128 + its number."""
+    if not _command.is_installed:
+        _command.install()
+    end_at_second()
+
+
+def raise_noted() -> None:
+    """Raises `Interrupted` for a signal that this process, being a command, has noted: after an import."""
+    _command.look()
+
+
+def end_at_second() -> None:
+    """A command has ended, one way or the other: what still runs are exit functions."""
+    _command.manner = Manner.ENDS
+
+
+@contextlib.contextmanager
+def raising_on_signals() -> Iterator[StopSignals]:
+    """Around what may take long and cannot be resumed (user code that builds model and data, a pipe that is read): a
+    signal to stop ends it with `Interrupted`, also one that was noted before. User code may swallow that, so the end
+    looks again, and an error after a signal counts as its consequence: what was broken off inside an import fails
+    somewhere else. Restores a library caller's handlers, and gives them what came after `hand_over` and nobody took.
+    Main thread only; elsewhere this does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield StopSignals()
+        return
+    is_ours = _command.is_installed
+    stops = _command if is_ours else StopSignals()
+    manner = stops.manner
+    try:
+        if not is_ours:
+            stops.install()
+        stops.manner = Manner.RAISES
+        stops.look()
+        yield stops
+        if stops.manner is Manner.RAISES:
+            stops.look()
+        stops.manner = manner
+    except BaseException as error:
+        is_broken_off = stops.manner is Manner.RAISES and bool(stops.received)
+        stops.manner = Manner.NOTES  # until what was begun is undone
+        if is_broken_off and not isinstance(error, Interrupted):
+            raise Interrupted(stops.received[0]) from error
+        raise
+    finally:
+        if not is_ours:
+            stops.restore()
+    if not is_ours and stops.received:
+        signal.raise_signal(stops.received[0])
 
 
 def require_main_thread() -> None:
@@ -78,10 +178,11 @@ class SignalWatch:
     monotonic times. A handler that did more could deadlock on a lock the interrupted code holds. Main thread
     only."""
 
-    def __init__(self, *, raises_second: bool = False) -> None:
+    def __init__(self, *, raises_second: bool = False, before: StopSignals | None = None) -> None:
         """`raises_second`: a second signal raises `Interrupted` where it arrives (`procs: 0`, where the code that may
-        hang runs in this very thread)."""
+        hang runs in this very thread). `before`: whose signals these were; what it noted meanwhile is taken over."""
         self.raises_second = raises_second
+        self._before = before
         self.received: list[int] = []
         self.received_at: list[float] = []
         self._former: dict[int, Any] = {}
@@ -98,7 +199,9 @@ class SignalWatch:
             # nohup is respected; an ignored SIGINT (a background job of a script) is not: who sends it means
             # it.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                self._former[number] = signal.signal(number, self._note)
+                self._former[number] = signal.signal(number, self._take)
+        for noted in self._before.taken_over() if self._before else ():
+            self._note(noted)
         return self
 
     def __exit__(
@@ -111,13 +214,16 @@ class SignalWatch:
         os.close(self._read)
         os.close(self._write)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        self._note(number)
+        if self.raises_second and len(self.received) == 2:
+            raise Interrupted(self.received[1])
+
+    def _note(self, number: int) -> None:
         if number == signal.SIGHUP and self.received:
             return  # a closing terminal may send several, kernel and shell one each: that is no second order
         self.received.append(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
         self.received_at.append(time.monotonic())
-        if self.raises_second and len(self.received) == 2:
-            raise Interrupted(self.received[1])
 
     def fileno(self) -> int:
         """Readable after a signal, until `drain()`."""

@@ -29,7 +29,7 @@ from hogwild.registry import build_callable
 from hogwild.updates import AutogradUpdate
 
 EVALUATION_BATCH = 256  # no gradients, so larger batches than training's cost nothing and save time
-TRIAL_SAMPLES = 2
+TRIAL_SAMPLES = 3  # more than two: a loss that broadcasts (2, 2) over 2 labels would be wrong with any other number
 UNLABELLED = -100  # what torch's classification losses leave out unless told otherwise
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 
@@ -206,6 +206,7 @@ def _try_forward(parts: Parts) -> None:
     """One forward pass and one loss over the first samples, in evaluation mode, leaving no trace: the random state is
     put back and no gradient is made."""
     sample = [tensor[:TRIAL_SAMPLES].clone() for tensor in parts.train.tensors]
+    constructed = {id(param) for param in parts.model.parameters()}
     try:
         with _evaluating(parts.model):
             output = parts.model(*sample[:-1])
@@ -219,6 +220,12 @@ def _try_forward(parts: Parts) -> None:
             f"{type(parts.model).__name__} and {_name(parts.loss)} cannot compute a loss on the first samples "
             f"(inputs {', '.join(inputs)}; target {target}): {type(error).__name__}: {error}"
         ) from error
+    made = [name for name, param in parts.model.named_parameters() if id(param) not in constructed]
+    if made:
+        raise ModelError(
+            f"{type(parts.model).__name__} creates parameter {made[0]} in forward; the optimizer, built before that, "
+            "would never train it. Create all parameters in the constructor"
+        )
     parts.output_shape = tuple(output.shape) if isinstance(output, Tensor) else ()
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
         got = _described(loss) if isinstance(loss, Tensor) else f"a {type(loss).__name__}"

@@ -25,17 +25,28 @@ from hogwild.records import to_json as to_json
 TEMPORARY = ".tmp-"
 LOCK = ".lock"
 RESOLVED = "resolved.yaml"  # what makes a directory a run: without it nothing could be resumed
+LIBRARY = "hogwild.train"  # `caller` in env.json of a run whose objects came from a call: no file can build them again
+
+
+def require_current_folder() -> None:
+    """Raises NotFoundError when it was deleted: torch's mathematics library, in a worker for instance, ends the process
+    without it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise NotFoundError("the current folder was deleted; change into one that is there") from None
 
 
 class RunDir:
     """A run directory this process has locked. Use `create` or `open`; `close` gives the lock back."""
 
-    def __init__(self, path: Path, lock: int, made: Sequence[Path] = ()) -> None:
-        """Takes ownership of the descriptor `lock`. `made`: the folders that were not there before, innermost
-        first."""
+    def __init__(self, path: Path, lock: int, found: bytes, made: Sequence[Path] = ()) -> None:
+        """Takes ownership of the descriptor `lock`; `found` is what the lock held before us. `made`: the folders that
+        were not there before, innermost first."""
         self.path = path
         self._made = tuple(made)
         self._lock = lock
+        self._found = found
         self.job_file = path / "job.yaml"
         self.resolved_file = path / RESOLVED
         self.env_file = path / "env.json"
@@ -74,7 +85,7 @@ class RunDir:
         except RunDirError:
             os.close(lock)
             raise
-        return cls(folder, lock, made)
+        return cls(folder, lock, _sign(lock), made)
 
     @classmethod
     def open(cls, path: Path) -> "RunDir":
@@ -85,14 +96,19 @@ class RunDir:
             raise NotFoundError(f"no run at {folder}: there is no such directory")
         if not (folder / RESOLVED).is_file():
             raise NotFoundError(f"{folder} is not a run directory: it has no {RESOLVED}")
-        run = cls(folder, _take_lock(folder))
+        lock = _take_lock(folder)
+        run = cls(folder, lock, _sign(lock))
         _sweep(folder)
         return run
 
     def close(self) -> None:
+        """Gives the lock back as it was found, so that a resume that is refused has changed nothing."""
         self.metrics.close()
         self.events.close()
         if self._lock >= 0:
+            with contextlib.suppress(OSError):  # a full disk: it then names a job that has ended, as after a kill
+                os.ftruncate(self._lock, 0)
+                os.pwrite(self._lock, self._found, 0)
             os.close(self._lock)
             self._lock = -1
 
@@ -199,13 +215,10 @@ def _make_unique(runs: Path, name: str) -> Path:
 
 
 def _take_lock(folder: Path) -> int:
-    """The descriptor of RUN/.lock, locked, with our process number in it. Raises RunDirError naming the other
-    job's."""
+    """The descriptor of RUN/.lock, locked. Raises RunDirError naming the process of the other job."""
     file = folder / LOCK
     try:
-        lock = host.lock_file(file)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        return host.lock_file(file)
     except BlockingIOError:
         raise RunDirError(
             f"the run directory {folder} is in use by another job, process {_owner(file)}; "
@@ -213,7 +226,16 @@ def _take_lock(folder: Path) -> int:
         ) from None
     except OSError as error:
         raise RunDirError(f"cannot write to the run directory {folder}: {error.strerror}") from error
-    return lock
+
+
+def _sign(lock: int) -> bytes:
+    """Writes our process number into the lock, for whoever is refused; answers what it held before. On a full disk it
+    stays empty: the kernel holds the lock, not the number."""
+    found = os.pread(lock, os.fstat(lock).st_size, 0)
+    with contextlib.suppress(OSError):
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return found
 
 
 def _owner(lock: Path) -> str:

@@ -2,6 +2,7 @@
 memory itself, to be written out before anybody trains on."""
 
 import copy
+import reprlib
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,9 @@ from hogwild.errors import CheckpointError
 from hogwild.optim import StateLayout
 
 GroupNumbers = dict[tuple[int, str], Any]
+
+# Of a parameter group: what it holds, and ways to compute one and the same step, of which another machine has others.
+NOT_COMPARED = {"params", "foreach", "fused", "capturable", "differentiable"}
 
 
 def for_saving(value: Tensor, *, copied: bool) -> Tensor:
@@ -96,7 +100,7 @@ def checked_state(
     parameter."""
     if saved is None:
         return {}, {}
-    _check_groups(optimizer, saved["param_groups"])
+    _check_counts(optimizer, saved["param_groups"])
     slots = {(slot.index, slot.key): slot for slot in layout.slots if not slot.in_group}
     for i, own in saved["state"].items():
         for key, value in own.items():
@@ -116,7 +120,44 @@ def checked_state(
     return dict(saved["state"]), groups
 
 
-def _check_groups(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
+def check_groups(layout: StateLayout, optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
+    """`saved`: the groups of a stock state_dict. Raises CheckpointError when they have other parameters or other
+    hyper-parameters than the optimizer's, with every difference. What the rule itself counts in its groups is state and
+    may differ; a key that only one side has comes from another version of the rule."""
+    _check_counts(optimizer, saved)
+    counted = {(slot.index, slot.key) for slot in layout.slots if slot.in_group}
+    changed = [
+        f"{key} of group {g} was {_shown(there[key])}, now {_shown(value)}"
+        for g, (here, there) in enumerate(zip(optimizer.param_groups, saved, strict=True))
+        for key, value in here.items()
+        if key in there and key not in NOT_COMPARED and (g, key) not in counted and not _is_same(value, there[key])
+    ]
+    if changed:
+        raise CheckpointError(
+            f"the optimizer, {type(optimizer).__qualname__}, has other hyper-parameters than the checkpoint's: "
+            + "; ".join(changed)
+        )
+
+
+def _is_same(here: Any, there: Any) -> bool:
+    """A number in a tensor is as exact as its dtype allows: 0.1 is the same as the float32 nearest to it."""
+    if isinstance(here, Tensor) and isinstance(there, Tensor):
+        return here.shape == there.shape and bool((here == there).all())
+    if isinstance(there, Tensor):
+        here, there = there, here
+    if isinstance(here, Tensor):
+        is_number = isinstance(there, int | float) and here.numel() == 1
+        return is_number and bool((here == torch.tensor(there, dtype=here.dtype)).all())
+    if isinstance(here, list | tuple) and isinstance(there, list | tuple):
+        return len(here) == len(there) and all(map(_is_same, here, there))
+    return bool(here == there) or repr(here) == repr(there)  # NaN
+
+
+def _shown(value: Any) -> str:
+    return reprlib.repr(value.tolist() if isinstance(value, Tensor) else value)
+
+
+def _check_counts(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
     here, there = ([len(g["params"]) for g in groups] for groups in (optimizer.param_groups, saved))
     if here != there:
         raise CheckpointError(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from hogwild.buffers import REGION, block_of
 from hogwild.errors import ModelError
 from hogwild.optim_state import StateBlock
 from hogwild.shm import Region
@@ -28,6 +29,8 @@ class WorkerModel:
     _parameter_places: list[tuple[nn.Module, str, str, nn.Parameter, int]]
     _buffer_places: list[tuple[nn.Module, str, str, Tensor]]
     _module_sizes: list[tuple[nn.Module, str, int, int]]
+    _buffers: Tensor | None  # this worker's block, (bytes,) uint8; None without buffers
+    _kept: Tensor | None
 
     @classmethod
     def attach(cls, structure: bytes, regions: Mapping[str, Region], worker: int) -> "WorkerModel":
@@ -37,9 +40,11 @@ class WorkerModel:
         assert 0 <= worker < layout.workers, f"worker {worker} of {layout.workers}"
         state = StateBlock(layout.state, regions, 0 if layout.state.shared else worker)
         state.load(optimizer)
+        own = layout.buffers.block(regions[REGION], block_of(worker)) if REGION in regions else None
         return cls(
             model, loss, optimizer, params, layout, regions, worker, state,
             _parameter_places(model), _buffer_places(model), _module_sizes(model),
+            own, None if own is None else own.clone(),
         )  # fmt: skip
 
     def check_bound(self) -> None:
@@ -61,6 +66,20 @@ class WorkerModel:
                     "training; create all of them in the constructor: one worker alone would train later ones"
                 )
         self._take_back_buffers()
+
+    def keep_buffers(self) -> None:
+        """Remembers the buffers before an exchange: a forward pass moves running averages, and one that is skipped,
+        because of a NaN perhaps, must leave no trace in them."""
+        if self._buffers is not None and self._kept is not None:
+            self._take_back_buffers()
+            self._kept.copy_(self._buffers)
+
+    def restore_buffers(self) -> None:
+        """The buffers are what they were at the last `keep_buffers`."""
+        if self._buffers is not None and self._kept is not None:
+            self._buffers.copy_(self._kept)
+            for module, key, _, view in self._buffer_places:
+                module._buffers[key] = view
 
     def _take_back_buffers(self) -> None:
         for module, key, name, view in self._buffer_places:

@@ -258,7 +258,7 @@ class WorkQueue:
             if lease.left:
                 rest[lease.item.epoch].append([lease.item.start + lease.settled, lease.item.stop, lease.attempts])
         return {
-            "batches": self.plan.batches,
+            "plan": _cut(self.plan),
             "next_epoch": self._next_epoch,
             "free": [[epoch, *piece] for epoch in sorted(rest) for piece in sorted(rest[epoch])],
             "ledger": asdict(self.ledger),
@@ -267,9 +267,14 @@ class WorkQueue:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes over a `state`. The batch plan must be the one it was taken with (ValueError otherwise)."""
-        if state["batches"] != self.plan.batches:
-            raise ValueError(f"an epoch had {state['batches']} batches, now it has {self.plan.batches}")
+        """Takes over a `state`. The batch plan must be the one it was taken with (ValueError naming both values
+        otherwise; nothing was changed then)."""
+        before = state["plan"]
+        changed = [
+            f"{name}: was {before[name]}, now {now}" for name, now in _cut(self.plan).items() if now != before[name]
+        ]
+        if changed:
+            raise ValueError(f"an epoch of the training data was cut in another way: {'; '.join(changed)}")
         self._next_epoch = state["next_epoch"]
         self.ledger = Ledger(**state["ledger"])
         self.updates, self.samples = state["updates"], state["samples"]
@@ -278,3 +283,13 @@ class WorkQueue:
             work = self._epochs.setdefault(epoch, _Epoch([], settled=self.plan.batches))
             work.free.append(FreeRange(start, stop, attempts))
             work.settled -= stop - start
+
+
+def _cut(plan: BatchPlan) -> dict[str, int | bool]:
+    """What decides which samples a batch of an epoch holds; whether a single sample was merged shows in `batches`."""
+    return {
+        "samples": plan.samples,
+        "batch_size": plan.batch_size,
+        "drop_last": plan.drop_last,
+        "batches": plan.batches,
+    }

@@ -15,8 +15,10 @@ from torch.nn.utils import parametrizations
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild.errors import ConfigError, HogwildError, ModelError, UsageError, UserCodeError
+from hogwild.config import load_job
+from hogwild.errors import ConfigError, HogwildError, ModelError, NotFoundError, UsageError, UserCodeError
 from tests.helpers.jobs import JOBS, Ended, Job
+from tests.helpers.processes import PATIENCE_S
 
 PROGRAM = (JOBS / "library.py").read_text()
 GUARDED = 'def main():\n{body}\n\nif __name__ == "__main__":\n    main()\n'
@@ -130,10 +132,11 @@ def test_a_users_own_workers_package_shadows_nothing_of_ours(jobs_folder: Path, 
 # ---- what is refused -----------------------------------------------------------------------------------------------
 
 
-def call(model: nn.Module, tmp_path: Path, **settings: Any) -> Any:
+def call(model: nn.Module, tmp_path: Path, /, without: tuple[str, ...] = (), **settings: Any) -> Any:
     data = TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    settings = {"procs": 1, "run_dir": tmp_path / "run", **settings}
+    usual: dict[str, Any] = {"procs": 1, "run_dir": tmp_path / "run"}
+    settings = {**{name: value for name, value in usual.items() if name not in without}, **settings}
     return hogwild.train(model, data, nn.CrossEntropyLoss(), optimizer, **settings)
 
 
@@ -173,6 +176,113 @@ def test_a_wrong_keyword_is_the_job_files_error(settings: dict[str, Any], words:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("settings", "fields"),
+    [
+        ({"epochs": 3, "train": {"procs": 0}}, {"train.epochs": 3, "train.procs": 0}),
+        ({"train": {"procs": 0, "epochs": 3}, "max_updates": 20}, {"train.epochs": 3, "train.max_updates": 20}),
+        ({"data": {"batch_size": 16, "shuffle": "none"}}, {"data.batch_size": 16, "data.shuffle": "none"}),
+        ({"data": {"batch_size": 16}, "drop_last": True}, {"data.batch_size": 16, "data.drop_last": True}),
+        ({"data": {}, "train": {}, "model": {}, "loss": {}, "optimizer": {}}, {"data.batch_size": 64}),
+        ({"model": {"memory_format": "contiguous"}}, {"model.memory_format": "contiguous"}),
+        ({"optimizer": {"state": "shared"}}, {"optimizer.state": "shared"}),
+        ({"optimizer_state": "shared", "optimizer": {}}, {"optimizer.state": "shared"}),
+        ({"optimizer_state": "private"}, {"optimizer.state": "private"}),
+    ],
+)
+def test_a_section_as_a_dict_and_flat_keywords_are_put_together(
+    settings: dict[str, Any], fields: dict[str, Any], tmp_path: Path
+) -> None:
+    inline = {} if "procs" in settings.get("train", {}) else {"procs": 0}
+    result = call(nn.Linear(4, 2), tmp_path, without=("procs",), **settings, **inline)
+    resolved = load_job(tmp_path / "run" / "resolved.yaml").model_dump()
+    for path, value in fields.items():
+        section, _, name = path.partition(".")
+        assert resolved[section][name] == value
+    assert result.samples == 64 * resolved["train"]["epochs"]
+
+
+TWICE = r"train\.epochs: is given twice: "
+OF_A_FILE = "says how a file builds what is given here as an object"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epochs": 3, "train": {"epochs": 5}}, TWICE + r"epochs=3 and train=\{'epochs': 5\}"),
+        ({"train": {"epochs": 5}, "epochs": 5}, TWICE + r"train=\{'epochs': 5\} and epochs=5"),
+        ({"data": {"batch_size": 8}, "batch_size": 9}, r"data\.batch_size: is given twice"),
+        ({"optimizer_state": "shared", "optimizer": {"state": "private"}}, r"optimizer\.state: is given twice"),
+        ({"train": {"epoch": 3}}, r"train\.epoch: unknown key; did you mean 'epochs'\?"),
+        ({"train": {1: 3}}, r"train\[1\]: Keys should be strings"),
+        ({"train": 5}, r"train: must be a dict of that section's fields, got 5"),
+        ({"data": [1]}, r"data: must be a dict"),
+        ({"data": {"train": "mine.Data"}}, r"data\.train: " + OF_A_FILE),
+        ({"data": {"val": {"fraction": 0.5}}}, r"data\.val: is a keyword of its own: val="),
+        ({"model": {"class_path": "mine.Net"}}, r"model\.class_path: " + OF_A_FILE),
+        ({"loss": {"init_args": {}}}, r"loss\.init_args: " + OF_A_FILE),
+        ({"optimizer": {"init_args": {"lr": 1.0}}}, r"optimizer\.init_args: " + OF_A_FILE),
+        ({"loss": {"reduction": "sum"}}, r"loss\.reduction: unknown key"),
+        ({"val": {"class_path": "mine.Data"}}, r"data\.val: must be a data set, or \{'fraction': f\}"),
+        (
+            {"epochs": 3, "train": {"epochs": 5}, "data": {"train": 1}, "batch_size": 0},
+            r"(?s)given twice.*data\.train.*batch_size: must be >= 1.*3 errors; nothing was started",
+        ),
+    ],
+)
+def test_what_is_said_twice_or_belongs_to_an_object_is_an_error_of_the_call(
+    settings: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        call(nn.Linear(4, 2), tmp_path, **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_object_is_given_once_by_its_place_or_by_its_name(tmp_path: Path) -> None:
+    model, data = nn.Linear(4, 2), TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
+    rule = torch.optim.SGD(model.parameters(), lr=0.1)
+    settings: dict[str, Any] = {"procs": 0, "run_dir": tmp_path / "run"}
+    with pytest.raises(UsageError, match="loss is missing, optimizer is missing"):
+        hogwild.train(model, data, **settings)
+    with pytest.raises(UsageError, match="dataset is given twice, loss is given twice"):
+        hogwild.train(model, data, nn.CrossEntropyLoss(), rule, dataset=data, loss=nn.CrossEntropyLoss(), **settings)
+    with pytest.raises(UsageError, match="model is given twice"):
+        hogwild.train(model, data, nn.CrossEntropyLoss(), rule, model=model, **settings)
+    assert not (tmp_path / "run").exists()
+    assert hogwild.train(model, data, optimizer=rule, loss=nn.CrossEntropyLoss(), **settings).updates == 1
+
+
+def test_what_is_frozen_for_a_call_is_not_trained_and_trainable_again(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    before = [param.detach().clone() for param in model.parameters()]
+    call(model, tmp_path, procs=0, model={"freeze": ["0.*"]})
+    changed = [not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)]
+    assert changed == [False, False, True, True]
+    with pytest.raises(ModelError, match="'conv' matches no parameter"):
+        call(model, tmp_path, run_dir=tmp_path / "other", model={"freeze": ["1.*", "conv"]})
+    assert all(param.requires_grad for param in model.parameters())
+
+
+def test_a_resume_goes_on_in_its_own_folder_and_in_no_other(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    call(model, tmp_path, procs=0)
+    run = tmp_path / "run"
+    with pytest.raises(UsageError, match=r"resume='.*run' goes on in that folder; run_dir='.*other' .* contradicts"):
+        call(model, tmp_path, procs=0, epochs=2, resume=run, run_dir=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    (tmp_path / "link").symlink_to(run)
+    assert call(model, tmp_path, procs=0, epochs=2, resume=str(run), run_dir=tmp_path / "link").updates == 2
+
+
+def test_a_call_in_a_folder_that_was_deleted_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(NotFoundError, match="the current folder was deleted; change into one that is there"):
+        call(nn.Linear(4, 2), tmp_path)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_call_from_another_thread_is_refused(tmp_path: Path) -> None:
     raised: list[BaseException] = []
 
@@ -184,7 +294,7 @@ def test_a_call_from_another_thread_is_refused(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
-    thread.join(30)
+    thread.join(PATIENCE_S)
     assert isinstance(raised[0], UsageError)
     assert "main thread" in str(raised[0])
 
@@ -212,3 +322,9 @@ def test_a_job_that_reaches_its_time_limit_returns_as_stopped(tmp_path: Path) ->
     stopped = call(model, tmp_path, epochs=1_000_000, max_time_s=1.0, procs=0)
     assert (stopped.state, stopped.reason) == ("stopped", "max_time_s")
     assert not model.weight.is_shared()
+
+
+def test_the_time_limit_counts_from_the_first_update_so_that_every_attempt_gets_somewhere(tmp_path: Path) -> None:
+    stopped = call(nn.Linear(4, 2), tmp_path, epochs=1_000_000, max_time_s=0.01, procs=1)
+    assert (stopped.state, stopped.reason) == ("stopped", "max_time_s")
+    assert stopped.updates > 0

@@ -25,10 +25,9 @@ import hogwild
 from hogwild import cli, host
 from hogwild.errors import BuildError, ConfigError, DataError, HogwildError, ModelError, OptimizerError, UsageError
 from tests.bad_input import guilty
-from tests.helpers.processes import MARK, marked, wait_for
+from tests.helpers.processes import MARK, PATIENCE_S, marked, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE_S = 60
 BASE = """\
 model: {class_path: guilty.Net}
 data: {train: {class_path: guilty.blobs}, batch_size: 8}
@@ -153,10 +152,10 @@ CRIMES: dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]] = {
     "parametrized": (model("parametrized"), 1, ("first is parametrized", "remove_parametrizations")),
     "overlapping": (model("overlapping"), 1, ("first.weight", "first.bias", "same memory")),
     "holds a lock": (model("HoldsALock"), 1, ("cannot pickle", "lock")),
-    "returns a tuple": (model("ReturnsATuple"), 1, ("must be Tensor, not tuple", "(2, 4) float32")),
+    "returns a tuple": (model("ReturnsATuple"), 1, ("must be Tensor, not tuple", "(3, 4) float32")),
     "raises in forward": (model("RaisesInForward"), 1, ("RaisesInForward", "KeyError: 'no such layer'")),
     # the loss and the optimizer
-    "a loss per sample": (job("loss.class_path=guilty.a_loss_per_sample"), 1, ("(2,) float32", "one floating-point")),
+    "a loss per sample": (job("loss.class_path=guilty.a_loss_per_sample"), 1, ("(3,) float32", "one floating-point")),
     "no loss": (job("loss.class_path=guilty.no_loss"), 1, ("returned a NoneType",)),
     "a plain float": (job("loss.class_path=guilty.a_plain_float"), 1, ("returned a float",)),
     "needs a closure": (job("optimizer={class_path: torch.optim.LBFGS}"), 2, ("needs a closure",)),
@@ -186,7 +185,7 @@ CRIMES: dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]] = {
         1,
         ("data.val has samples of (4,) float64", "data.train of (4,) float32"),
     ),
-    "another type than the model's": (job("data.train.init_args.dtype=float64"), 1, ("same dtype", "(2, 4) float64")),
+    "another type than the model's": (job("data.train.init_args.dtype=float64"), 1, ("same dtype", "(3, 4) float64")),
     "one sample for BatchNorm": (
         job("data.train.init_args.samples=1", "model.init_args.norm=true"),
         1,
@@ -434,7 +433,7 @@ def command(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Command]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(one.process.pid, signal.SIGKILL)
         one.process.wait()
-    for name in ("building", "swallowed", "evaluating"):
+    for name in ("building", "swallowed", "evaluating", "finish"):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -469,11 +468,12 @@ def test_a_last_batch_of_one_is_merged_for_batch_norm_and_said_so(command: Calla
 def test_a_second_job_in_a_run_directory_is_refused_and_the_first_goes_on(
     option: str, in_folder: Path, command: Callable[..., Command], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = command("model.class_path=guilty.Slow", "train.epochs=20")
+    first = command("model.class_path=guilty.Waits", "train.epochs=20")
     wait_for("the first job's status", (first.run_dir / "status.json").exists)
     assert cli.run([*(job() if option == "--run-dir" else ("train",)), option, str(first.run_dir)]) == 1
     assert f"is in use by another job, process {first.process.pid}" in capsys.readouterr().err
     assert first.process.poll() is None
+    (in_folder / "finish").touch()
     assert first.status() == 0
     assert first.summary()["samples"] == 20 * 32
 
@@ -500,7 +500,7 @@ def test_a_ctrl_c_that_user_code_swallows_counts_all_the_same(folder: Path, comm
 
 
 def test_a_second_ctrl_c_does_not_wait_for_workers_that_are_busy(folder: Path, command: Callable[..., Command]) -> None:
-    job = command("model.class_path=guilty.EvaluatesForEver", "data.val={fraction: 0.5}", "supervise.grace_s=50")
+    job = command("model.class_path=guilty.EvaluatesForEver", "data.val={fraction: 0.5}", "supervise.grace_s=500")
     wait_for("the evaluation", (folder / "evaluating").exists)
     job.process.send_signal(signal.SIGINT)
     wait_for("the answer", lambda: "once more: stop now" in job.err)
@@ -512,8 +512,9 @@ def test_a_second_ctrl_c_does_not_wait_for_workers_that_are_busy(folder: Path, c
 
 STREAMS = {
     "all closed": 'exec "$@" <&- >&- 2>&-',
-    "a reader of standard output that is gone": '"$@" | true; exit ${PIPESTATUS[0]}',
-    "a reader of standard error that is gone": '"$@" 2>&1 >/dev/null | true; exit ${PIPESTATUS[0]}',
+    # `wait` is for the reader: it is gone before the job begins.
+    "a reader of standard output that is gone": 'exec 3> >(:); wait $!; exec "$@" >&3 3>&-',
+    "a reader of standard error that is gone": 'exec 3> >(:); wait $!; exec "$@" 2>&3 3>&-',
 }
 
 

@@ -55,7 +55,8 @@ def card(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> Card:
     job.wait_for_updates(BATCHES - 1)
     (idle,) = set(job.workers().values()) - {held}
     os.kill(idle, signal.SIGKILL)
-    wait_for("the exit of the idle one", lambda: any(event["pid"] == idle for event in job.events("exit")))
+    job.wait_for_exit_of(idle)
+    wait_for("the watcher in the parent", (diary / "changed").exists)
     (diary / "hold").unlink()
     ended = job.wait()
     assert ended.status == 0, ended.stderr

@@ -95,11 +95,15 @@ def test_four_workers_come_close_to_the_known_optimum_of_least_squares(tmp_path:
     targets = inputs @ torch.randn(10, 1, generator=random) + 0.1 * torch.randn(2000, 1, generator=random)
     optimum = torch.linalg.lstsq(inputs.double(), targets.double()).solution.float()
     model = nn.Linear(10, 1, bias=False)
+    data = TensorDataset(inputs, targets)
+    # Everybody parks for the evaluation after each epoch, so no update is older than that. Otherwise a worker that was
+    # not scheduled for a while could add one of the first epoch's large steps at the end, when nothing mends it.
     result = hogwild.train(
         model,
-        TensorDataset(inputs, targets),
+        data,
         nn.MSELoss(),
         torch.optim.SGD(model.parameters(), lr=0.02),
+        val=data,
         procs=4,
         threads=1,
         epochs=10,

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
@@ -17,17 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from hogwild import host, host_limits
+from hogwild import host, host_limits, host_signals
 from hogwild.errors import UsageError
+from tests.helpers.processes import PATIENCE_S, wait_for
 
-DEADLINE_S = 20.0
+DEADLINE_S = PATIENCE_S
 
 
 def wait_until(is_true: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not is_true():
-        assert time.monotonic() < end, f"not within {DEADLINE_S} s: {what}"
-        time.sleep(0.002)
+    wait_for(what, is_true)
 
 
 @pytest.fixture
@@ -101,15 +98,16 @@ def test_children_are_those_of_one_process_only(sleeper: subprocess.Popen[bytes]
 
 
 def test_threads_are_counted() -> None:
-    gate = threading.Event()
-    before = host.thread_count(os.getpid())
-    threads = [threading.Thread(target=gate.wait) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    assert host.thread_count(os.getpid()) == before + 3
-    gate.set()
-    for thread in threads:
-        thread.join()
+    """Of a process that has no others: in this one a joined thread may not have ended yet."""
+    code = (
+        "import sys, threading; gate = threading.Event(); "
+        "[threading.Thread(target=gate.wait, daemon=True).start() for _ in range(3)]; "
+        "print(1, flush=True); sys.stdin.readline()"
+    )
+    with python(code) as process:
+        assert process.stdout
+        process.stdout.readline()
+        assert host.thread_count(process.pid) == 1 + 3
 
 
 def test_pss_grows_with_what_a_process_touches() -> None:
@@ -274,6 +272,62 @@ def test_nohup_is_respected() -> None:
         signal.signal(signal.SIGHUP, former)
 
 
+def test_a_signal_between_the_hand_over_and_the_watch_is_the_first_of_the_watch() -> None:
+    with host.raising_on_signals() as stops:
+        stops.hand_over()
+        send_to_self(signal.SIGINT)
+        with host.SignalWatch(before=stops) as watch:
+            assert watch.received == [signal.SIGINT]
+            send_to_self(signal.SIGTERM)
+            assert watch.received == [signal.SIGINT, signal.SIGTERM]
+
+
+def swallow_a_signal(number: int, then: Callable[[host_signals.StopSignals], None]) -> None:
+    """As user code with a bare `except:` may."""
+    with host.raising_on_signals() as stops:
+        with contextlib.suppress(host.Interrupted):
+            send_to_self(number)
+        then(stops)
+
+
+def fail(stops: host_signals.StopSignals) -> None:
+    raise AttributeError("module 'numpy' has no attribute 'matrix'")
+
+
+def test_a_signal_before_the_hand_over_is_raised_by_it_however_it_was_swallowed() -> None:
+    with pytest.raises(host.Interrupted) as caught:
+        swallow_a_signal(signal.SIGTERM, host_signals.StopSignals.hand_over)
+    assert caught.value.number == signal.SIGTERM
+
+
+def test_an_error_after_a_swallowed_signal_is_its_consequence() -> None:
+    with pytest.raises(host.Interrupted) as caught:
+        swallow_a_signal(signal.SIGINT, fail)
+    assert isinstance(caught.value.__cause__, AttributeError)
+
+
+def test_an_error_without_a_signal_stays_what_it_is() -> None:
+    with pytest.raises(AttributeError, match="matrix"), host.raising_on_signals():
+        raise AttributeError("matrix")
+
+
+def test_a_signal_after_the_watch_is_for_the_caller_whose_handlers_come_back() -> None:
+    caught: list[int] = []
+    former = signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
+    own = signal.getsignal(signal.SIGTERM)
+    try:
+        with host.raising_on_signals() as stops:
+            stops.hand_over()
+            with host.SignalWatch(before=stops):
+                pass
+            send_to_self(signal.SIGTERM)
+            assert caught == []
+        assert caught == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) == own
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
 def test_a_watch_outside_the_main_thread_is_refused() -> None:
     errors: list[str] = []
 
@@ -335,13 +389,13 @@ def test_a_worker_starts_deaf_then_ignores_ctrl_c_writes_its_stack_and_leaves_on
 
 
 def test_starting_a_child_does_not_unblock_signals_behind_our_back() -> None:
-    host.stop_resource_tracker()
+    host.stop_resource_tracker(DEADLINE_S)
     with host.blocked_signals():
         assert set(host.CHILD_SIGNALS) <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
         resource_tracker.ensure_running()  # what Process.start() does
         assert set(host.CHILD_SIGNALS) <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert not set(host.CHILD_SIGNALS) & signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    assert host.stop_resource_tracker()
+    assert host.stop_resource_tracker(DEADLINE_S)
 
 
 # --- the resource tracker
@@ -349,14 +403,14 @@ def test_starting_a_child_does_not_unblock_signals_behind_our_back() -> None:
 
 @pytest.mark.parametrize("crime", [None, signal.SIGSTOP, signal.SIGKILL])
 def test_the_resource_tracker_is_reaped_whatever_state_it_is_in(crime: signal.Signals | None) -> None:
-    host.stop_resource_tracker()
+    host.stop_resource_tracker(DEADLINE_S)
     descriptors = host.descriptor_count()
     resource_tracker.ensure_running()
     pid = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]
     if crime is not None:
         os.kill(pid, crime)
         wait_until(lambda: host.process_state(pid) in ("T", "Z"), "the crime is done")
-    assert host.stop_resource_tracker()
+    assert host.stop_resource_tracker(DEADLINE_S)
     assert host.process_state(pid) is None
     assert host.descriptor_count() == descriptors
 
@@ -370,7 +424,7 @@ def test_a_killed_resource_tracker_is_replaced_without_a_warning() -> None:
         warnings.simplefilter("error")
         host.ensure_resource_tracker()
     assert resource_tracker._resource_tracker._pid != pid  # type: ignore[attr-defined]
-    assert host.stop_resource_tracker()
+    assert host.stop_resource_tracker(DEADLINE_S)
 
 
 # --- what the machine allows
@@ -525,3 +579,44 @@ def test_the_real_machine_is_described_in_json() -> None:
     assert described["usable_cores"] > 0
     assert 0 < described["available_memory_bytes"] < described["memory_bytes"]
     assert described["cpu"] and described["python"].startswith("3.")
+
+
+WRITES_STACKS = """
+import faulthandler, os, signal, sys
+reading, writing = map(int, sys.argv[1:])
+faulthandler.register(signal.SIGUSR1, file=writing)
+os.set_blocking(writing, False)
+try:
+    while True:
+        os.write(writing, b"x" * 4096)
+except BlockingIOError:
+    os.set_blocking(writing, True)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_is_seen_to_write_its_stacks_until_the_last_byte() -> None:
+    reading, writing = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITES_STACKS, str(reading), str(writing)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=(reading, writing),
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        os.close(writing)
+        assert not host.is_writing_stack(child.pid)
+        child.send_signal(signal.SIGUSR1)
+        assert host.is_writing_stack(child.pid)  # its pipe is full: it cannot be done
+        os.set_blocking(reading, False)
+
+        def is_done() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                os.read(reading, 1 << 20)
+            return not host.is_writing_stack(child.pid)
+
+        wait_for("the end of the dump", is_done)
+        child.kill()
+    os.close(reading)
+    assert not host.is_writing_stack(child.pid)

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.processes import PATIENCE_S
+
 HOME = Path(__file__).resolve().parents[1]
 LINES_LIMIT = 350
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -447,7 +449,12 @@ def test_light_modules_load_neither_torch_nor_numpy_nor_numba() -> None:
     names = [name for name in sorted(modules()) if matches(name, LIGHT)]
     assert all(any(fnmatch(name, pattern) for name in names) for pattern in LIGHT)
     ended = subprocess.run(
-        [sys.executable, "-c", IMPORT_EACH, *names], cwd=HOME, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", IMPORT_EACH, *names],
+        cwd=HOME,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     guilty = json.loads(ended.stdout)

@@ -149,7 +149,7 @@ def test_reports_arrive_as_they_were_sent(channels: tuple[socket.socket, socket.
     sent = [
         Report("ready", detail="flat, SGD fused"),
         Report(
-            "error", "ValueError: größer \u2603 \U0001f43a", "ValueError", "mymodel.py:7", 12, "Traceback\n  \udcff"
+            "error", "ValueError: größer \u2603 \U0001f43a", "ValueError", "mymodel.py:7", True, "Traceback\n  \udcff"
         ),
     ]
     for report in sent:
@@ -162,12 +162,19 @@ def test_reports_arrive_as_they_were_sent(channels: tuple[socket.socket, socket.
 def test_a_traceback_of_any_length_is_cut_to_one_datagram_and_keeps_its_end(
     channels: tuple[socket.socket, socket.socket], character: str
 ) -> None:
-    report = Report("error", "ValueError: no", "ValueError", "a.py:1", 7, character * 300_000 + "ValueError: the end")
+    report = Report(
+        "error", "ValueError: no", "ValueError", "a.py:1", True, character * 300_000 + "ValueError: the end"
+    )
     report.send(channels[1])
     (received,) = Report.receive_all(channels[0])
     assert received.traceback.endswith("ValueError: the end")
     assert report.traceback.endswith(received.traceback)
-    assert (received.kind, received.detail, received.place, received.item) == ("error", "ValueError: no", "a.py:1", 7)
+    assert (received.kind, received.detail, received.place, received.hopeless) == (
+        "error",
+        "ValueError: no",
+        "a.py:1",
+        True,
+    )
     length = len(json.dumps(received.traceback))
     assert length > MAX_DATAGRAM // 8, "more was cut than had to be"
 
@@ -176,7 +183,7 @@ def test_a_message_of_any_length_is_cut_to_one_datagram_and_keeps_its_beginning(
     channels: tuple[socket.socket, socket.socket],
 ) -> None:
     long = "\U0001f43a" * 100_000
-    Report("error", "ValueError: " + long, "V" + long, "p" + long, 1, long).send(channels[1])
+    Report("error", "ValueError: " + long, "V" + long, "p" + long, False, long).send(channels[1])
     (received,) = Report.receive_all(channels[0])
     assert received.detail.startswith("ValueError: \U0001f43a")
     assert (received.kind, received.error_type[0], received.place[0]) == ("error", "V", "p")

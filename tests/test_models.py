@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import hogwild.models
 from hogwild.data import Digits
 from hogwild.models import LeNet, LogisticRegression, Mlp
+from tests.helpers.processes import PATIENCE_S
 
 BATCH = 3
 ROOT = Path(__file__).parent.parent
@@ -100,7 +101,7 @@ def test_listing_models_and_data_imports_neither_torch_nor_numpy() -> None:
         "assert hogwild.models.CATALOG and hogwild.data.CATALOG\n"
         "print(sorted({'torch', 'numpy'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -135,7 +136,7 @@ def test_the_example_of_an_own_model_is_plain_torch_and_learns() -> None:
     )
     example = ROOT / "examples" / "own_model"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=example, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", code], cwd=example, capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     reached, best = map(float, done.stdout.split())
     assert 0 < best < reached < 1.5 * best

@@ -3,6 +3,7 @@
 import io
 import itertools
 import os
+import re
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn, optim
 
 from hogwild.errors import CheckpointError, ModelError, OptimizerError
 from hogwild.params import SharedModel, freeze_parameters
+from hogwild.snapshots import check_groups
 from tests.shared_model import (
     ConvNet,
     attach,
@@ -380,6 +382,90 @@ def test_a_checkpoint_of_something_else_is_refused_and_changes_nothing(path, val
     with pytest.raises(CheckpointError, match=words):
         resumed.restore(snapshot)
     assert all(torch.equal(v, before[k]) for k, v in again.state_dict().items())
+
+
+def checked(now: optim.Optimizer, before: optim.Optimizer, model: nn.Module) -> str:
+    """What the groups of `before`, saved, are refused with by a job of `now`; '' when they are not."""
+    shared = build(model, now)
+    saved = through_a_file({"groups": before.state_dict()["param_groups"]})["groups"]
+    try:
+        check_groups(shared.layout.state, now, saved)
+    except CheckpointError as error:
+        return str(error)
+    finally:
+        shared.release()
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("rule", "before", "now", "words"),
+    [
+        (optim.SGD, {"lr": 0.5}, {"lr": 0.1}, "lr of group 0 was 0.5, now 0.1"),
+        (optim.SGD, {"lr": 0.1, "momentum": 0.9}, {"lr": 0.1, "momentum": 0.8}, "momentum of group 0 was 0.9, now 0.8"),
+        (
+            optim.SGD,
+            {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+            {"lr": 0.1, "momentum": 0.9},
+            "nesterov of group 0 was True, now False",
+        ),
+        (optim.SGD, {"lr": 0.1}, {"lr": 0.1, "maximize": True}, "maximize of group 0 was False, now True"),
+        (optim.Adam, {}, {"betas": (0.8, 0.999)}, r"betas of group 0 was \(0.9, 0.999\), now \(0.8, 0.999\)"),
+        (optim.Adam, {}, {"weight_decay": 0.1, "eps": 1e-6}, r"eps of .* was 1e-08, now 1e-06; weight_decay of .*0.1"),
+        (optim.Adam, {"lr": torch.tensor(0.01)}, {"lr": torch.tensor(0.02)}, "lr of group 0 was 0.0099.*, now 0.0199"),
+        (optim.Adam, {"lr": torch.tensor(0.01)}, {"lr": 0.02}, "lr of group 0 was 0.0099.*, now 0.02"),
+        (optim.Adafactor, {"beta2_decay": -0.8}, {"beta2_decay": -0.7}, "beta2_decay of group 0 was -0.8, now -0.7"),
+    ],
+)
+def test_other_hyper_parameters_than_the_checkpoints_are_refused_with_both_values(rule, before, now, words):
+    model = nn.Linear(5, 2)
+    said = checked(rule(model.parameters(), **now), rule(model.parameters(), **before), model)
+    assert re.search(
+        f"^the optimizer, {rule.__name__}, has other hyper-parameters than the checkpoint's: {words}", said
+    )
+
+
+def test_the_group_that_differs_is_named():
+    model = Normed()
+
+    def rule(lr: float) -> optim.Optimizer:
+        return optim.SGD([{"params": model.norm.parameters()}, {"params": model.out.parameters(), "lr": lr}], lr=0.1)
+
+    assert "lr of group 1 was 0.2, now 0.3" in checked(rule(0.3), rule(0.2), model)
+    fewer = optim.SGD(model.parameters(), lr=0.1)
+    assert "groups of [2, 2] parameters, this one of [4]" in checked(fewer, rule(0.2), model)
+
+
+class CountsSteps(optim.SGD):
+    """Counts in its group, as schedule-free rules do."""
+
+    def __init__(self, params, count: int = 0) -> None:
+        super().__init__(params, lr=0.1)
+        self.param_groups[0]["count"] = count
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.param_groups[0]["count"] += 1
+
+
+def test_what_is_computed_otherwise_counted_or_of_another_version_is_no_difference():
+    model = nn.Linear(5, 2)
+    own = list(model.parameters())
+    same: list[tuple[optim.Optimizer, optim.Optimizer]] = [
+        (optim.Adam(own, foreach=True), optim.Adam(own, fused=True)),
+        (optim.Adam(own), optim.Adam(own, capturable=True, differentiable=True)),
+        (optim.Adam(own, lr=torch.tensor(0.01)), optim.Adam(own, lr=0.01)),
+        (optim.Adam(own, lr=0.01), optim.Adam(own, lr=torch.tensor(0.01))),
+        (optim.Adam(own, betas=[0.9, 0.99]), optim.Adam(own, betas=(0.9, 0.99))),  # type: ignore[arg-type]
+        (CountsSteps(own), CountsSteps(own, count=7)),
+    ]
+    for now, before in same:
+        assert checked(now, before, model) == ""
+    older = optim.Adam(own)
+    del older.param_groups[0]["decoupled_weight_decay"]
+    assert checked(optim.Adam(own), older, model) == ""
+    of_a_scheduler = optim.Adam(own)
+    of_a_scheduler.param_groups[0]["initial_lr"] = 0.5
+    assert checked(optim.Adam(own), of_a_scheduler, model) == ""
 
 
 def test_a_snapshot_without_a_part_is_refused():

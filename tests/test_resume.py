@@ -1,21 +1,33 @@
 """Stopping and going on: signals to a real job, then --resume. The counting model shows that nothing is repeated or
 left out; one worker shows that not even a bit differs."""
 
+import json
+import os
 import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
+import hogwild
+from hogwild import cli
+from hogwild.api import TrainResult
+from hogwild.config import load_job
+from hogwild.errors import CheckpointError, HogwildError, UsageError
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import wait_for
 
 COUNTING = str(JOBS / "counting.yaml")
-DIGITS = ["train.procs=1", "train.threads=1", "train.epochs=40", "evaluate.every_epochs=20"]
+CRAWLING = str(JOBS / "crawling.yaml")
 
 
-def paced(diary: Path, pace_s: float = 0.01) -> list[str]:
+def paced(diary: Path, pace_s: float = 0.2) -> list[str]:
+    """At this pace two workers need 80 s: whoever stops them may be late."""
     diary.mkdir(parents=True)
     return [COUNTING, f"model.init_args.diary={diary}", f"model.init_args.pace_s={pace_s}", "train.epochs=2"]
 
@@ -27,15 +39,22 @@ def stopped(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> dict[str
     for name, number in (("SIGINT", signal.SIGINT), ("SIGTERM", signal.SIGTERM)):
         diary = jobs_folder / f"diary-{name}"
         job = start_shared_job(jobs_folder / name, *paced(diary))
-        job.wait_for_updates(50)
+        job.wait_for_updates(5)
         job.send(number)
         ended[name] = job.wait()
         (diary / "hurry").touch()
-    job = start_shared_job(jobs_folder / "digits", *DIGITS, "log.every_s=0.01")
+    diary = jobs_folder / "diary-digits"
+    diary.mkdir()
+    job = start_shared_job(jobs_folder / "digits", *crawling(diary))
     job.wait_for_updates(120)
     job.send(signal.SIGINT)
     ended["digits"] = job.wait()
+    (diary / "hurry").touch()
     return ended
+
+
+def crawling(diary: Path) -> list[str]:
+    return [CRAWLING, f"model.init_args.diary={diary}"]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +70,7 @@ def resumed(jobs_folder: Path, stopped: dict[str, Ended]) -> dict[str, Ended]:
         "again": ["--resume", run],
         "term": ["--resume", copies["SIGTERM"], "train.procs=1"],
         "digits": ["--resume", copies["digits"]],
-        "digits undisturbed": [*DIGITS, "log.every_s=0.01"],
+        "digits undisturbed": crawling(jobs_folder / "diary-digits"),
         "nowhere": ["--resume", str(jobs_folder / "nowhere")],
     }
     return in_turn(jobs_folder / "resumed", jobs)
@@ -141,21 +160,17 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_is_used(resumed: dict[s
 def test_a_second_signal_cancels_at_once(jobs_folder: Path, start_job: Callable[..., Job]) -> None:
     diary = jobs_folder / "diary-second"
     job = start_job(jobs_folder / "second", *paced(diary))
-    job.wait_for_updates(10)
+    job.wait_for_event("ready", 2)
+    job.wait_for_updates(2)
     (diary / "hold").touch()  # no batch ends any more: the first signal cannot be obeyed
-    wait_for("nobody to go on", lambda: _stands_still(job))
+    for pid in job.workers().values():
+        wait_for("nobody to go on", (diary / f"held-{pid}").exists)
     job.send(signal.SIGINT)
     job.wait_for_event("signal")
     job.send(signal.SIGINT)
-    ended = job.wait(15)
+    ended = job.wait()
     assert (ended.status, ended.reason) == (130, ("cancelled", "second SIGINT")), ended.stderr
     assert not ended.left_behind
-
-
-def _stands_still(job: Job) -> bool:
-    before = job.status()
-    wait_for("a newer status", lambda: job.status()["time"] > before["time"] + 0.1)
-    return bool(job.status()["updates"] == before["updates"])
 
 
 def test_an_evaluation_that_a_stop_has_met_is_made_up_for(jobs_folder: Path, start_job: Callable[..., Job]) -> None:
@@ -167,3 +182,152 @@ def test_an_evaluation_that_a_stop_has_met_is_made_up_for(jobs_folder: Path, sta
     (second,) = in_turn(jobs_folder / "owing", {"resumed": ["--resume", str(first.run_dir)]}).values()
     assert second.status == 0, second.stderr
     assert [event["updates"] for event in second.events("evaluation")] == [23, 46]  # 1,437 samples, batches of 64
+
+
+# ---- a resume that is refused --------------------------------------------------------------------------------------
+
+
+def content(run: Path) -> dict[str, bytes]:
+    """Every file and link of a run directory, byte for byte."""
+    links = {path: os.readlink(path).encode() for path in run.rglob("*") if path.is_symlink()}
+    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path not in links}
+    return {str(path.relative_to(run)): held for path, held in (links | files).items()}
+
+
+def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.5, **options})
+
+
+def call(
+    make: Callable[[nn.Module], torch.optim.Optimizer] = sgd, samples: int = 64, classes: int = 2, **settings: Any
+) -> TrainResult:
+    """One kind of job, in this process; plain SGD keeps no state, so that only its groups could tell."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, classes)
+    before = [param.detach().clone() for param in model.parameters()]
+    features = torch.randn(samples, 4)
+    data = TensorDataset(features, (features.sum(1) > 0).long())
+    try:
+        loss = nn.CrossEntropyLoss(label_smoothing=0.3)
+        return hogwild.train(model, data, loss, make(model), **{"procs": 0, "batch_size": 8, **settings})
+    except HogwildError:
+        assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+        assert not any(param.is_shared() for param in model.parameters())
+        raise
+
+
+@pytest.fixture(scope="module")
+def called(jobs_folder: Path) -> Path:
+    """A run of the library's: one epoch of eight updates; then a newer checkpoint that is none, and a lock that names
+    whoever was killed last."""
+    run = jobs_folder / "called"
+    assert call(run_dir=run).updates == 8
+    (checkpoint,) = (run / "checkpoints").glob("update-*")
+    shutil.copytree(checkpoint, run / "checkpoints" / "update-000000099")
+    (run / ".lock").write_text("4711\n")
+    return run
+
+
+@pytest.fixture
+def copy(called: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(called, tmp_path / "copy", symlinks=True)
+
+
+def by_one(model: nn.Linear) -> torch.optim.Optimizer:
+    return torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias]}], lr=0.5)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[HogwildError], str]] = {
+    "another rate": ({"make": lambda m: sgd(m, lr=0.1)}, CheckpointError, "lr of group 0 was 0.5, now 0.1"),
+    "a momentum": ({"make": lambda m: sgd(m, momentum=0.9)}, CheckpointError, "momentum of group 0 was 0, now 0.9"),
+    "other groups": ({"make": by_one}, CheckpointError, r"groups of \[2\] parameters, this one of \[1, 1\]"),
+    "fewer samples in as many batches": ({"samples": 63}, CheckpointError, "samples: was 64, now 63"),
+    "another model": ({"classes": 3}, CheckpointError, r"weight: shape \(2, 4\) in the checkpoint, \(3, 4\)"),
+    "another batch": ({"batch_size": 16}, UsageError, "data.batch_size: was 8, now 16"),
+    "another seed": ({"seed": 7}, UsageError, "seed: was 1, now 7"),
+    "a frozen weight": ({"model": {"freeze": ["weight"]}}, UsageError, r"model.freeze: was \[\], now \['weight'\]"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_resume_that_is_refused_leaves_the_run_directory_as_it_was(name: str, copy: Path) -> None:
+    changes, kind, words = REFUSED[name]
+    before = content(copy)
+    with pytest.raises(kind, match=words):
+        call(**{"epochs": 5, "resume": copy, **changes})
+    assert content(copy) == before
+    assert call(epochs=2, resume=copy).updates == 16
+    assert (copy / "checkpoints" / "rejected-update-000000099").is_dir()
+    assert load_job(copy / "resolved.yaml").train.epochs == 2
+
+
+def test_ways_to_compute_the_same_step_may_change_at_a_resume(copy: Path) -> None:
+    assert call(lambda model: sgd(model, foreach=True), epochs=2, resume=copy).updates == 16
+
+
+def test_a_rate_in_a_tensor_is_compared_as_a_number(tmp_path: Path) -> None:
+    def adam(rate: float) -> Callable[[nn.Module], torch.optim.Optimizer]:
+        return lambda model: torch.optim.Adam(model.parameters(), lr=torch.tensor(rate))
+
+    call(adam(0.25), run_dir=tmp_path / "run", max_updates=5)
+    with pytest.raises(CheckpointError, match=r"lr of group 0 was 0\.25, now 0\.125"):
+        call(adam(0.125), resume=tmp_path / "run")
+    assert call(adam(0.25), resume=tmp_path / "run").updates == 8
+
+
+@pytest.mark.parametrize("procs", [0, 1])
+def test_a_schedules_factor_is_not_taken_for_another_rate(procs: int, tmp_path: Path) -> None:
+    schedule = {"lr_schedule": {"name": "linear"}, "procs": procs}
+    call(run_dir=tmp_path / "run", max_updates=5, **schedule)
+    assert call(resume=tmp_path / "run", **schedule).updates == 8
+
+
+def test_the_command_line_refuses_the_run_of_a_call_whose_objects_it_cannot_build(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content(copy)
+    for more in ([], ["--dry-run"], ["train.epochs=2"]):
+        assert cli.run(["train", "--resume", str(copy), *more]) == 2
+        said = capsys.readouterr().err
+        assert f"run {copy} was made by a call of hogwild.train" in said
+        assert f"with resume={str(copy)!r} and the same objects" in said
+    assert content(copy) == before
+    for command in ("check", "show"):
+        assert cli.run([command, str(copy / "resolved.yaml")]) == 0
+    call(epochs=2, resume=copy)
+    assert cli.run(["--resume", str(copy)]) == 2, "it is still a run of the library's"
+
+
+OWN_RULE = """
+import pathlib, torch
+
+class FromFile(torch.optim.SGD):
+    def __init__(self, params, file):
+        super().__init__(params, lr=float(pathlib.Path(file).read_text()))
+"""
+
+
+def test_a_rate_that_the_users_own_class_has_changed_is_refused_by_the_command_line(jobs_folder: Path) -> None:
+    folder = jobs_folder / "own-rule"
+    folder.mkdir()
+    (folder / "ownrule.py").write_text(OWN_RULE)
+    rate = folder / "rate"
+    rate.write_text("0.5")
+    (folder / "job.yaml").write_text(
+        "model: {class_path: hogwild.models.Mlp, init_args: {features: 64, hidden: [8], classes: 10}}\n"
+        "data: {train: {class_path: hogwild.data.Digits, init_args: {split: train}}}\n"
+        f"optimizer: {{class_path: ownrule.FromFile, init_args: {{file: {rate}}}}}\n"
+        "train: {procs: 0, max_updates: 5}\n"
+    )
+    made = in_turn(jobs_folder / "own-made", {"made": [str(folder / "job.yaml")]})["made"]
+    assert made.status == 0, made.stderr
+    assert json.loads((made.run_dir / "env.json").read_text())["caller"] == "command line"
+    rate.write_text("0.25")
+    before = content(made.run_dir)
+    again = ["--resume", str(made.run_dir), "train.max_updates=9"]
+    refused = in_turn(jobs_folder / "own-refused", {"refused": again})["refused"]
+    assert refused.status == 1
+    assert "lr of group 0 was 0.5, now 0.25" in refused.stderr
+    assert content(made.run_dir) == before
+    rate.write_text("0.5")
+    assert in_turn(jobs_folder / "own-resumed", {"resumed": again})["resumed"].summary["updates"] == 9

@@ -140,8 +140,12 @@ def failure(actions: list[Action]) -> HogwildError:
     return fail.error
 
 
-def raised(place: str = "mymodel.py:7", kind: str = "ValueError", detail: str = "ValueError: no") -> Report:
-    return Report("error", detail=detail, error_type=kind, place=place, item=1, traceback="Traceback: the words\n")
+def raised(
+    place: str = "mymodel.py:7", kind: str = "ValueError", detail: str = "ValueError: no", hopeless: bool = False
+) -> Report:
+    return Report(
+        "error", detail=detail, error_type=kind, place=place, hopeless=hopeless, traceback="Traceback: the words\n"
+    )
 
 
 # ---- being born -----------------------------------------------------------------------------------------------------
@@ -619,7 +623,9 @@ def test_a_gradient_that_is_not_finite_fails_the_job_when_it_says_so_and_is_no_e
     stage = Stage().ready()
     stage.workers[0].batches = committed
     error = failure(
-        stage.die(0, raised(kind="NonFiniteGradient", detail="the loss of epoch 0, batch 3 is NaN"), (0, 3))
+        stage.die(
+            0, raised(kind="NonFiniteGradient", hopeless=True, detail="the loss of epoch 0, batch 3 is NaN"), (0, 3)
+        )
     )
     assert type(error) is TrainingError
     assert str(error) == "the loss of epoch 0, batch 3 is NaN"

@@ -16,8 +16,9 @@ import pytest
 
 from hogwild.errors import NotFoundError, RunDirError
 from hogwild.rundir import RunDir, to_json
+from tests.helpers.processes import PATIENCE_S
 
-DEADLINE_S = 20.0
+DEADLINE_S = PATIENCE_S
 
 HOLDER = """
 import sys

@@ -24,6 +24,7 @@ from hogwild.scoreboard import (
 )
 from hogwild.shm import ALIGNMENT
 from hogwild.workqueue import ITEM_ROWS, MAX_ITEM_BATCHES, Kind, Progress, WorkItem
+from tests.helpers.processes import PATIENCE_S
 
 HOME = Path(__file__).resolve().parents[1]
 LARGEST_ID = (1 << 31) - 1  # an intent word is signed
@@ -292,7 +293,7 @@ def test_two_processes_that_count_at_once_lose_nothing() -> None:
             child.stdin.write("\n")
             child.stdin.flush()
         for child in children:
-            answers.append(int(child.communicate(timeout=60)[0]))
+            answers.append(int(child.communicate(timeout=PATIENCE_S)[0]))
             assert child.returncode == 0
     finally:
         for child in children:

@@ -15,6 +15,7 @@ from torch import nn, optim
 from hogwild.errors import ModelError
 from hogwild.params import SharedModel, WorkerModel
 from hogwild.shm import Region
+from tests.helpers.processes import PATIENCE_S
 from tests.shared_model import (
     ConvNet,
     attach,
@@ -238,7 +239,12 @@ def run_child(structure: bytes, regions: Mapping[str, Region], folder) -> str:
     descriptors = [region.descriptor for region in regions.values()]
     command = [sys.executable, "-c", CHILD, places, str(folder / "structure")]
     child = subprocess.run(
-        command, pass_fds=descriptors, capture_output=True, text=True, timeout=120, env=os.environ | {"PYTHONPATH": "."}
+        command,
+        pass_fds=descriptors,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=os.environ | {"PYTHONPATH": "."},
     )
     assert child.returncode == 0, child.stderr
     return child.stdout

@@ -371,9 +371,33 @@ def test_an_epoch_without_batches_is_refused() -> None:
 # ---- checkpoints ---------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_fits_only_the_same_batches() -> None:
-    with pytest.raises(ValueError, match="an epoch had 48 batches, now it has 47"):
-        queue_of(47).restore(queue_of(48).state())
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        (BatchPlan(48, 1), BatchPlan(47, 1), "samples: was 48, now 47; batches: was 48, now 47"),
+        (BatchPlan(48, 4), BatchPlan(46, 4), "samples: was 48, now 46"),  # both are twelve batches
+        (BatchPlan(48, 4, drop_last=True), BatchPlan(49, 4, drop_last=True), "samples: was 48, now 49"),
+        (BatchPlan(10, 4), BatchPlan(10, 5, drop_last=False), "batch_size: was 4, now 5; batches: was 3, now 2"),
+        (BatchPlan(10, 6), BatchPlan(10, 9), "batch_size: was 6, now 9"),
+        (BatchPlan(8, 4), BatchPlan(8, 4, drop_last=True), "drop_last: was False, now True"),
+        (BatchPlan(9, 4), BatchPlan(9, 4, merge_single=True), "batches: was 3, now 2"),
+    ],
+)
+def test_a_checkpoint_fits_only_an_epoch_that_is_cut_in_the_same_way(
+    before: BatchPlan, now: BatchPlan, words: str
+) -> None:
+    state = json.loads(json.dumps(WorkQueue(before, Limits(procs=1)).state()))
+    resumed = WorkQueue(now, Limits(procs=1))
+    untouched = resumed.state()
+    with pytest.raises(ValueError, match=f"cut in another way: {words}$"):
+        resumed.restore(state)
+    assert resumed.state() == untouched
+    WorkQueue(before, Limits(procs=1)).restore(state)
+
+
+def test_whether_a_single_sample_would_be_merged_is_no_difference_where_there_is_none() -> None:
+    state = WorkQueue(BatchPlan(8, 4), Limits(procs=1)).state()
+    WorkQueue(BatchPlan(8, 4, merge_single=True), Limits(procs=1)).restore(state)
 
 
 def test_a_resumed_job_may_have_more_epochs() -> None:

@@ -76,12 +76,16 @@ class Crew:
     def request_stacks(self, handles: Iterable[Handle]) -> None:
         """Asks for the stacks of all threads (faulthandler, also inside native code) and waits until they are
         written, at most half a second. A stopped process cannot answer and is not asked."""
-        asked = [h for h in handles if h.is_ready and host.process_state(h.pid) != "T" and host.request_stack(h.pidfd)]
-        before = {h.worker: self._stacks_size(h.worker) for h in asked}
+        able = [h for h in handles if h.is_ready and host.process_state(h.pid) != "T"]
+        before = {h.worker: self._stacks_size(h.worker) for h in able}
+        asked = [h for h in able if host.request_stack(h.pidfd)]
         deadline = time.monotonic() + STACKS_WAIT_S
         while asked and time.monotonic() < deadline:
             host.wait_readable([h.pidfd for h in asked], POLL_MS)
-            asked = [h for h in asked if self._stacks_size(h.worker) == before[h.worker] and h.reap() is None]
+            asked = [h for h in asked if h.reap() is None and not self._has_written(h, before[h.worker])]
+
+    def _has_written(self, handle: Handle, before: int) -> bool:
+        return self._stacks_size(handle.worker) > before and not host.is_writing_stack(handle.pid)
 
     def _stacks_size(self, worker: int) -> int:
         file = self.stacks_file(worker)

@@ -15,13 +15,14 @@ from collections.abc import Mapping
 import cloudpickle
 import torch
 
+from hogwild.errors import HogwildError
 from hogwild.params import WorkerModel
 from hogwild.scoreboard import Command, Control, Phase, Row, Scoreboard, Word
 from hogwild.shm import Region
 from hogwild.workqueue import Kind, WorkItem
 from workers.entry import Leaving, Start
 from workers.messages import LOOK, Report, Setup, read_records, write_record
-from workers.trainer import Kit, Trainer
+from workers.trainer import Kit, NonFiniteGradient, Trainer
 
 WAIT_MS = 200  # between two beats of a worker that has nothing to do
 
@@ -172,13 +173,15 @@ def _blob(region: Region, nbytes: int) -> bytes:
 
 
 def _report(error: BaseException, item: WorkItem | None) -> Report:
+    hopeless = isinstance(error, HogwildError | NonFiniteGradient)
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     return Report(
         "error",
-        detail=f"{type(error).__name__}: {error}" + (f" (epoch {item.epoch})" if item else ""),
+        detail=(str(error) if hopeless else f"{type(error).__name__}: {error}")
+        + (f" (epoch {item.epoch})" if item else ""),
         error_type=type(error).__name__,
         place=f"{last.filename}:{last.lineno}" if last else "",
-        item=item.id if item else 0,
+        hopeless=hopeless,
         traceback="".join(traceback.format_exception(error)),
     )

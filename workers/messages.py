@@ -86,7 +86,7 @@ class Report:
     detail: str = ""
     error_type: str = ""
     place: str = ""
-    item: int = 0
+    hopeless: bool = False  # it will come again, whoever tries
     traceback: str = ""
 
     def send(self, channel: socket.socket) -> None:

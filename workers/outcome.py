@@ -37,7 +37,6 @@ class Clock:
     """Where the time went, in seconds of the monotonic clock."""
 
     command_began_s: float
-    training_began_s: float = 0.0
     paused_s: float = 0.0
     paused_since_s: float | None = None
 

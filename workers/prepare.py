@@ -14,12 +14,17 @@ from hogwild.errors import MemoryShortError
 from hogwild.feeds import ResidentData
 from hogwild.job import Parts, bytes_needed, schedule_of
 from hogwild.plan import Plan
-from hogwild.rundir import RunDir
+from hogwild.rundir import LIBRARY, RunDir
 from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
 from hogwild.workqueue import Limits
 from workers.request import Request
 from workers.trainer import Kit, Split
+
+OF_OBJECTS = (
+    f"# Of a call of {LIBRARY}: class paths name the objects it was given, which had other arguments than these.\n"
+    "# Only the same call goes on with it, with resume=.\n"
+)
 
 
 def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
@@ -84,11 +89,14 @@ def limits_of(job: Job, rows: int) -> Limits:
 
 
 def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: RunDir) -> None:
+    """job.yaml, resolved.yaml and env.json. Of a resume, only once nothing can refuse it any more."""
+    resolved = (OF_OBJECTS if request.caller == LIBRARY else "") + request.job.to_yaml()
     if not request.resume:
-        rundir.write_text("job.yaml", request.job_text or request.job.to_yaml())
-    rundir.write_text("resolved.yaml", request.job.to_yaml())
+        rundir.write_text("job.yaml", request.job_text or resolved)
+    rundir.write_text("resolved.yaml", resolved)
     environment = {
         "hogwild": hogwild.__version__,
+        "caller": request.caller,
         "torch": torch.__version__,
         "host": host.describe_host(),
         "plan": asdict(planned),

@@ -19,5 +19,6 @@ class Request:
     resume: Path | None = None
     data_dir: Path | None = None
     user_folders: tuple[str, ...] = ()
+    caller: str = "command line"  # or rundir.LIBRARY
     progress: bool | None = None
     began_s: float = 0.0  # monotonic: when the command, or the call, began

@@ -1,6 +1,8 @@
 """Going on with a run: what may change, which checkpoint, what it brings back."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hogwild.checkpoint import load, newest_good, set_aside_after, sweep
@@ -8,6 +10,7 @@ from hogwild.config import Job, load_job
 from hogwild.errors import CheckpointError, UsageError
 from hogwild.job import differences
 from hogwild.rundir import RunDir
+from hogwild.snapshots import check_groups, check_parts
 from workers.outcome import Before
 from workers.session import Session
 
@@ -40,31 +43,64 @@ def check_changes(rundir: RunDir, job: Job) -> None:
         )
 
 
-def restore(session: Session) -> None:
-    """Takes over the newest checkpoint that proves to be whole; without one the run starts from its beginning."""
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Where a resumed job goes on: `path` is the checkpoint, if there is one; `rejected` says why newer ones are not
+    it, `words` is a sentence for the log."""
+
+    path: Path | None
+    rejected: list[str]
+    words: str | None = None
+
+
+def restore(session: Session) -> Restored:
+    """Takes over, in memory, the newest checkpoint that proves to be whole. Raises CheckpointError when it is of
+    another job. All that can refuse a resume is here or before: of the run directory only what a killed writer left
+    half done is changed."""
     sweep(session.rundir.checkpoints)
     path, rejected = newest_good(session.rundir.checkpoints)
-    for reason in rejected:
-        session.journal.say(f"warning: {reason}")
-        session.journal.event("checkpoint-rejected", reason=reason)
-    set_aside_after(session.rundir.checkpoints, path)
     session.before = _sums_before(session.rundir)
     if path is None:
-        cut = session.rundir.cut_records_after(0)
-        session.journal.say("there is no checkpoint to resume from: the run starts from its beginning")
-        session.journal.event("resume", checkpoint=None, records_cut=cut)
-        return
+        return Restored(path, rejected)
     state = load(path)
-    words = session.shared.restore(state)
+    try:
+        return Restored(path, rejected, _take_over(session, state))
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} does not fit this job: {error}") from error
+
+
+def _take_over(session: Session, state: dict[str, Any]) -> str | None:
+    """The model comes last, because it is the caller's."""
+    shared = session.shared
+    check_parts(state)
+    check_groups(shared.layout.state, shared.optimizer, state["optimizer"]["param_groups"])
     try:
         session.queue.restore(state["ledger"])
-    except (KeyError, ValueError) as error:
-        raise CheckpointError(f"{path} does not fit this job: {error}") from error
+    except KeyError as error:
+        raise CheckpointError(f"its ledger lacks {error}; another version of hogwild wrote it") from error
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+    words = shared.restore(state)
     session.take_over(state)
-    cut = session.rundir.cut_records_after(session.queue.updates)
-    session.journal.event("resume", checkpoint=path.name, updates=session.queue.updates, records_cut=cut)
-    session.journal.say(
-        f"resuming from {path.name}: {session.queue.samples:,} samples done" + (f"; {words}" if words else "")
+    return words
+
+
+def record(session: Session, restored: Restored) -> None:
+    """Brings the run directory to where the job goes on: what came after is cut, or set aside, and said."""
+    rundir, journal, path = session.rundir, session.journal, restored.path
+    for reason in restored.rejected:
+        journal.say(f"warning: {reason}")
+        journal.event("checkpoint-rejected", reason=reason)
+    set_aside_after(rundir.checkpoints, path)
+    cut = rundir.cut_records_after(session.queue.updates)
+    if path is None:
+        journal.say("there is no checkpoint to resume from: the run starts from its beginning")
+        journal.event("resume", checkpoint=None, records_cut=cut)
+        return
+    journal.event("resume", checkpoint=path.name, updates=session.queue.updates, records_cut=cut)
+    journal.say(
+        f"resuming from {path.name}: {session.queue.samples:,} samples done"
+        + (f"; {restored.words}" if restored.words else "")
     )
 
 

@@ -256,7 +256,7 @@ class Roster:
         """An exception that will come again: before anybody's first commit, or in another batch at the same place."""
         if report is None or report.kind != "error":
             return None
-        if report.error_type == "NonFiniteGradient":
+        if report.hopeless:
             return TrainingError(report.detail)
         total = sum(slot.batches for slot in self.slots)
         if total != self._errors_total:

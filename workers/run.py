@@ -38,7 +38,7 @@ from workers.messages import Setup
 from workers.outcome import Clock, Outcome
 from workers.prepare import blob, check_memory, limits_of, share_data, write_descriptions
 from workers.request import Request
-from workers.resume import check_changes, restore
+from workers.resume import check_changes, record, restore
 from workers.session import LAST_WRITE_S, Session
 from workers.summary import summarise
 from workers.supervisor import Supervisor
@@ -117,22 +117,26 @@ def run(request: Request) -> Result:
     planned = _plan(request.job)
     rundir: RunDir | None = None
     prepared: _Prepared | None = None
+    has_begun = False
     try:
-        with host.raising_on_signals() as look_for_swallowed:
-            rundir = RunDir.open(request.resume) if request.resume else RunDir.create(request.run_dir, request.job.name)
+        # Before signals raise: a folder that is made but not yet ours would stay.
+        rundir = RunDir.open(request.resume) if request.resume else RunDir.create(request.run_dir, request.job.name)
+        with host.raising_on_signals() as stops:
             if request.resume:
                 check_changes(rundir, request.job)
             parts = request.make_parts()
             check_memory(request.job, parts, planned)
             needed = DESCRIPTORS + PER_WORKER * planned.procs
             host.raise_file_limit(needed, needed + ON_THEIR_WAY * planned.procs)
-            look_for_swallowed()
+            stops.look()
             prepared = _Prepared.make(request, planned, parts, rundir)
-            return prepared.train()  # which watches signals in its own way
+            stops.hand_over()
+            has_begun = True
+            return prepared.train(stops)  # which watches signals in its own way
     except BaseException:
         if prepared is not None:
             prepared.session.shared.release()
-        elif rundir is not None and not request.resume:
+        if rundir is not None and not has_begun and not request.resume:
             rundir.discard()
         raise
     finally:
@@ -176,7 +180,6 @@ class _Prepared:
         regions, kit = share_data(job, parts, shared.uses_channels_last)
         ids = count(1)
         board = Scoreboard.allocate(rows)
-        rundir.make_folders()
         journal = Journal(rundir, jsonl=job.log.jsonl, progress=_wants_progress(request), every_s=job.log.every_s)
         session = Session(
             job=job,
@@ -191,15 +194,17 @@ class _Prepared:
             clock=Clock(request.began_s),
             ids=ids,
         )
+        restored = restore(session) if request.resume else None  # nothing is written before
+        rundir.make_folders()
         write_descriptions(request, planned, parts, rundir)
-        if request.resume:
-            restore(session)
+        if restored is not None:
+            record(session, restored)
         regions = {**shared.regions, **regions, "scoreboard": board.region}
         return cls(request, planned, session, kit, regions, shared.structure, host.is_tracker_known())
 
-    def train(self) -> Result:
+    def train(self, stops: host.StopSignals) -> Result:
         session = self.session
-        with host.SignalWatch(raises_second=self.plan.procs == 0) as watch:
+        with host.SignalWatch(raises_second=self.plan.procs == 0, before=stops) as watch:
             session.journal.event("start", pid=os.getpid(), plan=self.plan.reason)
             session.journal.say(f"run directory {session.rundir.path}\nplan: {self.plan.reason}")
             for note in [self.plan.warning, *session.parts.notes]:
@@ -214,6 +219,9 @@ class _Prepared:
             session.journal.event("end", state=outcome.state, reason=outcome.reason)
             session.journal.status(
                 **{key: summary[key] for key in ("state", "reason", "updates", "samples", "wall_s")},
+                epoch=session.queue.epoch,
+                planned_updates=session.queue.planned_updates,
+                progress=session.progress,
                 restarts=summary["restarts"],
                 pid=os.getpid(),
                 metrics=summary["metrics"],

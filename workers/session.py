@@ -67,7 +67,6 @@ class Session:
 
     def begin(self, now: float) -> None:
         """Workers may start now."""
-        self.clock.training_began_s = now
         self._merged_batches = [0] * max(1, self.plan.procs)
         self._last_metrics = (now, self.queue.samples)
         self._open_until_next_evaluation()
@@ -139,7 +138,8 @@ class Session:
             everything = self.queue.epoch >= self.queue.limits.epochs
             return Outcome("succeeded", "epochs" if everything else "max_updates")
         limit = self.job.train.max_time_s
-        if limit is not None and now - self.clock.training_began_s >= limit:
+        first_s = None if limit is None else self.board.first_commit_s()
+        if limit is not None and first_s is not None and now - first_s >= limit:
             return Outcome("stopped", "max_time_s")
         return None
 
@@ -301,6 +301,11 @@ class Session:
         total = sum(host.pss_bytes(pid) for pid in [os.getpid(), *pids])
         self.peak_pss_bytes = max(self.peak_pss_bytes, total)
 
+    @property
+    def progress(self) -> float:
+        """The share of the planned updates that is made, 0 to 1."""
+        return min(1.0, self.queue.updates / max(1, self.queue.planned_updates))
+
     def record(self, now: float, workers: Sequence[dict[str, Any]]) -> None:
         """Once per `log.every_s`: the training record, the status file and the progress line."""
         if not self.journal.is_status_due(now):
@@ -312,7 +317,7 @@ class Session:
         position = {"epoch": self.queue.epoch, "updates": self.queue.updates, "samples": self.queue.samples}
         if loss is not None:
             self.journal.metrics("train", **position, loss=loss, samples_per_s=speed)
-        share = min(1.0, self.queue.updates / max(1, self.queue.planned_updates))
+        share = self.progress
         self.journal.status(
             state="running" if self.clock.paused_since_s is None else "paused",
             **position,

@@ -163,6 +163,8 @@ class Supervisor:
 
     def _spawn(self, action: Spawn) -> None:
         """A process that the machine refuses (no memory, no number, no descriptor left) is a start that failed."""
+        if action.incarnation > 1:
+            self._session.journal.event("restart", worker=action.worker, incarnation=action.incarnation)
         self._session.board.renew(action.worker, action.incarnation)
         try:
             handle = self._crew.spawn(action.worker, action.incarnation)

@@ -83,6 +83,7 @@ class Trainer:
         """Computes the gradient of `batches` and applies it, or skips it; returns how many batches were skipped."""
         began_ns = time.monotonic_ns()
         read_at = self._board.updates()
+        self.model.keep_buffers()
         loss = sum(self._backward(item.epoch, batch, 1 / len(batches)) for batch in batches)
         if not (math.isfinite(loss) and self.update.is_finite()):
             self._skip(item, batches)
@@ -107,6 +108,7 @@ class Trainer:
 
     def _skip(self, item: WorkItem, batches: Sequence[int]) -> None:
         self.update.discard()
+        self.model.restore_buffers()
         if self.kit.fail_on_nan:
             raise NonFiniteGradient(
                 f"the loss or gradient of epoch {item.epoch}, batch {batches[0]} is NaN or infinite "
@@ -128,7 +130,7 @@ class Trainer:
         module.eval()
         sums = EvalSums()
         try:
-            with torch.inference_mode():
+            with torch.no_grad():  # not inference_mode: what a model keeps from here must do for training too
                 for number in range(item.start, item.stop):
                     batch = self.val_feed.gather(0, number)
                     torch.default_generator.manual_seed(batch_seed(self.kit.seed, -1, batch.first_position))

@@ -135,9 +135,12 @@ class SaysWhatCannotBeEncoded(Net):
         return super().forward(x)
 
 
-class Slow(Net):
+class Waits(Net):
+    """In a worker: no batch before there is a file `finish`."""
+
     def forward(self, x: Tensor) -> Any:
-        time.sleep(0.01)
+        while multiprocessing.parent_process() is not None and not os.path.exists("finish"):
+            time.sleep(0.01)
         return super().forward(x)
 
 
@@ -148,7 +151,7 @@ class EvaluatesForEver(Net):
         if not self.training and multiprocessing.parent_process() is not None:
             with open("evaluating", "w"):
                 pass
-            time.sleep(60)
+            time.sleep(600)
         return super().forward(x)
 
 
@@ -157,10 +160,10 @@ class SwallowsCtrlC(Net):
 
     def __init__(self) -> None:
         super().__init__()
-        with open("building", "w"):
-            pass
         try:
-            time.sleep(20)
+            with open("building", "w"):
+                pass
+            time.sleep(600)
         except:  # noqa: E722 - the crime
             os.replace("building", "swallowed")
 
@@ -170,7 +173,7 @@ class SlowToBuild(Net):
         super().__init__()
         with open("building", "w"):
             pass
-        time.sleep(20)
+        time.sleep(600)
 
 
 # ---- losses ----------------------------------------------------------------------------------------------------------

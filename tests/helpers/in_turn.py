@@ -10,10 +10,14 @@ from typing import Any
 
 from hogwild import cli, host
 
+STACKS_WAIT_S = 5.0
+
 
 def main(specs: list[dict[str, Any]]) -> None:
-    import workers.run  # noqa: F401  (what it opens once and for all is no leak of the first job)
+    import workers.crew
+    import workers.run  # what it opens once and for all is no leak of the first job
 
+    workers.crew.STACKS_WAIT_S = STACKS_WAIT_S  # whoever can write its stacks does, on a busy machine, too
     for spec in specs:
         folder = Path(spec["folder"])
         os.chdir(folder)

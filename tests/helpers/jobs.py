@@ -3,6 +3,7 @@
 `start` runs the command line as a user would; `in_turn` runs several command lines one after the other in one process,
 which saves importing torch for each, and counts what each one left behind in that process."""
 
+import contextlib
 import json
 import os
 import signal
@@ -16,13 +17,13 @@ from typing import Any
 
 from torch import Tensor
 
-from tests.helpers.processes import MARK, marked, shared_memory_names, wait_for
+from tests.helpers.processes import MARK, PATIENCE_S, marked, shared_memory_names, wait_for
 
 HOME = Path(__file__).resolve().parents[2]
 JOBS = HOME / "tests" / "jobs"
 RUN_PY = str(HOME / "run.py")
-DEADLINE_S = 90.0
-GONE_S = 2.0  # how long what is left may need to go away
+GONE_S = 30.0  # how long what was killed may need to go away: a fraction of a second, but a busy machine's
+IN_TURN_S = 1000.0  # less than the timeout of a test (pyproject.toml), which would not say which job it was
 
 
 def environment(mark: str, folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -53,21 +54,27 @@ class Job:
         file = self.run_dir / "status.json"
         return json.loads(file.read_text()) if file.exists() else {}
 
-    def wait_for_event(self, kind: str, count: int = 1, timeout_s: float = 30.0) -> list[dict[str, Any]]:
+    def wait_for_event(self, kind: str, count: int = 1) -> list[dict[str, Any]]:
         def look() -> list[dict[str, Any]]:
-            assert self.process.poll() is None, f"the job ended before {count} x {kind}:\n{self.stderr()}"
+            is_over = self.process.poll() is not None  # asked first: what it wrote last is there then
             found = self.events(kind)
+            assert len(found) >= count or not is_over, f"the job ended before {count} x {kind}:\n{self.stderr()}"
             return found if len(found) >= count else []
 
-        return wait_for(f"{count} x event {kind}", look, timeout_s)
+        return wait_for(f"{count} x event {kind}", look)
 
-    def wait_for_updates(self, count: int, timeout_s: float = 30.0) -> int:
-        return wait_for(f"{count} updates", lambda: self._updates_from(count), timeout_s)
+    def wait_for_updates(self, count: int) -> int:
+        return wait_for(f"{count} updates", lambda: self._updates_from(count))
 
     def _updates_from(self, count: int) -> int:
-        assert self.process.poll() is None, f"the job ended before {count} updates:\n{self.stderr()}"
+        is_over = self.process.poll() is not None
         updates = int(self.status().get("updates", 0))
+        assert updates >= count or not is_over, f"the job ended before {count} updates:\n{self.stderr()}"
         return updates if updates >= count else 0
+
+    def wait_for_exit_of(self, *pids: int) -> None:
+        """Until the supervisor has noticed that these workers are gone."""
+        wait_for(f"the exit of {pids}", lambda: {*pids} <= {event["pid"] for event in self.events("exit")})
 
     def workers(self) -> dict[int, int]:
         """Worker number -> pid of those started and not yet gone."""
@@ -90,7 +97,7 @@ class Job:
 
     # ---- its end
 
-    def wait(self, timeout_s: float = DEADLINE_S) -> "Ended":
+    def wait(self, timeout_s: float = PATIENCE_S) -> "Ended":
         """Waits for the end; a job that does not end is killed with everything it started, and the test fails."""
         try:
             status = self.process.wait(timeout_s)
@@ -116,7 +123,8 @@ class Job:
     def destroy(self) -> None:
         """Kills every process of this job; for the end of a test that went wrong."""
         for pid in marked(self.mark):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
 
@@ -208,9 +216,29 @@ def start(
     return Job(folder, run_dir or folder / "run", process, mark, shared)
 
 
-def in_turn(folder: Path, jobs: Mapping[str, Sequence[str]], timeout_s: float = 170.0) -> dict[str, Ended]:
+@dataclass(frozen=True, slots=True)
+class InTurn:
+    """Command lines that run one after the other in one process."""
+
+    runner: Job
+    specs: Sequence[Mapping[str, Any]]
+
+    def wait(self) -> dict[str, Ended]:
+        ended = self.runner.wait(IN_TURN_S)
+        said = "".join(file.read_text() for file in sorted(self.runner.folder.glob("*/stderr.txt")))
+        assert ended.status == 0, ended.stderr + said
+        assert not ended.left_behind, ended.left_behind
+        return {spec["name"]: _read(spec) for spec in self.specs}
+
+
+def in_turn(folder: Path, jobs: Mapping[str, Sequence[str]]) -> dict[str, Ended]:
     """Runs the command lines one after the other in one process; each in `folder`/NAME, its run in `folder`/NAME/run
     unless it resumes one."""
+    return begin_in_turn(folder, jobs).wait()
+
+
+def begin_in_turn(folder: Path, jobs: Mapping[str, Sequence[str]]) -> InTurn:
+    """The same, beside what the test does meanwhile; a fixture that is given up `destroy`s the runner."""
     specs: list[dict[str, Any]] = []
     for name, given in jobs.items():
         (folder / name).mkdir(parents=True)
@@ -221,12 +249,7 @@ def in_turn(folder: Path, jobs: Mapping[str, Sequence[str]], timeout_s: float = 
             argv += ["--run-dir", str(run_dir)]
         specs.append({"name": name, "folder": str(folder / name), "argv": argv, "run_dir": str(run_dir)})
     (folder / "specs.json").write_text(json.dumps(specs))
-    runner = start(folder, str(folder / "specs.json"), python=("-m", "tests.helpers.in_turn"))
-    ended = runner.wait(timeout_s)
-    said = "".join(file.read_text() for file in sorted(folder.glob("*/stderr.txt")))
-    assert ended.status == 0, ended.stderr + said
-    assert not ended.left_behind, ended.left_behind
-    return {spec["name"]: _read(spec) for spec in specs}
+    return InTurn(start(folder, str(folder / "specs.json"), python=("-m", "tests.helpers.in_turn")), specs)
 
 
 def _read(spec: Mapping[str, Any]) -> Ended:

@@ -11,6 +11,8 @@ from typing import TypeVar
 
 MARK = "HOGWILD_TEST_MARK"
 POLL_S = 0.01
+# A net for what hangs, never a measure: no machine that is merely slow or busy may need as long.
+PATIENCE_S = 300.0
 
 Found = TypeVar("Found")
 
@@ -19,14 +21,17 @@ class NeverHappened(AssertionError):
     """What a test waited for did not happen in time."""
 
 
-def wait_for(what: str, look: Callable[[], Found], timeout_s: float = 30.0) -> Found:
-    """The first true answer of `look`, asked again and again; raises NeverHappened after `timeout_s`."""
+def wait_for(what: str, look: Callable[[], Found], timeout_s: float = PATIENCE_S) -> Found:
+    """The first true answer of `look`, asked again and again; raises NeverHappened after `timeout_s`. The last look
+    comes after the deadline: this process may have been paused between a look and the clock."""
     deadline = time.monotonic() + timeout_s
-    while not (found := look()):
-        if time.monotonic() > deadline:
+    while True:
+        is_over = time.monotonic() > deadline
+        if found := look():
+            return found
+        if is_over:
             raise NeverHappened(f"waited {timeout_s:g} s for {what}; last seen: {found!r}")
         time.sleep(POLL_S)
-    return found
 
 
 def marked(mark: str) -> dict[int, str]:

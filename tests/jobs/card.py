@@ -1,6 +1,5 @@
 """A program that calls hogwild.train and watches the shared parameters from a thread of the parent meanwhile. The
-watcher lets the slow worker hurry only after it saw a write of a worker: without shared memory the job
-would crawl."""
+watcher makes a file `changed` in the diary when it saw a write of a worker."""
 
 import json
 import os
@@ -30,6 +29,7 @@ def watch() -> None:
     while not ended.is_set() and "changed" not in seen:
         if any(not torch.equal(param, before) for param, before in zip(model.parameters(), initial, strict=True)):
             seen["changed"] = time.time()
+            (diary / "changed").touch()
         time.sleep(0.002)
 
 
@@ -45,6 +45,7 @@ result = hogwild.train(
     shuffle="none",
     run_dir=run_dir,
     log={"every_s": 0.02},
+    supervise={"start_timeout_s": 900, "stall_timeout_s": 900, "deadlock_timeout_s": 900},
 )
 returned = time.time()
 ended.set()

@@ -28,7 +28,8 @@ class Numbers(TensorDataset):
 
 class Counting(nn.Module):
     """`diary`: a folder for notes; every batch of a worker adds a line to `diary`/PID. A file `hurry` in it ends the
-    waiting of `pace_s` per batch; while a file `hold` is there, no batch begins."""
+    waiting of `pace_s` per batch; while a file `hold` is there, no batch begins, and a worker that waits for that
+    says so in `diary`/held-PID: it is not in the middle of an apply then, and will not be."""
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Counting(nn.Module):
         while time.monotonic() < until and not (self.diary / "hurry").exists():
             time.sleep(min(pace_s, 0.005))
         while (self.diary / "hold").exists():
+            (self.diary / f"held-{os.getpid()}").touch()
             time.sleep(0.005)
 
 
