@@ -591,8 +591,10 @@ class Simulation:
     # checkpoints
 
     def checkpoint(self) -> tuple[str, Truth]:
-        """Everybody is between two exchanges, and observed."""
+        """Everybody is between two exchanges; as the supervisor does it, acknowledgements first: a commit word speaks
+        only of the newest item."""
         for worker in range(len(self.workers)):
+            self.take_acks(worker)
             self.observe(worker)
         return json.dumps(self.queue.state()), self.truth.copy()
 
