@@ -34,12 +34,15 @@ def plot(suite: str, rows: Sequence[Row], file: Path) -> None:
 
 
 def _draw(axes: Axes, place: int, row: Row) -> None:
-    assert row.target
-    times = [row.target / run if row.smaller_is_better else run / row.target for run in row.runs]
-    value = row.target / row.value if row.smaller_is_better else row.value / row.target
+    times = [_times_better(row, run) for run in row.runs]
     color = MET if row.met else MISSED if row.met is False else "tab:gray"
-    axes.barh(place, value - 1.0, left=1.0, height=0.5, color=color, alpha=0.5)
+    axes.barh(place, _times_better(row, row.value) - 1.0, left=1.0, height=0.5, color=color, alpha=0.5)
     axes.plot(times, [place] * len(times), "o", color=color, markersize=4)
+
+
+def _times_better(row: Row, value: float) -> float:
+    assert row.target
+    return row.target / value if row.smaller_is_better else value / row.target
 
 
 def _words(row: Row) -> str:

@@ -75,8 +75,9 @@ def merge(layout: BufferLayout, region: Region, batches: Sequence[int]) -> None:
     middle of a batch with a NaN) counts as unchanged: one worker must not spoil the others. With one, the job does what
     the plain loop does, whenever it pauses."""
     trained = [k for k, count in enumerate(batches) if count > 0]
-    for slot in layout.slots if len(batches) > 1 else ():
-        _mend_poisoned(layout, region, slot, trained)
+    if len(batches) > 1:
+        for slot in layout.slots:
+            _mend_poisoned(layout, region, slot, trained)
     if len(trained) == 1:
         layout.block(region, MASTER).copy_(layout.block(region, block_of(trained[0])))
     elif trained:

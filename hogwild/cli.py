@@ -16,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -56,11 +56,6 @@ DataDir = Annotated[
     Path | None, typer.Option(help="Where data files are looked for; default: $HOGWILD_DATA.", metavar="DIR")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Prints the result as one JSON object, the last line.")]
-
-
-def main() -> NoReturn:
-    """The command, without its first act: `__main__.py` is what a person starts."""
-    sys.exit(run(sys.argv[1:]))
 
 
 def run(argv: Sequence[str]) -> int:

@@ -45,6 +45,14 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(signal_name(number))
 
 
+def _give_back(former: dict[int, Any]) -> None:
+    """Puts the handlers back that were there before, and forgets them; one set by C code, which Python calls None,
+    becomes the default."""
+    for number, handler in former.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    former.clear()
+
+
 class Manner(enum.Enum):
     """What `StopSignals` does with a signal."""
 
@@ -77,9 +85,7 @@ class StopSignals:
                 self._former[number] = signal.signal(number, self._take)
 
     def restore(self) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self._former.clear()
+        _give_back(self._former)
 
     def look(self) -> None:
         """Raises `Interrupted` if a signal was noted: after an import, or after user code that may have swallowed
@@ -207,9 +213,7 @@ class SignalWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        self._former.clear()
+        _give_back(self._former)
         signal.set_wakeup_fd(self._former_wakeup)
         os.close(self._read)
         os.close(self._write)

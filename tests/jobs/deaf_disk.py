@@ -6,7 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
-from hogwild import cli
+from hogwild.__main__ import main
 
 diary = Path(sys.argv.pop(1))
 sync = os.fsync
@@ -21,4 +21,4 @@ def sync_once(descriptor: int) -> None:
 
 
 os.fsync = sync_once
-cli.main()
+main()
