@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test lint format bench-spine clean
+.PHONY: help run test lint format bench-spine bench-dense bench-convergence clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -45,6 +45,12 @@ format: $(VENV)/.dev ## rewrite the files in the house format
 
 bench-spine: $(VENV)/.bench ## measure the figures of the spine (writes benchmarks/results/spine.json)
 	$(BIN)/python -m benchmarks.spine
+
+bench-dense: $(VENV)/.bench ## measure the dense path: against the limit, DDP and the well-known way (25 minutes)
+	$(BIN)/python -m benchmarks.dense
+
+bench-convergence: $(VENV)/.bench ## measure what asynchrony costs in accuracy (20 minutes)
+	$(BIN)/python -m benchmarks.convergence
 
 clean:               ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

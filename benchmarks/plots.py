@@ -1,6 +1,7 @@
-"""A suite's figures in one picture: how many times better than asked each of them is, every run a dot."""
+"""A suite's figures as pictures. matplotlib is of the `bench` extra: only who draws imports this module."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -8,13 +9,17 @@ from matplotlib.figure import Figure
 
 from benchmarks.row import Row
 
-MET, MISSED = "tab:green", "tab:red"
+MET, MISSED, NEITHER = "tab:green", "tab:red", "tab:gray"
 INCHES_A_ROW = 0.55
+TWO_COLUMNS = 4  # so many lines of a legend fit below each other
+
+
+# ---- how many times better than asked each figure is, every run a dot ------------------------------------------------
 
 
 def plot(suite: str, rows: Sequence[Row], file: Path) -> None:
-    """Replaces `file` (PNG). Rows without a target are left out; they are in the table."""
-    asked = [row for row in rows if row.target]
+    """Replaces `file` (PNG). Rows without a target, or without a run, are left out; they are in the table."""
+    asked = [row for row in rows if row.target and row.runs]
     if not asked:
         return
     figure = Figure(figsize=(9, 1.2 + INCHES_A_ROW * len(asked)), layout="constrained")
@@ -27,15 +32,16 @@ def plot(suite: str, rows: Sequence[Row], file: Path) -> None:
     axes.set_xlim(left=min(0.9, axes.get_xlim()[0]))
     for of_ticks in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
         of_ticks("{x:g}")
-    axes.set_xlabel("times better than asked (1: just as asked; dots: runs; bars: their median)")
+    axes.set_xlabel("times better than asked (1: just as asked; dots: runs; bars: their median; grey: void)")
     axes.set_title(suite, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(file, dpi=150)
 
 
 def _draw(axes: Axes, place: int, row: Row) -> None:
+    assert row.value is not None
     times = [_times_better(row, run) for run in row.runs]
-    color = MET if row.met else MISSED if row.met is False else "tab:gray"
+    color = MET if row.met else MISSED if row.met is False else NEITHER
     axes.barh(place, _times_better(row, row.value) - 1.0, left=1.0, height=0.5, color=color, alpha=0.5)
     axes.plot(times, [place] * len(times), "o", color=color, markersize=4)
 
@@ -48,3 +54,65 @@ def _times_better(row: Row, value: float) -> float:
 def _words(row: Row) -> str:
     bound = "at most" if row.smaller_is_better else "at least"
     return f"{row.value:.3g} {row.unit}, asked {bound} {row.target:g}".replace(" ,", ",")
+
+
+# ---- something against a number, with its spread ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """`y` at `x`, and what it lies between."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Points of one thing. A reference is drawn thin and dashed, in the color of the line before it."""
+
+    name: str
+    points: Sequence[Point]
+    is_reference: bool = False
+
+
+def plot_lines(
+    lines: Sequence[Line], file: Path, *, title: str, x_label: str, y_label: str, is_log: bool = False
+) -> None:
+    """Replaces `file` (PNG). The x axis is logarithmic, to base 2, with a tick at each x; `is_log`: y as well."""
+    drawn = [line for line in lines if line.points]
+    if not drawn:
+        return
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    color = -1
+    for line in drawn:
+        color += not line.is_reference or color < 0
+        _draw_line(axes, line, f"C{color}")
+    axes.set_xscale("log", base=2)
+    ticks = sorted({point.x for line in drawn for point in line.points})
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    if is_log:
+        axes.set_yscale("log")
+        for of_ticks in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            of_ticks("{x:,.0f}")
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, ncols=1 + (len(drawn) > TWO_COLUMNS))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file, dpi=150)
+
+
+def _draw_line(axes: Axes, line: Line, color: str) -> None:
+    x, y = [point.x for point in line.points], [point.y for point in line.points]
+    below = [point.y - point.low for point in line.points]
+    above = [point.high - point.y for point in line.points]
+    style = "--" if line.is_reference else "-"
+    axes.errorbar(
+        x, y, yerr=[below, above], label=line.name, color=color, linestyle=style, marker="o", markersize=4, capsize=3,
+        linewidth=1 if line.is_reference else 1.6,
+    )  # fmt: skip

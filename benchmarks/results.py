@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.plots import plot
 from benchmarks.row import Row
 from hogwild import host
 
@@ -21,53 +20,61 @@ FOLDER = Path(__file__).parent / "results"
 
 
 def machine() -> dict[str, Any]:
+    """cpu, cores (and how many of them, of which kind, we may use), memory, os, python, torch, gpu, and its load."""
     described = host.describe_host()
-    memory = f"{described['memory_bytes']} bytes"
     return {
         **described,
-        "memory": memory,
+        "memory": f"{int(str(described['memory_bytes'])) / 2**30:.1f} GiB",
         "os": platform.platform(),
         "torch": torch.__version__,
-        "gpu": None,
-        "load": os.getloadavg()[0],
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "load": round(os.getloadavg()[0], 2),
     }
 
 
 def commit() -> str:
     return subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=FOLDER, check=False
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=FOLDER.parent, check=False
     ).stdout.strip()
 
 
-def write(suite: str, rows: Sequence[Row]) -> None:
-    """Replaces the suite's JSON file, Markdown table and plot, and prints the table."""
-    FOLDER.mkdir(exist_ok=True)
-    described = machine()
+def write(suite: str, rows: Sequence[Row], described: dict[str, Any] | None = None, folder: Path = FOLDER) -> None:
+    """Replaces the suite's JSON file, Markdown table and plot, and prints the table. `described`: the machine as it was
+    before the suite kept it busy."""
+    from benchmarks.plots import plot
+
+    folder.mkdir(exist_ok=True)
     content = {
         "suite": suite,
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit(),
-        "machine": described,
+        "machine": described or machine(),
         "rows": [asdict(row) for row in rows],
     }
-    (FOLDER / f"{suite}.json").write_text(json.dumps(content, indent=2) + "\n")
-    lines = [
-        f"# {suite}",
-        "",
-        f"{content['date']}, commit {content['commit']}; {described}",
-        "",
-        "| figure | value | asked | met | runs | baseline | note |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        runs = ", ".join(f"{run:.4g}" for run in row.runs)
-        target = "" if row.target is None else f"{'at most' if row.smaller_is_better else 'at least'} {row.target:g}"
-        met = {True: "yes", False: "no", None: "reported"}[row.met]
-        baseline = "" if row.baseline is None else f"{row.baseline:,.4g}"
-        lines.append(
-            f"| {row.figure} ({row.unit}) | {row.value:.4g} | {target} | {met} | {runs} | {baseline} | {row.note} |"
-        )
-    text = "\n".join(lines) + "\n"
-    (FOLDER / f"{suite}.md").write_text(text)
-    plot(suite, rows, FOLDER / f"{suite}.png")
+    (folder / f"{suite}.json").write_text(json.dumps(content, indent=2) + "\n")
+    head = f"# {suite}\n\n{content['date']}, commit {content['commit']}; {content['machine']}\n\n"
+    text = head + table(rows)
+    (folder / f"{suite}.md").write_text(text)
+    plot(suite, rows, folder / f"{suite}.png")
     print(text)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """In Markdown."""
+    lines = ["| figure | value | asked | met | runs | baseline | note |", "|---|---|---|---|---|---|---|"]
+    lines += [f"| {' | '.join(_cells(row))} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: Row) -> list[str]:
+    asked = "" if row.target is None else f"{'at most' if row.smaller_is_better else 'at least'} {row.target:g}"
+    met = {True: "yes", False: "no", None: "reported" if row.target is None else "void"}[row.met]
+    return [
+        f"{row.figure} ({row.unit})" if row.unit else row.figure,
+        "" if row.value is None else f"{row.value:.4g}",
+        asked,
+        met,
+        ", ".join(f"{run:.4g}" for run in row.runs),
+        "" if row.baseline is None else f"{row.baseline:,.4g}",
+        row.note.replace("|", "/").replace("\n", " "),
+    ]

@@ -2,12 +2,16 @@
 
 import statistics
 from dataclasses import dataclass, field
+from typing import Literal
+
+REPORTED = "only reported"
 
 
 @dataclass(slots=True)
 class Row:
-    """One figure. `target` is what was asked for; `smaller_is_better` says which way. `met` is None, with a `note`,
-    where the figure could not be measured or is only reported."""
+    """One figure. `target` is what was asked for; `smaller_is_better` says which way. `value` is the median of the
+    runs, or their mean where `center` says so. `met` is None, with a `note`, where the figure is void, could not be
+    measured here or is only reported. Without any run there is no value, and a target is not met."""
 
     figure: str
     unit: str
@@ -16,12 +20,23 @@ class Row:
     baseline: float | None = None
     note: str = ""
     smaller_is_better: bool = False
-    value: float = field(init=False)
+    center: Literal["median", "mean"] = "median"
+    value: float | None = field(init=False)
     met: bool | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.value = statistics.median(self.runs)
+        center = statistics.median if self.center == "median" else statistics.fmean
+        self.value = center(self.runs) if self.runs else None
         if self.target is None:
             self.met = None
+            self.note = self.note or REPORTED
+        elif self.value is None:
+            self.met = False
         else:
             self.met = self.value <= self.target if self.smaller_is_better else self.value >= self.target
+
+    def void(self, why: str) -> "Row":
+        """The same row, neither met nor missed. What was measured stays in."""
+        self.met = None
+        self.note = f"void: {why}" + (f"; {self.note}" if self.note else "")
+        return self

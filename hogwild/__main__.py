@@ -11,6 +11,9 @@ from hogwild.host_signals import note_signals
 def main() -> NoReturn:
     """Runs the command that `sys.argv` names and exits with its status."""
     note_signals()
+    from hogwild.host_topology import remember_affinity
+
+    remember_affinity()  # before anything can import torch, which may narrow it
     from hogwild.cli import run
 
     sys.exit(run(sys.argv[1:]))

@@ -38,6 +38,7 @@ class TrainResult:
     train_s: float
     paused_s: float
     startup_s: float | None
+    startup: Mapping[str, float] | None
     samples: int
     updates: int
     samples_per_s: float | None
@@ -216,7 +217,7 @@ class _Draft:
             self.values[name] = value
         elif (section, name) == ("data", "val"):
             self._report(path, "is a keyword of its own: val=…")
-        elif (section in OF_OBJECTS and name in ("class_path", "init_args")) or (section, name) == ("data", "train"):
+        elif (section in OF_OBJECTS and name in ("class_path", "init_args", "groups")) or path == "data.train":
             self._report(path, "says how a file builds what is given here as an object; leave it out")
         elif (section, name) in self._said:
             self._report(path, f"is given twice: {self._said[section, name]} and {said}")

@@ -1,5 +1,5 @@
-"""Which samples a batch holds: epochs, positions, permutations and seeds. Pure functions of (seed, epoch, position), so
-every process computes the same answer by itself and nobody has to be asked. No torch, no state."""
+"""Which positions a batch holds, and seeds; which samples stand there says `orders.py`. Pure functions of (seed, epoch,
+position), so every process computes the same answer by itself and nobody has to be asked. No torch, no state."""
 
 from dataclasses import dataclass
 
@@ -43,9 +43,11 @@ class BatchPlan:
     def positions(self, batch: int) -> tuple[int, int]:
         """The positions `[first, last)` of batch number `batch` of an epoch."""
         first = batch * self.batch_size
-        if batch == self.batches - 1 and not self.drop_last:
+        last = first + self.batch_size
+        # Asked before every batch; only where a batch ends one before the end, or later, need the rest be worked out.
+        if last >= self.samples - 1 and not self.drop_last and batch == self.batches - 1:
             return first, self.samples
-        return first, first + self.batch_size
+        return first, last
 
     def samples_in(self, start: int, stop: int) -> int:
         """Samples in the batches `[start, stop)`."""

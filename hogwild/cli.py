@@ -24,6 +24,7 @@ from hogwild.cli_input import (
     COMMANDS,
     data_folder,
     load,
+    profile_window,
     refuse_beside_resume,
     resumed,
     split_arguments,
@@ -51,7 +52,14 @@ Arguments = Annotated[
     list[str] | None,
     typer.Argument(metavar="[JOB.yaml] [key=value]...", help="A job file; fields to change."),
 ]
-Procs = Annotated[str | None, typer.Option(help="Workers; 0 trains inside this process.", metavar="N|auto")]
+Procs = Annotated[
+    str | None,
+    typer.Option(
+        help="Workers; 0 trains inside this process. auto given here tries a few settings on the job first (not beside "
+        "--resume or --dry-run); in a job file it is a rule: one per core.",
+        metavar="N|auto",
+    ),
+]
 DataDir = Annotated[
     Path | None, typer.Option(help="Where data files are looked for; default: $HOGWILD_DATA.", metavar="DIR")
 ]
@@ -98,8 +106,12 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Everything up to starting workers.")] = False,
     as_json: Json = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress line.")] = False,
+    profile: Annotated[
+        str | None, typer.Option(help="Traces and times updates A to B-1 of each worker.", metavar="A:B")
+    ] = None,
 ) -> int:
     """Trains a job; without a job file the embedded one: digits, no download."""
+    window = profile_window(profile)
     job_file, overrides = split_arguments(arguments)
     flags: dict[str, object] = {} if procs is None else {"train.procs": int(procs) if procs.isdecimal() else procs}
     with _reading():
@@ -108,6 +120,12 @@ def train(
             job, job_file, job_text = resumed(resume, overrides, flags)
         else:
             job, job_text = load(job_file, overrides, flags)
+    if procs == "auto" and resume is None and not dry_run:
+        from hogwild.cli_plan import question_of, with_measured_plan
+
+        with raising_on_signals():
+            question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
+            job = with_measured_plan(job, question, flags, _say)
     from hogwild.registry import claim_our_packages
 
     claim_our_packages()
@@ -123,6 +141,7 @@ def train(
         resume=resume,
         dry_run=dry_run,
         progress=False if no_progress else None,
+        profile=window,
     )
     if summary.get("error"):
         _say(f"error: {summary['error']}")
@@ -158,6 +177,39 @@ def check(
     for line in plain_lines(found) if deep else plan_lines(job):
         _print(line)
     return 0
+
+
+@app.command()
+def plan(
+    arguments: Arguments = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Tries a few settings on the job itself.")] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> int:
+    """Prints how many workers and threads the job gets on this machine, and why."""
+    from hogwild.cli_plan import answer, question_of
+
+    job_file, overrides = split_arguments(arguments)
+    with _reading():
+        job, job_text = load(job_file, overrides)
+    question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
+    with raising_on_signals():
+        status, lines = answer(job, question, _say, measure=measure, as_json=as_json)
+    for line in lines:
+        _print(line)
+    return status
+
+
+@app.command()
+def doctor(data_dir: DataDir = None, as_json: Json = False) -> int:
+    """Says in plain words what this machine offers, and what stands in the way of training."""
+    from hogwild.doctor import answer
+
+    with raising_on_signals():
+        status, lines = answer(data_folder(data_dir, None), as_json=as_json)
+    for line in lines:
+        _print(line)
+    return status
 
 
 @app.command()

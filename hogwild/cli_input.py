@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ from hogwild.rundir import LIBRARY
 
 if TYPE_CHECKING:
     from hogwild.config import Job
+    from hogwild.traces import Window
 
-COMMANDS = ("train", "check", "show", "schema", "list")
+COMMANDS = ("train", "check", "plan", "show", "schema", "doctor", "list")
 
 
 def with_command(argv: list[str]) -> list[str]:
@@ -91,6 +93,21 @@ def refuse_beside_resume(job_file: Path | None, run_dir: Path | None) -> None:
                 f"--resume takes job and folder from the run; {what} ({value}) beside it contradicts that; "
                 "fields are changed with key=value"
             )
+
+
+def profile_window(given: str | None) -> "Window | None":
+    """What --profile A:B asks for. Raises UsageError."""
+    if given is None:
+        return None
+    from hogwild.traces import LONGEST, Window
+
+    found = re.fullmatch(r"([0-9]{1,15}):([0-9]{1,15})", given)
+    if found is None or not 0 < int(found[2]) - int(found[1]) <= LONGEST:
+        raise UsageError(
+            f"--profile {given}: must be A:B, whole numbers with 0 <= A < B and B - A at most {LONGEST:,}: updates A "
+            "to B-1 of each worker, counted from 0, are recorded (for example 100:110)"
+        )
+    return Window(int(found[1]), int(found[2]))
 
 
 def data_folder(given: Path | None, resume: Path | None) -> Path | None:

@@ -18,6 +18,9 @@ def plan_lines(job: Job) -> Iterator[str]:
         held_back = f"{data.val.fraction:g} of it" if isinstance(data.val, Split) else _call(data.val)
         yield f"  evaluated  on {held_back}"
     yield f"  optimizer  {_call(job.optimizer)}, state {job.optimizer.state}, lr {job.lr_schedule.name}"
+    for group in job.optimizer.groups:
+        own = ", ".join(f"{name}={value!r}" for name, value in group.init_args.items())
+        yield f"    group    {' '.join(group.params)}: {own or 'nothing of its own'}"
     limits = "".join(f", {name} {value}" for name, value in _limits(job) if value is not None)
     yield f"  train      {train.epochs} epochs{limits}; procs {train.procs}, threads {train.threads}"
 
@@ -33,6 +36,9 @@ def summary_lines(summary: Mapping[str, Any], program: str) -> Iterator[str]:
     metrics = summary.get("metrics") or {}
     if metrics:
         yield "  " + ", ".join(f"{name} {_short(value)}" for name, value in metrics.items())
+    if startup := summary.get("startup"):
+        parts = ", ".join(f"{name.removesuffix('_s')} {seconds:.1f}" for name, seconds in startup.items())
+        yield f"  first update after {summary['startup_s']:.1f} s ({parts})"
     yield f"  batches: {_counts(summary['leases'])}; restarts: {summary.get('restarts', 0)}"
     if summary.get("advice"):
         yield f"  {summary['advice']}"

@@ -25,6 +25,7 @@ _TYPES = {
     "bool_type": "must be true or false",
     "string_type": "must be text",
     "list_type": "must be a list",
+    "too_short": "must have an entry",
     "dict_type": "must be a map of keys and values",
     "model_type": "must be a map of keys and values",
     "finite_number": "must be finite",
@@ -143,6 +144,8 @@ def _section_at(location: tuple[int | str, ...]) -> type[Section]:
     here: type[Section] = Job
     options: list[tuple[type[Section], str]] = []
     for part in location:
+        if isinstance(part, int):  # which entry of a list: all are alike
+            continue
         if str(part).startswith(TAG):
             here = next(section for section, tag in options if tag == part)
         else:

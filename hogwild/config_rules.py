@@ -16,6 +16,14 @@ from hogwild.torch_arguments import Check
 Finding = tuple[Path, str, bool]
 """Where, what is wrong, and whether the place is the key's (True) or the value's (False)."""
 
+MOST_BATCHES = 65_535  # of one exchange: a commit word counts them in 16 bits
+
+# What torch reads from the constructor's arguments and never from a group.
+_FOR_ALL = dict.fromkeys(
+    ("differentiable", "initial_accumulator_value"),
+    "is one for all groups; torch takes it in optimizer.init_args only",
+)
+
 _CLASS_PATHS: Mapping[Path, str | None] = {
     ("model",): None,
     ("loss",): "torch.nn.CrossEntropyLoss",
@@ -31,7 +39,9 @@ def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
         section = _at(values, path)
         if isinstance(section, Mapping):
             yield from _component(path, section.get("class_path", default), section.get("init_args", {}))
+    yield from _groups(_at(values, ("optimizer",)))
     yield from _enough_workers(values)
+    yield from _exchange(values)
 
 
 def suggestion(name: Any, known: Any) -> str:
@@ -95,6 +105,31 @@ def _optimizer(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
             yield from _nesterov(path, init_args)
 
 
+def _groups(section: Any) -> Iterator[Finding]:
+    """A group's settings are the optimizer's own, but for what torch reads once for all groups."""
+    if not isinstance(section, Mapping) or not isinstance(section.get("groups"), list | tuple):
+        return
+    module, _, name = str(section.get("class_path", SGD)).rpartition(".")
+    known = torch_arguments.OPTIMIZERS.get(name) if module == "torch.optim" else None
+    common = section.get("init_args", {})
+    for number, group in enumerate(section["groups"]):
+        path: Path = ("optimizer", "groups", number)
+        own = group.get("init_args", {}) if isinstance(group, Mapping) else None
+        if known is None or not isinstance(own, Mapping) or not isinstance(common, Mapping):
+            continue
+        yield from _arguments(path, name, {key: check for key, check in known.items() if key not in _FOR_ALL}, own)
+        if name == "SGD":
+            yield from _nesterov_of_group(path, common, own)
+
+
+def _nesterov_of_group(path: Path, common: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[Finding]:
+    """At what the group itself says; what `init_args` say alone is reported there."""
+    if not any(_nesterov(path, common)):
+        guilty = next((key for key in ("nesterov", "momentum", "dampening") if key in own), "nesterov")
+        for _, message, is_key in _nesterov(path, {**common, **own}):
+            yield (*path, "init_args", guilty), f"nesterov {message}", is_key
+
+
 def _loss(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
     if name in torch_arguments.LOSSES:
         if isinstance(init_args, Mapping):
@@ -110,6 +145,8 @@ def _arguments(path: Path, name: str, known: Mapping[str, Check], init_args: Map
         here = (*path, "init_args", argument)
         if argument in torch_arguments.FILLED_IN:
             yield here, torch_arguments.FILLED_IN[argument], True
+        elif argument in _FOR_ALL and argument not in known and argument in torch_arguments.OPTIMIZERS.get(name, ()):
+            yield here, _FOR_ALL[argument], True
         elif argument not in known:
             allowed = ", ".join(known)
             close = suggestion(argument, known)
@@ -128,3 +165,16 @@ def _enough_workers(values: Mapping[str, Any]) -> Iterator[Finding]:
     procs, least = _at(values, ("train", "procs")), _at(values, ("supervise", "min_workers"))
     if type(procs) is int and type(least) is int and 0 < procs < least:
         yield ("supervise", "min_workers"), f"must be <= train.procs ({procs}), got {least}", False
+
+
+def _exchange(values: Mapping[str, Any]) -> Iterator[Finding]:
+    if _at(values, ("train", "exchange")) == "delta" and _at(values, ("optimizer", "state")) == "shared":
+        message = "must be direct where optimizer.state is shared: a state for all belongs to parameters for all"
+        yield ("train", "exchange"), f"{message}, got 'delta'", False
+    accumulate, sync_every = (_at(values, ("train", name)) for name in ("accumulate", "sync_every"))
+    if type(accumulate) is int and type(sync_every) is int and accumulate * sync_every > MOST_BATCHES >= sync_every:
+        yield (
+            ("train", "sync_every"),
+            f"times train.accumulate must be <= {MOST_BATCHES} batches, got {sync_every} x {accumulate}",
+            False,
+        )

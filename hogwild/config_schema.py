@@ -15,6 +15,7 @@ from hogwild.config_types import (
     ClassPath,
     Component,
     FileName,
+    InitArgs,
     Procs,
     Progress,
     Seconds,
@@ -71,9 +72,17 @@ class Data(Section):
     drop_last: bool = Field(default=False, description="Leaves out the last, smaller batch of an epoch.")
     feed: Literal["auto", "resident"] = Field(default="auto", description="resident: in shared memory.")
     loaders: Literal["auto"] = Field(default="auto", description="Processes; the resident feed needs none.")
-    shuffle: Literal["auto", "full", "none"] = Field(
-        default="auto", description="auto is full: a new seeded permutation of all samples every epoch."
+    shuffle: Literal["auto", "full", "chunked", "none"] = Field(
+        default="auto",
+        description="full (auto): a seeded permutation per epoch; chunked: of neighbourhoods, kinder to memory.",
     )
+
+
+class Group(Section):
+    """Parameters with settings of their own: no weight decay for biases, a smaller rate for a backbone."""
+
+    params: list[str] = Field(min_length=1, description="Patterns (as in a shell) of parameter names.")
+    init_args: InitArgs = Field(default={}, description="Instead of the optimizer's own, for these alone.")
 
 
 class Optimizer(Component):
@@ -82,6 +91,9 @@ class Optimizer(Component):
     class_path: ClassPath = Field(default=SGD, description="Hogwild's proofs are about plain SGD.")
     state: Literal["private", "shared"] = Field(
         default="private", description="Momentum and the like: per worker, or one for all, without a lock."
+    )
+    groups: list[Group] = Field(
+        default=[], description="The first that matches takes a parameter; what is left has the settings above."
     )
 
     @model_validator(mode="before")
@@ -107,7 +119,18 @@ class Train(Section):
     device: Literal["auto", "cpu"] = Field(default="auto", description="Where the mathematics is done.")
     placement: Literal["auto", "cpu"] = Field(default="auto", description="Where the shared parameters lie.")
     update: Literal["auto", "autograd"] = Field(default="auto", description="autograd: any module.")
-    exchange: Literal["auto", "direct"] = Field(default="auto", description="direct: each update goes in.")
+    exchange: Literal["auto", "direct", "delta"] = Field(
+        default="auto",
+        description="direct: each update goes in; delta: sums of sync_every; auto: the faster, measured.",
+    )
+    sync_every: Whole = Field(default=16, ge=1, le=65_535, description="Updates between two exchanges of delta.")
+    max_staleness: Whole | None = Field(
+        default=None, ge=0, description="Drops an update older than so many updates of others; counted as skipped."
+    )
+    pin: bool = Field(default=False, description="Gives each worker cores of its own, where there are enough.")
+    flush_denormal: bool = Field(
+        default=True, description="Numbers below 1e-38 become 0; with them arithmetic is up to 100 times slower."
+    )
     grad_clip: float | None = Field(default=None, gt=0, description="Larger gradient norms shrink to it.")
     accumulate: Whole = Field(
         default=1, ge=1, le=65_535, description="Batches per update; a commit word counts them in 16 bits."

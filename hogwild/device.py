@@ -26,7 +26,17 @@ def require_cpu(tensors: Iterable[tuple[str, torch.Tensor]], what: str) -> None:
             )
 
 
+def visible_gpus() -> int:
+    """How many GPUs torch sees. Makes no context."""
+    return int(torch.cuda.device_count())
+
+
 def cuda_is_initialized() -> bool:
     """Whether this process has a CUDA context. Does not make one. The supervisor must have none: a context
     does not survive in children, holds device memory, and its threads hold locks."""
     return bool(torch.cuda.is_initialized())
+
+
+def flushes_denormal() -> bool:
+    """Whether this thread's arithmetic takes numbers below 1e-38 for 0; torch can set it but does not tell."""
+    return (torch.full((8,), 1e-40) * 0.5).sum().item() == 0.0

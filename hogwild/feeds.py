@@ -2,7 +2,7 @@
 
 The supervisor writes a data set once into one shared region (`ResidentData`); every worker maps it and gathers the
 rows of a batch into buffers it allocated at its start and uses for ever (`ResidentFeed`). Only positions travel: a
-batch is a number, and which rows it holds follows from (seed, epoch, number), see `batches.py`."""
+batch is a number, and which rows it holds follows from (seed, epoch, number), see `orders.py`."""
 
 import math
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from hogwild import host
-from hogwild.batches import BatchPlan, permutation_seed
+from hogwild.batches import BatchPlan
 from hogwild.errors import DataError, MemoryShortError
+from hogwild.orders import make_order
 from hogwild.shm import Region, aligned
 
 CHECK_NUMBERS = 1 << 24  # looked at in one go when searching for NaN: keeps the temporaries small
-KEPT_PERMUTATIONS = 2
 ALIKE = "all items must have the same fields, shapes and types"
 
 
@@ -35,11 +35,19 @@ class FieldSpec:
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return self.shape[0] * self.row_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def view(self, region: Region) -> Tensor:
         """(N, …) as it lies in memory: rows contiguous."""
         return region.tensor(self.dtype, self.lying, self.offset)
+
+    def rows(self, region: Region) -> np.ndarray:
+        """(N, row_bytes) uint8: what is to be copied, whatever its type."""
+        return region.array(np.uint8, (self.shape[0], self.row_bytes), self.offset)
 
     @property
     def lying(self) -> tuple[int, ...]:
@@ -101,57 +109,49 @@ class ResidentData:
 
 
 class ResidentFeed:
-    """Gathers batches of a `ResidentData` into buffers that stay where they are for the whole job."""
+    """Gathers batches of a `ResidentData` into buffers that stay where they are for the whole job.
 
-    def __init__(self, data: ResidentData, plan: BatchPlan, *, seed: int, shuffle: bool) -> None:
+    Rows are copied as bytes, by numpy: of 64 rows of 3,136 bytes that takes 24 us, `torch.index_select` 30 (33 with the
+    image's four dimensions), and a copy of rows that follow each other, without any index, 14."""
+
+    def __init__(self, data: ResidentData, plan: BatchPlan, *, seed: int, order: str) -> None:
+        """`order`: what `data.shuffle` says, see `orders.py`."""
+        row_bytes = sum(spec.row_bytes for spec in data.fields)
         self._plan = plan
-        self._seed = seed
-        self._shuffle = shuffle
-        self._rows = [spec.view(data.region) for spec in data.fields]
-        self._channels_last = [spec.channels_last for spec in data.fields]
-        self._buffers = [torch.empty((plan.largest, *rows.shape[1:]), dtype=rows.dtype) for rows in self._rows]
-        self._views: dict[int, tuple[list[Tensor], tuple[Tensor, ...]]] = {}
-        self._permutations: dict[int, Tensor] = {}
+        self._order = make_order(order, data.samples, seed=seed, row_bytes=row_bytes)
+        self._specs = data.fields
+        self._rows = [spec.rows(data.region) for spec in data.fields]
+        self._buffers = [torch.empty(plan.largest * spec.row_bytes, dtype=torch.uint8) for spec in data.fields]
+        self._views: dict[int, tuple[list[np.ndarray], tuple[Tensor, ...]]] = {}
 
     def gather(self, epoch: int, batch: int) -> Batch:
         """Fills the buffers with batch number `batch` of `epoch`."""
         first, last = self._plan.positions(batch)
         size = last - first
         slots, shown = self._views.get(size) or self._cut(size)
-        if self._shuffle:
-            order = self._permutation(epoch)[first:last]
-            for rows, slot in zip(self._rows, slots, strict=True):
-                torch.index_select(rows, 0, order, out=slot)
-        else:
-            for rows, slot in zip(self._rows, slots, strict=True):
-                slot.copy_(rows[first:last])
+        chosen = self._order.indices(epoch, first, last)
+        for rows, slot in zip(self._rows, slots, strict=True):
+            # "raise", numpy's default, would gather into an array of its own first; an order names only samples that
+            # are there.
+            rows.take(chosen, axis=0, out=slot, mode="clip")
         return Batch(shown[:-1], shown[-1], first, size)
 
     def addresses(self) -> tuple[int, ...]:
         """Where the buffers are, in bytes: the same numbers for the whole job."""
         return tuple(buffer.data_ptr() for buffer in self._buffers)
 
-    def _cut(self, size: int) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-        """Views of the first `size` rows of every buffer, made once per size (an epoch has at most two)."""
-        slots = [buffer[:size] for buffer in self._buffers]
-        shown = tuple(
-            slot.permute(0, 3, 1, 2) if is_last else slot
-            for slot, is_last in zip(slots, self._channels_last, strict=True)
-        )
-        self._views[size] = (slots, shown)
-        return slots, shown
-
-    def _permutation(self, epoch: int) -> Tensor:
-        """(N,) int64, drawn from (seed, epoch); the two drawn last are kept, for workers that straddle an epoch's
-        end."""
-        order = self._permutations.get(epoch)
-        if order is None:
-            generator = torch.Generator().manual_seed(permutation_seed(self._seed, epoch))
-            order = torch.randperm(self._plan.samples, generator=generator)
-            self._permutations[epoch] = order
-            if len(self._permutations) > KEPT_PERMUTATIONS:
-                del self._permutations[next(iter(self._permutations))]
-        return order
+    def _cut(self, size: int) -> tuple[list[np.ndarray], tuple[Tensor, ...]]:
+        """Views of the first `size` rows of every buffer, as bytes and as what they are; made once per size (an epoch
+        has at most two)."""
+        slots: list[np.ndarray] = []
+        shown: list[Tensor] = []
+        for spec, buffer in zip(self._specs, self._buffers, strict=True):
+            part = buffer[: size * spec.row_bytes]
+            slots.append(part.numpy().reshape(size, spec.row_bytes))
+            rows = part.view(spec.dtype).view(size, *spec.lying[1:])
+            shown.append(rows.permute(0, 3, 1, 2) if spec.channels_last else rows)
+        self._views[size] = (slots, tuple(shown))
+        return self._views[size]
 
 
 # ---- from a user's data set to tensors, in the supervisor, before workers start ------------------------------------

@@ -9,7 +9,8 @@ SGD is the same to the bit, Adam, AdamW and Adagrad round differently in the las
 The rule may be used in a batch when every optimised parameter got a dense gradient, and all their state
 exists and has counted the same steps. So the first update of a rule with state goes the stock way, and once
 parameters were used unequally, rules that count steps stay there; SGD comes back. With `state: shared` a
-worker that saw unequal use stays there.
+worker that saw unequal use stays there. Shared state of the rules in `shared_rules.HARDENED` is read into private
+memory before the step and written back after it.
 """
 
 import torch
@@ -20,6 +21,7 @@ from torch.optim import optimizer as torch_optimizer
 from hogwild.dry_step import bare_step
 from hogwild.gradients import Gradients
 from hogwild.layout import Span
+from hogwild.shared_rules import HARDENED, PrivateState
 from hogwild.worker_model import WorkerModel
 
 ELEMENTWISE = (SGD, Adam, AdamW, Adagrad, RMSprop, NAdam, RAdam, Adamax, Adadelta)
@@ -56,7 +58,7 @@ class FlatRule:
     """Call `step` only while `is_usable`."""
 
     def __init__(self, worker_model: WorkerModel, gradients: Gradients) -> None:
-        optimizer, regions = worker_model.optimizer, worker_model.regions
+        optimizer = worker_model.optimizer
         self._optimizer = optimizer
         self._state = worker_model.state
         self._step = bare_step(optimizer)
@@ -64,11 +66,11 @@ class FlatRule:
         vars(self._shadow).update(vars(optimizer) | {"state": {}, "param_groups": []})
         self._groups: list[tuple[dict, dict, dict]] = []  # shadow's, user's, what differs
         self._counters: list[tuple[Tensor, Tensor]] = []  # the first parameter's 0-dim state, the others'
+        self._hardened = self._state.layout.shared and type(optimizer) in HARDENED
+        self._private: list[PrivateState] = []
         for s, span in enumerate(worker_model.layout.flats.spans):
             if span.is_dense:
-                words = worker_model.layout.flats.params[span.params[0]]
-                start = span.offset * span.dtype.itemsize
-                flat = regions[words.region].tensor(span.dtype, (span.numel,), start)
+                flat = worker_model.exchange.span(span)
                 flat.grad = gradients.flats[span.dtype][span.offset : span.offset + span.numel]
                 self._add(s, span, flat)
 
@@ -79,21 +81,26 @@ class FlatRule:
         shadow_group = group | different
         self._shadow.param_groups.append(shadow_group)
         self._groups.append((shadow_group, group, different))
-        self._shadow.state[flat] = {}
-        for piece in self._state.layout.arrays:
-            if piece.span == s:
-                whole = self._state.array(piece)
-                self._shadow.state[flat][piece.key] = whole if piece.kind == "like" else whole[0]
-                if piece.kind == "scalar" and len(whole) > 1:
-                    self._counters.append((whole[0], whole[1:]))
+        arrays = {p.key: (p, self._state.array(p)) for p in self._state.layout.arrays if p.span == s}
+        if self._hardened:
+            private = PrivateState(group, {key: whole for key, (_, whole) in arrays.items()})
+            self._private.append(private)
+            self._shadow.state[flat] = private.own
+            return
+        self._shadow.state[flat] = {k: whole if p.kind == "like" else whole[0] for k, (p, whole) in arrays.items()}
+        self._counters += [(w[0], w[1:]) for p, w in arrays.values() if p.kind == "scalar" and len(w) > 1]
 
     def step(self) -> None:
-        """One update of all spans, in place."""
+        """One update of all spans, in place; nobody else writes what a hardened rule divides by."""
         for shadow_group, group, different in self._groups:
             shadow_group.update(group)
             shadow_group.update(different)
         with torch.no_grad():
+            for private in self._private:
+                private.read()
             self._step(self._shadow)
+            for private in self._private:
+                private.write()
             for first, others in self._counters:
                 others.copy_(first)
 

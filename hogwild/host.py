@@ -34,6 +34,11 @@ from hogwild.host_signals import raising_on_signals as raising_on_signals
 from hogwild.host_signals import require_main_thread as require_main_thread
 from hogwild.host_signals import signal_name as signal_name
 from hogwild.host_signals import worker_signals as worker_signals
+from hogwild.host_signals import write_stacks_to as write_stacks_to
+from hogwild.host_topology import Core as Core
+from hogwild.host_topology import binding_variables as binding_variables
+from hogwild.host_topology import remember_affinity as remember_affinity
+from hogwild.host_topology import restore_affinity as restore_affinity
 from hogwild.host_tracker import ensure_resource_tracker as ensure_resource_tracker
 from hogwild.host_tracker import is_tracker_known as is_tracker_known
 from hogwild.host_tracker import stop_resource_tracker as stop_resource_tracker
@@ -221,8 +226,8 @@ def affinity() -> set[int]:
 
 
 def set_affinity(cores: Iterable[int]) -> None:
-    """Importing an OpenMP library with OMP_PROC_BIND set binds the process to one core: read before, set
-    again after."""
+    """Of the calling thread and what it starts from now on. Importing an OpenMP library with OMP_PROC_BIND set binds it
+    to one core: read before, set again after."""
     os.sched_setaffinity(0, cores)
 
 

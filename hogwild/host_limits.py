@@ -5,7 +5,6 @@ all of this too. A limit can sit at any ancestor of our group, and `os.cpu_count
 and torch all overlook it: with a quota of half a core they say 2. Everything takes `root`, the folder under
 which /proc and the control groups are looked for, so that a test can lay out a machine of its own."""
 
-import contextlib
 import os
 import platform
 import re
@@ -13,18 +12,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path("/")
+from hogwild.host_topology import ROOT, Core, physical_cores, read_if_known
+
 LOWEST_QUOTA = 0.01  # cores; the kernel accepts no less, and floor(usable / procs) must not divide by nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The cores this process may use, and which of affinity and quota says so."""
+    """The cores this process may use, and which of affinity and quota says so. `affinity` counts logical CPUs, `usable`
+    physical cores (arithmetic gains little from a second thread on one); `physical` are those of the mask."""
 
     affinity: int
     quota: float | None
     usable: float
     reason: str
+    physical: tuple[Core, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Group:
     folder: Path
 
     def read(self, name: str) -> str | None:
-        return _read(self.folder / name)
+        return read_if_known(self.folder / name)
 
     def number(self, name: str) -> int | None:
         """None where the file is missing, or says `max`."""
@@ -74,15 +76,19 @@ def control_groups(controller: str, root: Path = ROOT) -> list[Group]:
 
 
 def usable_cores(root: Path = ROOT) -> Cores:
-    """The least of the affinity mask and every quota above us, in cores; may be a fraction."""
-    affinity = len(os.sched_getaffinity(0))
+    """The least of the physical cores in the affinity mask and every quota above us; may be a fraction."""
+    mask = os.sched_getaffinity(0)
+    physical = physical_cores(mask, root)
+    there = f"{len(physical)} in the affinity mask"
+    if len(physical) < len(mask):
+        there += f", {len(mask)} with SMT"
     quotas = [(quota, group) for group in control_groups("cpu", root) if (quota := _quota(group)) is not None]
     if not quotas:
-        return Cores(affinity, None, float(affinity), f"{affinity} in the affinity mask, no quota")
+        return Cores(len(mask), None, float(len(physical)), f"{there}, no quota", physical)
     quota, group = min(quotas, key=lambda pair: pair[0])
-    if quota < affinity:
-        return Cores(affinity, quota, quota, f"quota of {quota:g} cores in {group.folder}")
-    return Cores(affinity, quota, float(affinity), f"{affinity} in the affinity mask, quota {quota:g}")
+    if quota < len(physical):
+        return Cores(len(mask), quota, quota, f"quota of {quota:g} cores in {group.folder}", physical)
+    return Cores(len(mask), quota, float(len(physical)), f"{there}, quota {quota:g}", physical)
 
 
 def available_memory(root: Path = ROOT) -> Memory:
@@ -123,28 +129,20 @@ def describe_host(root: Path = ROOT) -> dict[str, object]:
     }
 
 
-def _read(path: Path) -> str | None:
-    # A file of /proc or of a control group may be absent, forbidden or vanish while it is read: all mean 'not
-    # known'.
-    with contextlib.suppress(OSError):
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    return None
-
-
 def _integer(text: str | None) -> int | None:
     return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
 
 
 def _memberships(root: Path) -> Iterator[tuple[int, list[str], str]]:
     """(version, controllers, path) from lines such as `0::/job` and `4:cpu,cpuacct:/job`."""
-    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
+    for line in (read_if_known(root / "proc/self/cgroup") or "").splitlines():
         number, controllers, path = line.split(":", 2)
         yield (2 if number == "0" and not controllers else 1), controllers.split(","), path
 
 
 def _cgroup_mounts(root: Path) -> Iterator[tuple[int, list[str], str, str]]:
     """(version, options, the group shown at the mount point, the mount point)."""
-    for line in (_read(root / "proc/self/mountinfo") or "").splitlines():
+    for line in (read_if_known(root / "proc/self/mountinfo") or "").splitlines():
         place, _, kind = line.partition(" - ")
         places, kinds = place.split(), kind.split()
         if len(places) > 4 and len(kinds) > 2 and kinds[0] in ("cgroup", "cgroup2"):
@@ -205,10 +203,10 @@ def _machine_memory(root: Path) -> int:
 
 
 def _meminfo(root: Path, key: str) -> int | None:
-    match = re.search(rf"^{key}:\s+(\d+) kB", _read(root / "proc/meminfo") or "", re.MULTILINE)
+    match = re.search(rf"^{key}:\s+(\d+) kB", read_if_known(root / "proc/meminfo") or "", re.MULTILINE)
     return int(match[1]) * 1024 if match else None
 
 
 def _cpu_model(root: Path) -> str:
-    match = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo") or "", re.MULTILINE)
+    match = re.search(r"^model name\s*:\s*(.+)$", read_if_known(root / "proc/cpuinfo") or "", re.MULTILINE)
     return match[1].strip() if match else platform.machine()

@@ -261,6 +261,11 @@ def worker_signals(on_terminate: Callable[[], None], stacks: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: on_terminate())
+    write_stacks_to(stacks)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)
+
+
+def write_stacks_to(stacks: int) -> None:
+    """SIGUSR1 and crashes write to that descriptor from now on; it must stay open."""
     faulthandler.enable(stacks, all_threads=True)
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, CHILD_SIGNALS)

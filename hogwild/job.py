@@ -5,7 +5,6 @@ loss, the optimizer and the data, each looked at closely enough that what can be
 """
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,15 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from hogwild import device, host, lr, metrics
+from hogwild import device, lr, metrics
 from hogwild.batches import BatchPlan, mix
 from hogwild.config import Job
 from hogwild.config_schema import Split
 from hogwild.data.files import set_data_dir
 from hogwild.errors import BuildError, DataError, ModelError, OptimizerError
 from hogwild.feeds import materialise
+from hogwild.lean_torch import sparing_the_compiler
+from hogwild.param_groups import param_groups
 from hogwild.params import SharedModel, WorkerModel, freeze_parameters
-from hogwild.plan import make_plan
+from hogwild.plan import plan_here
 from hogwild.registry import build as build_component
 from hogwild.registry import build_callable
 from hogwild.updates import AutogradUpdate
@@ -74,7 +75,8 @@ def build(job: Job, data_dir: Path | None) -> Parts:
         raise ModelError(
             f"{job.model.class_path} has no parameter to train" + (" after model.freeze" if frozen else "")
         )
-    optimizer = build_component(job.optimizer, trainable)
+    groups = job.optimizer.groups
+    optimizer = build_component(job.optimizer, param_groups(model, groups) if groups else trainable)
     train = build_component(job.data.train)
     val: Any = job.data.val
     if val is not None and not isinstance(val, Split):
@@ -123,6 +125,7 @@ def bytes_needed(job: Job, parts: Parts, procs: int) -> int:
     return data + SharedModel.bytes_needed(parts.model, parts.optimizer, procs=max(1, procs), state=job.optimizer.state)
 
 
+@sparing_the_compiler()
 def deep_check(job: Job, job_file: Path | None, data_dir: Path | None) -> dict[str, Any]:
     """What `check --deep` reports. Builds everything and starts nothing."""
     parts = build(job, data_dir)
@@ -132,7 +135,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None) -> dict[s
     }
     parameters = sum(parameter.numel() for parameter in parts.model.parameters())
     trained = sum(parameter.numel() for parameter in parts.model.parameters() if parameter.requires_grad)
-    planned = make_plan(job.train.procs, job.train.threads, cores=host.usable_cores(), environ=os.environ)
+    planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
     needed = bytes_needed(job, parts, planned.procs)
     return {
         "job": job.name,
@@ -140,6 +143,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None) -> dict[s
         "train": {"samples": parts.train.plan.samples, "batches": parts.train.plan.batches, **shape},
         "val": {"samples": parts.val.plan.samples} if parts.val else None,
         "output": f"(B, {', '.join(map(str, parts.output_shape[1:]))})" if parts.output_shape else "not one tensor",
+        "groups": [_described_group(group) for group in parts.optimizer.param_groups],
         "update": f"autograd (the model brings no fused update); {_update_path(job, parts)}",
         "metrics": list(metrics.metrics_for(parts.loss)),
         "planned_updates": planned_updates(job, parts.train.plan),
@@ -147,6 +151,14 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None) -> dict[s
         "shared_memory_bytes": needed,
         "notes": [note for note in (planned.warning, *parts.notes) if note],
     }
+
+
+def _described_group(group: Mapping[str, Any]) -> str:
+    """`30 parameters in 2 tensors, lr 0.1, weight_decay 0`: what tells one group from another."""
+    names = ("lr", "weight_decay", "momentum", "betas")
+    settings = "".join(f", {name} {group[name]}" for name in names if name in group)
+    members = group["params"]
+    return f"{sum(param.numel() for param in members):,} parameters in {len(members)} tensors{settings}"
 
 
 def _update_path(job: Job, parts: Parts) -> str:

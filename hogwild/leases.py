@@ -89,12 +89,13 @@ class Release:
 
 @dataclass(slots=True)
 class Limits:
-    """What the queue must know about the job besides its data."""
+    """What the queue must know about the job besides its data. `sync_every`: updates between two commits."""
 
     procs: int
     epochs: int = 1
     accumulate: int = 1
     max_updates: int | None = None
     max_attempts: int = 3
-    max_item_exchanges: int = 64
+    max_item_updates: int = 64
     redo_indeterminate: bool = True
+    sync_every: int = 1

@@ -6,7 +6,6 @@ The user's own model and optimizer objects stay the same objects throughout: whi
 are views of shared memory, afterwards they hold the result in ordinary private memory.
 """
 
-import difflib
 import fnmatch
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from hogwild.errors import ModelError, OptimizerError
 from hogwild.layout import own_strides, plan_flats, region_name
 from hogwild.optim import State, plan_state
 from hogwild.optim_state import StateBlock
+from hogwild.param_groups import no_match
 from hogwild.shareable import check_model, check_optimizer
 from hogwild.shm import Region
 from hogwild.structure import Layout, Loss, dump_structure
@@ -242,17 +242,8 @@ def freeze_parameters(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     for pattern in patterns:
         matching = fnmatch.filter(named, pattern)
         if not matching:
-            raise ModelError(_no_match(pattern, list(named)))
+            raise ModelError(no_match("model.freeze", pattern, list(named)))
         frozen |= dict.fromkeys(matching)
     for name in frozen:
         named[name].requires_grad_(False)
     return list(frozen)
-
-
-def _no_match(pattern: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4)
-    near = near or [name for name in names if name.startswith(pattern.rstrip(".*"))][:3] or list(names[:3])
-    return (
-        f"model.freeze: {pattern!r} matches no parameter; near names: {', '.join(near)}. A module's "
-        "parameters are MODULE.*"
-    )

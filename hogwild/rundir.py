@@ -61,6 +61,7 @@ class RunDir:
         self.latest = self.checkpoints / "latest"
         self.tensorboard = path / "tensorboard"
         self.report = path / "report"
+        self.profile = path / "profile"
 
     @classmethod
     def create(cls, path: Path | None, name: str) -> "RunDir":
@@ -120,6 +121,9 @@ class RunDir:
 
     def worker_log(self, worker: int) -> Path:
         return self.logs / f"worker-{worker}.log"
+
+    def worker_stacks(self, worker: int) -> Path:
+        return self.stacks / f"worker-{worker}.txt"
 
     def make_folders(self) -> None:
         """Those a worker or a checkpoint expects to be there."""

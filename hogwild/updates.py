@@ -8,6 +8,7 @@ others write too.
 """
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from hogwild.dry_step import bare_step
 from hogwild.flat_rule import FlatRule, has_step_hooks, why_not
 from hogwild.gradients import Gradients
+from hogwild.shared_rules import describe as describe_shared
 from hogwild.worker_model import WorkerModel
 
 
@@ -37,11 +39,18 @@ class AutogradUpdate:
     the parameters, whose unused gradients are None then. Where the rule fits, the first update of a rule
     with state goes the stock way and the others follow over the flat."""
 
-    def __init__(self, worker_model: WorkerModel, *, grad_clip: float | None) -> None:
+    def __init__(
+        self,
+        worker_model: WorkerModel,
+        *,
+        grad_clip: float | None,
+        enter: Callable[[str], None] = lambda phase: None,
+    ) -> None:
+        """`enter` is told when "forward" and "backward" begin."""
         self._model, self._loss = worker_model.model, worker_model.loss
         self._optimizer = worker_model.optimizer
         self._state = worker_model.state
-        self._grad_clip = grad_clip
+        self._grad_clip, self._enter = grad_clip, enter
         self._gradients = Gradients(worker_model.layout.flats, worker_model.params)
         self._base_rates = [group.get("lr") for group in self._optimizer.param_groups]
         self._base_rates = [lr.clone() if isinstance(lr, Tensor) else lr for lr in self._base_rates]
@@ -55,13 +64,17 @@ class AutogradUpdate:
         self._rule = None if reason else FlatRule(worker_model, self._gradients)
         self._flat_now = self._rule is not None and self._rule.is_usable()
         self.path = f"stock: {reason}" if reason else f"flat: {type(self._optimizer).__qualname__}"
+        if self._state.layout.shared:
+            self.path += describe_shared(self._optimizer, flat=reason is None)
         self._norm: float | None = None
         self._losses_finite = True
 
     def backward(self, inputs: tuple[Tensor, ...], target: Tensor, scale: float = 1.0) -> float:
         """Adds the gradient of `scale` x loss to the private gradients; returns the loss itself."""
+        self._enter("forward")
         loss = self._loss(self._model(*inputs), target)
-        value = float(loss.detach())
+        value = loss.item()
+        self._enter("backward")
         self._norm = None
         self._losses_finite = self._losses_finite and math.isfinite(value)
         (loss if scale == 1.0 else loss * scale).backward()
@@ -127,4 +140,5 @@ class AutogradUpdate:
             if unequal_for_good:
                 self._rule = None
                 self.path = "stock: parameters are used unequally and the state is shared"
+                self.path += describe_shared(self._optimizer, flat=False)
             self._flat_now = self._rule is not None and self._rule.is_usable()

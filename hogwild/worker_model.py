@@ -1,4 +1,5 @@
-"""The model as a worker sees it: its parameters are words of the flats, its buffers this worker's copy."""
+"""The model as a worker sees it: its parameters are words of the flats, or of its own copy of them (`exchange.py`), its
+buffers this worker's copy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from hogwild.buffers import REGION, block_of
 from hogwild.errors import ModelError
+from hogwild.exchange import Exchange
 from hogwild.optim_state import StateBlock
 from hogwild.shm import Region
 from hogwild.structure import Layout, Loss, load_structure
@@ -26,11 +28,13 @@ class WorkerModel:
     regions: Mapping[str, Region]
     worker: int
     state: StateBlock
+    exchange: Exchange
     _parameter_places: list[tuple[nn.Module, str, str, nn.Parameter, int]]
     _buffer_places: list[tuple[nn.Module, str, str, Tensor]]
     _module_sizes: list[tuple[nn.Module, str, int, int]]
     _buffers: Tensor | None  # this worker's block, (bytes,) uint8; None without buffers
     _kept: Tensor | None
+    _marked: Tensor | None = None
 
     @classmethod
     def attach(cls, structure: bytes, regions: Mapping[str, Region], worker: int) -> "WorkerModel":
@@ -42,10 +46,17 @@ class WorkerModel:
         state.load(optimizer)
         own = layout.buffers.block(regions[REGION], block_of(worker)) if REGION in regions else None
         return cls(
-            model, loss, optimizer, params, layout, regions, worker, state,
+            model, loss, optimizer, params, layout, regions, worker, state, Exchange(layout.flats, params, regions),
             _parameter_places(model), _buffer_places(model), _module_sizes(model),
             own, None if own is None else own.clone(),
         )  # fmt: skip
+
+    def bind(self, *, delta: bool) -> None:
+        """Parameters lie in this worker's own copy (`delta`) or in the flats from now on. Raises what `check_bound`
+        raises: afterwards nobody could tell what was replaced."""
+        self.check_bound()
+        self.exchange.bind(delta=delta)
+        self._parameter_places = _parameter_places(self.model)
 
     def check_bound(self) -> None:
         """Every parameter is still the same object over the same words, and there is no new one; buffers
@@ -58,7 +69,7 @@ class WorkerModel:
             if module._parameters.get(key) is not param:
                 raise ModelError(f"parameter {name} was replaced while training; {_ADVICE}")
             if param.data_ptr() != address:
-                raise ModelError(f"parameter {name} no longer lies in the shared flat; {_ADVICE}")
+                raise ModelError(f"parameter {name} no longer lies where it was put; {_ADVICE}")
         for module, path, parameters, children in self._module_sizes:
             if len(module._parameters) != parameters or len(module._modules) != children:
                 raise ModelError(
@@ -76,8 +87,21 @@ class WorkerModel:
 
     def restore_buffers(self) -> None:
         """The buffers are what they were at the last `keep_buffers`."""
-        if self._buffers is not None and self._kept is not None:
-            self._buffers.copy_(self._kept)
+        self._put_back(self._kept)
+
+    def mark_buffers(self) -> None:
+        """Remembers the buffers for `return_buffers`, however often they are kept and restored meanwhile."""
+        if self._buffers is not None:
+            self._take_back_buffers()
+            self._marked = self._buffers.clone() if self._marked is None else self._marked.copy_(self._buffers)
+
+    def return_buffers(self) -> None:
+        """The buffers are what they were at the last `mark_buffers`; without one they stay."""
+        self._put_back(self._marked)
+
+    def _put_back(self, content: Tensor | None) -> None:
+        if self._buffers is not None and content is not None:
+            self._buffers.copy_(content)
             for module, key, _, view in self._buffer_places:
                 module._buffers[key] = view
 

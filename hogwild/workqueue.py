@@ -2,8 +2,9 @@
 
     FREE -> LEASED -> DONE | SKIPPED | QUARANTINED      INDETERMINATE is what a crash makes of at most one exchange
 
-The ledger's unit is the batch. An item is a range of batches of one epoch, a whole number of exchanges long (an
-exchange is `accumulate` batches, applied at once; the last one of an epoch may be shorter). The supervisor `observe`s
+The ledger's unit is the batch. An item is a range of batches of one epoch, a whole number of updates long (an update
+is `accumulate` batches, applied at once; the last one of an epoch may be shorter). A worker commits exchange by
+exchange: `sync_every` updates, fewer at the end of an item. The supervisor `observe`s
 how far each lease has come, from the worker's commit word; all counters follow from that, so a snapshot at any moment
 is exact to the last observation and a checkpoint is this object's `state()` taken when every worker is parked."""
 
@@ -46,10 +47,9 @@ class WorkQueue:
         self._epochs: dict[int, _Epoch] = {}
         self._next_epoch = 0
         self._leases: dict[int, Lease] = {}
-        exchange = min(limits.accumulate, plan.batches)
-        if not 0 < exchange <= MAX_ITEM_BATCHES:
-            raise ValueError(f"an exchange must hold 1 to {MAX_ITEM_BATCHES} batches, not {exchange}")
-        self._max_exchanges = max(1, min(limits.max_item_exchanges, MAX_ITEM_BATCHES // exchange))
+        self._update = min(limits.accumulate, plan.batches)
+        if not 0 < self._update <= MAX_ITEM_BATCHES:
+            raise ValueError(f"an update must hold 1 to {MAX_ITEM_BATCHES} batches, not {self._update}")
 
     # ---- questions ---------------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class WorkQueue:
 
     def lease(self, worker: int) -> WorkItem | None:
         """The next item for `worker`, or None while it has enough in hand or nothing may be leased."""
-        horizon = self._free_exchanges()
+        horizon = self._free_updates()
         in_hand = len(self.leases_of(worker))
         if in_hand >= (LEASES_IN_HAND if horizon > 2 * self.limits.procs else 1):
             return None
@@ -101,13 +101,23 @@ class WorkQueue:
         epoch = self._epoch_to_lease() if left != 0 else None
         if epoch is None:
             return None
-        exchanges = max(1, min(self._max_exchanges, -(-horizon // (4 * self.limits.procs))))
-        return self._carve(worker, epoch, exchanges if left is None else min(exchanges, left))
+        updates = self._item_updates(horizon)
+        return self._carve(worker, epoch, updates if left is None else min(updates, left))
 
-    def _carve(self, worker: int, epoch: int, exchanges: int) -> WorkItem:
+    def _item_updates(self, horizon: int) -> int:
+        """Long items while there is much to do, shorter ones towards the end; with room for a whole exchange as long as
+        every worker can have one."""
+        limits = self.limits
+        longest = min(max(limits.max_item_updates, limits.sync_every), MAX_ITEM_BATCHES // self._update)
+        shortest = min(limits.sync_every, -(-horizon // limits.procs))
+        return max(1, min(longest, max(shortest, -(-horizon // (4 * limits.procs)))))
+
+    def _carve(self, worker: int, epoch: int, updates: int) -> WorkItem:
         work = self._epochs[epoch]
         piece = work.free[0]
-        stop = min(piece.stop, piece.start + exchanges * self.limits.accumulate)
+        if piece.attempts:  # they belong to its first update, whatever an exchange is by now
+            updates = 1 if self.limits.sync_every > 1 else updates
+        stop = min(piece.stop, piece.start + updates * self.limits.accumulate)
         item = WorkItem(self._new_id(), self.kind, epoch, piece.start, stop)
         self._leases[item.id] = Lease(item, worker, piece.attempts)
         work.leased += 1
@@ -134,26 +144,26 @@ class WorkQueue:
         self._next_epoch += 1
         return epoch
 
-    def _free_exchanges(self) -> int:
-        """Exchanges that could be leased without waiting for an evaluation: the horizon that items shrink towards."""
+    def _free_updates(self) -> int:
+        """Updates that could be leased without waiting for an evaluation: the horizon that items shrink towards."""
         end = min(self.open_until, self.limits.epochs)
         free = sum(
-            self._exchanges(piece.stop - piece.start)
+            self._updates_in(piece.stop - piece.start)
             for epoch, work in self._epochs.items()
             if epoch < end
             for piece in work.free
         )
-        free += max(0, end - self._next_epoch) * self._exchanges(self.plan.batches)
+        free += max(0, end - self._next_epoch) * self._updates_in(self.plan.batches)
         left = self._updates_left()
         return free if left is None else min(free, left)
 
     def _updates_left(self) -> int | None:
         if self.limits.max_updates is None:
             return None
-        in_hand = sum(self._exchanges(lease.left) for lease in self._leases.values())
+        in_hand = sum(self._updates_in(lease.left) for lease in self._leases.values())
         return max(0, self.limits.max_updates - self.updates - in_hand)
 
-    def _exchanges(self, batches: int) -> int:
+    def _updates_in(self, batches: int) -> int:
         return -(-batches // self.limits.accumulate)
 
     # ---- settling ----------------------------------------------------------------------------------------------
@@ -166,9 +176,9 @@ class WorkQueue:
             return
         first = lease.item.start
         newly_skipped = skipped - lease.skipped
-        exchanges = self._exchanges(committed) - self._exchanges(lease.settled)
+        updates = self._updates_in(committed) - self._updates_in(lease.settled)
         self.samples += self.plan.samples_in(first + lease.settled, first + committed)
-        self.updates += exchanges - self._exchanges(newly_skipped)
+        self.updates += updates - self._updates_in(newly_skipped)
         self.ledger.done += committed - lease.settled - newly_skipped
         self.ledger.skipped += newly_skipped
         self._epochs[lease.item.epoch].settled += committed - lease.settled
@@ -210,32 +220,38 @@ class WorkQueue:
         """Decides about the first uncommitted exchange of the item in progress; the rest of the item is free again."""
         item = lease.item
         start = item.start + lease.settled
-        stop = min(item.stop, start + self.limits.accumulate)
         in_doubt = progress.intended_item == item.id and progress.intended > lease.settled
+        length = self.limits.sync_every * self.limits.accumulate
+        stop = item.start + progress.intended if in_doubt else min(item.stop, start + length)
         doubtful = stop - start if in_doubt else 0
         self.ledger.indeterminate += doubtful
+        charged = (item.epoch, start)
         if in_doubt and not self.limits.redo_indeterminate:
             self._close(item.epoch, start, stop, "skipped")
             self._free(lease, stop, 0)
-            return Release(item.stop - stop, doubtful, (), (item.epoch, start))
+            return Release(item.stop - stop, doubtful, (), charged)
         if lease.attempts + 1 >= self.limits.max_attempts:
             self._close(item.epoch, start, stop, "quarantined")
             self._free(lease, stop, 0)
-            return Release(item.stop - stop, doubtful, ((item.epoch, start, stop),), (item.epoch, start))
+            return Release(item.stop - stop, doubtful, ((item.epoch, start, stop),), charged)
         self.ledger.redone += doubtful
-        self._free(lease, start, lease.attempts + 1)
-        return Release(item.stop - start, doubtful, (), (item.epoch, start))
+        self._free(lease, start, lease.attempts + 1, stop)
+        return Release(item.stop - start, doubtful, (), charged)
 
     def _close(self, epoch: int, start: int, stop: int, account: str) -> None:
         setattr(self.ledger, account, getattr(self.ledger, account) + stop - start)
         self._epochs[epoch].settled += stop - start
 
-    def _free(self, lease: Lease, start: int, attempts: int) -> None:
-        """Puts the rest of an item back, in order of position: what broke is tried again first."""
-        if start >= lease.item.stop:
-            return
-        free = self._epochs[lease.item.epoch].free
-        free.append(FreeRange(start, lease.item.stop, attempts))
+    def _free(self, lease: Lease, start: int, attempts: int, charged_until: int | None = None) -> None:
+        """Puts the rest of an item back, in order of position: what broke is tried again first. An exchange of several
+        updates comes back as an item for each, so that the one which breaks workers ends up alone."""
+        item, step = lease.item, self.limits.accumulate
+        free = self._epochs[item.epoch].free
+        if charged_until is not None and charged_until - start > step:
+            free += [FreeRange(at, min(at + step, charged_until), attempts) for at in range(start, charged_until, step)]
+            start, attempts = charged_until, 0
+        if start < item.stop:
+            free.append(FreeRange(start, item.stop, attempts))
         free.sort(key=lambda piece: piece.start)
 
     def _drop(self, lease: Lease) -> None:

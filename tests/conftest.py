@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from hogwild.data import files
 from tests.helpers.jobs import Job, start
 
 # A machine that does something else for a while makes no example wrong. In CI the examples are the same every time:
@@ -15,6 +16,13 @@ from tests.helpers.jobs import Job, start
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("patient"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "patient")
+
+
+@pytest.fixture(autouse=True)
+def data_folder() -> Iterator[None]:
+    """A command line that is run in this process with --data-dir means that folder from then on: not the next test."""
+    yield
+    files.set_data_dir(None)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hogwild import cli
+from hogwild import cli, host
 from hogwild.cli_input import data_folder, resumed, split_arguments, with_command
 from hogwild.cli_text import summary_lines
 from hogwild.config import load_job
@@ -82,6 +82,13 @@ def test_job_file_and_overrides_come_in_any_order() -> None:
         (["train", "--proc", "4"], 2, "--procs"),
         (["schema", "extra"], 2, "unexpected extra argument"),
         (["list", "x"], 2, "choose models, data or configs"),
+        (["list"], 2, "Missing argument"),
+        (["plan", "nowhere.yaml"], 3, "looked for "),
+        (["plan", "--data-dir", "nowhere"], 3, "--data-dir nowhere: there is no such folder"),
+        (["plan", "train.procs=many"], 2, "command line: train.procs: must be auto or a whole number"),
+        (["plan", "--mesure"], 2, "No such option: --mesure"),
+        (["doctor", "extra"], 2, "unexpected extra argument"),
+        (["docter"], 2, "did you mean 'doctor'?"),
         (["a.yaml", "b.yaml"], 2, "one job file at a time"),
         (["check", "nowhere.yaml"], 3, "looked for "),
         (["--resume", "nowhere"], 3, "there is no such folder"),
@@ -137,6 +144,45 @@ def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     for what, name in (("models", "hogwild.models.LeNet"), ("data", "hogwild.data.Digits"), ("configs", "digits.yaml")):
         assert cli.run(["list", what]) == 0
         assert name in capsys.readouterr().out
+
+
+def test_the_lists_have_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    for what in ("models", "data", "configs"):
+        assert cli.run(["list", what]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines and all(line.strip() and len(line) < 160 for line in lines)
+        assert len({line.split()[0] for line in lines}) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("override", "environ", "status", "said"),
+    [
+        ("train.procs=3", {}, 0, "procs: 3"),
+        ("train.threads=7", {}, 0, "warning: "),
+        ("train.pin=true", {}, 0, "pin"),
+        ("train.procs=64", {}, 0, "each update takes about"),
+        ("seed=3", {"OMP_NUM_THREADS": "3"}, 0, "threads 3 (OMP_NUM_THREADS is set)"),
+        ("seed=3", {"OMP_NUM_THREADS": "abc"}, 2, "OMP_NUM_THREADS=abc: must be a whole number from 1 to 1024"),
+        ("train.threads=1", {"OMP_NUM_THREADS": "abc"}, 0, "threads: 1"),
+    ],
+)
+def test_the_plan_of_a_job_is_printed_with_its_reasons(
+    override: str,
+    environ: dict[str, str],
+    status: int,
+    said: str,
+    job_file: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    if "threads=7" in override and host.usable_cores().usable >= 7:
+        override = "train.threads=1000"
+    assert cli.run(["plan", str(job_file), override, *(["train.procs=1"] if "threads" in override else [])]) == status
+    out, err = capsys.readouterr()
+    assert said in (err if status else out) and not (out if status else err)
 
 
 def test_resume_takes_the_resolved_job_and_changes_it(run_dir: Path) -> None:
@@ -205,7 +251,7 @@ def test_the_summary_says_how_to_go_on_when_stopped() -> None:
 
 def test_help_and_check_import_neither_torch_nor_numpy_nor_numba(job_file: Path) -> None:
     """Timing depends on the machine; what is imported does not."""
-    for arguments in (["--help"], ["check", str(job_file)], ["schema"], ["list", "models"]):
+    for arguments in (["--help"], ["check", str(job_file)], ["schema"], ["list", "models"], ["plan", str(job_file)]):
         done = program(*arguments, python=("-X", "importtime"))
         assert done.returncode == 0, done.stderr
         imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}

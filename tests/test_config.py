@@ -40,7 +40,7 @@ def load(text: str, *overrides: str) -> Job:
 
 # Each row is appended to GOOD, so line 3 is its first.
 BAD = [
-    ("optimizer: {class_pth: a.B}", 3, 13, "optimizer.class_pth", "unknown key; did you mean 'class_path'? (allowed: class_path, init_args, state)"),
+    ("optimizer: {class_pth: a.B}", 3, 13, "optimizer.class_pth", "unknown key; did you mean 'class_path'? (allowed: class_path, init_args, state, groups)"),
     ("optimizer:\n  init_args: {momentum: 1.5}", 4, 25, "optimizer.init_args.momentum", "must be < 1, got 1.5"),
     ("optimizer: {init_args: {momentum: -0.1}}", 3, 35, "optimizer.init_args.momentum", "must be >= 0, got -0.1"),
     ("optimizer: {init_args: {lr: '0.1'}}", 3, 29, "optimizer.init_args.lr", "must be a number without quotes, got '0.1'"),
@@ -84,7 +84,9 @@ BAD = [
     ("train: {max_time_s: 0}", 3, 21, "train.max_time_s", "must be > 0, got 0"),
     ("train: {grad_clip: .inf}", 3, 20, "train.grad_clip", "must be finite"),
     ("train: {device: cuda}", 3, 17, "train.device", "must be one of auto, cpu, got 'cuda'"),
-    ("train: {exchange: delta}", 3, 19, "train.exchange", "must be one of auto, direct, got 'delta'"),
+    ("train: {exchange: both}", 3, 19, "train.exchange", "must be one of auto, direct, delta, got 'both'"),
+    ("train: {sync_every: 0}", 3, 21, "train.sync_every", "must be >= 1, got 0"),
+    ("train: {max_staleness: -1}", 3, 24, "train.max_staleness", "must be >= 0, got -1"),
     ("train: {accumulate: 70000}", 3, 21, "train.accumulate", "must be <= 65535, got 70000"),
     ("train: 4", 3, 8, "train", "must be a map of keys and values, got 4"),
     ("train:", 3, 7, "train", "got null; write its keys below it, or remove it"),
@@ -157,7 +159,7 @@ def test_a_problem_is_one_line_with_file_line_and_column_and_the_count_comes_las
     with pytest.raises(ConfigError) as caught:
         load_job(Path("job.yaml"), source_text=GOOD + "optimizer:\n  class_pth: x\n  init_args: {momentum: 1.5}\n")
     assert str(caught.value).splitlines() == [
-        "job.yaml:4:3: optimizer.class_pth: unknown key; did you mean 'class_path'? (allowed: class_path, init_args, state)",
+        "job.yaml:4:3: optimizer.class_pth: unknown key; did you mean 'class_path'? (allowed: class_path, init_args, state, groups)",
         "job.yaml:5:25: optimizer.init_args.momentum: must be < 1, got 1.5",
         "2 errors; nothing was started.",
     ]

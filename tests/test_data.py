@@ -23,12 +23,9 @@ IMAGE_FILE, LABEL_FILE = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
 
 @pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """No folder is named, whatever the environment of the test run says."""
     monkeypatch.delenv("HOGWILD_DATA", raising=False)
-    files.set_data_dir(None)
-    yield
-    files.set_data_dir(None)
 
 
 def idx(values: np.ndarray) -> bytes:

@@ -35,9 +35,11 @@ class Gate:
             wait(Path(os.environ["DIARY"]), int(os.environ["SIGNALS"]))
 
 def wait(diary, count):
+    if "--multiprocessing-fork" in sys.orig_argv:  # a worker: it imports at the same time
+        return
     try:
         (diary / "claimed").touch(exist_ok=False)
-    except FileExistsError:  # a worker
+    except FileExistsError:
         return
     read, write = os.pipe2(os.O_NONBLOCK)
     former = signal.set_wakeup_fd(write)

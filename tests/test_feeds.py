@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from hogwild import feeds
-from hogwild.batches import BatchPlan, permutation_seed
+from hogwild import feeds, orders
+from hogwild.batches import BatchPlan
 from hogwild.errors import DataError
 from hogwild.feeds import ResidentData, ResidentFeed, materialise
+from hogwild.orders import make_order
 
 SAMPLES = 41
 TYPES = [
@@ -37,34 +38,38 @@ def tensors_of(samples: int = SAMPLES) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def feed_of(
-    data: ResidentData | None = None, *, batch_size: int = 8, seed: int = 3, shuffle: bool = True, **plan: bool
+    data: ResidentData | None = None, *, batch_size: int = 8, seed: int = 3, order: str = "full", **plan: bool
 ) -> ResidentFeed:
     data = data or ResidentData.from_tensors("test", tensors_of())
-    return ResidentFeed(data, BatchPlan(data.samples, batch_size, **plan), seed=seed, shuffle=shuffle)
+    return ResidentFeed(data, BatchPlan(data.samples, batch_size, **plan), seed=seed, order=order)
 
 
-def permutation(seed: int, epoch: int, samples: int = SAMPLES) -> Tensor:
-    return torch.randperm(samples, generator=torch.Generator().manual_seed(permutation_seed(seed, epoch)))
+def positions_of(data: ResidentData, order: str, epoch: int) -> Tensor:
+    """(N,) int64: which sample stands where, by the order itself."""
+    row_bytes = sum(spec.row_bytes for spec in data.fields)
+    indices = make_order(order, data.samples, seed=3, row_bytes=row_bytes).indices(epoch, 0, data.samples)
+    return torch.from_numpy(indices.copy())
 
 
 # ---- the feed -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("order", ["auto", "full", "chunked", "none"])
 @pytest.mark.parametrize("plan", [{}, {"drop_last": True}, {"merge_single": True}])
-def test_a_gathered_batch_is_the_data_indexed_by_the_permutation(
-    channels_last: bool, shuffle: bool, plan: dict[str, bool]
+def test_a_gathered_batch_is_the_data_indexed_by_the_order(
+    monkeypatch: pytest.MonkeyPatch, channels_last: bool, order: str, plan: dict[str, bool]
 ) -> None:
+    monkeypatch.setattr(orders, "CHUNK_ROWS", 5)  # batches hold pieces of several
     image, vector, target = tensors_of()
     data = ResidentData.from_tensors("test", (image, vector, target), channels_last=channels_last)
-    feed = feed_of(data, shuffle=shuffle, **plan)
+    feed = feed_of(data, order=order, **plan)
     sizes = []
     for epoch in (0, 1, 0):
-        order = permutation(3, epoch) if shuffle else torch.arange(SAMPLES)
+        places = positions_of(data, order, epoch)
         for number in range(BatchPlan(SAMPLES, 8, **plan).batches):
             batch = feed.gather(epoch, number)
-            chosen = order[8 * number : 8 * number + batch.size]
+            chosen = places[8 * number : 8 * number + batch.size]
             assert len(batch.target) == batch.size
             assert batch.first_position == 8 * number
             assert torch.equal(batch.inputs[0], image[chosen])
@@ -75,8 +80,9 @@ def test_a_gathered_batch_is_the_data_indexed_by_the_permutation(
     assert sizes == 3 * [8, 8, 8, 8, *last]
 
 
-def test_an_epoch_holds_every_sample_once() -> None:
-    feed = feed_of()
+@pytest.mark.parametrize("order", ["full", "chunked"])
+def test_an_epoch_holds_every_sample_once(order: str) -> None:
+    feed = feed_of(order=order)
     for epoch in range(3):
         seen = [int(number) for batch in range(6) for number in feed.gather(epoch, batch).target]
         assert sorted(seen) == list(range(SAMPLES))
@@ -113,26 +119,6 @@ def test_two_feeds_of_one_seed_agree_in_any_order_and_others_do_not() -> None:
         assert second.gather(*place).target.tolist() == targets[place]
     assert targets[(0, 0)] != targets[(1, 0)]
     assert other.gather(0, 0).target.tolist() != targets[(0, 0)]
-
-
-def test_a_permutation_is_drawn_once_for_workers_that_straddle_the_end_of_an_epoch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    drawn: list[int] = []
-
-    def draw(seed: int, epoch: int) -> int:
-        drawn.append(epoch)
-        return permutation_seed(seed, epoch)
-
-    monkeypatch.setattr(feeds, "permutation_seed", draw)
-    feed = feed_of()
-    for epoch in (0, 0, 1, 0, 1, 1, 2, 1, 2):
-        feed.gather(epoch, 0)
-    assert drawn == [0, 1, 2]
-    for _ in range(3):  # a stopped worker's item of long ago, leased again
-        feed.gather(0, 1)
-        feed.gather(2, 1)
-    assert drawn == [0, 1, 2, 0]
 
 
 def test_channels_last_rows_lie_so_in_memory_and_only_images_do() -> None:
@@ -179,7 +165,21 @@ def test_a_batch_larger_than_the_data_is_the_whole_data(batch_size: int) -> None
     feed = feed_of(batch_size=batch_size)
     batch = feed.gather(0, 0)
     assert batch.size == SAMPLES
-    assert torch.equal(batch.target, permutation(3, 0))
+    assert sorted(batch.target.tolist()) == list(range(SAMPLES))
+
+
+def test_rows_of_no_bytes_are_gathered_too() -> None:
+    data = ResidentData.from_tensors("test", (torch.empty(SAMPLES, 0, 3), torch.arange(SAMPLES)))
+    batch = feed_of(data).gather(0, 0)
+    assert batch.inputs[0].shape == (8, 0, 3)
+
+
+@pytest.mark.parametrize("order", ["full", "chunked"])
+def test_a_buffer_is_aligned_as_vector_instructions_want_it_and_holds_nothing_but_the_batch(order: str) -> None:
+    feed = feed_of(order=order)
+    assert all(address % 64 == 0 for address in feed.addresses())
+    batch = feed.gather(0, 0)
+    assert all(field.is_contiguous() for field in (*batch.inputs, batch.target))
 
 
 # ---- from a data set to tensors -------------------------------------------------------------------------------------

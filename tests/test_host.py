@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hogwild import host, host_limits, host_signals
+from hogwild import host, host_limits, host_signals, host_topology
 from hogwild.errors import UsageError
 from tests.helpers.processes import PATIENCE_S, wait_for
 
@@ -504,6 +504,58 @@ def test_version_1_quotas_are_found_in_and_outside_of_a_container(machine: Machi
     machine.write(f"{folder}/cpu.cfs_quota_us", "75000\n")
     machine.write(f"{folder}/cpu.cfs_period_us", "100000\n")
     assert host.usable_cores(machine.root).usable == 0.75
+
+
+def lay_out_cores(machine: Machine, siblings: dict[int, str], nodes: dict[int, str], name: str) -> None:
+    for cpu, together in siblings.items():
+        machine.write(f"sys/devices/system/cpu/cpu{cpu}/topology/{name}", f"{together}\n")
+    for node, cpus in nodes.items():
+        machine.write(f"sys/devices/system/node/node{node}/cpulist", f"{cpus}\n")
+
+
+EIGHT = {cpu: f"{cpu % 4},{cpu % 4 + 4}" for cpu in range(8)}  # 4 cores of two threads each
+PAIRS = {cpu: f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}" for cpu in range(4)}
+
+
+@pytest.mark.parametrize("name", ["core_cpus_list", "thread_siblings_list"])
+@pytest.mark.parametrize(
+    ("cpus", "siblings", "nodes", "expected"),
+    [
+        pytest.param(range(4), EIGHT, {}, [((0,), 0), ((1,), 0), ((2,), 0), ((3,), 0)], id="siblings not in the mask"),
+        pytest.param(
+            range(8), EIGHT, {}, [((0, 4), 0), ((1, 5), 0), ((2, 6), 0), ((3, 7), 0)], id="two threads on each core"
+        ),
+        pytest.param([4, 5, 1], EIGHT, {}, [((1, 5), 0), ((4,), 0)], id="a part of the machine"),
+        pytest.param(range(4), PAIRS, {0: "0-1", 1: "2-3"}, [((0, 1), 0), ((2, 3), 1)], id="neighbours are siblings"),
+        pytest.param(range(4), {}, {1: "0,2", 0: "1,3"}, [((1,), 0), ((3,), 0), ((0,), 1), ((2,), 1)], id="two nodes"),
+        pytest.param([0, 1], {}, {}, [((0,), 0), ((1,), 0)], id="nothing is known"),
+        pytest.param([0, 1], {0: "garbage", 1: ""}, {0: "0-x"}, [((0,), 0), ((1,), 0)], id="nothing can be read"),
+    ],
+)
+def test_physical_cores_are_told_from_smt_siblings_node_by_node(  # type: ignore[no-untyped-def]
+    machine: Machine, name: str, cpus, siblings, nodes, expected
+) -> None:
+    lay_out_cores(machine, siblings, nodes, name)
+    cores = host_topology.physical_cores(set(cpus), machine.root)
+    assert [(core.cpus, core.node) for core in cores] == expected
+
+
+def test_siblings_count_once_among_the_usable_cores(machine: Machine) -> None:
+    mask = sorted(host.affinity())
+    lay_out_cores(machine, dict.fromkeys(mask, ",".join(map(str, mask))), {}, "core_cpus_list")  # all on one core
+    cores = host.usable_cores(machine.root)
+    assert (cores.affinity, cores.usable, len(cores.physical)) == (len(mask), 1.0, 1)
+    assert cores.reason.startswith("1 in the affinity mask") and ("with SMT" in cores.reason) == (len(mask) > 1)
+
+
+def test_without_a_binding_variable_no_affinity_is_touched() -> None:
+    before = host.affinity()
+    try:
+        host.set_affinity({min(before)})
+        assert host.restore_affinity({"OMP_NUM_THREADS": "1", "OMP_PROC_BIND": "false"}) == ""
+        assert host.affinity() == {min(before)}
+    finally:
+        host.set_affinity(before)
 
 
 def test_a_quota_of_minus_one_is_none(machine: Machine) -> None:

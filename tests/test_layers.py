@@ -115,18 +115,28 @@ ONLY = {
     "hogwild.torch_arguments": set(),
     "hogwild.registry": {"hogwild.errors"},
     "hogwild.device": {"hogwild.errors"},
-    "hogwild.host_limits": set(),
+    "hogwild.host_topology": set(),
+    "hogwild.host_limits": {"hogwild.host_topology"},
     "hogwild.host_tracker": set(),
     "hogwild.host_signals": {"hogwild.errors", "hogwild.host_tracker"},
-    "hogwild.host": {"hogwild.errors", "hogwild.host_limits", "hogwild.host_signals", "hogwild.host_tracker"},
+    "hogwild.host": {
+        "hogwild.errors",
+        "hogwild.host_limits",
+        "hogwild.host_signals",
+        "hogwild.host_topology",
+        "hogwild.host_tracker",
+    },
     "hogwild.plan": {"hogwild.errors", "hogwild.host"},
     "hogwild.records": {"hogwild.errors"},
     "hogwild.rundir": {"hogwild.errors", "hogwild.host", "hogwild.records"},
     "hogwild.shm": {"hogwild.errors", "hogwild.host"},
     "hogwild.metrics": {"hogwild.errors"},
-    "hogwild.feeds": {"hogwild.batches", "hogwild.errors", "hogwild.host", "hogwild.shm"},
+    "hogwild.orders": {"hogwild.batches"},
+    "hogwild.feeds": {"hogwild.batches", "hogwild.errors", "hogwild.host", "hogwild.orders", "hogwild.shm"},
     "workers.messages": {"hogwild.errors"},
     "workers.roster": {"hogwild.errors", "workers.messages"},
+    "hogwild.traces": {"hogwild.errors", "hogwild.records"},
+    "workers.profile": {"hogwild.traces"},
     "workers.entry": {"hogwild.host", "workers.loop"},
 }
 
@@ -134,22 +144,40 @@ ONLY = {
 # row is an error, so that a new module is given its place by a decision.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("hogwild", "hogwild.errors"),
-    ("hogwild.host*", "hogwild.device", "hogwild.registry", "hogwild.yaml_*", "hogwild.strict_yaml"),
-    ("hogwild.batches", "hogwild.leases", "hogwild.workqueue", "hogwild.lr", "hogwild.metrics"),
-    ("hogwild.shm", "hogwild.plan", "hogwild.records", "hogwild.rundir", "hogwild.checkpoint*"),
+    (
+        "hogwild.host*",
+        "hogwild.device",
+        "hogwild.lean_torch",
+        "hogwild.registry",
+        "hogwild.yaml_*",
+        "hogwild.strict_yaml",
+    ),
+    ("hogwild.batches", "hogwild.orders", "hogwild.leases", "hogwild.workqueue", "hogwild.lr", "hogwild.metrics"),
+    ("hogwild.shm", "hogwild.plan", "hogwild.pools", "hogwild.records", "hogwild.rundir", "hogwild.checkpoint*"),
+    ("hogwild.traces",),
     ("hogwild.config*", "hogwild.torch_arguments"),
     ("hogwild.scoreboard", "hogwild.feeds", "hogwild.models*", "hogwild.data*"),
     ("hogwild.layout", "hogwild.gradients", "hogwild.shareable", "hogwild.buffers", "hogwild.dry_step"),
-    ("hogwild.optim*", "hogwild.snapshots", "hogwild.structure"),
-    ("hogwild.worker_model", "hogwild.flat_rule", "hogwild.params", "hogwild.updates"),
+    ("hogwild.optim*", "hogwild.snapshots", "hogwild.structure", "hogwild.param_groups", "hogwild.exchange"),
+    ("hogwild.worker_model", "hogwild.shared_rules", "hogwild.flat_rule", "hogwild.params", "hogwild.updates"),
     ("hogwild.job",),
+    ("hogwild.measure", "hogwild.doctor*"),
     ("hogwild.deep_check", "hogwild.cli*", "hogwild.api", "hogwild.__main__"),
     ("workers", "workers.*"),
 )
 
 # Inside workers/: the child's side knows nothing of the parent's, and the decisions nothing of either.
-CHILD = {"workers.entry", "workers.loop", "workers.trainer", "workers.messages"}
-PARENT = {"workers.supervisor", "workers.crew", "workers.handle", "workers.pauses", "workers.session", "workers.run"}
+CHILD = {"workers.entry", "workers.loop", "workers.trainer", "workers.profile", "workers.messages"}
+PARENT = {
+    "workers.supervisor",
+    "workers.crew",
+    "workers.handle",
+    "workers.pauses",
+    "workers.session",
+    "workers.run",
+    "workers.execution",
+    "workers.head_start",
+}
 
 
 def layer(module: str) -> int:
@@ -427,12 +455,19 @@ LIGHT = (
     "hogwild.leases",
     "hogwild.workqueue",
     "hogwild.plan",
+    "hogwild.measure",
+    "hogwild.doctor*",
     "hogwild.rundir",
+    "hogwild.traces",
     "hogwild.host*",
     "workers",
     "workers.entry",
     "workers.messages",
     "workers.roster",
+    "workers.request",
+    "workers.handle",
+    "workers.head_start",
+    "workers.run",
 )
 IMPORT_EACH = """
 import importlib, json, sys

@@ -88,9 +88,13 @@ def setup_of(regions: int) -> Setup:
         worker=3,
         procs=4,
         threads=2,
+        flush_denormal=True,
         regions=tuple((f"flat-{n}", 64 * (n + 1)) for n in range(regions)),
         structure_nbytes=10,
         kit_nbytes=1 << 40,
+        log="runs/ä/worker-3.log",
+        stacks="stacks.txt",
+        environment={"SET": "broken-\udcff", "GONE": None},
         sys_path=("folder with blanks", "Ordner-ä", "broken-\udcff"),
     )
 

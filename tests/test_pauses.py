@@ -30,6 +30,9 @@ class Story:
             go_on=lambda now: self.told.append("go on"),
             stop=None,
             queue="training",
+            job=SimpleNamespace(train=SimpleNamespace(exchange="direct", sync_every=16)),
+            plan=SimpleNamespace(procs=1),  # so that no pause is for a trial (test_trial.py)
+            shared=SimpleNamespace(layout=SimpleNamespace(flats=SimpleNamespace(spans=()))),
         )
         self.roster = SimpleNamespace(attached=lambda: [0, 1], is_anyone_dying=False)
         crew = SimpleNamespace(wake=lambda: self.told.append("wake"), book=lambda session: self.told.append("book"))

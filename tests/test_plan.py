@@ -1,10 +1,21 @@
-"""procs x threads: the rules as a table."""
+"""procs x threads x cores: the rules as tables; and for real what an OpenMP runtime does to a process."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hogwild import host
 from hogwild.errors import UsageError
-from hogwild.host import Cores
+from hogwild.host import Core, Cores
 from hogwild.plan import VARIABLES, make_plan
+from tests.helpers.jobs import RUN_PY, Job
+from tests.helpers.processes import PATIENCE_S
 
 
 def cores(usable: float) -> Cores:
@@ -67,3 +78,251 @@ def test_the_reason_says_where_each_number_comes_from() -> None:
 def test_asking_for_more_than_there_is_warns(procs, threads, usable, words) -> None:  # type: ignore[no-untyped-def]
     warning = make_plan(procs, threads, cores=cores(usable), environ={}).warning
     assert warning.startswith(words) and bool(warning) == bool(words)
+
+
+# --- what there is, in words
+
+
+@pytest.mark.parametrize(
+    ("usable", "said"),
+    [
+        (0.5, "procs 1 (less than one core is usable: one worker); threads 1 "),
+        (1, "procs 1 (one whole core is usable: one worker); threads 1 "),
+        (1.5, "procs 1 (one whole core is usable: one worker); threads 1 "),
+        (2, "procs 2 (one for each usable core); threads 1 "),
+    ],
+)
+def test_a_machine_of_one_core_or_less_gets_one_worker_and_one_thread_and_says_so(usable: float, said: str) -> None:
+    assert make_plan("auto", "auto", cores=cores(usable), environ={}).reason.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("procs", "threads", "usable", "estimate"),
+    [
+        (2, 2, 2, "about 7.6 x slower"),  # what was measured: 182 s / 24 s
+        (2, 2, 3, "about 3.2 x slower"),
+        (1, 4, 2, "1 worker x 4 threads want more than 2 usable cores (of a test): threads wait"),
+        (4, 2, 0.5, "about 47 x slower"),
+        (4, 1, 2, "about 2 x as long, so the samples/s are at best about those of train.procs: 2"),
+        (3, 1, 2, "about 1.5 x as long"),
+        (3, 1, 0.5, "3 workers share 0.5 usable cores (of a test): each update takes about 3 x as long"),
+        (2, 1, 1, "2 workers share 1 usable core (of a test)"),
+    ],
+)
+def test_a_warning_estimates_what_is_lost(procs: int, threads: int, usable: float, estimate: str) -> None:
+    assert estimate in make_plan(procs, threads, cores=cores(usable), environ={}).warning
+
+
+# --- cores of one's own
+
+
+def machine(*nodes: tuple[tuple[int, ...], ...]) -> Cores:
+    """A node is its cores, a core its logical CPUs."""
+    physical = tuple(Core(cpus, node) for node, inside in enumerate(nodes) for cpus in inside)
+    return Cores(sum(len(core.cpus) for core in physical), None, float(len(physical)), "of a test", physical)
+
+
+FOUR = machine(((0,), (1,), (2,), (3,)))
+SMT = machine(((0, 2), (1, 3)))
+TWO_NODES = machine(((0,), (1,), (2,)), ((3,), (4,), (5,)))
+
+
+@pytest.mark.parametrize(
+    ("procs", "threads", "cores", "pinned"),
+    [
+        pytest.param(2, 1, FOUR, ((0,), (1,)), id="one each"),
+        pytest.param(2, 2, FOUR, ((0, 1), (2, 3)), id="two each"),
+        pytest.param("auto", "auto", FOUR, ((0,), (1,), (2,), (3,)), id="auto"),
+        pytest.param(2, 1, SMT, ((0, 2), (1, 3)), id="siblings stay together while there are cores enough"),
+        pytest.param(4, 1, SMT, ((0,), (2,), (1,), (3,)), id="then a sibling is a core"),
+        pytest.param(1, 3, SMT, ((0, 1, 2),), id="threads on siblings"),
+        pytest.param(2, 2, TWO_NODES, ((0, 1), (3, 4)), id="no worker lies in two nodes"),
+        pytest.param(3, 2, TWO_NODES, ((0, 1), (3, 4), (2, 5)), id="but the last, of what is left"),
+        pytest.param(6, 1, TWO_NODES, ((0,), (1,), (2,), (3,), (4,), (5,)), id="node by node"),
+    ],
+)
+def test_every_worker_is_pinned_to_cores_of_its_own(procs, threads, cores, pinned) -> None:  # type: ignore[no-untyped-def]
+    plan = make_plan(procs, threads, cores=cores, environ={}, pin=True)
+    assert plan.cores == pinned
+    assert "pinned: " in plan.reason and "pin" not in plan.warning
+    assert make_plan(procs, threads, cores=cores, environ={}).cores == ()
+
+
+@pytest.mark.parametrize(("procs", "threads"), [(5, 1), (3, 2), (1, 8)])
+def test_without_enough_cores_nobody_is_pinned_and_the_warning_says_so(procs: int, threads: int) -> None:
+    plan = make_plan(procs, threads, cores=FOUR, environ={}, pin=True)
+    assert plan.cores == ()
+    assert f"{procs} x {threads} cores are needed, 4 are there: workers are not pinned" in plan.warning
+
+
+def test_training_in_the_parent_pins_nobody() -> None:
+    plan = make_plan(0, 1, cores=FOUR, environ={}, pin=True)
+    assert plan.cores == () and plan.warning == "" and "not pinned: there is no worker" in plan.reason
+
+
+several_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores to tell them apart")
+
+
+@several_cores
+def test_the_workers_of_a_pinned_job_run_where_the_plan_says(tmp_path: Path, start_job: Callable[..., Job]) -> None:
+    (tmp_path / "where.py").write_text(WHERE)
+    job = tmp_path / "job.yaml"
+    job.write_text("model: {class_path: where.Net}\ndata: {train: {class_path: where.Data}, batch_size: 4}\n")
+    ended = start_job(
+        tmp_path / "run here", str(job), "train.procs=2", "train.threads=1", "train.pin=true", "train.epochs=4"
+    ).wait()
+    assert ended.status == 0, ended.stderr
+    expected = make_plan(2, 1, cores=host.usable_cores(), environ={}, pin=True).cores
+    seen = {note["pid"]: note["cores"] for note in map(json.loads, (tmp_path / "seen").read_text().splitlines())}
+    spawned = {event["pid"]: event["worker"] for event in ended.events("spawn")}
+    assert seen and {pid: tuple(where) for pid, where in seen.items()} == {pid: expected[spawned[pid]] for pid in seen}
+    assert not ended.left_behind
+
+
+WHERE = """
+import json, os
+from pathlib import Path
+import torch
+
+SEEN = Path(__file__).parent / "seen"
+
+class Net(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(3, 2)
+
+    def forward(self, inputs):
+        if self.training:
+            note = {"pid": os.getpid(), "cores": sorted(os.sched_getaffinity(0))}
+            with open(SEEN, "a") as notes:
+                notes.write(json.dumps(note) + "\\n")
+        return super().forward(inputs)
+
+class Data(torch.utils.data.TensorDataset):
+    def __init__(self):
+        super().__init__(torch.randn(64, 3), torch.zeros(64, dtype=torch.long))
+"""
+
+
+# --- what an OpenMP runtime takes
+
+
+@pytest.mark.parametrize(
+    ("environ", "unbinds"),
+    [
+        ({}, False),
+        ({"OMP_PROC_BIND": "true"}, True),
+        ({"OMP_PROC_BIND": "spread"}, True),
+        ({"OMP_PLACES": "cores"}, True),
+        ({"GOMP_CPU_AFFINITY": "0-3"}, True),
+        ({"OMP_PROC_BIND": "false"}, False),
+        ({"OMP_PROC_BIND": "FALSE", "OMP_PLACES": "cores"}, False),
+        ({"OMP_PROC_BIND": ""}, False),
+        ({"KMP_AFFINITY": "disabled"}, False),
+        ({"OMP_PROC_BIND": "false", "KMP_AFFINITY": "compact"}, True),
+    ],
+)
+def test_workers_are_told_not_to_bind_where_the_environment_would(environ: dict[str, str], unbinds: bool) -> None:
+    environment = make_plan(2, 1, cores=FOUR, environ=environ).environment
+    assert ("OMP_PROC_BIND" in environment) == unbinds
+    assert not unbinds or (environment["OMP_PROC_BIND"], environment["KMP_AFFINITY"]) == ("false", "disabled")
+
+
+PLAN_AFTER_TORCH = """
+import json, os, sys
+if sys.argv[1:]:
+    os.sched_setaffinity(0, map(int, sys.argv[1:]))  # as taskset does
+before = sorted(os.sched_getaffinity(0))
+import torch
+narrowed = sorted(os.sched_getaffinity(0))
+from hogwild.plan import plan_here
+plan = plan_here("auto", "auto")
+after = sorted(os.sched_getaffinity(0))
+print(json.dumps({"before": before, "narrowed": narrowed, "after": after, "procs": plan.procs, "why": plan.reason}))
+"""
+
+
+def plan_after_torch(variable: str, *cores: int) -> Any:
+    name, _, value = variable.partition("=")
+    kept = {key: text for key, text in os.environ.items() if not key.startswith(("OMP_", "GOMP_", "KMP_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", PLAN_AFTER_TORCH, *map(str, cores)],
+        env={**kept, name: value},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@several_cores
+@pytest.mark.parametrize("variable", ["OMP_PROC_BIND=true", "OMP_PLACES=threads"])
+def test_a_caller_that_imported_torch_first_gets_the_cores_back_that_openmp_took(variable: str) -> None:
+    seen = plan_after_torch(variable)
+    assert len(seen["narrowed"]) < len(seen["before"])  # or there is nothing to repair, and this tests nothing
+    assert seen["after"] == seen["before"]
+    assert seen["procs"] == int(host.usable_cores().usable)
+    assert f"{variable} had bound this process to 1 core of {len(seen['before'])}: undone" in seen["why"]
+
+
+@several_cores
+@pytest.mark.parametrize("variable", ["OMP_PROC_BIND=true", "OMP_PROC_BIND=false"])
+def test_a_mask_that_was_narrow_before_torch_stays_narrow(variable: str) -> None:
+    core = max(os.sched_getaffinity(0))
+    seen = plan_after_torch(variable, core)
+    assert seen["after"] == [core] and seen["procs"] == 1 and "undone" not in seen["why"]
+
+
+@several_cores
+def test_a_command_plans_with_the_cores_it_began_with() -> None:
+    done = subprocess.run(
+        [sys.executable, RUN_PY, "--dry-run", "--json"],
+        env={**os.environ, "OMP_PROC_BIND": "true"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    said = json.loads(done.stdout)
+    assert said["procs"] == int(host.usable_cores().usable) and "OMP_PROC_BIND=true had bound" in said["plan"]
+
+
+# --- thread pools
+
+LIMIT_POOLS = """
+import json
+import numpy, torch
+from hogwild.pools import limit_pools, pools
+torch.set_num_threads(3)
+before, said, after = pools(), limit_pools(2), pools()
+print(json.dumps({"before": before, "said": said, "after": after, "again": limit_pools(2), "at most": limit_pools(4)}))
+"""
+
+
+def test_every_pool_is_limited_and_named_with_what_it_had() -> None:
+    environ = {key: text for key, text in os.environ.items() if not key.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", LIMIT_POOLS],
+        env={**environ, "OPENBLAS_NUM_THREADS": "3"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    seen = json.loads(done.stdout)
+    larger = [name for name, threads in seen["before"] if threads > 2]
+    assert any("libgomp" in name for name in larger)
+    assert [line.rpartition(": ")[0] for line in seen["said"]] == larger
+    assert all("3 threads" in line for line in seen["said"])
+    assert max(threads for _, threads in seen["after"]) == 2
+    assert seen["again"] == seen["at most"] == []
+
+
+def test_a_pool_that_user_code_brings_is_limited_in_the_worker(tmp_path: Path, start_job: Callable[..., Job]) -> None:
+    """The module of the model sets the number of threads when it is imported, as some do."""
+    (tmp_path / "greedy.py").write_text(WHERE.replace("import torch\n", "import torch\ntorch.set_num_threads(4)\n"))
+    job = tmp_path / "job.yaml"
+    job.write_text("model: {class_path: greedy.Net}\ndata: {train: {class_path: greedy.Data}, batch_size: 4}\n")
+    ended = start_job(tmp_path / "run here", str(job), "train.procs=1", "train.threads=1").wait()
+    assert ended.status == 0, ended.stderr
+    assert "4 threads, limited to 1" in (ended.run_dir / "logs" / "worker-0.log").read_text()

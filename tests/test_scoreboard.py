@@ -104,8 +104,8 @@ def test_renewing_a_row_clears_what_would_be_taken_for_the_new_incarnations_word
         each.intend(7, 3)
         each.commit(7, 2, 1)
         each.words[Word.PARKED] = 4
-        each.count_update(5)
-        each.count_batches(2, 2, 1.5, began_ns=0)
+        each.count_updates(1, 5)
+        each.count_batches(2, 2, 1.5)
     totals = (board.updates(), board.staleness(), board.mean_loss_since((0.0, 0)), board.first_commit_s())
     untouched = board.words[0].copy()
     board.renew(1, incarnation=2)
@@ -187,7 +187,7 @@ def test_staleness_percentiles_are_those_of_numpy(delays: list[list[int]]) -> No
     for worker, own in enumerate(delays):
         row = Row(board, worker)
         for delay in own:
-            row.count_update(delay)
+            row.count_updates(1, delay)
     everything = [delay for own in delays for delay in own]
     expected = Staleness(0, 0, 0)
     if everything:
@@ -210,14 +210,14 @@ def test_staleness_percentiles_are_those_of_numpy(delays: list[list[int]]) -> No
 def test_staleness_at_the_edges(delays: list[int], expected: Staleness) -> None:
     board = Scoreboard.allocate(1)
     for delay in delays:
-        Row(board, 0).count_update(delay)
+        Row(board, 0).count_updates(1, delay)
     assert board.staleness() == expected
 
 
 def test_updates_include_the_attempts_before_a_resume() -> None:
     board = Scoreboard.allocate(2)
     board.control[Control.BASE_UPDATES] = 1000
-    Row(board, 1).count_update(0)
+    Row(board, 1).count_updates(1, 0)
     assert board.updates() == 1001
 
 
@@ -225,28 +225,37 @@ def test_the_mean_loss_is_that_of_the_batches_since_the_mark() -> None:
     board = Scoreboard.allocate(2)
     first, second = Row(board, 0), Row(board, 1)
     assert board.mean_loss_since((0.0, 0)) == (None, (0.0, 0))
-    first.count_batches(2, 2, 3.0, began_ns=0)
-    second.count_batches(1, 0, 0.0, began_ns=0)  # skipped: it has no loss
+    first.count_batches(2, 2, 3.0)
+    second.count_batches(1, 0, 0.0)  # skipped: it has no loss
     loss, mark = board.mean_loss_since((0.0, 0))
     assert (loss, mark) == (1.5, (3.0, 2))
     assert board.mean_loss_since(mark)[0] is None
-    second.count_batches(4, 4, 2.0, began_ns=0)
+    second.count_batches(4, 4, 2.0)
     assert board.mean_loss_since(mark) == (0.5, (5.0, 6))
 
 
 def test_times_span_from_the_first_commit_of_anybody_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_ns = iter([5_000_000_000, 7_000_000_000, 9_500_000_000, 9_500_000_000])
+    now_ns = iter([5_000_000_000, 7_000_000_000, 9_500_000_000])
     monkeypatch.setattr("hogwild.scoreboard.time.monotonic_ns", lambda: next(now_ns))
     board = Scoreboard.allocate(3)
     assert (board.training_span_s(), board.first_commit_s()) == (0.0, None)
-    Row(board, 2).count_batches(1, 1, 0.0, began_ns=4_000_000_000)
+    Row(board, 2).count_batches(1, 1, 0.0)
     row = Row(board, 0)
-    row.count_batches(1, 1, 0.0, began_ns=6_500_000_000)
-    row.count_batches(1, 1, 0.0, began_ns=9_250_000_000)
+    row.count_batches(1, 1, 0.0)
+    row.count_batches(1, 1, 0.0)
     assert (board.training_span_s(), board.first_commit_s()) == (4.5, 5.0)
-    assert int(board.words[0, Word.SLOWEST_NS]) == 250_000_000  # the first exchange is a warm-up, not a measure
-    assert int(board.words[0, Word.BUSY_NS]) == 750_000_000
-    assert int(board.words[0, Word.BEAT_NS]) == 9_500_000_000
+
+
+def test_the_slowest_update_is_kept_and_every_update_is_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = iter([7_000_000_000, 9_500_000_000, 9_600_000_000])
+    monkeypatch.setattr("hogwild.scoreboard.time.monotonic_ns", lambda: next(now_ns))
+    row = Row(Scoreboard.allocate(1), 0)
+    row.note_update(began_ns=6_500_000_000)
+    row.note_update(began_ns=9_250_000_000)
+    row.note_update(began_ns=9_500_000_000)
+    assert int(row.words[Word.SLOWEST_NS]) == 250_000_000  # the first update is a warm-up, not a measure
+    assert int(row.words[Word.BUSY_NS]) == 850_000_000
+    assert int(row.words[Word.BEAT_NS]) == 9_600_000_000
 
 
 # ---- two processes --------------------------------------------------------------------------------------------------
@@ -262,8 +271,8 @@ row = Row(board, worker)
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range({UPDATES_EACH}):
-    row.count_update(number % 3)
-    row.count_batches(1, 1, 0.5, began_ns=0)
+    row.count_updates(1, number % 3)
+    row.count_batches(1, 1, 0.5)
 print(board.updates(), flush=True)
 """
 

@@ -193,9 +193,9 @@ def assign(model: ConvNet) -> None:
 @pytest.mark.parametrize(
     ("crime", "words"),
     [
-        (rebind, r"conv2\.weight no longer lies in the shared flat"),
+        (rebind, r"conv2\.weight no longer lies where it was put"),
         (replace, r"conv2\.weight was replaced"),
-        (widen, r"conv1\.weight no longer lies in the shared flat"),
+        (widen, r"conv1\.weight no longer lies where it was put"),
         (assign, r"conv1\.weight was replaced"),
         (lambda m: m.register_parameter("late", nn.Parameter(torch.ones(1))), "gained or lost parameters"),
         (lambda m: m.hidden.add_module("late", nn.Linear(1, 1)), "module hidden gained or lost"),

@@ -67,7 +67,7 @@ def test_a_death_costs_at_most_the_exchange_in_doubt(
     free: list[tuple[int, int, int]],
     charged: int | None,
 ) -> None:
-    queue = queue_of(48, accumulate=2, max_item_exchanges=3, redo_indeterminate=redo)
+    queue = queue_of(48, accumulate=2, max_item_updates=3, redo_indeterminate=redo)
     item = must_lease(queue)
     assert (item.start, item.stop) == (0, 6)
     release = queue.release(0, row(item, committed, intended=intended))
@@ -138,7 +138,7 @@ def test_a_death_in_the_next_item_before_its_first_commit_charges_that_item() ->
 
 
 def test_an_exchange_that_killed_so_many_workers_is_quarantined_and_the_rest_is_leased_again() -> None:
-    queue = queue_of(48, accumulate=2, max_item_exchanges=3, max_attempts=3)
+    queue = queue_of(48, accumulate=2, max_item_updates=3, max_attempts=3)
     releases = [queue.release(0, row(must_lease(queue), 0)) for _ in range(3)]
     assert [release.quarantined for release in releases] == [(), (), ((0, 0, 2),)]
     assert queue.ledger.quarantined == 2
@@ -147,7 +147,7 @@ def test_an_exchange_that_killed_so_many_workers_is_quarantined_and_the_rest_is_
 
 
 def test_attempts_are_inherited_only_while_nothing_is_committed() -> None:
-    queue = queue_of(48, max_item_exchanges=6, max_attempts=3)
+    queue = queue_of(48, max_item_updates=6, max_attempts=3)
     for _ in range(2):
         queue.release(0, row(must_lease(queue), 0))
     assert free_ranges(queue)[0] == (0, 6, 2)
@@ -156,16 +156,16 @@ def test_attempts_are_inherited_only_while_nothing_is_committed() -> None:
 
 
 def test_attempts_stay_with_their_exchange_when_the_rest_is_cut_off() -> None:
-    queue = queue_of(48, max_item_exchanges=6)
+    queue = queue_of(48, max_item_updates=6)
     queue.release(0, row(must_lease(queue), 0))
-    queue._max_exchanges = 2
+    queue.limits.max_item_updates = 2
     must_lease(queue)
     queue.release(0, None)
     assert free_ranges(queue) == [(0, 2, 1), (2, 6, 0), (6, 48, 0)]
 
 
 def test_attempts_survive_a_lease_that_was_only_in_hand_and_a_checkpoint() -> None:
-    queue = queue_of(48, max_item_exchanges=6)
+    queue = queue_of(48, max_item_updates=6)
     queue.release(0, row(must_lease(queue), 0))
     must_lease(queue)
     resumed = queue_of(48)
@@ -218,7 +218,7 @@ def test_seeing_the_same_words_again_or_older_ones_changes_nothing() -> None:
 
 
 def test_updates_count_exchanges_also_where_the_last_one_is_short_and_skipped() -> None:
-    queue = queue_of(7, accumulate=3, max_item_exchanges=9)
+    queue = queue_of(7, accumulate=3, max_item_updates=9)
     total = 0
     for skipped in (0, 3, 1):  # exchanges of 3, 3 and 1 batches
         item = must_lease(queue)
@@ -258,7 +258,7 @@ def test_a_worker_holds_two_leases_and_near_the_end_one() -> None:
 
 
 def test_items_shrink_to_single_exchanges_at_the_end_and_not_at_the_end_of_every_epoch() -> None:
-    queue = queue_of(256, procs=2, epochs=3, max_item_exchanges=16)
+    queue = queue_of(256, procs=2, epochs=3, max_item_updates=16)
     sizes: list[tuple[int, int]] = []
     while (item := queue.lease(0)) is not None:
         sizes.append((item.epoch, item.stop - item.start))
@@ -270,7 +270,7 @@ def test_items_shrink_to_single_exchanges_at_the_end_and_not_at_the_end_of_every
 
 
 def test_epochs_flow_into_each_other_without_a_barrier() -> None:
-    queue = queue_of(2, procs=2, epochs=2, max_item_exchanges=1)
+    queue = queue_of(2, procs=2, epochs=2, max_item_updates=1)
     items = [must_lease(queue, worker) for worker in (0, 1)]
     queue.ack(0, items[0].id, 0)
     assert must_lease(queue, 0).epoch == 1  # worker 1 still holds a batch of epoch 0
@@ -341,7 +341,7 @@ def test_evaluation_items_come_from_the_same_numbers() -> None:
 
 def test_two_items_in_hand_never_share_a_row_of_the_item_table() -> None:
     """A stopped worker keeps its second lease while the others go through thousands of items."""
-    queue = queue_of(3 * ITEM_ROWS, procs=2, max_item_exchanges=1)
+    queue = queue_of(3 * ITEM_ROWS, procs=2, max_item_updates=1)
     stopped = [must_lease(queue, 1).id, must_lease(queue, 1).id]
     seen = []
     while (item := queue.lease(0)) is not None:
@@ -352,7 +352,7 @@ def test_two_items_in_hand_never_share_a_row_of_the_item_table() -> None:
 
 
 def test_an_item_never_holds_more_batches_than_a_commit_word_counts() -> None:
-    queue = queue_of(10 * MAX_ITEM_BATCHES, accumulate=30_000, max_item_exchanges=64)
+    queue = queue_of(10 * MAX_ITEM_BATCHES, accumulate=30_000, max_item_updates=64)
     item = must_lease(queue)
     assert item.stop - item.start == 2 * 30_000
 
@@ -434,7 +434,7 @@ class Truth:
 
     applied: Counter[Batch] = field(default_factory=Counter)  # times its exchange was written into the flats
     doubted: Counter[Batch] = field(default_factory=Counter)
-    charged: Counter[Batch] = field(default_factory=Counter)  # deaths charged to the exchange that begins here
+    charged: Counter[Batch] = field(default_factory=Counter)  # deaths charged to the update that begins here
     account: dict[Batch, str] = field(default_factory=dict)
     updates: int = 0
     samples: int = 0
@@ -463,6 +463,7 @@ class SimulatedWorker:
     item: WorkItem | None = None
     done: int = 0
     skipped: int = 0
+    fresh: list[tuple[list[Batch], bool]] = field(default_factory=list)  # updates not committed yet, and if finite
     commit: tuple[int, int, int] = (0, 0, 0)
     intent: tuple[int, int] = (0, 0)
     parked: bool = False
@@ -525,26 +526,41 @@ class Simulation:
     def begin(self, worker: int) -> None:
         state = self.workers[worker]
         state.item, state.done, state.skipped = state.hand.popleft(), 0, 0
+        assert not state.fresh
 
-    def exchange(self, worker: int) -> list[Batch]:
+    def next_update(self, worker: int) -> list[Batch]:
         item, done = self.workers[worker].item, self.workers[worker].done
         assert item is not None
         start = item.start + done
         return [(item.epoch, n) for n in range(start, min(start + self.limits.accumulate, item.stop))]
 
     def step(self, worker: int, *, finite: bool) -> None:
-        """One exchange, applied and committed or skipped and committed."""
-        state, batches = self.workers[worker], self.exchange(worker)
-        assert state.item is not None
+        """One update; the exchange is committed when it is full, or the item at its end."""
+        self.compute(worker, finite=finite)
+        full = sum(is_finite for _, is_finite in self.workers[worker].fresh) >= self.limits.sync_every
+        if full or self.limits.sync_every == 1 or not self.is_training(worker):
+            self.flush(worker)
+
+    def compute(self, worker: int, *, finite: bool) -> None:
+        state, batches = self.workers[worker], self.next_update(worker)
         state.done += len(batches)
-        if finite:
+        state.skipped += 0 if finite else len(batches)
+        state.fresh.append((batches, finite))
+
+    def flush(self, worker: int) -> None:
+        state = self.workers[worker]
+        if not state.fresh:
+            return
+        assert state.item is not None
+        if any(finite for _, finite in state.fresh):
             state.intent = (state.item.id, state.done)
-            self.truth.applied.update(batches)
-            self.truth.updates += 1
-        else:
-            state.skipped += len(batches)
-        self.truth.settle(batches, "done" if finite else "skipped")
-        self.truth.samples += sum(self.plan.samples_in(n, n + 1) for _, n in batches)
+        for batches, finite in state.fresh:
+            if finite:
+                self.truth.applied.update(batches)
+                self.truth.updates += 1
+            self.truth.settle(batches, "done" if finite else "skipped")
+            self.truth.samples += sum(self.plan.samples_in(n, n + 1) for _, n in batches)
+        state.fresh = []
         state.commit = (state.item.id, state.done, state.skipped)
 
     def finish(self, worker: int) -> None:
@@ -558,16 +574,16 @@ class Simulation:
         state = self.workers[worker]
         works = self.is_training(worker) and not state.parked
         if not works:
+            assert not state.fresh
             assert self.bury(worker).charged is None
             return
-        assert state.item is not None
-        batches = self.exchange(worker)
-        if intent:
-            state.intent = (state.item.id, state.done + len(batches))
-            self.truth.doubted.update(batches)
+        if intent and not any(finite for _, finite in state.fresh):
+            self.compute(worker, finite=True)
+        batches = self.begin_exchange(worker) if intent else self.expected_exchange(worker)
         if intent and applied:
-            self.truth.applied.update(batches)
-        self.truth.charged[batches[0]] += 1
+            self.truth.applied.update(batch for update, finite in state.fresh if finite for batch in update)
+        starts = batches[:: self.limits.accumulate]  # its updates: each is tried again alone
+        self.truth.charged.update(starts)
         release = self.bury(worker)
         assert release.charged == batches[0]
         assert release.indeterminate == (len(batches) if intent else 0)
@@ -579,6 +595,22 @@ class Simulation:
         else:
             assert release.quarantined == ()
 
+    def begin_exchange(self, worker: int) -> list[Batch]:
+        state = self.workers[worker]
+        assert state.item is not None
+        state.intent = (state.item.id, state.done)
+        batches = [batch for update, _ in state.fresh for batch in update]
+        self.truth.doubted.update(batches)
+        return batches
+
+    def expected_exchange(self, worker: int) -> list[Batch]:
+        """What a death is charged to that comes before the intent: nobody knows how far it had come."""
+        state = self.workers[worker]
+        assert state.item is not None
+        start = state.item.start + state.done - sum(len(update) for update, _ in state.fresh)
+        stop = min(state.item.stop, start + self.limits.sync_every * self.limits.accumulate)
+        return [(state.item.epoch, n) for n in range(start, stop)]
+
     # questions
 
     def is_training(self, worker: int) -> bool:
@@ -586,7 +618,7 @@ class Simulation:
         return state.item is not None and state.done < state.item.stop - state.item.start
 
     def is_poisoned(self, worker: int) -> bool:
-        return any(n in self.poison for _, n in self.exchange(worker))
+        return any(n in self.poison for _, n in self.next_update(worker))
 
     # checkpoints
 
@@ -594,6 +626,7 @@ class Simulation:
         """Everybody is between two exchanges; as the supervisor does it, acknowledgements first: a commit word speaks
         only of the newest item."""
         for worker in range(len(self.workers)):
+            self.flush(worker)
             self.take_acks(worker)
             self.observe(worker)
         return json.dumps(self.queue.state()), self.truth.copy()
@@ -688,6 +721,7 @@ class JobMachine(RuleBasedStateMachine):
         procs=st.integers(1, 4),
         epochs=st.integers(1, 3),
         accumulate=st.sampled_from([1, 1, 2, 5]),
+        sync_every=st.sampled_from([1, 1, 3, 16]),
         max_updates=st.none() | st.integers(1, 30),
         max_attempts=st.integers(1, 3),
         redo=st.booleans(),
@@ -701,6 +735,7 @@ class JobMachine(RuleBasedStateMachine):
         procs: int,
         epochs: int,
         accumulate: int,
+        sync_every: int,
         max_updates: int | None,
         max_attempts: int,
         redo: bool,
@@ -708,7 +743,7 @@ class JobMachine(RuleBasedStateMachine):
         every_epochs: int | None,
         poison: frozenset[int],
     ) -> None:
-        limits = Limits(procs, epochs, accumulate, max_updates, max_attempts, size, redo)
+        limits = Limits(procs, epochs, accumulate, max_updates, max_attempts, size, redo, sync_every)
         self.job = Simulation(plan, limits, every_epochs, poison)
         self.saved = self.job.checkpoint()
 
@@ -730,6 +765,7 @@ class JobMachine(RuleBasedStateMachine):
         elif event == "die":
             job.die(worker, intent=dice > 0, applied=dice > 1)
         elif event == "park or go on":
+            job.flush(worker)
             state.parked = not state.parked
         elif event == "checkpoint":
             self.saved = job.checkpoint()
@@ -769,8 +805,10 @@ TestAnyOrderOfEvents.settings = settings(max_examples=150, stateful_step_count=6
 
 @pytest.mark.parametrize("procs", [1, 2, 3, 8, 40])
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_every_batch_of_every_epoch_is_done_exactly_once(procs: int, accumulate: int) -> None:
-    job = Simulation(BatchPlan(301, 3), Limits(procs, epochs=3, accumulate=accumulate), None, frozenset())
+@pytest.mark.parametrize("sync_every", [1, 7, 500])
+def test_every_batch_of_every_epoch_is_done_exactly_once(procs: int, accumulate: int, sync_every: int) -> None:
+    limits = Limits(procs, epochs=3, accumulate=accumulate, sync_every=sync_every)
+    job = Simulation(BatchPlan(301, 3), limits, None, frozenset())
     job.run_to_the_end()
     assert job.truth.applied == Counter({(epoch, n): 1 for epoch in range(3) for n in range(101)})
     assert job.queue.samples == 903
@@ -785,6 +823,42 @@ def test_exactly_the_poisoned_exchanges_are_quarantined() -> None:
     assert job.queue.ledger.quarantined == 12
     assert job.queue.ledger.done == 108
     assert set(job.truth.charged.values()) == {3}
+
+
+def test_of_an_exchange_of_many_updates_exactly_the_poisoned_ones_are_quarantined() -> None:
+    """The exchange that broke a worker comes back as an item for each update: no neighbour is put aside with it."""
+    limits = Limits(3, epochs=2, accumulate=2, sync_every=8)
+    job = Simulation(BatchPlan(60, 1), limits, None, frozenset({7, 20, 59}))
+    job.run_to_the_end()
+    quarantined = {n for (_, n), account in job.truth.account.items() if account == "quarantined"}
+    assert quarantined == {6, 7, 20, 21, 58, 59}
+    assert job.queue.ledger.done == 108
+
+
+def test_items_leave_room_for_whole_exchanges_until_there_is_none_for_everybody() -> None:
+    queue = queue_of(40, procs=2, sync_every=8)
+    lengths = []
+    while (item := queue.lease(0)) is not None:
+        lengths.append(item.stop - item.start)
+        queue.ack(0, item.id, 0)
+    assert lengths == [8, 8, 8, 8, 4, 2, 1, 1]
+
+
+def test_attempts_of_a_single_update_are_not_charged_to_a_longer_exchange() -> None:
+    """The deaths came while the job was measuring; it goes on with delta, and only the culprit is put aside."""
+    queue = queue_of(48, accumulate=2, max_item_updates=12, max_attempts=3)
+    for _ in range(2):
+        queue.release(0, row(must_lease(queue), 0))
+    assert free_ranges(queue)[0] == (0, 12, 2)
+    queue.limits.sync_every = 4
+    assert queue.release(0, row(must_lease(queue), 0)).quarantined == ((0, 0, 2),)
+    assert free_ranges(queue)[0] == (2, 12, 0)
+
+
+def test_an_item_can_hold_an_exchange_that_is_longer_than_items_are_otherwise() -> None:
+    queue = queue_of(4000, procs=1, sync_every=200, max_item_updates=64)
+    item = must_lease(queue)
+    assert item.stop - item.start == 200
 
 
 @pytest.mark.parametrize("max_updates", [1, 5, 33, 34, 99])

@@ -4,18 +4,17 @@ alive is the roster's decision."""
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 from hogwild import device, host
 from hogwild.errors import ModelError
+from hogwild.plan import Plan
 from hogwild.rundir import RunDir
-from workers.handle import Handle
+from workers.handle import POLL_MS, REAP_S, Handle
+from workers.head_start import HeadStart
 from workers.messages import Setup
 from workers.session import Session
 
-REAP_S = 5.0  # a process in an uninterruptible system call does not even die of SIGKILL
 STACKS_WAIT_S = 0.5
-POLL_MS = 20
 
 
 class Crew:
@@ -25,11 +24,13 @@ class Crew:
         self,
         rundir: RunDir,
         make_setup: Callable[[int], tuple[Setup, list[int]]],
-        environment: dict[str, str],
+        planned: Plan,
+        early: HeadStart,
     ) -> None:
         self._rundir = rundir
         self._make_setup = make_setup
-        self._environment = environment
+        self._plan = planned
+        self._early = early
         self._lifeline = os.pipe()
         self._handles: dict[int, Handle] = {}
 
@@ -43,25 +44,18 @@ class Crew:
         return self._handles[worker]
 
     def spawn(self, worker: int, incarnation: int) -> Handle:
+        """One that has started early, or a new one; set up either way."""
         if device.cuda_is_initialized():
             raise ModelError("CUDA was initialised in the supervisor; workers cannot be started safely after that")
-        handle = Handle.spawn(
-            worker,
-            incarnation,
-            lifeline=self._lifeline[0],
-            log=self._rundir.worker_log(worker),
-            stacks=self.stacks_file(worker),
-            environment=self._environment,
-        )
+        handle = self._early.take(worker, incarnation)
+        if handle is None:
+            handle = Handle.spawn(worker, incarnation, lifeline=self._lifeline[0], planned=self._plan)
         self._handles[worker] = handle
         try:
             handle.set_up(*self._make_setup(worker))
         except OSError as error:  # too many descriptors on their way: it dies, and is started again after a while
             handle.kill(f"could not be set up: {error}")
         return handle
-
-    def stacks_file(self, worker: int) -> Path:
-        return self._rundir.stacks / f"worker-{worker}.txt"
 
     def wake(self) -> None:
         """Everybody looks at the control row now."""
@@ -88,7 +82,7 @@ class Crew:
         return self._stacks_size(handle.worker) > before and not host.is_writing_stack(handle.pid)
 
     def _stacks_size(self, worker: int) -> int:
-        file = self.stacks_file(worker)
+        file = self._rundir.worker_stacks(worker)
         return file.stat().st_size if file.exists() else 0
 
     def book(self, session: Session) -> None:

@@ -2,17 +2,23 @@
 supervisor's life before that.
 
 Order: death signal and a look at the parent (a parent that died earlier sends no signal) - a process group of its own -
-log files - signals - environment (OpenMP reads it when torch is loaded) - torch - the set-up, with the descriptors of
-all shared memory.
+output - signals - environment (OpenMP reads it when torch is loaded) - torch - the set-up, with the descriptors of all
+shared memory, for which it waits as long as the parent builds model and data - log files: before that there may be no
+run directory, nor ever be one.
 """
 
 import atexit
+import contextlib
+import gc
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hogwild import host
+
+STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +33,9 @@ class Start:
     ack_write: int
     channel: int
     lifeline: int
-    log: str
-    stacks: str
+    words: int
     environment: tuple[tuple[str, str], ...]
+    cores: tuple[int, ...] = ()  # logical CPUs of its own; empty: all that the supervisor may use
 
 
 class Leaving:
@@ -47,16 +53,17 @@ def main(start: Start) -> None:
     host.die_with_parent(start.parent_pid)
     host.lead_a_group()
     host.no_core_dumps()
-    _redirect(start.log)
+    _redirect(start.words)
     leaving = Leaving()
-    stacks = os.open(start.stacks, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    host.worker_signals(leaving.ask, stacks)
+    host.worker_signals(leaving.ask, STANDARD_ERROR)
     os.environ.update(start.environment)
     host.raise_oom_score()
-    cores = host.affinity()
+    cores = start.cores or host.affinity()
     channel = socket.socket(fileno=start.channel)
-    from workers.loop import run  # imports torch
+    with without_collecting():
+        from workers.loop import run  # imports torch
 
+    gc.freeze()  # a collection looks at torch's few hundred thousand objects never again
     host.set_affinity(cores)  # an OpenMP runtime with OMP_PROC_BIND has bound us to one core by now
     status = run(start, channel, leaving)
     atexit._run_exitfuncs()
@@ -67,13 +74,40 @@ def main(start: Start) -> None:
     os._exit(status)
 
 
-def _redirect(log: str) -> None:
-    """Standard output and error go to the worker's own log, opened for appending: one write is one line, nobody else's
-    buffer or lock is touched, and a full pipe can stop nobody."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+@contextlib.contextmanager
+def without_collecting() -> Iterator[None]:
+    """Around the import of torch, which makes some hundred thousand objects and no garbage: a tenth of its time goes
+    into looking for some."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def settle(log: str, stacks: str) -> None:
+    """From now on standard output and error go to the worker's own log, opened for appending: one write is one line,
+    nobody else's buffer or lock is touched, and a full pipe can stop nobody. What was said before is copied there, and
+    then taken out of memory, so that the supervisor does not copy it again. Stacks go to their own file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    words = os.dup(STANDARD_ERROR)
+    with open(log, "ab", buffering=0) as file:
+        file.write(os.pread(words, os.fstat(words).st_size, 0))
+        for standard in (STANDARD_OUTPUT, STANDARD_ERROR):
+            os.dup2(file.fileno(), standard)
+    os.ftruncate(words, 0)
+    os.close(words)
+    host.write_stacks_to(os.open(stacks, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
+
+
+def _redirect(words: int) -> None:
+    """Standard output and error go to memory that the supervisor holds, too, until the worker is told of its log."""
+    os.dup2(words, STANDARD_OUTPUT)
+    os.dup2(words, STANDARD_ERROR)
+    os.close(words)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)

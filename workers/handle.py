@@ -1,27 +1,29 @@
 """One worker process as the supervisor sees it: its pipes, its pidfd, its reports. The only file that starts processes.
 
-The child inherits four descriptors under their own numbers (lease pipe, ack pipe, socket, lifeline) and nothing else;
-the supervisor closes its copies of the child's ends as soon as the child exists, so that end-of-file means what it
-should."""
+The child inherits five descriptors under their own numbers (lease pipe, ack pipe, socket, lifeline, and a piece of
+memory for what it says before it has a log) and nothing else; the supervisor closes its copies of the child's ends as
+soon as the child exists, so that end-of-file means what it should.
+
+Imports no torch: a worker may start before its parent has it."""
 
 import contextlib
+import multiprocessing
 import os
 import pickle
 import socket
 import sys
 import threading
 import types
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing import context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import torch.multiprocessing
-
 import hogwild
 from hogwild import host
 from hogwild.errors import UsageError
+from hogwild.plan import Plan
 from workers import entry
 from workers.messages import LOOK, Report, Setup, read_records, write_record
 
@@ -29,6 +31,9 @@ PAYLOAD_LIMIT = 4096  # bytes of our own arguments; CPython 3.11 can hang in sta
 REAPED_ELSEWHERE = 255  # its status went to somebody else, a host application's wait() perhaps
 PATH_LIMIT = 32 * 1024
 PACKAGE_ROOT = str(Path(hogwild.__file__).resolve().parent.parent)
+DESCRIPTORS = 7  # lease and ack pipe, socket, memory, pidfd, and two of multiprocessing's
+REAP_S = 5.0  # a process in an uninterruptible system call does not even die of SIGKILL
+POLL_MS = 20
 
 
 class _Inherited:
@@ -56,7 +61,9 @@ class Handle:
     lease_write: int
     ack_read: int
     channel: socket.socket
-    log: Path
+    words: int
+    environment: Mapping[str, str]
+    log: Path | None = None
     is_ready: bool = False
     update_path: str = ""
     error: Report | None = None
@@ -69,17 +76,17 @@ class Handle:
         incarnation: int,
         *,
         lifeline: int,
-        log: Path,
-        stacks: Path,
-        environment: dict[str, str],
+        planned: Plan,
     ) -> "Handle":
-        """Starts a worker. `lifeline` is the read end of a pipe whose write end only the supervisor has. Main thread
-        only: a death signal is tied to the thread that forked."""
+        """Starts a worker, which waits for its set-up. `lifeline` is the read end of a pipe whose write end only the
+        supervisor has. Main thread only: a death signal is tied to the thread that forked."""
         if threading.current_thread() is not threading.main_thread():
             raise UsageError("workers must be started from the main thread; call hogwild.train there")
         lease_read, lease_write = os.pipe()
         ack_read, ack_write = os.pipe()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        words = os.memfd_create("hogwild-first-words")
+        environment = dict(os.environ)
         for descriptor in (lease_read, lease_write, ack_read):
             os.set_blocking(descriptor, False)
         start = entry.Start(
@@ -90,14 +97,14 @@ class Handle:
             ack_write=_Inherited(ack_write),  # type: ignore[arg-type]
             channel=_Inherited(theirs.fileno()),  # type: ignore[arg-type]
             lifeline=_Inherited(lifeline),  # type: ignore[arg-type]
-            log=str(log),
-            stacks=str(stacks),
-            environment=tuple(environment.items()),
+            words=_Inherited(words),  # type: ignore[arg-type]
+            environment=tuple(planned.environment.items()),
+            cores=planned.cores[worker] if planned.cores else (),
         )
         try:
             process, pidfd = _launch(start)
         except BaseException:
-            for descriptor in (lease_write, ack_read):
+            for descriptor in (lease_write, ack_read, words):
                 os.close(descriptor)
             ours.close()
             raise
@@ -107,10 +114,13 @@ class Handle:
             theirs.close()
         assert process.pid is not None
         ours.setblocking(False)
-        return cls(worker, incarnation, process, process.pid, pidfd, lease_write, ack_read, ours, log)
+        return cls(worker, incarnation, process, process.pid, pidfd, lease_write, ack_read, ours, words, environment)
 
     def set_up(self, setup: Setup, descriptors: Sequence[int]) -> None:
-        """Sends what the worker needs. A worker that died meanwhile is no error here: its pidfd says so."""
+        """Sends what the worker needs, and what a process that is started now would inherit: user code may have
+        changed it since this one was. A worker that died meanwhile is no error here: its pidfd says so."""
+        self.log = Path(setup.log)
+        setup = replace(setup, sys_path=_search_path(), environment=_changes(self.environment, os.environ))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             setup.send(self.channel, descriptors)
 
@@ -145,14 +155,24 @@ class Handle:
         return REAPED_ELSEWHERE if status is None else status
 
     def close(self) -> None:
-        for descriptor in (self.lease_write, self.ack_read, self.pidfd):
+        self._keep_first_words()
+        for descriptor in (self.lease_write, self.ack_read, self.pidfd, self.words):
             os.close(descriptor)
         self.channel.close()
         self.process.close()
 
+    def _keep_first_words(self) -> None:
+        """Into the log, of a worker that died before it had one; those of one that lived are there already."""
+        size = os.fstat(self.words).st_size
+        if size and self.log is not None:
+            with contextlib.suppress(OSError), open(self.log, "ab") as log:  # on a full disk training goes on
+                log.write(os.pread(self.words, size, 0))
+
 
 def _launch(start: entry.Start) -> tuple[BaseProcess, int]:
-    process = torch.multiprocessing.get_context("spawn").Process(
+    # The very context of torch.multiprocessing, which takes `get_context` over as it is and only adds ways to send
+    # tensors: none crosses here.
+    process = multiprocessing.get_context("spawn").Process(
         target=entry.main, args=(start,), name=f"hogwild-worker-{start.worker}"
     )
     with host.blocked_signals(), _plain_main():
@@ -160,6 +180,17 @@ def _launch(start: entry.Start) -> tuple[BaseProcess, int]:
         process.start()
         assert process.pid is not None
         return process, host.pidfd_open(process.pid)
+
+
+def _search_path() -> tuple[str, ...]:
+    """sys.path as it is now, the user's folders and what his code has added included."""
+    return tuple(folder for folder in sys.path if isinstance(folder, str))
+
+
+def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
+    """Variables that are new or have another value, and, as None, those that are gone."""
+    gone = dict.fromkeys(before.keys() - now.keys())
+    return {name: value for name, value in now.items() if before.get(name) != value} | gone
 
 
 def _check_payload(start: entry.Start) -> None:

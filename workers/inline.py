@@ -5,12 +5,14 @@ from collections.abc import Mapping
 
 import torch
 
-from hogwild import host
+from hogwild import device, host
 from hogwild.errors import TrainingError
 from hogwild.scoreboard import Row
 from hogwild.shm import Region
+from hogwild.traces import PAUSE
 from workers.loop import make_trainer
 from workers.outcome import Outcome
+from workers.progress import Progress
 from workers.session import LAST_WRITE_S, Session
 from workers.trainer import Kit, NonFiniteGradient
 
@@ -33,11 +35,13 @@ class Inline:
         session.board.renew(WORKER, 1)
         self._trainer = make_trainer(kit, structure, regions, Row(session.board, WORKER), WORKER)
         self._outcome: Outcome | None = None
+        self._progress = Progress(session, time.monotonic())
 
     def run(self) -> Outcome:
         session = self._session
         session.begin(time.monotonic())
-        threads, random_state = torch.get_num_threads(), torch.get_rng_state()
+        threads, random_state, flushes = torch.get_num_threads(), torch.get_rng_state(), device.flushes_denormal()
+        torch.set_flush_denormal(session.job.train.flush_denormal)
         torch.set_num_threads(session.plan.threads)  # as in a worker: the number of threads changes the bits of sums
         try:
             while self._may_go_on():
@@ -49,8 +53,10 @@ class Inline:
         except NonFiniteGradient as error:
             raise TrainingError(str(error)) from error
         finally:
+            self._trainer.profile.close()
             torch.set_num_threads(threads)
             torch.set_rng_state(random_state)
+            torch.set_flush_denormal(flushes)
             session.note_memory([])
         assert self._outcome is not None
         return self._outcome
@@ -67,7 +73,7 @@ class Inline:
         due = session.due(now)
         if due:
             self._pause(now, evaluate=due.evaluate)
-        session.record(now, [])
+        self._progress.record(now, [])
         return self._outcome is None
 
     def _take_signal(self) -> bool:
@@ -78,6 +84,7 @@ class Inline:
 
     def _pause(self, now: float, *, evaluate: bool) -> None:
         session = self._session
+        self._trainer.profile.enter(PAUSE)
         session.quieten(now)
         if evaluate:
             evaluation = session.begin_evaluation()
@@ -94,5 +101,6 @@ class Inline:
         if session.conclude_at_rest(now):  # it is being written from the memory we would train on
             session.take_written(session.writer.wait(LAST_WRITE_S))
         self._outcome = session.due(now).finish
+        self._trainer.profile.enter("wait")
         if self._outcome is None:
             session.go_on(time.monotonic())

@@ -17,13 +17,18 @@ import torch
 
 from hogwild.errors import HogwildError
 from hogwild.params import WorkerModel
+from hogwild.pools import limit_pools
 from hogwild.scoreboard import Command, Control, Phase, Row, Scoreboard, Word
 from hogwild.shm import Region
+from hogwild.traces import PAUSE
 from hogwild.workqueue import Kind, WorkItem
-from workers.entry import Leaving, Start
+from workers.entry import Leaving, Start, settle
 from workers.messages import LOOK, Report, Setup, read_records, write_record
+from workers.profile import make_profile
 from workers.trainer import Kit, NonFiniteGradient, Trainer
 
+_COMMAND, _ACTIVE = int(Control.COMMAND), int(Control.ACTIVE)  # plain integers: looked at before every update
+_RUN, _PAUSE = int(Command.RUN), int(Command.PAUSE)
 WAIT_MS = 200  # between two beats of a worker that has nothing to do
 
 
@@ -51,6 +56,7 @@ class WorkerLoop:
         while (item := self._next()) is not None:
             self.item = item
             if item.kind is Kind.EVALUATE:
+                self._trainer.profile.enter(PAUSE)
                 self._evaluate(item)
                 continue
             skipped = self._trainer.train(item, self._may_go_on)
@@ -60,13 +66,18 @@ class WorkerLoop:
             write_record(self._start.ack_write, skipped, item.id)
         self._row.enter(Phase.LEAVING)
 
+    def close(self) -> None:
+        """The worker leaves, however that came."""
+        self._trainer.profile.close()
+
     def _evaluate(self, item: WorkItem) -> None:
         self._trainer.evaluate(item)
-        self._row.enter(Phase.PARKED if self._command() is Command.PAUSE else Phase.WAITING)
+        self._row.enter(Phase.PARKED if self._command() == Command.PAUSE else Phase.WAITING)
         write_record(self._start.ack_write, 0, item.id)
 
     def _next(self) -> WorkItem | None:
         """The next item in hand; waits for one. None: leave."""
+        self._trainer.profile.enter("wait")
         self._row.enter(Phase.WAITING)
         while True:
             if not self._may_go_on():
@@ -78,22 +89,25 @@ class WorkerLoop:
 
     def _may_go_on(self) -> bool:
         """Asked between two exchanges. Parks as long as the control row says so."""
-        if self._leaving.asked:
-            return False
         command = self._command()
-        if command is Command.RUN:
+        if command == Command.RUN and not self._leaving.asked:
             return True
-        return command is Command.PAUSE and self._park()
+        return command == Command.PAUSE and not self._leaving.asked and self._park()
 
-    def _command(self) -> Command:
-        return Command(int(self._board.control[Control.COMMAND]))
+    def _command(self) -> int:
+        """What the control row wants of this worker: those behind `ACTIVE` stay parked."""
+        words = self._board.control_words
+        command: int = words[_COMMAND]
+        return _PAUSE if command == _RUN and 0 < words[_ACTIVE] <= self._row.worker else command
 
     def _park(self) -> bool:
         """Says that the flats are at rest as far as this worker goes; evaluates meanwhile. False: leave."""
+        self._trainer.flush()
+        self._trainer.profile.enter(PAUSE)
         self._trainer.model.check_bound()  # what user code rebound would be missing from the merge and the snapshot
         phase = int(self._row.words[Word.PHASE])
         announced = 0
-        while (command := self._command()) is Command.PAUSE and not self._leaving.asked:
+        while (command := self._command()) == Command.PAUSE and not self._leaving.asked:
             number = int(self._board.control[Control.PAUSE])
             if number != announced:
                 self._row.enter(Phase.PARKED)
@@ -103,7 +117,9 @@ class WorkerLoop:
             while (item := self._evaluation_in_hand()) is not None:
                 self._evaluate(item)
         self._row.enter(Phase(phase))
-        return command is Command.RUN and not self._leaving.asked
+        self._trainer.profile.enter("wait")
+        self._trainer.follow()
+        return command == Command.RUN and not self._leaving.asked
 
     def _evaluation_in_hand(self) -> WorkItem | None:
         for item_id in self._hand:
@@ -127,6 +143,7 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
     loop: WorkerLoop | None = None
     try:
         setup, descriptors = Setup.receive(channel)
+        settle(setup.log, setup.stacks)
         trainer = _build(start, setup, descriptors)
         loop = WorkerLoop(start, trainer, leaving)
         Report("ready", detail=trainer.update.path).send(channel)
@@ -138,13 +155,18 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
         traceback.print_exc()
         _report(error, loop.item if loop else None).send(channel)
         return 1
+    finally:
+        if loop is not None:
+            loop.close()
     return 0
 
 
 def _build(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
     # The user's own folders come behind ours in time, not in order: everything of ours is imported by now, so a user's
     # own `workers/` or `hogwild/` shadows nothing.
-    sys.path[:0] = [folder for folder in setup.sys_path if folder not in sys.path]
+    sys.path[:] = setup.sys_path
+    _inherit(setup.environment, {name for name, _ in start.environment})
+    torch.set_flush_denormal(setup.flush_denormal)  # first: the threads made later inherit it
     torch.set_num_threads(setup.threads)
     torch.set_num_interop_threads(1)
     regions = {
@@ -156,7 +178,10 @@ def _build(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
     row.beat()
     kit: Kit = cloudpickle.loads(_blob(regions.pop("kit"), setup.kit_nbytes))
     structure = _blob(regions.pop("structure"), setup.structure_nbytes)
-    return make_trainer(kit, structure, regions, row, start.worker)
+    trainer = make_trainer(kit, structure, regions, row, start.worker)
+    for pool in limit_pools(setup.threads):  # after the structure, which imports the user's modules
+        print(f"{pool}, limited to {setup.threads}", flush=True)
+    return trainer
 
 
 def make_trainer(kit: Kit, structure: bytes, regions: Mapping[str, Region], row: Row, worker: int) -> Trainer:
@@ -165,7 +190,18 @@ def make_trainer(kit: Kit, structure: bytes, regions: Mapping[str, Region], row:
     model = WorkerModel.attach(structure, model_regions, worker)
     train = kit.train.feed(regions["data-train"], kit.seed)
     val = kit.val.feed(regions["data-val"], kit.seed) if kit.val is not None else None
-    return Trainer(kit, model, train, val, row)
+    return Trainer(kit, model, train, val, row, make_profile(kit.profile, worker))
+
+
+def _inherit(changes: Mapping[str, str | None], ours: set[str]) -> None:
+    """What user code in the supervisor has done to the environment since this process was started; `ours` are the
+    plan's."""
+    for name in changes.keys() - ours:
+        value = changes[name]
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _blob(region: Region, nbytes: int) -> bytes:

@@ -12,8 +12,8 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from hogwild.errors import RunError
 
@@ -52,19 +52,25 @@ class Setup:
     worker: int
     procs: int
     threads: int
+    flush_denormal: bool
     regions: tuple[tuple[str, int], ...]  # (name, bytes)
     structure_nbytes: int
     kit_nbytes: int
-    sys_path: tuple[str, ...]
+    log: str
+    stacks: str
+    sys_path: tuple[str, ...] = ()
+    environment: Mapping[str, str | None] = field(default_factory=dict)  # what has changed; None: is gone
 
     def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
         payload = json.dumps(asdict(self)).encode()
-        assert len(payload) < MAX_DATAGRAM and len(descriptors) < MAX_DESCRIPTORS
+        if len(payload) >= MAX_DATAGRAM:
+            raise RunError(f"sys.path and what has changed in os.environ take {len(payload):,} bytes, too many to send")
+        assert len(descriptors) < MAX_DESCRIPTORS
         socket.send_fds(channel, [payload], list(descriptors))
 
     @classmethod
     def receive(cls, channel: socket.socket) -> tuple["Setup", list[int]]:
-        """Blocks. Raises EOFError when the supervisor is gone, RunError when not all descriptors fit."""
+        """Blocks, however long. Raises EOFError when the supervisor is gone, RunError when not all descriptors fit."""
         payload, descriptors, flags, _ = socket.recv_fds(channel, MAX_DATAGRAM, MAX_DESCRIPTORS)
         if not payload:
             raise EOFError("the supervisor closed the socket before the set-up was sent")

@@ -37,6 +37,9 @@ class Clock:
     """Where the time went, in seconds of the monotonic clock."""
 
     command_began_s: float
+    imported_s: float = 0.0  # torch and ours are imported
+    built_s: float = 0.0  # model and data are there
+    shared_s: float = 0.0  # and lie in shared memory: workers may have them
     paused_s: float = 0.0
     paused_since_s: float | None = None
 

@@ -1,4 +1,5 @@
-"""Pauses: everybody parks, the flats are at rest, and something is done that needs that.
+"""Pauses: everybody parks, the flats are at rest, and something is done that needs that: an evaluation, a checkpoint,
+another way to exchange (`trial.py`), the end.
 
     (running) -- due --> PARKING -- all parked --> EVALUATING -- all slices done --> CONCLUDING --> (running), or end
                             '----------- nothing to evaluate -------------------------^  '--> WRITING, if memory is too
@@ -10,12 +11,15 @@ dies while parked is handled like any other; one that becomes ready parks by its
 from dataclasses import dataclass
 from enum import Enum
 
+from hogwild.errors import RunDirError
 from hogwild.scoreboard import Command
 from hogwild.workqueue import WorkQueue
 from workers.crew import Crew
 from workers.outcome import Outcome
+from workers.prepare import write_choice
 from workers.roster import Roster
 from workers.session import Session
+from workers.trial import Trial, exchange_of, is_open, ways_of, words_of
 
 
 class Stage(Enum):
@@ -40,6 +44,7 @@ class Pauses:
         self._crew = crew
         self._count = 0
         self.current: Pause | None = None
+        self._trial = _trial_of(session)
 
     @property
     def queue(self) -> WorkQueue | None:
@@ -52,7 +57,7 @@ class Pauses:
         """Begins a pause if one is due and takes the one that is on as far as it will go; the job's outcome at its
         end."""
         if self.current is None:
-            if not self._session.due(now):
+            if not self._session.due(now) and not self._is_slice_due(now):
                 return None
             self._begin()
         assert self.current is not None
@@ -79,6 +84,7 @@ class Pauses:
         # Only now: a worker may have finished one item and begun another since it was last looked at.
         self._crew.book(session)
         session.quieten(now)
+        self._trial.end_slice(now)
         # Asked again: workers may have finished the epoch, or the job, while they were being parked.
         if session.due(now).evaluate:
             session.begin_evaluation()
@@ -110,8 +116,45 @@ class Pauses:
             self._resume(now)
         return None
 
+    def _is_slice_due(self, now: float) -> bool:
+        if self._trial.is_over:
+            return False
+        is_due = self._trial.is_due(now, all_train=self._roster.all_train, left_s=self._session.left_s(now))
+        self._settle()  # where it turns out that there is nothing to measure
+        return is_due
+
+    def _settle(self) -> None:
+        """The trial is over: what it found is how the job goes on."""
+        session, verdict = self._session, self._trial.verdict
+        if verdict is None or session.verdict is not None:
+            return
+        session.verdict = verdict
+        session.set_exchange(verdict.exchange)
+        remark = words_of(verdict, session.queue.plan.batch_size)
+        session.journal.event("exchange", choice=verdict.exchange, why=verdict.why, batches_per_s=dict(verdict.rates))
+        session.journal.say(remark)
+        if session.job.train.exchange == "auto" and verdict.rates:
+            train = session.job.train.model_copy(update={"exchange": verdict.exchange})
+            session.job = session.job.model_copy(update={"train": train})
+            try:
+                write_choice(session.rundir, session.job, remark)
+            except RunDirError as error:
+                session.journal.say(f"warning: {error}; a resume will measure again")
+
     def _resume(self, now: float) -> None:
+        sync_every = self._trial.begin_slice(now)
+        if sync_every is None:
+            self._settle()
+        else:
+            self._session.queue.limits.sync_every = sync_every
         self.current = None
         self._session.go_on(now)
         self._session.board.say(Command.RUN, self._count)
         self._crew.wake()
+
+
+def _trial_of(session: Session) -> Trial:
+    job, procs = session.job, session.plan.procs
+    sparse = any(span.sparse for span in session.shared.layout.flats.spans)
+    given = None if is_open(job, procs, sparse=sparse) else exchange_of(job, procs)
+    return Trial(session.board, ways_of(job, procs, sparse=sparse), given, job.train.sync_every)

@@ -3,7 +3,7 @@ the run directory says about the job."""
 
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 
@@ -17,6 +17,7 @@ from hogwild.plan import Plan
 from hogwild.rundir import LIBRARY, RunDir
 from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
+from hogwild.traces import Window, clear
 from hogwild.workqueue import Limits
 from workers.request import Request
 from workers.trainer import Kit, Split
@@ -25,6 +26,7 @@ OF_OBJECTS = (
     f"# Of a call of {LIBRARY}: class paths name the objects it was given, which had other arguments than these.\n"
     "# Only the same call goes on with it, with resume=.\n"
 )
+MEASURED = "# Measured in the job's first seconds: "
 
 
 def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
@@ -49,14 +51,13 @@ def _require(needed: int, data: int) -> None:
 
 
 def share_data(job: Job, parts: Parts, channels_last: bool) -> tuple[dict[str, Region], Kit]:
-    shuffle = job.data.shuffle in ("auto", "full")
     regions: dict[str, Region] = {}
     splits: dict[str, Split] = {}
     for name, source in (("train", parts.train), ("val", parts.val)):
         if source is not None:
             data = ResidentData.from_tensors(f"data-{name}", source.tensors, channels_last=channels_last)
             regions[f"data-{name}"] = data.region
-            splits[name] = Split(data.fields, source.plan, shuffle and name == "train")
+            splits[name] = Split(data.fields, source.plan, job.data.shuffle if name == "train" else "none")
             source.tensors = ()  # the shared copy is the only one from here on
     kit = Kit(
         seed=job.seed,
@@ -66,8 +67,17 @@ def share_data(job: Job, parts: Parts, channels_last: bool) -> tuple[dict[str, R
         grad_clip=job.train.grad_clip,
         schedule=schedule_of(job, parts.train.plan),
         fail_on_nan=job.supervise.on_nan == "fail",
+        max_staleness=job.train.max_staleness,
     )
     return regions, kit
+
+
+def with_profile(kit: Kit, window: Window | None, rundir: RunDir) -> Kit:
+    """`kit` with what `--profile` asks of the workers, and the folder they will write into. Raises RunDirError."""
+    if window is None:
+        return kit
+    clear(rundir.profile)
+    return replace(kit, profile=(window.start, window.stop, str(rundir.profile)))
 
 
 def blob(name: str, content: bytes) -> Region:
@@ -86,6 +96,13 @@ def limits_of(job: Job, rows: int) -> Limits:
         max_attempts=job.supervise.max_item_attempts,
         redo_indeterminate=job.supervise.on_indeterminate == "redo",
     )
+
+
+def write_choice(rundir: RunDir, job: Job, remark: str) -> None:
+    """What was decided by measuring, into resolved.yaml: a resume goes on with it. Raises RunDirError."""
+    lines = rundir.resolved_file.read_text().splitlines(keepends=True)
+    header = "".join(line for line in lines if line.startswith("#") and not line.startswith(MEASURED))
+    rundir.write_text("resolved.yaml", f"{header}{MEASURED}{remark}\n{job.to_yaml()}")
 
 
 def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: RunDir) -> None:

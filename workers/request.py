@@ -3,9 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hogwild.config import Job
-from hogwild.job import Parts
+from hogwild.traces import Window
+
+if TYPE_CHECKING:  # it imports torch
+    from hogwild.job import Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +17,7 @@ class Request:
     """What a caller wants run. `make_parts` builds or takes over the objects (user code runs there, and only there)."""
 
     job: Job
-    make_parts: Callable[[], Parts]
+    make_parts: "Callable[[], Parts]"
     job_text: str = ""
     run_dir: Path | None = None
     resume: Path | None = None
@@ -21,4 +25,5 @@ class Request:
     user_folders: tuple[str, ...] = ()
     caller: str = "command line"  # or rundir.LIBRARY
     progress: bool | None = None
+    profile: Window | None = None  # which updates of each worker are recorded
     began_s: float = 0.0  # monotonic: when the command, or the call, began

@@ -29,6 +29,14 @@ MAY_CHANGE = (
 )
 
 
+def with_measured(rundir: RunDir, job: Job) -> Job:
+    """The job with what the run before decided by measuring, where it says `auto`."""
+    chosen = load_job(rundir.resolved_file).train.exchange
+    if job.train.exchange != "auto":
+        return job
+    return job.model_copy(update={"train": job.train.model_copy(update={"exchange": chosen})})
+
+
 def check_changes(rundir: RunDir, job: Job) -> None:
     before = load_job(rundir.resolved_file)
     changed = [

@@ -123,6 +123,11 @@ class Roster:
         return [k for k, slot in enumerate(self.slots) if slot.state in (State.READY, State.TRAINING)]
 
     @property
+    def all_train(self) -> bool:
+        """Every worker of the plan has committed something since it started."""
+        return all(slot.state is State.TRAINING for slot in self.slots)
+
+    @property
     def is_anyone_dying(self) -> bool:
         """Killed but not reaped yet: it may still be in the middle of a write."""
         return any(slot.state is State.DYING for slot in self.slots)

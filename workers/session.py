@@ -7,7 +7,7 @@ checkpoints and the end. `supervisor.py` drives it with worker processes, `inlin
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -21,10 +21,11 @@ from hogwild.metrics import EvalSums
 from hogwild.params import SharedModel
 from hogwild.plan import Plan
 from hogwild.rundir import RunDir
-from hogwild.scoreboard import Control, Scoreboard, Word
+from hogwild.scoreboard import Control, Scoreboard
 from hogwild.workqueue import Kind, Limits, Release, WorkItem, WorkQueue
 from workers.journal import Journal
 from workers.outcome import Before, Clock, Due, Outcome
+from workers.trial import Verdict, exchange_of
 
 QUARANTINE_SHARE = 0.01  # more of the job's batches than this in quarantine, and the job fails
 MEMORY_MARGIN = 1.2
@@ -53,14 +54,14 @@ class Session:
     evaluation: WorkQueue | None = None
     peak_pss_bytes: int = 0
     restarts: int = 0  # of workers, in this attempt
+    exchange: str = "direct"
+    verdict: Verdict | None = None  # what was measured about the exchange, once it was
     _sums: EvalSums = field(default_factory=EvalSums)
     _evaluated_at: int = -1
     _checkpointed_at: int = -1
     _checkpoint_due_s: float = math.inf
     _next_update_checkpoint: float = math.inf
     _merged_batches: list[int] = field(default_factory=list)
-    _loss_mark: tuple[float, int] = (0.0, 0)
-    _last_metrics: tuple[float, int] = (0.0, 0)
     _latest: Written | Failed | None = None
 
     # ---- beginning ---------------------------------------------------------------------------------------------
@@ -68,12 +69,19 @@ class Session:
     def begin(self, now: float) -> None:
         """Workers may start now."""
         self._merged_batches = [0] * max(1, self.plan.procs)
-        self._last_metrics = (now, self.queue.samples)
         self._open_until_next_evaluation()
         if self._owes_an_evaluation:
             self.queue.open_until = self.queue.epoch
         self._schedule_checkpoints(now)
         self.board.control[Control.BASE_UPDATES] = self.queue.updates
+        self.set_exchange(exchange_of(self.job, self.plan.procs))
+
+    def set_exchange(self, exchange: str) -> None:
+        """How workers exchange from now on. Before they start, or in a pause."""
+        self.exchange = exchange
+        sync_every = self.job.train.sync_every if exchange == "delta" else 0
+        self.board.set_exchange(sync_every)
+        self.queue.limits.sync_every = sync_every or 1
 
     def _open_until_next_evaluation(self) -> None:
         """Epochs up to the next evaluation flow into each other without a barrier."""
@@ -180,7 +188,7 @@ class Session:
     def quieten(self, now: float) -> None:
         """Everybody is parked: per-worker buffers are merged into the master."""
         self.clock.paused_since_s = self.clock.paused_since_s or now
-        batches = [int(word) for word in self.board.words[: max(1, self.plan.procs), Word.BATCHES]]
+        batches = self.board.batches()
         since = [new - old for new, old in zip(batches, self._merged_batches, strict=True)]
         if any(since):
             self.shared.merge_buffers(since)
@@ -192,7 +200,7 @@ class Session:
         limits = Limits(
             procs=max(1, self.plan.procs),
             max_attempts=self.job.supervise.max_item_attempts,
-            max_item_exchanges=16,
+            max_item_updates=16,
         )
         self.evaluation = WorkQueue(self.parts.val.plan, limits, kind=Kind.EVALUATE, ids=self.ids)
         return self.evaluation
@@ -306,35 +314,13 @@ class Session:
         """The share of the planned updates that is made, 0 to 1."""
         return min(1.0, self.queue.updates / max(1, self.queue.planned_updates))
 
-    def record(self, now: float, workers: Sequence[dict[str, Any]]) -> None:
-        """Once per `log.every_s`: the training record, the status file and the progress line."""
-        if not self.journal.is_status_due(now):
-            return
-        loss, self._loss_mark = self.board.mean_loss_since(self._loss_mark)
-        then, samples = self._last_metrics
-        speed = (self.queue.samples - samples) / (now - then) if now > then else 0.0
-        self._last_metrics = (now, self.queue.samples)
-        position = {"epoch": self.queue.epoch, "updates": self.queue.updates, "samples": self.queue.samples}
-        if loss is not None:
-            self.journal.metrics("train", **position, loss=loss, samples_per_s=speed)
-        share = self.progress
-        self.journal.status(
-            state="running" if self.clock.paused_since_s is None else "paused",
-            **position,
-            planned_updates=self.queue.planned_updates,
-            progress=share,
-            pid=os.getpid(),
-            samples_per_s=speed,
-            loss=loss,
-            metrics=self.metrics,
-            restarts=self.before.restarts + self.restarts,
-            wall_s=self.wall_s(now),
-            workers=list(workers),
-        )
-        shown = "" if loss is None else f"  loss {loss:.4f}"
-        self.journal.line(
-            now,
-            f"{100 * share:3.0f} %  epoch {min(self.queue.epoch + 1, self.queue.limits.epochs)}/"
-            f"{self.queue.limits.epochs}  update {self.queue.updates}{shown}  {speed:,.0f} samples/s"
-            + (f"  restarts {self.restarts}" if self.restarts else ""),
-        )
+    def left_s(self, now: float) -> float:
+        """How long the rest of the updates takes, at the speed since the first of this attempt; no longer than
+        `max_time_s` lets it."""
+        first_s, limit = self.board.first_commit_s(), self.job.train.max_time_s
+        made = self.board.updates() - self.board.control_words[Control.BASE_UPDATES]
+        if first_s is None or not made:
+            return 0.0
+        left = self.queue.planned_updates - self.queue.updates
+        whole_s = left * (now - first_s) / made
+        return whole_s if limit is None else min(whole_s, limit - (now - first_s))

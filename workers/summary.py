@@ -1,12 +1,15 @@
 """summary.json: what a job did, in one object, written at every end, good or bad."""
 
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
-from workers.outcome import Outcome
+from hogwild import host
+from workers.outcome import Clock, Outcome
 from workers.session import Session
 
 SKIPPED_SHARE = 0.05
+GAINED = 1.1  # times one worker alone: with less, the others were worth nothing
 
 
 def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
@@ -27,6 +30,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "train_s": round(train_s, 3),
         "paused_s": round(clock.paused_s, 3),
         "startup_s": round(first_s - clock.command_began_s, 3) if first_s is not None else None,
+        "startup": _startup(clock, first_s),
         "samples": queue.samples,
         "updates": queue.updates,
         "samples_per_s": round(samples / active_s, 1) if active_s > 0 else None,
@@ -35,7 +39,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "device": "cpu",
         "placement": "cpu",
         "update": "autograd",
-        "exchange": "direct",
+        "exchange": session.exchange,
         "metrics": session.metrics,
         "best": session.best,
         "restarts": session.before.restarts + session.restarts,
@@ -52,12 +56,44 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
     return summary
 
 
+def _startup(clock: Clock, first_s: float | None) -> dict[str, float] | None:
+    """Seconds until torch was imported, until model and data were there, until they lay in shared memory, and until a
+    worker, which had imported torch meanwhile, had made the first update. They add up to startup_s."""
+    if first_s is None:
+        return None
+    marks = (clock.command_began_s, clock.imported_s, clock.built_s, clock.shared_s, first_s)
+    names = ("import_s", "build_s", "share_s", "workers_s")
+    return {name: round(end - start, 3) for name, (start, end) in zip(names, pairwise(marks), strict=True)}
+
+
 def _advice(session: Session) -> str | None:
-    """One line for a job that did less than it seems."""
-    skipped, total = session.queue.ledger.skipped, session.queue.total
+    """One line for a job that did less than it seems, or whose workers were worth nothing."""
+    return _about_skipped(session) or _about_workers(session)
+
+
+def _about_skipped(session: Session) -> str | None:
+    skipped, total, oldest = session.queue.ledger.skipped, session.queue.total, session.job.train.max_staleness
     if skipped <= SKIPPED_SHARE * total:
         return None
-    return (
-        f"{skipped:,} of {total:,} batches were not applied, because the loss or a gradient was not finite: lower the "
-        "learning rate or set train.grad_clip"
-    )
+    finite = "the loss or a gradient was not finite: lower the learning rate or set train.grad_clip"
+    stale = f"the update was more than {oldest} updates old (train.max_staleness), or "
+    return f"{skipped:,} of {total:,} batches were not applied, because {stale if oldest is not None else ''}{finite}"
+
+
+def _about_workers(session: Session) -> str | None:
+    """Against one worker alone, measured in the first seconds of the job (`trial.py`)."""
+    verdict, procs = session.verdict, session.plan.procs
+    speedup = verdict.speedup if verdict is not None else None
+    if speedup is None or speedup >= GAINED:
+        return None
+    usable = host.usable_cores().usable
+    if procs > usable:
+        why = f"they share {usable:g} usable cores; set train.procs to {max(1, int(usable))} or fewer"
+    else:
+        parameters = sum(param.numel() for param in session.shared.model.parameters())
+        why = (
+            f"all of them read and write the same {parameters:,} parameters in every update, and memory is the limit, "
+            "or the cores are busy with something else; for a large dense model use one process with more threads, or "
+            "DistributedDataParallel"
+        )
+    return f"{procs} workers trained {speedup:.2f} times as fast as one: {why}"

@@ -16,9 +16,11 @@ from hogwild.scoreboard import Command, Phase, Word
 from hogwild.workqueue import Release
 from workers.crew import Crew
 from workers.handle import Handle
+from workers.head_start import HeadStart
 from workers.messages import Setup
 from workers.outcome import Outcome
 from workers.pauses import Pauses
+from workers.progress import Progress
 from workers.roster import Action, Fail, Kill, Reading, Roster, Spawn
 from workers.session import Session
 
@@ -36,13 +38,14 @@ class Supervisor:
         session: Session,
         watch: host.SignalWatch,
         make_setup: Callable[[int], tuple[Setup, list[int]]],
-        environment: dict[str, str],
+        early: HeadStart,
     ) -> None:
         self._session = session
         self._watch = watch
         self.roster = Roster(session.plan.procs, session.job.supervise, committed_before=session.queue.samples > 0)
-        self._crew = Crew(session.rundir, make_setup, environment)
+        self._crew = Crew(session.rundir, make_setup, session.plan, early)
         self._pauses = Pauses(session, self.roster, self._crew)
+        self._progress = Progress(session, time.monotonic())
         self._sequence = 0
         self._outcome: Outcome | None = None
         self._oom_kills = host.oom_kills()
@@ -97,7 +100,7 @@ class Supervisor:
         self._outcome = self._pauses.advance(now)
         self._lease_out()
         session.restarts = self.roster.restarts
-        session.record(now, self._worker_rows())
+        self._progress.record(now, self._worker_rows())
         if now >= self._next_pss_s:
             self._next_pss_s = now + PSS_EVERY_S
             self._measure_memory()

@@ -1,8 +1,12 @@
-"""What a worker does with an item: train its batches, exchange by exchange, or evaluate them. No pipes here:
+"""What a worker does with an item: train its batches, update by update, or evaluate them. No pipes here:
 `loop.py` runs a `Trainer` in a child process, `inline.py` in the supervisor itself (`procs: 0`).
 
-One exchange:   gather -> forward, backward (privately) -> finite? -> intent -> apply to the flats -> commit -> counters
-A kill before *intent* costs nothing, after *commit* nothing; between them the exchange is in doubt, and only that one.
+    direct   gather -> forward, backward (privately) -> finite? -> intent -> apply to the flats -> commit -> counters
+    delta    gather -> forward, backward -> finite? -> apply to the own copy             `sync_every` times, then flush:
+             intent -> add what changed to the flats -> commit -> counters
+
+A kill before *intent* costs what was not committed, after *commit* nothing; between them the exchange is in doubt, and
+only that one.
 """
 
 import math
@@ -16,12 +20,15 @@ from hogwild.batches import BatchPlan, batch_seed
 from hogwild.feeds import FieldSpec, ResidentData, ResidentFeed
 from hogwild.metrics import EvalSums, evaluate_batch
 from hogwild.params import WorkerModel
-from hogwild.scoreboard import Phase, Row, Scoreboard
+from hogwild.scoreboard import Control, Phase, Row, Scoreboard
 from hogwild.shm import Region
 from hogwild.updates import AutogradUpdate
 from hogwild.workqueue import WorkItem
+from workers.profile import NoProfile, Profile
 
 CHECK_BOUND_EVERY = 256  # updates between two looks at where the parameters lie
+# An exchange of slow updates ends early: the clocks of a start and of a deadlock (supervise) count commits.
+LONGEST_EXCHANGE_NS = 30 * 10**9
 
 
 class NonFiniteGradient(Exception):
@@ -34,10 +41,10 @@ class Split:
 
     fields: tuple[FieldSpec, ...]
     plan: BatchPlan
-    shuffle: bool
+    order: str
 
     def feed(self, region: Region, seed: int) -> ResidentFeed:
-        return ResidentFeed(ResidentData(region, self.fields), self.plan, seed=seed, shuffle=self.shuffle)
+        return ResidentFeed(ResidentData(region, self.fields), self.plan, seed=seed, order=self.order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,56 +58,169 @@ class Kit:
     grad_clip: float | None
     schedule: Callable[[int], float] | None
     fail_on_nan: bool
+    max_staleness: int | None = None
+    profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
+
+
+@dataclass(slots=True)
+class Open:
+    """What a worker has computed since its last commit, of one item."""
+
+    batches: int = 0
+    updates: int = 0  # applied: to the flats in direct, to the own copy in delta
+    updated: int = 0  # batches in those updates
+    losses: int = 0
+    loss_sum: float = 0.0
 
 
 class Trainer:
     """Trains and evaluates items on one worker's view of the model."""
 
-    def __init__(self, kit: Kit, model: WorkerModel, train: ResidentFeed, val: ResidentFeed | None, row: Row) -> None:
+    def __init__(
+        self,
+        kit: Kit,
+        model: WorkerModel,
+        train: ResidentFeed,
+        val: ResidentFeed | None,
+        row: Row,
+        profile: Profile | None = None,
+    ) -> None:
         self.kit = kit
         self.model = model
-        self.update = AutogradUpdate(model, grad_clip=kit.grad_clip)
+        self.profile = profile or NoProfile()
+        self.update = AutogradUpdate(model, grad_clip=kit.grad_clip, enter=self.profile.enter)
         self.train_feed = train
         self.val_feed = val
         self.row = row
         self._board: Scoreboard = row.board
+        self._made = 0  # updates by this incarnation
         self._until_check = 1  # what is wrong from the beginning is found before the first commit
+        self._sync_every = 0  # updates between two flushes; 0: direct
+        self._item: WorkItem | None = None
+        self._done = self._skipped = 0  # batches of the item: computed, and not applied
+        self._open = Open()
+        self._opened_ns = 0  # when its first batch began
+        self._read_at = 0  # updates by everybody when the parameters were read
+        self._staleness = 0  # of what is written next: updates by others since then
 
     def train(self, item: WorkItem, may_go_on: Callable[[], bool]) -> int | None:
-        """Trains every exchange of `item`; returns how many batches were skipped. `may_go_on` is asked before each
-        exchange: it may park the worker for a while, and False ends the work at this boundary (returns None)."""
-        skipped = done = 0
+        """Trains every batch of `item`; returns how many were skipped. `may_go_on` is asked before each update: it may
+        park the worker for a while (between `flush` and `follow`), and False ends the work at this boundary (returns
+        None)."""
+        self._item, self._done, self._skipped = item, 0, 0
         self.row.enter(Phase.WORKING)
-        for start in range(item.start, item.stop, self.kit.accumulate):
+        self.follow()
+        accumulate = self.kit.accumulate
+        for start in range(item.start, item.stop, accumulate):
             if not may_go_on():
+                self.flush()
                 return None
-            stop = min(start + self.kit.accumulate, item.stop)
-            done += stop - start
-            skipped += self._exchange(item, range(start, stop), done, skipped)
-        return skipped
+            self._update(item, range(start, min(start + accumulate, item.stop)))
+        self.flush()
+        return self._skipped
 
-    def _exchange(self, item: WorkItem, batches: Sequence[int], done: int, skipped: int) -> int:
-        """Computes the gradient of `batches` and applies it, or skips it; returns how many batches were skipped."""
+    def follow(self) -> None:
+        """Exchanges as the control row says from now on, and reads the parameters again. Nothing may be unflushed."""
+        self._sync_every = self._board.control_words[Control.SYNC_EVERY]
+        # Before the flats are read: what is counted by now is in what we read, what comes later perhaps not.
+        self._read_at = self._board.updates()
+        if self.model.exchange.is_delta != bool(self._sync_every):
+            self.model.bind(delta=bool(self._sync_every))
+        elif self._sync_every:
+            self.model.exchange.refresh()
+        self._mark_buffers()
+
+    def flush(self) -> None:
+        """Commits what was computed since the last commit; in delta it goes into the flats first."""
+        fresh, item = self._open, self._item
+        if not fresh.batches or item is None:
+            return
+        if self._sync_every and fresh.updates:
+            self.profile.enter("apply")
+            self._flush_copy(item, fresh)
+            self.profile.enter("bookkeeping")
+        self.row.commit(item.id, self._done, self._skipped)
+        if fresh.updates:
+            self.row.count_updates(fresh.updates, self._staleness)
+        self.row.count_batches(fresh.batches, fresh.losses, fresh.loss_sum)
+        self._open = Open()
+
+    def _flush_copy(self, item: WorkItem, fresh: Open) -> None:
+        now = self._board.updates()
+        self._staleness = now - self._read_at
+        if self._is_too_old():
+            self.model.exchange.refresh()
+            self.model.return_buffers()
+            self._skipped += fresh.updated
+            fresh.updates = 0
+        else:
+            self.row.intend(item.id, self._done)
+            self.model.exchange.flush()
+            self._mark_buffers()
+        self._read_at = now + fresh.updates  # our own are counted after the commit
+
+    def _mark_buffers(self) -> None:
+        """In delta all of an exchange may turn out to be too old, long after its first batch moved the averages."""
+        if self._sync_every and self.kit.max_staleness is not None:
+            self.model.mark_buffers()
+
+    def _update(self, item: WorkItem, batches: Sequence[int]) -> None:
+        """Computes the gradient of `batches` and applies it, or skips it."""
         began_ns = time.monotonic_ns()
-        read_at = self._board.updates()
-        self.model.keep_buffers()
-        loss = sum(self._backward(item.epoch, batch, 1 / len(batches)) for batch in batches)
+        self.profile.begin_update(self._made)
+        if not self._sync_every:
+            self._read_at = self._board.updates()
+        if not self._open.batches:
+            self._opened_ns = began_ns
+        try:
+            self.model.keep_buffers()
+            loss = sum(self._backward(item.epoch, batch, 1 / len(batches)) for batch in batches)
+        except BaseException:
+            self.flush()  # of what was done before: one bad sample costs its own update only
+            raise
+        self.profile.enter("check")
+        self._done += len(batches)
+        self._open.batches += len(batches)
         if not (math.isfinite(loss) and self.update.is_finite()):
             self._skip(item, batches)
-            self.row.commit(item.id, done, skipped + len(batches))
-            self.row.count_batches(len(batches), 0, 0.0, began_ns)
-            return len(batches)
-        applied_at = self._board.updates()
-        factor = None if self.kit.schedule is None else self.kit.schedule(applied_at)
-        self._check_bound()
-        self.row.intend(item.id, done)
-        self.update.apply(factor)
-        self.row.commit(item.id, done, skipped)
-        self.row.count_update(applied_at - read_at)
-        self.row.count_batches(len(batches), len(batches), loss, began_ns)
-        return 0
+        else:
+            self._check_bound()
+            if self._sync_every:
+                self._apply(len(batches), loss, self._board.updates() + self._open.updates)
+            else:
+                self._apply_direct(item, len(batches), loss)
+        self.profile.enter("bookkeeping")
+        if self._open.updates >= self._sync_every or time.monotonic_ns() - self._opened_ns > LONGEST_EXCHANGE_NS:
+            self.flush()
+        self.row.note_update(began_ns)
+
+    def _apply_direct(self, item: WorkItem, batches: int, loss: float) -> None:
+        now = self._board.updates()
+        self._staleness = now - self._read_at
+        if self._is_too_old():
+            self.update.discard()
+            self.model.restore_buffers()
+            self._skipped += batches
+            return
+        self.row.intend(item.id, self._done)
+        self._apply(batches, loss, now)
+
+    def _apply(self, batches: int, loss: float, made: int) -> None:
+        """`made`: updates before this one, by everybody: what the learning rate follows."""
+        self.profile.enter("apply")
+        self.update.apply(None if self.kit.schedule is None else self.kit.schedule(made))
+        fresh = self._open
+        fresh.updates += 1
+        self._made += 1
+        fresh.updated += batches
+        fresh.losses += batches
+        fresh.loss_sum += loss
+
+    def _is_too_old(self) -> bool:
+        return self.kit.max_staleness is not None and self._staleness > self.kit.max_staleness
 
     def _backward(self, epoch: int, number: int, scale: float) -> float:
+        self.profile.enter("gather")
         batch = self.train_feed.gather(epoch, number)
         # default_generator.manual_seed takes 1.1 us; torch.manual_seed, which also looks for GPUs, 80 to 90.
         torch.default_generator.manual_seed(batch_seed(self.kit.seed, epoch, batch.first_position))
@@ -109,6 +229,7 @@ class Trainer:
     def _skip(self, item: WorkItem, batches: Sequence[int]) -> None:
         self.update.discard()
         self.model.restore_buffers()
+        self._skipped += len(batches)
         if self.kit.fail_on_nan:
             raise NonFiniteGradient(
                 f"the loss or gradient of epoch {item.epoch}, batch {batches[0]} is NaN or infinite "
@@ -125,6 +246,7 @@ class Trainer:
         """Adds up the metrics' sums over the item's batches and writes them into its result row."""
         assert self.val_feed is not None
         self.row.enter(Phase.EVALUATING)
+        self.model.exchange.refresh()  # others have flushed since we parked
         module = self.model.model
         training = [part for part in module.modules() if part.training]
         module.eval()

@@ -15,7 +15,7 @@ STACKS_WAIT_S = 5.0
 
 def main(specs: list[dict[str, Any]]) -> None:
     import workers.crew
-    import workers.run  # what it opens once and for all is no leak of the first job
+    import workers.execution  # what it opens once and for all is no leak of the first job
 
     workers.crew.STACKS_WAIT_S = STACKS_WAIT_S  # whoever can write its stacks does, on a busy machine, too
     for spec in specs:

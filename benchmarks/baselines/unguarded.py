@@ -1,0 +1,124 @@
+"""Our own loop with its guards taken out, against our own loop: what they cost.
+
+Both train the same job's model, over the same flats and through the same feed, in one process, in turn, block by block.
+With guards it is `Trainer.train` as a worker runs it, asked between two exchanges whether it may go on. Without, an
+update is *gather, forward, backward, apply over the flats*, and nothing else: nobody looks whether the loss or a
+gradient is finite, seeds the generator, keeps buffers, writes intent and commit, beats, counts updates, losses and
+staleness, or looks where the parameters lie. What it shares with the guarded loop (the reused buffers, the one fused
+operation over the flat) is what makes both fast, not what makes one safe."""
+
+import statistics
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.baselines.race import Line, race
+from benchmarks.commands import MNIST
+from hogwild.config import load_job
+from hogwild.config_schema import Job
+from hogwild.job import build
+from hogwild.params import SharedModel
+from hogwild.scoreboard import Command, Control, Row, Scoreboard
+from hogwild.workqueue import Kind, WorkItem
+from workers.loop import make_trainer
+from workers.prepare import share_data
+from workers.trainer import Trainer
+
+OVERRIDES = ("data.val=null", "train.procs=1", "train.threads=1")
+EPOCH = 0
+
+
+def speeds(overrides: tuple[str, ...], *, runs: int, pairs: int, updates: int) -> tuple[list[float], float]:
+    """Per run the guarded loop's speed over the unguarded one's, and the latter's median in samples/s of processor
+    time. A run is the median of `pairs` of blocks of `updates` each."""
+    ((ratios, unguarded),) = race(_measure, [(overrides, runs, pairs, updates)])
+    return ratios, unguarded
+
+
+class Both:
+    """One worker of the job, in this process, and its two ways of doing `updates`."""
+
+    def __init__(self, job: Job) -> None:
+        parts = build(job, None)
+        shared = SharedModel.build(
+            parts.model,
+            parts.loss,
+            parts.optimizer,
+            procs=1,
+            state=job.optimizer.state,
+            memory_format=job.model.memory_format,
+        )
+        regions, kit = share_data(job, parts, shared.uses_channels_last)
+        self._board = Scoreboard.allocate(1)
+        self._board.renew(0, 1)
+        self._trainer: Trainer = make_trainer(
+            kit, shared.structure, {**shared.regions, **regions}, Row(self._board, 0), 0
+        )
+        self.batches = parts.train.plan.batches
+        self.batch_size = job.data.batch_size
+        self._ids = count(1)
+
+    def parameters(self) -> list[Tensor]:
+        """Of the model as it is now."""
+        return [param.detach().clone() for param in self._trainer.model.params]
+
+    def guarded(self, updates: int) -> None:
+        self._trainer.train(WorkItem(next(self._ids), Kind.TRAIN, EPOCH, 0, updates), self._may_go_on)
+
+    def unguarded(self, updates: int) -> None:
+        model, loss = self._trainer.model.model, self._trainer.model.loss
+        feed, apply = self._trainer.train_feed, self._apply()
+        for number in range(updates):
+            batch = feed.gather(EPOCH, number)
+            loss(model(*batch.inputs), batch.target).backward()
+            apply()
+
+    def _may_go_on(self) -> bool:
+        """What a worker asks the control row."""
+        return self._board.control_words[Control.COMMAND] == Command.RUN
+
+    def _apply(self) -> Callable[[], None]:
+        """One step of the rule over the flats, then gradients of zero. Needs a first guarded update: it makes the
+        rule's state."""
+        update = self._trainer.update
+        rule, gradients = update._rule, update._gradients
+        assert rule is not None and rule.is_usable(), update.path
+
+        def apply() -> None:
+            rule.step()
+            for flat in gradients.flats.values():
+                flat.zero_()
+
+        return apply
+
+
+def _measure(line: Line, overrides: tuple[str, ...], runs: int, pairs: int, updates: int) -> None:
+    both = Both(load_job(Path(MNIST), [*OVERRIDES, *overrides]))
+    updates = min(updates, both.batches)
+    torch.manual_seed(0)
+    both.guarded(updates)
+    both.unguarded(updates)
+    line.ready()
+    ratios: list[float] = []
+    without: list[float] = []
+    for _ in range(runs):
+        found = [_pair(both, updates, guarded_first=bool(number % 2)) for number in range(pairs)]
+        ratios.append(statistics.median(on / off for on, off in found))
+        without += [off for _, off in found]
+    line.answer((ratios, statistics.median(without)))
+
+
+def _pair(both: Both, updates: int, *, guarded_first: bool) -> tuple[float, float]:
+    """Samples a second with and without guards, one block of each. Of the processor's time: neither way waits for
+    anything, and what another process takes from one of them says nothing about guards."""
+    ways = [both.guarded, both.unguarded]
+    speed: dict[Callable[[int], None], float] = {}
+    for way in ways if guarded_first else ways[::-1]:
+        began = time.process_time()
+        way(updates)
+        speed[way] = both.batch_size * updates / (time.process_time() - began)
+    return speed[both.guarded], speed[both.unguarded]

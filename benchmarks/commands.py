@@ -1,0 +1,46 @@
+"""`run.py` as a user starts it, and what it answered; other commands by the clock."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+MNIST = str(ROOT / "configs" / "mnist.yaml")
+STOPPED = 75  # `train.max_time_s` was reached: a summary like any other
+
+
+class CommandFailed(Exception):
+    """What was measured did not work; the message holds its last words."""
+
+
+def job(*arguments: str) -> tuple[float, dict[str, Any]]:
+    """(seconds of the whole command, its summary). Raises CommandFailed with what it said."""
+    with tempfile.TemporaryDirectory() as folder:
+        argv = [sys.executable, str(ROOT / "run.py"), *arguments, "--json", "--run-dir", f"{folder}/run"]
+        began = time.monotonic()
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
+        took = time.monotonic() - began
+    if done.returncode not in (0, STOPPED):
+        raise CommandFailed(f"{' '.join(argv[1:])}: exit status {done.returncode}\n{done.stderr[-2000:]}")
+    return took, json.loads(done.stdout.splitlines()[-1])
+
+
+def seconds(*argv: str, at_once: int = 1) -> float:
+    """From the start of `at_once` interpreters with these arguments to the end of the last. Raises CommandFailed."""
+    began = time.monotonic()
+    started = [
+        subprocess.Popen(
+            [sys.executable, *argv], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(at_once)
+    ]
+    words = [process.communicate()[1] for process in started]
+    took = time.monotonic() - began
+    for process, said in zip(started, words, strict=True):
+        if process.returncode:
+            raise CommandFailed(f"{' '.join(argv)}: exit status {process.returncode}\n{said[-2000:]}")
+    return took

@@ -1,0 +1,91 @@
+"""`hogwild plan`, and what `train --procs auto` does before it trains."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hogwild import host
+from hogwild.cli_text import plain_lines
+from hogwild.config import Job, load_job
+from hogwild.config_places import default_config
+from hogwild.measure import Question, Trial, best, settings, table, try_setting
+from hogwild.plan import omp_threads, plan_here
+
+
+def answer(
+    job: Job, question: Question, say: Callable[[str], None], *, measure: bool, as_json: bool
+) -> tuple[int, list[str]]:
+    """The exit status and the lines of `hogwild plan`: 1 where it should measure and no trial worked."""
+    values = plan_values(job)
+    trials = trials_of(job, question, say) if measure else []
+    status = int(bool(trials) and best(trials) is None)
+    if as_json:
+        return status, [json.dumps({"job": job.name, "plan": values, **(trial_values(trials) if measure else {})})]
+    lines = [*plain_lines(values, ""), *(table(trials) if trials else ())]
+    if measure and not trials:
+        lines.append("one core, or one setting: nothing to measure")
+    return status, lines
+
+
+def plan_values(job: Job) -> dict[str, Any]:
+    """The plan of a job on this machine, for a person or as JSON."""
+    planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
+    values: dict[str, Any] = {"procs": planned.procs, "threads": planned.threads, "why": planned.reason}
+    if planned.cores:
+        values["cores"] = {f"worker {number}": _listed(cpus) for number, cpus in enumerate(planned.cores)}
+    return values | ({"warning": planned.warning} if planned.warning else {})
+
+
+def trials_of(job: Job, question: Question, say: Callable[[str], None]) -> list[Trial]:
+    """Tries every sensible setting, and says which one it is at. Empty where there is but one. A
+    number of threads that the job or OMP_NUM_THREADS gives stays."""
+    threads = job.train.threads if job.train.threads != "auto" else omp_threads(os.environ)
+    chosen = settings(host.usable_cores(), threads)
+    trials: list[Trial] = []
+    for number, setting in enumerate(chosen if len(chosen) > 1 else (), 1):
+        say(f"measuring {number} of {len(chosen)}: procs x threads {setting}")
+        trials.append(try_setting(question, setting))
+    return trials
+
+
+def trial_values(trials: list[Trial]) -> dict[str, Any]:
+    """The same as `table`, as JSON; `best` is null where every trial failed."""
+    chosen = best(trials)
+    rows = [
+        {
+            "procs": trial.setting.procs,
+            "threads": trial.setting.threads,
+            "samples_per_s": trial.samples_per_s,
+            "error": trial.error or None,
+        }
+        for trial in trials
+    ]
+    return {"trials": rows, "best": None if chosen is None else rows[trials.index(chosen)]}
+
+
+def with_measured_plan(job: Job, question: Question, flags: Mapping[str, object], say: Callable[[str], None]) -> Job:
+    """`job` with the procs and threads that were fastest in a trial, as numbers: its resolved.yaml says what ran, and a
+    resume does the same. With the rule's where nothing could be measured. Says why."""
+    trials = trials_of(job, question, say)
+    for line in table(trials) if trials else ():
+        say(line)
+    chosen = best(trials)
+    if chosen is None:
+        why = "no trial worked" if trials else "one core: nothing to choose"
+        say(f"procs auto: {why}; the rule is taken (hogwild plan)")
+        return job
+    say(f"procs auto: {chosen.setting.procs} x {chosen.setting.threads} threads, the fastest on this job")
+    measured = {"train.procs": chosen.setting.procs, "train.threads": chosen.setting.threads}
+    path = question.job_file or default_config("digits")
+    return load_job(path, list(question.overrides), {**flags, **measured}, source_text=question.job_text)
+
+
+def _listed(cpus: tuple[int, ...]) -> str:
+    return ", ".join(map(str, cpus))
+
+
+def question_of(job: Job, job_file: Path | None, job_text: str, overrides: list[str], data: Path | None) -> Question:
+    """What `train` or `plan` was asked, as a trial is."""
+    return Question(job_file, job_text, overrides, data, job.train.exchange)

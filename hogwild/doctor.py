@@ -1,0 +1,264 @@
+"""`hogwild doctor`: this machine in plain words, one finding per line. What needs torch is asked in a child process,
+so that a torch that does not even load is a finding like any other."""
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import hogwild
+from hogwild import host
+from hogwild.doctor_words import variable_findings
+from hogwild.errors import UsageError
+from hogwild.plan import plan_here
+
+TORCH_SERIES = "2.13."  # as pyproject.toml pins it
+# The rest of the core; what --help and check need is there, or nobody would read this.
+PACKAGES = ("numpy", "psutil", "cloudpickle", "safetensors", "threadpoolctl")
+DATA_FOLDERS = ("mnist", "fashion_mnist")  # what hogwild.data looks for below the data folder
+MEMORY_FOR_A_WORKER = 400 * 2**20  # bytes: torch loaded, a small model, its batch
+FILES_FOR_A_WORKER = 16  # open files of the supervisor, and 44 of its own; workers/run.py has them one by one
+FILES = 44
+PROBE_BYTES = 1 << 20
+CHILD_S = 120.0  # a net: importing torch takes seconds, on a cold disk a minute
+
+_CHILD = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import torch, numpy
+numpy.ones((2, 2)) @ numpy.ones((2, 2))
+from hogwild.device import visible_gpus
+from hogwild.pools import pools
+answer = {"torch": torch.__version__, "gpus": visible_gpus(), "pools": pools(), "threads": torch.get_num_threads(),
+          "cpu": torch.backends.cpu.get_cpu_capability(), "mkldnn": torch.backends.mkldnn.is_available()}
+print(json.dumps(answer))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`status`: ok; note, worth knowing; problem, worth mending. Some of the last keep every job from starting."""
+
+    topic: str
+    status: Literal["ok", "note", "problem"]
+    text: str
+    stops_training: bool = False
+
+
+def answer(data_dir: Path | None, *, as_json: bool) -> tuple[int, list[str]]:
+    """The exit status and the lines of `hogwild doctor`: 1 where something that training needs is missing."""
+    findings = examine(data_dir)
+    stops = any(finding.stops_training for finding in findings)
+    if as_json:
+        return int(stops), [json.dumps({"ok": not stops, "findings": [asdict(finding) for finding in findings]})]
+    return int(stops), list(finding_lines(findings))
+
+
+def examine(data_dir: Path | None) -> list[Finding]:
+    """Everything. `data_dir`: --data-dir or HOGWILD_DATA, None where neither is given."""
+    return [
+        Finding("hogwild", "ok", f"{hogwild.__version__} in {Path(hogwild.__file__).parent}"),
+        *_packages(),
+        *torch_findings(_ask_torch()),
+        *processor_findings(host.describe_host(), host.usable_cores()),
+        _plan(),
+        memory_finding(host.available_memory()),
+        *_shared_memory(),
+        files_finding(host.open_file_limit(), host.descriptor_count(), int(host.usable_cores().usable)),
+        _kernel(),
+        *(Finding("environment", "note", text) for text in variable_findings(os.environ)),
+        *_data(data_dir),
+    ]
+
+
+def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """One line per finding, and one that says what it amounts to."""
+    width = max(len(finding.topic) for finding in findings)
+    for finding in findings:
+        yield f"{finding.status:<7}  {finding.topic:<{width}}  {finding.text}"
+    problems = [finding for finding in findings if finding.status == "problem"]
+    if any(finding.stops_training for finding in problems):
+        yield "hogwild cannot train here until the problems above are mended"
+    else:
+        yield f"hogwild can train here; {_plural(len(problems), 'problem')} found"
+
+
+# --- versions -----------------------------------------------------------------------------------------------
+
+
+def _packages() -> Iterator[Finding]:
+    yield Finding("python", "ok", f"{platform.python_version()}, {sys.executable}")
+    for name in PACKAGES:
+        try:
+            yield Finding(name, "ok", version(name))
+        except PackageNotFoundError:
+            yield Finding(name, "problem", f"is not installed: pip install {name}", stops_training=True)
+
+
+def _ask_torch() -> Mapping[str, Any] | str:
+    """What torch says of itself, or in words why it cannot."""
+    home = str(Path(hogwild.__file__).resolve().parent.parent)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-P", "-c", _CHILD, home],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=CHILD_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"importing it takes more than {CHILD_S:g} s"
+    if ended.returncode:
+        said = ended.stderr.strip().splitlines() or ["it says nothing"]
+        return f"cannot be imported ({host.describe_exit(ended.returncode)}): {said[-1]}"
+    answer: Mapping[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return answer
+
+
+def torch_findings(answer: Mapping[str, Any] | str) -> Iterator[Finding]:
+    """From what torch says of itself, or why it cannot."""
+    if isinstance(answer, str):
+        yield Finding("torch", "problem", answer, stops_training=True)
+        return
+    text = f"{answer['torch']}, {answer['cpu']}, oneDNN {'yes' if answer['mkldnn'] else 'no: convolutions are slow'}"
+    if answer["torch"].startswith(TORCH_SERIES):
+        yield Finding("torch", "ok", text)
+    else:
+        yield Finding("torch", "note", f"{text}; hogwild is made for and tested with {TORCH_SERIES}x")
+    for description, threads in answer["pools"]:
+        yield Finding("thread pool", "ok", f"{description}: {_plural(threads, 'thread')} here; a worker's as planned")
+    gpus = answer["gpus"]
+    words = f"torch sees {gpus}; this version trains on the CPU" if gpus else "torch sees none; none is needed"
+    yield Finding("gpu", "note" if gpus else "ok", words)
+
+
+# --- cores and memory ---------------------------------------------------------------------------------------
+
+
+def processor_findings(described: Mapping[str, Any], cores: host.Cores) -> Iterator[Finding]:
+    """From `host.describe_host` and `host.usable_cores`."""
+    nodes = {core.node for core in cores.physical}
+    physical, threads = len(cores.physical), max(len(core.cpus) for core in cores.physical)
+    smt = f"{threads} threads each (SMT)" if threads > 1 else "no SMT"
+    yield Finding("cpu", "ok", f"{described['cpu']}")
+    yield Finding(
+        "cores",
+        "ok",
+        f"{described['cores']} logical in the machine, {cores.affinity} in the affinity mask: {physical} physical, "
+        f"{smt}, {_plural(len(nodes), 'NUMA node')}",
+    )
+    if cores.quota is None:
+        yield Finding("quota", "ok", "none")
+    elif cores.quota < physical:
+        yield Finding("quota", "note", f"{cores.reason}: {cores.usable:g} of {physical} cores' time can be used")
+    else:
+        yield Finding("quota", "ok", f"{cores.quota:g} cores, no less than there are")
+
+
+def _plan() -> Finding:
+    try:
+        planned = plan_here("auto", "auto")
+    except UsageError as error:
+        return Finding("plan", "problem", str(error), stops_training=True)
+    words = f"{_plural(planned.procs, 'worker')} x {_plural(planned.threads, 'thread')}: {planned.reason}"
+    return Finding("plan", "note" if planned.warning else "ok", "; ".join(filter(None, (words, planned.warning))))
+
+
+def memory_finding(memory: host.Memory) -> Finding:
+    """A problem where not even one worker fits."""
+    words = f"{_gib(memory.bytes)} can be taken; the limit is {memory.limited_by}"
+    if memory.bytes < MEMORY_FOR_A_WORKER:
+        return Finding("memory", "problem", f"{words}; a worker alone takes {_gib(MEMORY_FOR_A_WORKER)}")
+    return Finding("memory", "ok", words)
+
+
+def _shared_memory() -> Iterator[Finding]:
+    why = _refusal(_try_memfd)
+    if why:
+        yield Finding("shared memory", "problem", f"memfd does not work: {why}", stops_training=True)
+    else:
+        yield Finding("shared memory", "ok", "memfd works; what is there of memory can be shared")
+    with contextlib.suppress(OSError):  # not mounted: nothing of ours is there
+        space = os.statvfs("/dev/shm")
+        size, free = (_gib(space.f_frsize * blocks) for blocks in (space.f_blocks, space.f_bavail))
+        yield Finding("/dev/shm", "ok", f"{size}, {free} free; hogwild does not use it, a DataLoader of yours may")
+
+
+def _try_memfd() -> None:
+    descriptor = os.memfd_create("hogwild-probe", os.MFD_CLOEXEC)
+    try:
+        os.posix_fallocate(descriptor, 0, PROBE_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def files_finding(limit: int, held: int, workers_wanted: int) -> Finding:
+    """A problem where the limit on open files, `held` of them taken, does not do for the workers of `procs: auto`."""
+    workers = (limit - held - FILES) // FILES_FOR_A_WORKER
+    words = (
+        f"a process may hold {limit:,}, hogwild raises that as far as it may: enough for {workers:,} workers as it is"
+    )
+    needed = max(1, workers_wanted)
+    if workers >= needed:
+        return Finding("open files", "ok", words)
+    return Finding(
+        "open files", "problem", f"a process may hold {limit:,}, too few for {_plural(needed, 'worker')} (ulimit -n)"
+    )
+
+
+def _kernel() -> Finding:
+    why = _refusal(_try_pidfd)
+    words = f"Linux {platform.release()}"
+    if why:
+        text = f"{words}: pidfd does not work ({why}); Linux 5.3 or later is needed, and a sandbox that allows it"
+        return Finding("kernel", "problem", text, stops_training=True)
+    return Finding("kernel", "ok", f"{words}, pidfd works")
+
+
+def _try_pidfd() -> None:
+    descriptor = host.pidfd_open(os.getpid())
+    try:
+        host.kill_by_pidfd(descriptor, 0)  # no signal; only whether it may be sent
+    finally:
+        os.close(descriptor)
+
+
+def _refusal(attempt: Callable[[], None]) -> str:
+    try:
+        attempt()
+    except (OSError, AttributeError) as error:  # a Python without it has no such attribute
+        return str(error)
+    return ""
+
+
+# --- data ---------------------------------------------------------------------------------------------------
+
+
+def _data(data_dir: Path | None) -> Iterator[Finding]:
+    if data_dir is None:
+        yield Finding("data", "ok", "no data folder is named (HOGWILD_DATA, --data-dir); the bundled digits need none")
+    elif not data_dir.is_dir():
+        yield Finding("data", "problem", f"HOGWILD_DATA: there is no folder {data_dir}")
+    else:
+        there = sorted(folder.name for folder in data_dir.iterdir() if folder.is_dir())
+        known = [name for name in DATA_FOLDERS if name in there]
+        missing = [name for name in DATA_FOLDERS if name not in there]
+        others = [name for name in there if name not in DATA_FOLDERS]
+        parts = (("there", known), ("not there", missing), ("others", others))
+        yield Finding("data", "ok", f"{data_dir}: " + "; ".join(f"{what}: {', '.join(n)}" for what, n in parts if n))
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB"

@@ -1,0 +1,93 @@
+"""Where a worker's parameters lie while it trains: in the shared flats (direct), or in a copy of its own whose changes
+it adds to the flats now and then (delta).
+
+    direct   every update writes the flats
+    delta    updates write `local`;   flush: flats += local - snapshot, then local = snapshot = flats
+
+The race: `flats += …` is a read and a write of every word, without a lock. What another worker writes to a word in
+between is lost, once per flush; what it writes before or after is kept. In direct the same holds for every update.
+
+Only parameters that the optimizer trains are copied; frozen ones stay in the flats, which nobody writes there.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.layout import FlatLayout, Span, region_name
+from hogwild.shm import Region
+
+
+class Exchange:
+    """Binds one worker's parameters to the flats or to its own copy; starts with the flats.
+
+    `is_delta` says which. The tensor objects stay the same; their memory changes with `.data =`, so what optimizer and
+    modules hold follows."""
+
+    def __init__(self, layout: FlatLayout, params: Sequence[nn.Parameter], regions: Mapping[str, Region]) -> None:
+        self.is_delta = False
+        self._regions = regions
+        self._trained = {dtype: size for dtype, size in layout.gradient_sizes.items() if size}
+        for span in layout.spans:  # sparse ones lie behind the dense ones
+            if span.sparse:
+                self._trained[span.dtype] = max(self._trained.get(span.dtype, 0), span.offset + span.numel)
+        self._shared = {dtype: self._flat(dtype, size) for dtype, size in self._trained.items()}
+        self._copies: dict[torch.dtype, tuple[Tensor, Tensor, Tensor]] = {}
+        # (tensor, dtype, shape, strides, offset in elements) of everything that moves
+        self._bound: list[tuple[Tensor, torch.dtype, Sequence[int], Sequence[int], int]] = [
+            (param, slot.dtype, slot.shape, slot.strides, slot.offset)
+            for param, slot in zip(params, layout.params, strict=True)
+            if slot.group is not None
+        ]
+
+    def _flat(self, dtype: torch.dtype, size: int) -> Tensor:
+        return self._regions[region_name(dtype)].tensor(dtype, (size,))
+
+    def span(self, span: Span) -> Tensor:
+        """(span.numel,) the words of a span, wherever they are bound to, now and later."""
+        place = self._places()[span.dtype]
+        tensor = torch.as_strided(place, (span.numel,), (1,), span.offset)
+        self._bound.append((tensor, span.dtype, (span.numel,), (1,), span.offset))
+        return tensor
+
+    def bind(self, *, delta: bool) -> None:
+        """From now on parameters lie in the copy (fresh from the flats) or in the flats. Nothing may be unflushed."""
+        if delta == self.is_delta:
+            return
+        if delta and not self._copies:  # local, snapshot, and where their difference is computed
+            self._copies = {
+                dtype: (torch.empty_like(flat), torch.empty_like(flat), torch.empty_like(flat))
+                for dtype, flat in self._shared.items()
+            }
+        self.is_delta = delta
+        self.refresh()
+        places = self._places()
+        for tensor, dtype, shape, strides, offset in self._bound:
+            tensor.data = torch.as_strided(places[dtype], tuple(shape), tuple(strides), offset)
+
+    def _places(self) -> dict[torch.dtype, Tensor]:
+        return {dtype: copy[0] for dtype, copy in self._copies.items()} if self.is_delta else self._shared
+
+    def flush(self) -> None:
+        """What was learnt since the last `refresh` goes into the flats, and what the others learnt comes back. Between
+        intent and commit."""
+        for dtype, (local, snapshot, difference) in self._copies.items() if self.is_delta else ():
+            shared = self._shared[dtype]
+            torch.sub(local, snapshot, out=difference)
+            shared.add_(difference)
+            snapshot.copy_(shared)
+            local.copy_(snapshot)
+        self._changed()
+
+    def refresh(self) -> None:
+        """The copy is what the flats are now; what was not flushed is forgotten."""
+        for dtype, (local, snapshot, _) in self._copies.items() if self.is_delta else ():
+            snapshot.copy_(self._shared[dtype])
+            local.copy_(snapshot)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Autograd sees that the parameters were written, as after an optimizer's step."""
+        if self.is_delta:
+            torch.autograd.graph.increment_version([bound[0] for bound in self._bound])

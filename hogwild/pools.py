@@ -1,0 +1,32 @@
+"""The thread pools that native libraries brought into this process: OpenMP runtimes and BLAS libraries.
+
+`OMP_NUM_THREADS` and `torch.set_num_threads` reach the pools that were loaded with or after them. A user's module may
+bring another OpenMP (scikit-learn has its own libgomp) or BLAS (numpy's and scipy's OpenBLAS differ), or set a number
+itself; each would then use as many threads as there are cores, in every worker."""
+
+from pathlib import Path
+
+from threadpoolctl import ThreadpoolController
+
+
+def pools() -> list[tuple[str, int]]:
+    """(description, threads) of every pool that is loaded by now. MKL linked into torch is not seen from outside; torch
+    keeps it in step with its OpenMP."""
+    return [(_describe(pool), int(pool["num_threads"])) for pool in ThreadpoolController().info()]
+
+
+def limit_pools(threads: int) -> list[str]:
+    """Gives every loaded pool at most `threads` threads, for the rest of this process. Returns descriptions of those
+    that had more. Call it in the main thread, after the imports of user code: 7 ms, and a pool that is loaded later is
+    not limited."""
+    found = ThreadpoolController()
+    larger = [pool for pool in found.info() if pool["num_threads"] > threads]
+    for pool in found.lib_controllers:
+        if pool.num_threads > threads:
+            pool.set_num_threads(threads)
+    return [f"{_describe(pool)}: {pool['num_threads']} threads" for pool in larger]
+
+
+def _describe(pool: dict[str, object]) -> str:
+    version = f" {pool['version']}" if pool.get("version") else ""
+    return f"{pool['internal_api']}{version} ({Path(str(pool['filepath'])).name})"

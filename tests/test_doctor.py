@@ -1,0 +1,163 @@
+"""What `doctor` says: of this machine for real, of others from what is known of them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hogwild import doctor, host
+from hogwild.doctor_words import variable_findings
+from hogwild.host import Core, Cores, Memory
+from tests.helpers.jobs import RUN_PY
+from tests.helpers.processes import PATIENCE_S
+
+KEPT = {key: text for key, text in os.environ.items() if not key.startswith(("OMP_", "MKL_", "HOGWILD"))}
+
+
+def ask(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, RUN_PY, "doctor", *arguments],
+        env={**KEPT, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+
+
+def test_this_machine_can_train_and_every_topic_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "mnist").mkdir()
+    done = ask(OMP_WAIT_POLICY="ACTIVE", HOGWILD_DATA=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert {line.split()[0] for line in lines[:-1]} <= {"ok", "note", "problem"}
+    for topic in (
+        *(
+            "hogwild",
+            "python",
+            "numpy",
+            "threadpoolctl",
+            "torch",
+            "thread pool",
+            "gpu",
+            "cpu",
+            "cores",
+            "quota",
+            "plan",
+        ),
+        *("memory", "shared memory", "open files", "kernel", "environment", "data"),
+    ):
+        assert any(line[9:].startswith(f"{topic} ") for line in lines), topic
+    assert any("OMP_WAIT_POLICY=ACTIVE: ACTIVE lets idle threads spin" in line for line in lines)
+    assert any("there: mnist; not there: fashion_mnist" in line for line in lines)
+    assert any("libgomp" in line for line in lines)
+    assert lines[-1].startswith("hogwild can train here; ")
+
+
+@pytest.mark.parametrize(
+    ("environ", "status", "said"),
+    [
+        pytest.param(
+            {"OMP_NUM_THREADS": "abc"}, 1, "OMP_NUM_THREADS=abc: must be a whole number from 1 to 1024", id="threads"
+        ),
+        pytest.param({"HOGWILD_DATA": "/nowhere/at/all"}, 0, "there is no folder /nowhere/at/all", id="data"),
+        pytest.param({"PYTHONPATH": "broken"}, 1, "ImportError: half an installation", id="torch"),
+    ],
+)
+def test_a_problem_is_said_and_counts_where_it_stops_training(
+    environ: dict[str, str], status: int, said: str, tmp_path: Path
+) -> None:
+    if "PYTHONPATH" in environ:
+        (tmp_path / "torch.py").write_text("raise ImportError('half an installation')\n")
+        environ = {"PYTHONPATH": str(tmp_path)}
+    done = ask("--json", **environ)
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["ok"]) == (status, status == 0), done.stderr
+    problems = [finding for finding in answer["findings"] if finding["status"] == "problem"]
+    assert [said in finding["text"] for finding in problems] == [True]
+    assert problems[0]["stops_training"] == bool(status)
+
+
+def test_a_data_folder_on_the_command_line_that_is_not_there_is_bad_usage() -> None:
+    done = ask("--data-dir", "nowhere")
+    assert done.returncode == 3 and "--data-dir nowhere: there is no such folder" in done.stderr and not done.stdout
+
+
+def statuses(*findings: doctor.Finding) -> list[str]:
+    return [finding.status for finding in findings]
+
+
+def test_memory_for_not_even_one_worker_is_a_problem() -> None:
+    assert statuses(doctor.memory_finding(Memory(8 << 30, "the machine"))) == ["ok"]
+    short = doctor.memory_finding(Memory(100 << 20, "the memory limit in /sys/fs/cgroup/job"))
+    assert short.status == "problem" and "the memory limit in /sys/fs/cgroup/job" in short.text
+    assert not short.stops_training
+
+
+@pytest.mark.parametrize(
+    ("limit", "workers", "status"), [(1024, 16, "ok"), (256, 16, "problem"), (256, 4, "ok"), (60, 0, "problem")]
+)
+def test_open_files_are_counted_for_the_workers_there_will_be(limit: int, workers: int, status: str) -> None:
+    assert statuses(doctor.files_finding(limit, 6, workers)) == [status]
+
+
+@pytest.mark.parametrize(
+    ("cores", "said"),
+    [
+        (
+            Cores(4, 0.5, 0.5, "quota of 0.5 cores in /g", (Core((0, 2), 0), Core((1, 3), 1))),
+            ("4 in the affinity mask: 2 physical, 2 threads each (SMT), 2 NUMA nodes", "0.5 of 2 cores' time"),
+        ),
+        (
+            Cores(1, None, 1.0, "", (Core((0,), 0),)),
+            ("1 in the affinity mask: 1 physical, no SMT, 1 NUMA node", "none"),
+        ),
+        (Cores(1, 4.0, 1.0, "", (Core((0,), 0),)), ("1 physical", "4 cores, no less than there are")),
+    ],
+)
+def test_cores_are_told_from_threads_nodes_and_quota(cores: Cores, said: tuple[str, str]) -> None:
+    _, there, quota = doctor.processor_findings({"cpu": "x", "cores": 8}, cores)
+    assert said[0] in there.text and said[1] in quota.text
+    assert quota.status == ("note" if cores.usable < len(cores.physical) else "ok")
+
+
+ANSWER: dict[str, Any] = {"torch": "2.13.0+cpu", "cpu": "AVX512", "mkldnn": True, "gpus": 0, "pools": [("blas", 2)]}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, ["ok", "ok", "ok"]),
+        ({"torch": "2.12.1"}, ["note", "ok", "ok"]),
+        ({"gpus": 2}, ["ok", "ok", "note"]),
+    ],
+)
+def test_another_torch_and_an_unused_gpu_are_worth_a_note(change: dict[str, Any], expected: list[str]) -> None:
+    assert statuses(*doctor.torch_findings(ANSWER | change)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("OMP_NUM_THREADS", "2", "train.threads: auto takes it"),
+        ("MKL_NUM_THREADS", "3", "in a worker it is the plan's number of threads instead"),
+        ("OMP_PROC_BIND", "true", "binds threads to cores; hogwild undoes that"),
+        ("OMP_PROC_BIND", "false", "OMP_PROC_BIND=false: binds threads to cores"),
+        ("KMP_SETTINGS", "1", "hogwild leaves it as it is"),
+        ("PATH", "/bin", ""),
+    ],
+)
+def test_a_variable_is_explained(name: str, value: str, said: str) -> None:
+    found = list(variable_findings({name: value}))
+    assert len(found) == bool(said) and all(said in text for text in found)
+    assert value != "false" or "undoes" not in found[0]
+
+
+def test_the_plan_of_the_doctor_is_that_of_a_job() -> None:
+    done = ask("--json")
+    (plan,) = (finding for finding in json.loads(done.stdout)["findings"] if finding["topic"] == "plan")
+    assert plan["text"].startswith(f"{max(1, int(host.usable_cores().usable))} worker")

@@ -1,0 +1,289 @@
+"""Models and rules that a shared memory could spoil, through a whole job against the plain loop: parameters that a
+module holds twice, that some batches do not use, that are frozen, sparse, or lie in another memory format; and rules
+that do not go over the flat. Bit for bit, unless a test's name says otherwise."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn, optim
+
+from hogwild.errors import OptimizerError
+from tests.helpers.plain_loop import PlainLoop, Rule, Samples, differing_parameters, train_both
+from tests.shared_model import (
+    Branches,
+    ConvNet,
+    Words,
+    one_thread,  # noqa: F401 (a fixture for every test here)
+)
+
+LOOP = PlainLoop(epochs=8)
+SAMPLES = 203  # 26 batches an epoch, 208 updates
+
+
+def over(make: Callable[..., optim.Optimizer], **options: Any) -> Rule:
+    """The rule over all parameters that are to be trained."""
+    return lambda model: make([p for p in model.parameters() if p.requires_grad], **options)
+
+
+MOMENTUM = over(optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3)
+RULES = {
+    "momentum": MOMENTUM,
+    "Adam": over(optim.Adam, lr=0.01, fused=False),
+    "Adagrad": over(optim.Adagrad, lr=0.01, fused=False),
+}
+
+
+def normal(*shape: int, classes: int) -> Samples:
+    random = torch.Generator().manual_seed(3)
+    return torch.randn(SAMPLES, *shape, generator=random), torch.randint(classes, (SAMPLES,), generator=random)
+
+
+def words(vocabulary: int, length: int, classes: int) -> Samples:
+    random = torch.Generator().manual_seed(3)
+    return torch.randint(vocabulary, (SAMPLES, length), generator=random), torch.randint(
+        classes, (SAMPLES,), generator=random
+    )
+
+
+def seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        torch.manual_seed(5)
+        return make()
+
+    return build
+
+
+# ---- parameters that a module holds a second time -------------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    """torch's recurrent modules hold their parameters in `_flat_weights` too; dropout between the layers."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.memory = kind(3, 5, num_layers=2, batch_first=True, dropout=0.2, bidirectional=True)
+        self.out = nn.Linear(10, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.memory(x)[0][:, -1])
+
+
+class Tied(nn.Module):
+    """The output layer uses the embedding's weight, and so does a second name of the whole embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.hidden, self.out = nn.Embedding(11, 6), nn.Linear(6, 6), nn.Linear(6, 11)
+        self.out.weight = self.words.weight
+        self.alias = self.words
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.hidden(self.alias(x).mean(1))))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_recurrent_module_trains_through_its_flat_weights(kind: type[nn.RNNBase], rule: str, tmp_path: Path) -> None:
+    make = seeded(functools.partial(Recurrent, kind))
+    both = train_both(make, RULES[rule], normal(6, 3, classes=3), PlainLoop(epochs=3), tmp_path / "run")
+    assert both.differing() == []
+    ours = both.ours
+    assert isinstance(ours, Recurrent)
+    kept = {id(weight) for weight in ours.memory._flat_weights}
+    assert kept == {id(weight) for weight in ours.memory.parameters()}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_tied_weights_stay_tied_and_train_as_one(rule: str, tmp_path: Path) -> None:
+    both = train_both(seeded(Tied), RULES[rule], words(11, 4, 11), LOOP, tmp_path / "run")
+    assert both.differing() == []
+    ours = both.ours
+    assert isinstance(ours, Tied)
+    assert ours.out.weight is ours.words.weight is ours.alias.weight
+
+
+# ---- parameters that are not always used -----------------------------------------------------------------------------
+
+
+def choosing() -> Samples:
+    """For Branches: the first number of a batch's first sample says which branches the batch uses; each happens."""
+    x, y = normal(5, classes=2)
+    return x * 2, y
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("rule", RULES)
+def test_parameters_that_some_batches_do_not_use_are_left_alone_by_these(
+    rule: str, accumulate: int, tmp_path: Path
+) -> None:
+    """Stock torch: no gradient, so no step, no decay and no count for that parameter in that update."""
+    loop = PlainLoop(epochs=8, accumulate=accumulate)
+    both = train_both(seeded(Branches), RULES[rule], choosing(), loop, tmp_path / "run")
+    assert both.differing() == []
+    steps = [float(both.our_rule.state[p].get("step", 0)) for p in both.ours.parameters()]
+    if rule != "momentum":  # which counts nothing
+        left, right, out = steps[0], steps[2], steps[4]
+        assert left < out == both.result.updates > right
+
+
+class Spare(nn.Module):
+    """`spare` is never used, `frozen` never trained, `elsewhere` trained by nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen, self.elsewhere = nn.Linear(5, 7), nn.Linear(7, 7)
+        self.spare, self.out = nn.Linear(5, 7), nn.Linear(7, 3)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.elsewhere(torch.tanh(self.frozen(x)))))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_frozen_unused_and_foreign_parameters_keep_their_bits_and_the_rest_trains(rule: str, tmp_path: Path) -> None:
+    def all_but_elsewhere(model: nn.Module) -> optim.Optimizer:
+        foreign = {id(p) for p in model.get_submodule("elsewhere").parameters()}
+        inner = nn.ParameterList(p for p in model.parameters() if id(p) not in foreign)
+        return RULES[rule](inner)
+
+    both = train_both(seeded(Spare), all_but_elsewhere, normal(5, classes=3), LOOP, tmp_path / "run")
+    assert both.differing() == []
+    before = seeded(Spare)()
+    changed = differing_parameters(both.ours, before)
+    assert changed == ["out.weight", "out.bias"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_the_call_freezes_is_what_requires_grad_freezes(rule: str, tmp_path: Path) -> None:
+    def freezing() -> nn.Module:
+        model = seeded(Branches)()
+        model.get_submodule("left").requires_grad_(False)
+        return model
+
+    frozen = train_both(freezing, RULES[rule], choosing(), LOOP, tmp_path / "frozen")
+    freeze = {"freeze": ["left.*"]}
+    asked = train_both(seeded(Branches), RULES[rule], choosing(), LOOP, tmp_path / "asked", model=freeze)
+    assert differing_parameters(frozen.ours, frozen.plain) == []
+    assert differing_parameters(asked.ours, frozen.plain) == []
+
+
+# ---- memory formats and dtypes ---------------------------------------------------------------------------------------
+
+PICTURES = normal(1, 12, 12, classes=4)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_convolution_gives_the_bits_of_the_plain_loop_in_its_memory_format(rule: str, tmp_path: Path) -> None:
+    loop = PlainLoop(epochs=4, channels_last=True)
+    both = train_both(seeded(ConvNet), RULES[rule], PICTURES, loop, tmp_path / "run")
+    assert both.differing() == []
+    ours = both.ours
+    assert isinstance(ours, ConvNet)
+    assert ours.conv2.weight.is_contiguous(), "in the memory format it came with"
+
+
+def test_twenty_updates_in_another_memory_format_stay_within_100_ulps(tmp_path: Path) -> None:
+    """Other kernels, which add up in another order: several roundings in each update."""
+    loop = PlainLoop(max_updates=20)
+    both = train_both(seeded(ConvNet), over(optim.SGD, lr=0.05), PICTURES, loop, tmp_path / "run")
+    assert both.ulps() <= 100
+
+
+def test_a_convolution_that_is_told_to_stay_contiguous_does(tmp_path: Path) -> None:
+    format = {"memory_format": "contiguous"}
+    both = train_both(seeded(ConvNet), MOMENTUM, PICTURES, PlainLoop(epochs=4), tmp_path / "run", model=format)
+    assert both.differing() == []
+
+
+class TwoTypes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.out = nn.Linear(5, 7, dtype=torch.float64), nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.wide(x.double())).float())
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_flat_for_each_dtype_gives_the_same_bits(rule: str, tmp_path: Path) -> None:
+    both = train_both(seeded(TwoTypes), RULES[rule], normal(5, classes=3), LOOP, tmp_path / "run")
+    assert both.differing() == []
+
+
+def test_batch_normalisation_keeps_the_running_averages_of_the_plain_loop(tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 3))
+
+    both = train_both(seeded(make), MOMENTUM, normal(5, classes=3), LOOP, tmp_path / "run")
+    assert both.differing() == []
+    assert int(both.ours.get_buffer("1.num_batches_tracked")) == both.result.updates
+
+
+# ---- rules that do not go over the flat ------------------------------------------------------------------------------
+
+
+def matrices_only() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 9, bias=False), nn.Tanh(), nn.Linear(9, 3, bias=False))
+
+
+OTHER_RULES = {
+    "Muon": over(optim.Muon, lr=0.01),
+    "Muon with groups": lambda model: optim.Muon(
+        [{"params": [model[0].weight], "lr": 0.05}, {"params": [model[2].weight]}], lr=0.01, weight_decay=0.01
+    ),
+    "Adafactor": over(optim.Adafactor, lr=0.02),
+    "ASGD": over(optim.ASGD, lr=0.05),
+    "Rprop": over(optim.Rprop, lr=0.001),
+}
+
+
+@pytest.mark.parametrize("rule", OTHER_RULES)
+def test_a_rule_that_is_not_elementwise_behaves_as_stock(rule: str, tmp_path: Path) -> None:
+    loop = PlainLoop(epochs=4, accumulate=2)
+    both = train_both(seeded(matrices_only), OTHER_RULES[rule], normal(6, classes=3), loop, tmp_path / "run")
+    assert both.differing() == []
+    assert differing_parameters(both.ours, seeded(matrices_only)()) == ["0.weight", "2.weight"]
+
+
+@pytest.mark.parametrize("procs", [0, 1])
+def test_lbfgs_is_refused_and_the_model_is_as_it_was(procs: int, tmp_path: Path) -> None:
+    made: list[nn.Module] = []
+
+    def make() -> nn.Module:
+        made.append(seeded(matrices_only)())
+        return made[-1]
+
+    with pytest.raises(OptimizerError, match="LBFGS"):
+        train_both(make, over(optim.LBFGS), normal(6, classes=3), LOOP, tmp_path / "run", procs=procs)
+    assert differing_parameters(made[0], seeded(matrices_only)()) == []
+    assert not any(param.is_shared() for param in made[0].parameters())
+    assert not (tmp_path / "run").exists()
+
+
+# ---- sparse gradients ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["SGD", "Adagrad"])
+def test_a_sparse_embedding_beside_dense_layers_gives_the_same_bits(rule: str, tmp_path: Path) -> None:
+    make = {"SGD": over(optim.SGD, lr=0.1), "Adagrad": over(optim.Adagrad, lr=0.1)}[rule]
+    both = train_both(seeded(Words), make, words(30, 5, 3), LOOP, tmp_path / "run")
+    assert both.differing() == []
+
+
+def test_sparse_adam_gives_the_same_bits(tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.EmbeddingBag(30, 3, sparse=True))
+
+    both = train_both(seeded(make), over(optim.SparseAdam, lr=0.01), words(30, 5, 3), LOOP, tmp_path / "run")
+    assert both.differing() == []
+
+
+def test_twenty_updates_of_a_sparse_momentum_stay_within_20_ulps(tmp_path: Path) -> None:
+    """A momentum buffer that torch keeps sparse is dense here: the same sums in another order."""
+    rule = over(optim.SGD, lr=0.1, momentum=0.9)
+    both = train_both(seeded(Words), rule, words(30, 5, 3), PlainLoop(max_updates=20), tmp_path / "run")
+    assert both.ulps() <= 20

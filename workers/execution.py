@@ -1,0 +1,283 @@
+"""A job that has its plan, from its objects to its summary: the run directory, the shared memory, the supervisor, the
+records.
+
+    run directory -> build -> shared memory -> (resume) -> supervisor -> last checkpoint -> summary.json
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Any
+
+import cloudpickle
+
+from hogwild import host
+from hogwild.checkpoint import CheckpointWriter
+from hogwild.device import resolve
+from hogwild.errors import (
+    CheckpointError,
+    Diverged,
+    HogwildError,
+    UserCodeError,
+)
+from hogwild.job import Parts, planned_updates
+from hogwild.lean_torch import sparing_the_compiler
+from hogwild.params import SharedModel
+from hogwild.plan import Plan
+from hogwild.rundir import RunDir
+from hogwild.scoreboard import Scoreboard
+from hogwild.shm import Region
+from hogwild.traces import report
+from hogwild.workqueue import WorkQueue
+from workers.head_start import HeadStart
+from workers.inline import Inline
+from workers.journal import Journal
+from workers.messages import Setup
+from workers.outcome import Clock, Outcome
+from workers.prepare import blob, check_memory, limits_of, share_data, with_profile, write_descriptions
+from workers.request import Request
+from workers.resume import check_changes, record, restore, with_measured
+from workers.session import LAST_WRITE_S, Session
+from workers.summary import summarise
+from workers.supervisor import Supervisor
+from workers.trainer import Kit
+
+WRITE_LOOK_S = 0.1  # between two looks for a second signal while the last checkpoint is written
+DIVERGED = Diverged(
+    "parameters are NaN or infinite at the end of the job: it has diverged. Lower the learning rate or set "
+    "train.grad_clip; checkpoints written before are finite"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    summary: dict[str, Any]
+    shared: SharedModel
+    error: BaseException | None
+
+
+@sparing_the_compiler()
+def dry(request: Request, planned: Plan) -> dict[str, Any]:
+    """Everything up to starting workers; leaves nothing behind. Returns what would be done."""
+    resolve(request.job.train.device)
+    with host.raising_on_signals():
+        parts = request.make_parts()
+    needed = check_memory(request.job, parts, planned)
+    answer = {
+        "state": "dry-run",
+        "plan": planned.reason,
+        "warning": planned.warning,
+        "procs": planned.procs,
+        "threads": planned.threads,
+        "samples": parts.train.plan.samples,
+        "batches": parts.train.plan.batches,
+        "planned_updates": planned_updates(request.job, parts.train.plan),
+        "shared_memory_bytes": needed,
+        "notes": parts.notes,
+    }
+    return {key: value for key, value in answer.items() if value not in ("", [])}
+
+
+@sparing_the_compiler()
+def run(request: Request, planned: Plan, early: HeadStart) -> Result:
+    """Trains. The run directory is removed again when no worker was told of it."""
+    clock = Clock(request.began_s, imported_s=time.monotonic())
+    resolve(request.job.train.device)
+    rundir: RunDir | None = None
+    prepared: _Prepared | None = None
+    has_begun = False
+    try:
+        # Before signals raise: a folder that is made but not yet ours would stay.
+        rundir = RunDir.open(request.resume) if request.resume else RunDir.create(request.run_dir, request.job.name)
+        with host.raising_on_signals() as stops:
+            if request.resume:
+                request = replace(request, job=with_measured(rundir, request.job))
+                check_changes(rundir, request.job)
+            parts = request.make_parts()
+            check_memory(request.job, parts, planned)
+            early.raise_file_limit(planned)
+            clock.built_s = time.monotonic()
+            stops.look()
+            prepared = _Prepared.make(request, planned, parts, rundir, clock)
+            stops.hand_over()
+            has_begun = True
+            return prepared.train(stops, early)  # which watches signals in its own way
+    except BaseException:
+        if prepared is not None:
+            prepared.session.shared.release()
+        if rundir is not None and not has_begun and not request.resume:
+            rundir.discard()
+        raise
+    finally:
+        if rundir is not None:
+            rundir.close()
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """A job whose shared memory is laid out and whose workers may start."""
+
+    request: Request
+    plan: Plan
+    session: Session
+    kit: Kit
+    regions: dict[str, Region]
+    structure: bytes
+
+    @classmethod
+    def make(cls, request: Request, planned: Plan, parts: Parts, rundir: RunDir, clock: Clock) -> "_Prepared":
+        """Raises what `SharedModel.build` and a resume raise; a library caller's model is his own again then."""
+        job = request.job
+        shared = SharedModel.build(
+            parts.model,
+            parts.loss,
+            parts.optimizer,
+            procs=max(1, planned.procs),
+            state=job.optimizer.state,
+            memory_format=job.model.memory_format,
+        )
+        try:
+            return cls._around(shared, request, planned, parts, rundir, clock)
+        except BaseException:
+            shared.release()
+            raise
+
+    @classmethod
+    def _around(
+        cls, shared: SharedModel, request: Request, planned: Plan, parts: Parts, rundir: RunDir, clock: Clock
+    ) -> "_Prepared":
+        job, rows = request.job, max(1, planned.procs)
+        regions, kit = share_data(job, parts, shared.uses_channels_last)
+        ids = count(1)
+        board = Scoreboard.allocate(rows)
+        journal = Journal(rundir, jsonl=job.log.jsonl, progress=_wants_progress(request), every_s=job.log.every_s)
+        session = Session(
+            job=job,
+            parts=parts,
+            plan=planned,
+            shared=shared,
+            board=board,
+            queue=WorkQueue(parts.train.plan, limits_of(job, rows), ids=ids),
+            rundir=rundir,
+            journal=journal,
+            writer=CheckpointWriter(rundir.checkpoints),
+            clock=clock,
+            ids=ids,
+        )
+        restored = restore(session) if request.resume else None  # nothing is written before
+        rundir.make_folders()
+        kit = with_profile(kit, request.profile, rundir)
+        write_descriptions(request, planned, parts, rundir)
+        if restored is not None:
+            record(session, restored)
+        regions = {**shared.regions, **regions, "scoreboard": board.region}
+        return cls(request, planned, session, kit, regions, shared.structure)
+
+    def train(self, stops: host.StopSignals, early: HeadStart) -> Result:
+        session = self.session
+        session.clock.shared_s = time.monotonic()
+        with host.SignalWatch(raises_second=self.plan.procs == 0, before=stops) as watch:
+            session.journal.event("start", pid=os.getpid(), plan=self.plan.reason)
+            session.journal.say(f"run directory {session.rundir.path}\nplan: {self.plan.reason}")
+            for note in [self.plan.warning, *session.parts.notes]:
+                if note:
+                    session.journal.say(f"note: {note}")
+            train = self._train_inline if self.plan.procs == 0 else partial(self._train_with_workers, early)
+            outcome = self._guard(train, watch)
+            watch.raises_second = False  # from here on, the second is looked for
+            outcome = self._finish(outcome, watch)
+            summary = summarise(session, outcome, time.monotonic())
+            if not session.rundir.try_write_json("summary.json", summary):
+                session.journal.say("warning: summary.json cannot be written (disk full?)")
+            if self.request.profile is not None and outcome.state != "cancelled":
+                session.journal.say(report(session.rundir.profile, max(1, self.plan.procs), self.request.profile))
+            session.journal.event("end", state=outcome.state, reason=outcome.reason)
+            session.journal.status(
+                **{key: summary[key] for key in ("state", "reason", "updates", "samples", "wall_s")},
+                epoch=session.queue.epoch,
+                planned_updates=session.queue.planned_updates,
+                progress=session.progress,
+                restarts=summary["restarts"],
+                pid=os.getpid(),
+                metrics=summary["metrics"],
+            )
+            session.journal.close()
+            if not session.writer.is_busy:  # else a second signal has left it to its thread
+                session.writer.close()
+        return Result(summary, session.shared, outcome.error)
+
+    def _train_inline(self, watch: host.SignalWatch) -> Outcome:
+        return Inline(self.session, watch, self.kit, self.structure, self.regions).run()
+
+    def _train_with_workers(self, early: HeadStart, watch: host.SignalWatch) -> Outcome:
+        return Supervisor(self.session, watch, self._set_up(), early).run()
+
+    def _guard(self, train: Callable[[host.SignalWatch], Outcome], watch: host.SignalWatch) -> Outcome:
+        """Whatever happens, there is a summary: our own errors, the user's in `procs: 0`, and our mistakes."""
+        try:
+            return train(watch)
+        except HogwildError as error:
+            return Outcome("failed", error.code, error=error)
+        except host.Interrupted as signal:  # `procs: 0`, twice
+            return Outcome.cancelled_by(signal.number)
+        except (Exception, SystemExit) as error:  # of `procs: 0`: user code that calls sys.exit
+            import traceback
+
+            text = "".join(traceback.format_exception(error))
+            wrapped = UserCodeError(f"{type(error).__name__}: {error}\n\n{text.rstrip()}")
+            wrapped.__cause__ = error
+            return Outcome("failed", wrapped.code, error=wrapped)
+
+    def _finish(self, outcome: Outcome, watch: host.SignalWatch) -> Outcome:
+        """The last checkpoint: the one in flight, and one of what a failed job had learnt."""
+        session = self.session
+        deadline = time.monotonic() + LAST_WRITE_S
+        while session.writer.is_busy and len(watch.received) < 2 and time.monotonic() < deadline:
+            session.take_written(session.writer.wait(WRITE_LOOK_S))
+        if outcome.state == "cancelled":
+            return outcome
+        if session.writer.is_busy:
+            if len(watch.received) > 1:
+                return Outcome.cancelled_by(watch.received[1])
+            error = CheckpointError(f"the last checkpoint was not written within {LAST_WRITE_S:g} s")
+            return Outcome("failed", error.code, error=error)
+        if not session.shared.finite():  # finite gradients can still overflow a weight, at a far too high rate
+            return outcome if outcome.state == "failed" else Outcome("failed", DIVERGED.code, error=DIVERGED)
+        if outcome.state == "failed" and session.queue.updates and session.is_worth_a_checkpoint:
+            session.quieten(time.monotonic())
+            session.checkpoint(time.monotonic())
+            session.take_written(session.writer.wait(LAST_WRITE_S))
+        if session.unwritten is not None and outcome.state in ("succeeded", "stopped"):
+            return Outcome("failed", session.unwritten.code, error=session.unwritten)
+        return outcome
+
+    def _set_up(self) -> Callable[[int], tuple[Setup, list[int]]]:
+        kit, rundir = cloudpickle.dumps(self.kit), self.session.rundir
+        regions = {**self.regions, "kit": blob("kit", kit), "structure": blob("structure", self.structure)}
+
+        def set_up(worker: int) -> tuple[Setup, list[int]]:
+            setup = Setup(
+                worker=worker,
+                procs=self.plan.procs,
+                threads=self.plan.threads,
+                flush_denormal=self.request.job.train.flush_denormal,
+                regions=tuple((name, region.nbytes) for name, region in regions.items()),
+                structure_nbytes=len(self.structure),
+                kit_nbytes=len(kit),
+                log=str(rundir.worker_log(worker)),
+                stacks=str(rundir.worker_stacks(worker)),
+            )
+            return setup, [region.descriptor for region in regions.values()]
+
+        return set_up
+
+
+def _wants_progress(request: Request) -> bool:
+    if request.progress is not None:
+        return request.progress
+    setting = request.job.log.progress
+    return sys.stderr is not None and sys.stderr.isatty() if setting == "auto" else bool(setting)

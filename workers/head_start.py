@@ -1,0 +1,90 @@
+"""Workers that start before there is anything to train. Importing torch takes each process more than a second: they do
+it while the parent does it, too, and builds model and data.
+
+    parent   plan ── begin ── import torch ── run directory ── build ── shared memory ── take ── set-up ──► …
+    worker            '─────── import torch ── waits for its set-up ─────────────────────────────'
+
+Imports no torch. An early worker writes no file, so a job that is refused meanwhile leaves nothing behind, and holds
+nothing that a later one does not: whoever is not taken is killed."""
+
+import math
+import os
+import time
+from types import TracebackType
+
+from hogwild import host
+from hogwild.plan import Plan
+from workers.handle import DESCRIPTORS as PER_WORKER
+from workers.handle import POLL_MS, REAP_S, Handle
+
+FIRST = 1  # the incarnation
+# Regions (two each), records, pipes of our own, files in passing; while a worker is set up, ten more are on their way,
+# which for all but root count against the same limit.
+DESCRIPTORS, ON_THEIR_WAY = 44, 10
+
+
+class HeadStart:
+    """The early workers of one job, by number, until the crew takes them. A context around the whole job: at its end
+    those that were not taken are killed and reaped, and so is multiprocessing's resource tracker if the job started
+    it. Main thread only."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Handle] = {}
+        self._lifeline: tuple[int, ...] = ()
+        self._tracker_was_known = host.is_tracker_known()  # a notebook may have one of its own
+
+    def __enter__(self) -> "HeadStart":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lifeline:
+            self._end()
+        if not self._tracker_was_known:
+            host.stop_resource_tracker()
+
+    def begin(self, planned: Plan, cores: float) -> None:
+        """Starts as many workers of the plan as there are whole `cores`: more would only slow down the parent's own
+        import. One that the machine refuses is left to the crew, which knows how to say so. Raises RunError when the
+        limit on open files is too low."""
+        if not planned.procs:
+            return
+        self.raise_file_limit(planned)  # before: a worker has the limit that we have when it starts
+        # A signal arrives when all is noted: nothing here may be broken off between a process and its handle.
+        with host.blocked_signals():
+            try:
+                self._lifeline = os.pipe()
+                for worker in range(min(planned.procs, max(1, math.floor(cores)))):
+                    self._waiting[worker] = Handle.spawn(worker, FIRST, lifeline=self._lifeline[0], planned=planned)
+            except OSError:  # no number, memory or descriptor left, perhaps only now
+                return
+
+    def raise_file_limit(self, planned: Plan) -> None:
+        """So that the job's descriptors fit, those that are held for early workers counted once. Raises RunError."""
+        held = len(self._lifeline) + PER_WORKER * len(self._waiting)
+        needed = DESCRIPTORS + PER_WORKER * planned.procs - held
+        host.raise_file_limit(needed, needed + ON_THEIR_WAY * planned.procs)
+
+    def take(self, worker: int, incarnation: int) -> Handle | None:
+        """The early process of that worker, which is the caller's from now on; it may have died meanwhile, as any may.
+        None when it has none."""
+        return self._waiting.pop(worker, None) if incarnation == FIRST else None
+
+    def _end(self) -> None:
+        with host.blocked_signals():
+            for handle in self._waiting.values():
+                handle.kill()
+            deadline = time.monotonic() + REAP_S
+            while self._waiting and time.monotonic() < deadline:
+                self._reap()
+            for descriptor in self._lifeline:
+                os.close(descriptor)
+            self._lifeline = ()
+
+    def _reap(self) -> None:
+        host.wait_readable([handle.pidfd for handle in self._waiting.values()], POLL_MS)
+        for worker, handle in list(self._waiting.items()):
+            if handle.reap() is not None:
+                del self._waiting[worker]
+                handle.close()

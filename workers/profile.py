@@ -1,0 +1,226 @@
+"""`--profile A:B` inside a worker: which phase of an update takes how long.
+
+    this worker's update   0 … A-1    A … B-1          10 updates   as many as before    …
+                           nothing    torch.profiler   settling     a clock alone        nothing
+                                     |                |                                 |
+                                     '- started       '- worker-K.json                  '- worker-K.phases.json
+
+The profiler makes every operation slower, small ones most, so the shares of the phases are measured by the clock
+without it, on other updates. What a worker has is also written when it leaves early; one that is killed leaves at most
+the note that it came into the window."""
+
+import json
+import os
+import sys
+import time
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from hogwild.traces import PAUSE, SETTLING, PhaseRecord, Window, phases_name, read_phases, trace_name
+
+BOOKKEEPING, WAIT = "bookkeeping", "wait"
+BETWEEN = (WAIT, PAUSE)  # phases outside of an update
+
+
+class Profile(Protocol):
+    """What the training loop tells about itself. A phase is one of hogwild.traces.PHASES, or PAUSE."""
+
+    def begin_update(self, number: int) -> None:
+        """Before anything of the update is done; it begins in the phase `bookkeeping`. `number`: this worker's updates
+        so far in this incarnation."""
+
+    def enter(self, phase: str) -> None:
+        """Ends the phase before and begins this one."""
+
+    def close(self) -> None:
+        """The worker leaves, however: what was recorded is written."""
+
+
+class NoProfile:
+    """Nothing was asked for; tens of nanoseconds a call."""
+
+    def begin_update(self, number: int) -> None:
+        pass
+
+    def enter(self, phase: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Stopwatch:
+    """The nanoseconds of each phase of each update. No time is lost between `begin_update` and `finish`."""
+
+    def __init__(self) -> None:
+        self.updates: list[dict[str, int]] = []
+        self._phase = ""
+        self._since_ns = 0
+
+    def begin_update(self, number: int) -> None:
+        now_ns = time.monotonic_ns()
+        self._book(now_ns)
+        self.updates.append({})
+        self._phase, self._since_ns = BOOKKEEPING, now_ns
+
+    def enter(self, phase: str) -> None:
+        now_ns = time.monotonic_ns()
+        self._book(now_ns)
+        self._phase, self._since_ns = phase, now_ns
+
+    def _book(self, now_ns: int) -> None:
+        if self._phase:
+            update = self.updates[-1]
+            update[self._phase] = update.get(self._phase, 0) + now_ns - self._since_ns
+
+    def finish(self) -> None:
+        """The next update would begin now."""
+        self._book(time.monotonic_ns())
+        self._phase = ""
+
+    def break_off(self) -> None:
+        """The worker leaves: an update that it has not finished does not count, nor does waiting for the end."""
+        update = self.updates[-1]
+        if self._phase == BOOKKEEPING and update:
+            self.finish()
+        elif self._phase not in BETWEEN:
+            self.updates.pop()
+        self._phase = ""
+
+
+class Tracer(Stopwatch):
+    """The same with torch.profiler running: each operation, each phase and each update is an event of the trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # What torch.profiler.profile is made of: that one imports torch._inductor, which takes seconds. Shapes, stacks
+        # and memory are left out: they multiply the overhead, which is 1 to 2 us an operation as it is.
+        self._profiler = torch.autograd.profiler.profile(use_kineto=True, use_cpu=True)
+        self._ranges: list[Any] = []
+        self._profiler.__enter__()
+
+    def begin_update(self, number: int) -> None:
+        self._end_ranges(0)
+        super().begin_update(number)
+        self._open(f"update {number}")
+        self._open(BOOKKEEPING)
+
+    def enter(self, phase: str) -> None:
+        self._end_ranges(0 if phase in BETWEEN else 1)  # the update goes on around its phases
+        super().enter(phase)
+        self._open(phase)
+
+    def save(self, file: Path) -> None:
+        """Stops recording and writes the Chrome trace; only once. Raises OSError."""
+        self._end_ranges(0)
+        self._profiler.__exit__(None, None, None)
+        aside = file.with_name(f".tmp-{file.name}")
+        self._profiler.export_chrome_trace(str(aside))
+        aside.replace(file)
+
+    def _open(self, name: str) -> None:
+        opened = torch.autograd.profiler.record_function(name)
+        opened.__enter__()
+        self._ranges.append(opened)
+
+    def _end_ranges(self, kept: int) -> None:
+        while len(self._ranges) > kept:
+            self._ranges.pop().__exit__(None, None, None)
+
+
+class Stage(Enum):
+    BEFORE = auto()
+    TRACED = auto()
+    SETTLING = auto()
+    TIMED = auto()
+    OVER = auto()
+
+
+class TorchProfile:
+    """Records one worker's window and writes it into `folder`. A disk that is full stops no training: the worker's log
+    says so, and the trace is missing."""
+
+    def __init__(self, window: Window, folder: Path, worker: int) -> None:
+        self._window = window
+        self._folder = folder
+        self._worker = worker
+        self._stage = Stage.BEFORE
+        self._left = 0  # updates until the stage ends; by our own count, because a skipped batch is no update
+        self._watch: Stopwatch | None = None
+        self._traced: list[dict[str, int]] = []
+        self._timed: list[dict[str, int]] = []
+
+    def begin_update(self, number: int) -> None:
+        if self._stage is Stage.OVER or (self._stage is Stage.BEFORE and number < self._window.start):
+            return
+        if self._left == 0:
+            self._go_on()
+        self._left -= 1
+        if self._watch is not None:
+            self._watch.begin_update(number)
+
+    def enter(self, phase: str) -> None:
+        if self._watch is not None:
+            self._watch.enter(phase)
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.break_off()
+            self._keep(is_complete=False)
+        self._stage = Stage.OVER
+
+    def _go_on(self) -> None:
+        """To the next stage; what the last one recorded is kept."""
+        if self._watch is not None:
+            self._watch.finish()
+            self._keep(is_complete=self._stage is Stage.TIMED)
+        self._stage = Stage(self._stage.value + 1)
+        length = self._window.stop - self._window.start
+        if self._stage is Stage.TRACED:
+            self._write()  # the note that we came here
+            self._left, self._watch = length, Tracer()
+        elif self._stage is Stage.SETTLING:
+            self._left = SETTLING
+        elif self._stage is Stage.TIMED:
+            self._left, self._watch = length, Stopwatch()
+
+    def _keep(self, *, is_complete: bool) -> None:
+        watch, self._watch = self._watch, None
+        if isinstance(watch, Tracer):
+            self._traced = watch.updates
+            self._save(watch)
+        elif watch is not None:
+            self._timed = watch.updates
+        self._write(is_complete)
+
+    def _save(self, tracer: Tracer) -> None:
+        file = self._folder / trace_name(self._worker)
+        try:
+            tracer.save(file)
+        except OSError as error:
+            print(f"profile: {file} cannot be written: {error}", file=sys.stderr)
+
+    def _write(self, is_complete: bool = False) -> None:
+        record = PhaseRecord(self._worker, os.getpid(), self._traced, self._timed, is_complete)
+        file = self._folder / phases_name(self._worker)
+        aside = file.with_name(f".tmp-{file.name}")
+        try:
+            aside.write_text(json.dumps(record.to_json()) + "\n")
+            aside.replace(file)
+        except OSError as error:
+            print(f"profile: {file} cannot be written: {error}", file=sys.stderr)
+
+
+def make_profile(asked: tuple[int, int, str] | None, worker: int) -> Profile:
+    """`asked`: A, B and the folder for what is recorded. A worker that comes back after it has recorded all records
+    nothing again."""
+    if asked is None:
+        return NoProfile()
+    start, stop, folder = asked
+    found = read_phases(Path(folder), worker)
+    if found is not None and found.is_complete:
+        return NoProfile()
+    return TorchProfile(Window(start, stop), Path(folder), worker)

@@ -1,0 +1,182 @@
+"""How the workers should exchange, and what they are worth: measured in the job's own first seconds, on updates that
+count.
+
+    warm -> pause -> direct | pause -> delta | pause -> one worker alone | pause -> …  several times in turn -> choice
+
+Pauses separate the slices (`pauses.py`), because in a pause everything is flushed. A slice during which a worker died,
+or that another pause cut short, is measured again. Nothing is measured in a job that would be over before it paid.
+"""
+
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from hogwild.config import Job
+from hogwild.scoreboard import Control, Scoreboard, Word
+
+WARM_BATCHES = 10  # of each worker, before anything is measured: the first ones import, compile and allocate
+SLICE_UPDATES = 30  # of each worker, at least
+SLICE_FLUSHES = 3
+SHORTEST_S, LONGEST_S = 0.1, 2.0  # a slice
+WORTH = 5.0  # a trial may take one part in so many of what is left of the job
+CLEARLY_FASTER = 1.05  # what delta must reach over direct: its updates are older
+ENOUGH = 0.7  # the part of a slice that must have been run before another pause ended it
+MOST_SLICES = 24  # with those that are measured again: a job whose workers keep dying is not measured for ever
+
+
+class Way(Enum):
+    DIRECT = "direct"
+    DELTA = "delta"
+    SOLO = "one worker"
+
+
+# Forwards and backwards, so that a machine that gets slower meanwhile favours nobody.
+BOTH = (Way.DIRECT, Way.DELTA, Way.SOLO, Way.DELTA, Way.DIRECT, Way.SOLO, Way.DIRECT, Way.DELTA)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`rates`: the median batches per second of each way that was measured, over all workers."""
+
+    exchange: str
+    rates: Mapping[str, float]
+    why: str
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast as one worker alone all of them train; None where it was not measured."""
+        solo, ours = self.rates.get(Way.SOLO.value), self.rates.get(self.exchange)
+        return ours / solo if solo and ours else None
+
+
+def ways_of(job: Job, procs: int, *, sparse: bool) -> tuple[Way, ...]:
+    """What is worth measuring in a job: nothing with one worker."""
+    if procs < 2:
+        return ()
+    if is_open(job, procs, sparse=sparse):
+        return BOTH
+    given = Way(exchange_of(job, procs))
+    return (given, Way.SOLO, Way.SOLO, given)
+
+
+def is_open(job: Job, procs: int, *, sparse: bool) -> bool:
+    """Whether direct or delta is to be decided by measuring. Sparse gradients touch few rows: a copy of everything
+    costs more than it saves. A state for all belongs to parameters for all."""
+    return job.train.exchange == "auto" and procs > 1 and not sparse and job.optimizer.state == "private"
+
+
+def exchange_of(job: Job, procs: int) -> str:
+    """What a job begins with. One worker has nobody to wait for, and is the plain loop to the bit."""
+    return "delta" if job.train.exchange == "delta" and procs > 1 else "direct"
+
+
+def choose(rates: Mapping[Way, Sequence[float]], given: str | None) -> Verdict:
+    """The verdict over what was measured; `given` is what the job file asks for, None where it leaves it to us."""
+    medians = {way.value: statistics.median(measured) for way, measured in rates.items() if measured}
+    if given is not None:
+        return Verdict(given, medians, "as given")
+    direct, delta = medians.get("direct"), medians.get("delta")
+    if direct is None or delta is None:
+        return Verdict("direct", medians, "not measured: too few batches, or workers that died")
+    if delta > CLEARLY_FASTER * direct:
+        return Verdict("delta", medians, f"{delta / direct:.2f} times as fast as direct")
+    return Verdict("direct", medians, f"delta is {delta / direct:.2f} times as fast, and its updates are older")
+
+
+def words_of(verdict: Verdict, batch_size: int) -> str:
+    """One line for a person: the choice, why, and what was measured, in samples per second."""
+    figures = ", ".join(f"{way} {rate * batch_size:,.0f}" for way, rate in verdict.rates.items())
+    return f"exchange {verdict.exchange}: {verdict.why}" + (f" (samples/s: {figures})" if figures else "")
+
+
+class Trial:
+    """One per job. `is_due` is asked between updates, `end_slice` called when everybody is parked, `begin_slice` just
+    before they go on. Its clock is the monotonic one, in seconds."""
+
+    def __init__(self, board: Scoreboard, ways: Sequence[Way], given: str | None, sync_every: int) -> None:
+        self._board = board
+        self._left = deque(ways)
+        self._given = given
+        self._sync_every = sync_every
+        self._rates: dict[Way, list[float]] = {way: [] for way in ways}
+        self._current: Way | None = None
+        self._began_s = 0.0
+        self._before: list[int] = []
+        self._incarnations: list[int] = []
+        self._slice_s = 0.0
+        self._begun = 0
+        self.verdict: Verdict | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self._current is None and not self._left
+
+    def is_due(self, now: float, *, all_train: bool, left_s: float) -> bool:
+        """Whether a pause should begin or end a slice. `all_train`: every worker has committed something; `left_s`:
+        what the rest of the job will take."""
+        if self._current is not None:
+            return now - self._began_s >= self._slice_s
+        if not self._left or not all_train or min(self._board.batches()) < WARM_BATCHES:
+            return False
+        self._slice_s = self._slice_of(self._update_s())
+        if left_s < WORTH * self._slice_s * len(self._left):
+            self._left.clear()
+            self.verdict = Verdict(self._given or "direct", {}, "not measured: the job is too short")
+            return False
+        return True
+
+    def _update_s(self) -> float:
+        """What an update of one worker takes."""
+        words = self._board.words[: self._board.procs]
+        return float(words[:, Word.BUSY_NS].sum()) / 1e9 / max(1, int(words[:, Word.UPDATES].sum()))
+
+    def _slice_of(self, update_s: float) -> float:
+        flushes = SLICE_FLUSHES * self._sync_every if Way.DELTA in self._rates else 0
+        return min(LONGEST_S, max(SHORTEST_S, update_s * max(SLICE_UPDATES, flushes)))
+
+    def end_slice(self, now: float) -> None:
+        """Everybody is parked: what was committed since the slice began is its measure. Each worker's time ends with
+        its own last commit, so that waiting for the slowest to park costs nobody."""
+        way, self._current = self._current, None
+        if way is None:
+            return
+        is_whole = now - self._began_s >= ENOUGH * self._slice_s and self._is_complete()
+        rate = self._rate() if is_whole else 0.0
+        if rate > 0.0:
+            self._rates[way].append(rate)
+        elif self._begun < MOST_SLICES:
+            self._left.appendleft(way)
+        if not self._left:
+            self.verdict = choose(self._rates, self._given)
+
+    def _is_complete(self) -> bool:
+        """Nobody died in the slice: every worker is the one that began it, and has parked."""
+        everybody = range(self._board.procs)
+        is_here = self._board.parked(everybody, int(self._board.control[Control.PAUSE]))
+        return is_here and self._incarnations == self._incarnations_now()
+
+    def _rate(self) -> float:
+        last = self._board.words[: self._board.procs, Word.LAST_NS]
+        total = 0.0
+        for worker, (now, before) in enumerate(zip(self._board.batches(), self._before, strict=True)):
+            if now > before:
+                total += (now - before) / (int(last[worker]) / 1e9 - self._began_s)
+        return total
+
+    def begin_slice(self, now: float) -> int | None:
+        """Training goes on: sets how workers exchange in the next slice. Returns the updates between two flushes (1 in
+        direct), None when there is nothing (more) to measure, or nobody is warm yet: pauses come for other reasons,
+        too."""
+        if not self._left or not self._slice_s:
+            return None
+        self._current = way = self._left.popleft()
+        self._begun += 1
+        self._began_s, self._before, self._incarnations = now, self._board.batches(), self._incarnations_now()
+        sync_every = self._sync_every if way is Way.DELTA else 0
+        self._board.set_exchange(sync_every, active=1 if way is Way.SOLO else 0)
+        return sync_every or 1
+
+    def _incarnations_now(self) -> list[int]:
+        return [int(word) for word in self._board.words[: self._board.procs, Word.INCARNATION]]
