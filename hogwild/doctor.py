@@ -17,15 +17,13 @@ import hogwild
 from hogwild import host
 from hogwild.doctor_words import variable_findings
 from hogwild.errors import UsageError
-from hogwild.plan import plan_here
+from hogwild.plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, plan_here
 
 TORCH_SERIES = "2.13."  # as pyproject.toml pins it
 # The rest of the core; what --help and check need is there, or nobody would read this.
 PACKAGES = ("numpy", "psutil", "cloudpickle", "safetensors", "threadpoolctl")
 DATA_FOLDERS = ("mnist", "fashion_mnist")  # what hogwild.data looks for below the data folder
 MEMORY_FOR_A_WORKER = 400 * 2**20  # bytes: torch loaded, a small model, its batch
-FILES_FOR_A_WORKER = 16  # open files of the supervisor, and 44 of its own; workers/run.py has them one by one
-FILES = 44
 PROBE_BYTES = 1 << 20
 CHILD_S = 120.0  # a net: importing torch takes seconds, on a cold disk a minute
 
@@ -202,7 +200,7 @@ def _try_memfd() -> None:
 
 def files_finding(limit: int, held: int, workers_wanted: int) -> Finding:
     """A problem where the limit on open files, `held` of them taken, does not do for the workers of `procs: auto`."""
-    workers = (limit - held - FILES) // FILES_FOR_A_WORKER
+    workers = (limit - held - FILES) // (FILES_PER_WORKER + FILES_ON_THEIR_WAY)
     words = (
         f"a process may hold {limit:,}, hogwild raises that as far as it may: enough for {workers:,} workers as it is"
     )

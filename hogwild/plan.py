@@ -16,6 +16,10 @@ from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.host import Core, Cores
 
+# Open files of the supervisor: its own regions (two each), records, pipes and files in passing; of each worker; and on
+# their way to a worker while it is set up, which for all but root count against the same limit.
+FILES, FILES_PER_WORKER, FILES_ON_THEIR_WAY = 44, 7, 10
+
 OMP = "OMP_NUM_THREADS"
 TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun, which also sets OMP_NUM_THREADS=1 by itself
 

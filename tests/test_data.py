@@ -5,7 +5,6 @@ import os
 import pickle
 import struct
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np

@@ -31,7 +31,6 @@ PAYLOAD_LIMIT = 4096  # bytes of our own arguments; CPython 3.11 can hang in sta
 REAPED_ELSEWHERE = 255  # its status went to somebody else, a host application's wait() perhaps
 PATH_LIMIT = 32 * 1024
 PACKAGE_ROOT = str(Path(hogwild.__file__).resolve().parent.parent)
-DESCRIPTORS = 7  # lease and ack pipe, socket, memory, pidfd, and two of multiprocessing's
 REAP_S = 5.0  # a process in an uninterruptible system call does not even die of SIGKILL
 POLL_MS = 20
 

@@ -13,14 +13,10 @@ import time
 from types import TracebackType
 
 from hogwild import host
-from hogwild.plan import Plan
-from workers.handle import DESCRIPTORS as PER_WORKER
+from hogwild.plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, Plan
 from workers.handle import POLL_MS, REAP_S, Handle
 
 FIRST = 1  # the incarnation
-# Regions (two each), records, pipes of our own, files in passing; while a worker is set up, ten more are on their way,
-# which for all but root count against the same limit.
-DESCRIPTORS, ON_THEIR_WAY = 44, 10
 
 
 class HeadStart:
@@ -62,9 +58,9 @@ class HeadStart:
 
     def raise_file_limit(self, planned: Plan) -> None:
         """So that the job's descriptors fit, those that are held for early workers counted once. Raises RunError."""
-        held = len(self._lifeline) + PER_WORKER * len(self._waiting)
-        needed = DESCRIPTORS + PER_WORKER * planned.procs - held
-        host.raise_file_limit(needed, needed + ON_THEIR_WAY * planned.procs)
+        held = len(self._lifeline) + FILES_PER_WORKER * len(self._waiting)
+        needed = FILES + FILES_PER_WORKER * planned.procs - held
+        host.raise_file_limit(needed, needed + FILES_ON_THEIR_WAY * planned.procs)
 
     def take(self, worker: int, incarnation: int) -> Handle | None:
         """The early process of that worker, which is the caller's from now on; it may have died meanwhile, as any may.
