@@ -18,6 +18,22 @@ from torch import Tensor, nn
 from hogwild.layout import FlatLayout, Span, region_name
 from hogwild.shm import Region
 
+COPIES = 3  # of the trained parameters, in delta: local, snapshot, and where their difference is computed
+
+
+def copied_bytes(layout: FlatLayout) -> int:
+    """Private memory that one worker needs in delta."""
+    return COPIES * sum(size * dtype.itemsize for dtype, size in _trained(layout).items())
+
+
+def _trained(layout: FlatLayout) -> dict[torch.dtype, int]:
+    """Elements from the beginning of each flat that hold what is trained; sparse spans lie behind the dense ones."""
+    sizes = {dtype: size for dtype, size in layout.gradient_sizes.items() if size}
+    for span in layout.spans:
+        if span.sparse:
+            sizes[span.dtype] = max(sizes.get(span.dtype, 0), span.offset + span.numel)
+    return sizes
+
 
 class Exchange:
     """Binds one worker's parameters to the flats or to its own copy; starts with the flats.
@@ -28,11 +44,7 @@ class Exchange:
     def __init__(self, layout: FlatLayout, params: Sequence[nn.Parameter], regions: Mapping[str, Region]) -> None:
         self.is_delta = False
         self._regions = regions
-        self._trained = {dtype: size for dtype, size in layout.gradient_sizes.items() if size}
-        for span in layout.spans:  # sparse ones lie behind the dense ones
-            if span.sparse:
-                self._trained[span.dtype] = max(self._trained.get(span.dtype, 0), span.offset + span.numel)
-        self._shared = {dtype: self._flat(dtype, size) for dtype, size in self._trained.items()}
+        self._shared = {dtype: self._flat(dtype, size) for dtype, size in _trained(layout).items()}
         self._copies: dict[torch.dtype, tuple[Tensor, Tensor, Tensor]] = {}
         # (tensor, dtype, shape, strides, offset in elements) of everything that moves
         self._bound: list[tuple[Tensor, torch.dtype, Sequence[int], Sequence[int], int]] = [
@@ -65,6 +77,11 @@ class Exchange:
         places = self._places()
         for tensor, dtype, shape, strides, offset in self._bound:
             tensor.data = torch.as_strided(places[dtype], tuple(shape), tuple(strides), offset)
+
+    def forget(self) -> None:
+        """Gives the memory of the copies back, in direct."""
+        if not self.is_delta:
+            self._copies.clear()
 
     def _places(self) -> dict[torch.dtype, Tensor]:
         return {dtype: copy[0] for dtype, copy in self._copies.items()} if self.is_delta else self._shared

@@ -26,6 +26,7 @@ class Gradients:
 
     def __init__(self, layout: FlatLayout, params: list[nn.Parameter]) -> None:
         self.flats = {dtype: torch.zeros(size, dtype=dtype) for dtype, size in layout.gradient_sizes.items()}
+        self._squares = {dtype: torch.empty((), dtype=dtype) for dtype in self.flats}  # written by every norm
         dense = [i for span in layout.spans if span.is_dense for i in span.params]
         self._params = [params[i] for i in dense]
         self._views = [self._view(layout.params[i]) for i in dense]
@@ -96,7 +97,7 @@ class Gradients:
 
         One dot product per flat. In float32 it overflows above a norm of 1.8e19, and only then is it looked
         at further: `isfinite().all()` costs ten times as much."""
-        total = sum(_square(part) for part in self._parts())
+        total = sum(_square(part, self._squares.get(part.dtype)) for part in self._parts())
         return math.sqrt(total) if math.isfinite(total) else self._careful_norm()
 
     def _careful_norm(self) -> float:
@@ -133,10 +134,11 @@ def _stored(grad: Tensor) -> Tensor:
     return grad if grad.layout == torch.strided else grad.coalesce().values()
 
 
-def _square(part: Tensor) -> float:
+def _square(part: Tensor, out: Tensor | None) -> float:
+    """The sum of squares; through `out`, 0-dim of the same type, so that nothing is allocated."""
     if part.is_complex():
-        part = torch.view_as_real(part)
+        part, out = torch.view_as_real(part), None
     if part.dtype in _NARROW:
         return float(torch.linalg.vector_norm(part, dtype=torch.float32)) ** 2
     flat = part.reshape(-1)
-    return float(torch.dot(flat, flat))
+    return float(torch.dot(flat, flat, out=out))

@@ -10,9 +10,9 @@ from threadpoolctl import ThreadpoolController
 
 
 def pools() -> list[tuple[str, int]]:
-    """(description, threads) of every pool that is loaded by now. MKL linked into torch is not seen from outside; torch
-    keeps it in step with its OpenMP."""
-    return [(_describe(pool), int(pool["num_threads"])) for pool in ThreadpoolController().info()]
+    """(description, threads) of every pool that is loaded by now. MKL linked into torch is not seen from outside;
+    `torch.set_num_threads` reaches it."""
+    return [(_describe(pool), int(pool["num_threads"] or 1)) for pool in ThreadpoolController().info()]
 
 
 def limit_pools(threads: int) -> list[str]:
@@ -20,9 +20,10 @@ def limit_pools(threads: int) -> list[str]:
     that had more. Call it in the main thread, after the imports of user code: 7 ms, and a pool that is loaded later is
     not limited."""
     found = ThreadpoolController()
-    larger = [pool for pool in found.info() if pool["num_threads"] > threads]
+    # An OpenBLAS that was built without threads says None.
+    larger = [pool for pool in found.info() if (pool["num_threads"] or 0) > threads]
     for pool in found.lib_controllers:
-        if pool.num_threads > threads:
+        if (pool.num_threads or 0) > threads:
             pool.set_num_threads(threads)
     return [f"{_describe(pool)}: {pool['num_threads']} threads" for pool in larger]
 

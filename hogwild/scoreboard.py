@@ -77,6 +77,7 @@ class Control(IntEnum):
     BASE_UPDATES = auto()  # updates of the attempts before this one (resume)
     SYNC_EVERY = auto()  # updates between two flushes of delta; 0: direct
     ACTIVE = auto()  # only so many train, the others stay parked; 0: all do
+    FOR_NOW = auto()  # 1: another way to exchange is about to be tried, so that memory for it is worth keeping
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +198,12 @@ class Scoreboard:
         """Batches each worker has committed in this attempt."""
         return [int(word) for word in self.words[: self.procs, Word.BATCHES]]
 
-    def set_exchange(self, sync_every: int, active: int = 0) -> None:
-        """Supervisor only, while everybody is parked: how workers exchange from now on (0: direct), and how many of
-        them train (0: all)."""
+    def set_exchange(self, sync_every: int, active: int = 0, *, for_now: bool = False) -> None:
+        """Supervisor only, while everybody is parked: how workers exchange from now on (0: direct), how many of them
+        train (0: all), and whether that is only being tried."""
         self.control[Control.SYNC_EVERY] = sync_every
         self.control[Control.ACTIVE] = active
+        self.control[Control.FOR_NOW] = for_now
 
     def say(self, command: Command, pause: int = 0) -> None:
         """Supervisor only. The pause number is written first, so that nobody parks under an old one."""
@@ -251,10 +253,11 @@ class Row:
         """After every update, committed or not: a sign of life, and how long it took."""
         words, now = self._hot, time.monotonic_ns()
         words[_BEAT] = now
-        taken = now - began_ns
-        words[_BUSY] += taken
-        if self._is_warm and taken > words[_SLOWEST]:
-            words[_SLOWEST] = taken
+        if self._is_warm:
+            taken = now - began_ns
+            words[_BUSY] += taken
+            if taken > words[_SLOWEST]:
+                words[_SLOWEST] = taken
         self._is_warm = True
 
     def count_updates(self, updates: int, staleness: int) -> None:

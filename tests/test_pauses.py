@@ -32,7 +32,7 @@ class Story:
             queue="training",
             job=SimpleNamespace(train=SimpleNamespace(exchange="direct", sync_every=16)),
             plan=SimpleNamespace(procs=1),  # so that no pause is for a trial (test_trial.py)
-            shared=SimpleNamespace(layout=SimpleNamespace(flats=SimpleNamespace(spans=()))),
+            shared=SimpleNamespace(layout=SimpleNamespace(flats=SimpleNamespace(spans=(), gradient_sizes={}))),
         )
         self.roster = SimpleNamespace(attached=lambda: [0, 1], is_anyone_dying=False)
         crew = SimpleNamespace(wake=lambda: self.told.append("wake"), book=lambda session: self.told.append("book"))

@@ -22,8 +22,8 @@ from workers.trial import (
     Way,
     choose,
     exchange_of,
-    is_open,
     ways_of,
+    why_settled,
     words_of,
 )
 
@@ -196,7 +196,9 @@ def test_a_job_whose_workers_keep_dying_is_not_measured_for_ever() -> None:
         if machine.pause() is None:
             break
     assert MOST_SLICES <= len(machine.said) < MOST_SLICES + len(BOTH)
-    assert machine.trial.verdict == Verdict("direct", {}, "not measured: too few batches, or workers that died")
+    assert machine.trial.verdict == Verdict(
+        "direct", {}, "not measured: too short between pauses, or workers that died"
+    )
 
 
 def test_waiting_for_the_slowest_to_park_is_no_part_of_a_slice() -> None:
@@ -224,18 +226,18 @@ def test_waiting_for_the_slowest_to_park_is_no_part_of_a_slice() -> None:
     ],
 )
 def test_delta_must_be_clearly_faster(delta: float, exchange: str, why: str) -> None:
-    verdict = choose({DIRECT: [100.0, 90.0, 500.0], DELTA: [delta * 100.0], SOLO: [50.0]}, None)
+    verdict = choose({DIRECT: [100.0, 90.0, 500.0], DELTA: [delta * 100.0], SOLO: [50.0]}, None, "")
     assert (verdict.exchange, verdict.why) == (exchange, why)
     assert verdict.speedup == pytest.approx((delta if exchange == "delta" else 1.0) * 2)
 
 
 @pytest.mark.parametrize("rates", [{DIRECT: [1.0], DELTA: [], SOLO: [1.0]}, {DIRECT: [], DELTA: [9.0], SOLO: []}])
 def test_without_both_measures_it_stays_direct(rates: Mapping[Way, Sequence[float]]) -> None:
-    assert choose(rates, None).exchange == "direct"
+    assert choose(rates, None, "").exchange == "direct"
 
 
 def test_the_choice_is_one_line_with_the_figures_in_samples() -> None:
-    verdict = choose({DIRECT: [1000.0], DELTA: [2000.0], SOLO: [900.0]}, None)
+    verdict = choose({DIRECT: [1000.0], DELTA: [2000.0], SOLO: [900.0]}, None, "")
     assert words_of(verdict, 64) == (
         "exchange delta: 2.00 times as fast as direct (samples/s: direct 64,000, delta 128,000, one worker 57,600)"
     )
@@ -249,24 +251,44 @@ def job_with(train: str = "{}", optimizer: str = "{}") -> Job:
     return load_job(Path("job.yaml"), source_text=text)
 
 
+ALONE = (DIRECT, SOLO, SOLO, DIRECT)
+GIVEN_DELTA = (DELTA, SOLO, SOLO, DELTA)
+SHARED = "{state: shared}"
+
+
 @pytest.mark.parametrize(
-    ("job", "procs", "sparse", "ways", "begins"),
+    ("job", "procs", "sparse", "has_room", "ways", "begins", "why"),
     [
-        (job_with(), 2, False, BOTH, "direct"),
-        (job_with(), 1, False, (), "direct"),
-        (job_with(), 0, False, (), "direct"),
-        (job_with(), 2, True, (DIRECT, SOLO, SOLO, DIRECT), "direct"),
-        (job_with(optimizer="{state: shared}"), 2, False, (DIRECT, SOLO, SOLO, DIRECT), "direct"),
-        (job_with("{exchange: direct}"), 4, False, (DIRECT, SOLO, SOLO, DIRECT), "direct"),
-        (job_with("{exchange: delta}"), 4, False, (DELTA, SOLO, SOLO, DELTA), "delta"),
-        (job_with("{exchange: delta}"), 4, True, (DELTA, SOLO, SOLO, DELTA), "delta"),
-        (job_with("{exchange: delta}"), 1, False, (), "direct"),
-        (job_with("{exchange: delta}"), 0, False, (), "direct"),
+        (job_with(), 2, False, True, BOTH, "direct", ""),
+        (job_with(), 1, False, True, (), "direct", "there is one worker"),
+        (job_with(), 0, False, True, (), "direct", "there is one worker"),
+        (job_with(), 2, True, True, ALONE, "direct", "sparse gradients"),
+        (job_with(), 2, False, False, ALONE, "direct", "no memory for the copies"),
+        (job_with(optimizer=SHARED), 2, False, True, ALONE, "direct", "a state for all"),
+        (job_with("{exchange: direct}"), 4, False, True, ALONE, "direct", "as given"),
+        (job_with("{exchange: delta}"), 4, False, True, GIVEN_DELTA, "delta", "as given"),
+        (job_with("{exchange: delta}"), 4, True, False, GIVEN_DELTA, "delta", "as given"),
+        (job_with("{exchange: delta}"), 1, False, True, (), "direct", "as given"),
     ],
 )
 def test_only_what_is_open_is_measured_and_one_worker_measures_nothing(
-    job: Job, procs: int, sparse: bool, ways: Sequence[Way], begins: str
+    job: Job, procs: int, sparse: bool, has_room: bool, ways: Sequence[Way], begins: str, why: str
 ) -> None:
-    assert ways_of(job, procs, sparse=sparse) == ways
+    said = why_settled(job, procs, sparse=sparse, has_room=has_room)
+    assert why in said and bool(why) == bool(said)
+    assert ways_of(job, procs, said) == ways
     assert exchange_of(job, procs) == begins
-    assert is_open(job, procs, sparse=sparse) == (ways == BOTH)
+
+
+def test_updates_that_are_dropped_are_no_speed() -> None:
+    """With max_staleness most of delta's updates may be too old; dropping them is quickly done."""
+    machine = Machine({DIRECT: 640.0, DELTA: 6400.0, SOLO: 640.0}, applied={DELTA: 20}).warm_up()
+    assert machine.measure().exchange == "direct"
+
+
+def test_a_slice_is_never_shorter_than_two_updates() -> None:
+    machine = Machine({DIRECT: 1 / 16, DELTA: 1 / 16, SOLO: 1 / 16}).warm_up()
+    assert machine.is_due()
+    machine.pause()
+    machine.slice()
+    assert machine.lengths_s[-1] >= 32.0

@@ -81,45 +81,41 @@ class Handle:
         supervisor has. Main thread only: a death signal is tied to the thread that forked."""
         if threading.current_thread() is not threading.main_thread():
             raise UsageError("workers must be started from the main thread; call hogwild.train there")
-        lease_read, lease_write = os.pipe()
-        ack_read, ack_write = os.pipe()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        words = os.memfd_create("hogwild-first-words")
         environment = dict(os.environ)
-        for descriptor in (lease_read, lease_write, ack_read):
-            os.set_blocking(descriptor, False)
-        start = entry.Start(
-            worker=worker,
-            incarnation=incarnation,
-            parent_pid=os.getpid(),
-            lease_read=_Inherited(lease_read),  # type: ignore[arg-type]
-            ack_write=_Inherited(ack_write),  # type: ignore[arg-type]
-            channel=_Inherited(theirs.fileno()),  # type: ignore[arg-type]
-            lifeline=_Inherited(lifeline),  # type: ignore[arg-type]
-            words=_Inherited(words),  # type: ignore[arg-type]
-            environment=tuple(planned.environment.items()),
-            cores=planned.cores[worker] if planned.cores else (),
-        )
-        try:
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            lease_read, lease_write = _pipe(theirs, ours)
+            ack_read, ack_write = _pipe(ours, theirs)
+            channel, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.enter_context(channel)
+            theirs.enter_context(far_end)
+            words = os.memfd_create("hogwild-first-words")
+            ours.callback(os.close, words)
+            for descriptor in (lease_read, lease_write, ack_read):
+                os.set_blocking(descriptor, False)
+            start = entry.Start(
+                worker=worker,
+                incarnation=incarnation,
+                parent_pid=os.getpid(),
+                lease_read=_Inherited(lease_read),  # type: ignore[arg-type]
+                ack_write=_Inherited(ack_write),  # type: ignore[arg-type]
+                channel=_Inherited(far_end.fileno()),  # type: ignore[arg-type]
+                lifeline=_Inherited(lifeline),  # type: ignore[arg-type]
+                words=_Inherited(words),  # type: ignore[arg-type]
+                environment=tuple(planned.environment.items()),
+                cores=planned.cores[worker] if planned.cores else (),
+            )
             process, pidfd = _launch(start)
-        except BaseException:
-            for descriptor in (lease_write, ack_read, words):
-                os.close(descriptor)
-            ours.close()
-            raise
-        finally:
-            for descriptor in (lease_read, ack_write):
-                os.close(descriptor)
-            theirs.close()
+            ours.pop_all()  # the handle's from now on
         assert process.pid is not None
-        ours.setblocking(False)
-        return cls(worker, incarnation, process, process.pid, pidfd, lease_write, ack_read, ours, words, environment)
+        channel.setblocking(False)
+        return cls(worker, incarnation, process, process.pid, pidfd, lease_write, ack_read, channel, words, environment)
 
     def set_up(self, setup: Setup, descriptors: Sequence[int]) -> None:
         """Sends what the worker needs, and what a process that is started now would inherit: user code may have
         changed it since this one was. A worker that died meanwhile is no error here: its pidfd says so."""
         self.log = Path(setup.log)
-        setup = replace(setup, sys_path=_search_path(), environment=_changes(self.environment, os.environ))
+        changes = _changes(self.environment, os.environ)
+        setup = replace(setup, folder=_current_folder(), sys_path=_search_path(), environment=changes)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             setup.send(self.channel, descriptors)
 
@@ -168,6 +164,14 @@ class Handle:
                 log.write(os.pread(self.words, size, 0))
 
 
+def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
+    """(read end, write end), each closed with its stack."""
+    read, write = os.pipe()
+    reader.callback(os.close, read)
+    writer.callback(os.close, write)
+    return read, write
+
+
 def _launch(start: entry.Start) -> tuple[BaseProcess, int]:
     # The very context of torch.multiprocessing, which takes `get_context` over as it is and only adds ways to send
     # tensors: none crosses here.
@@ -179,6 +183,13 @@ def _launch(start: entry.Start) -> tuple[BaseProcess, int]:
         process.start()
         assert process.pid is not None
         return process, host.pidfd_open(process.pid)
+
+
+def _current_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def _search_path() -> tuple[str, ...]:

@@ -27,6 +27,7 @@ class HeadStart:
     def __init__(self) -> None:
         self._waiting: dict[int, Handle] = {}
         self._lifeline: tuple[int, ...] = ()
+        self._has_begun = False
         self._tracker_was_known = host.is_tracker_known()  # a notebook may have one of its own
 
     def __enter__(self) -> "HeadStart":
@@ -37,7 +38,7 @@ class HeadStart:
     ) -> None:
         if self._lifeline:
             self._end()
-        if not self._tracker_was_known:
+        if self._has_begun and not self._tracker_was_known:
             host.stop_resource_tracker()
 
     def begin(self, planned: Plan, cores: float) -> None:
@@ -46,6 +47,7 @@ class HeadStart:
         limit on open files is too low."""
         if not planned.procs:
             return
+        self._has_begun = True
         self.raise_file_limit(planned)  # before: a worker has the limit that we have when it starts
         # A signal arrives when all is noted: nothing here may be broken off between a process and its handle.
         with host.blocked_signals():

@@ -165,6 +165,8 @@ def _build(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
     # The user's own folders come behind ours in time, not in order: everything of ours is imported by now, so a user's
     # own `workers/` or `hogwild/` shadows nothing.
     sys.path[:] = setup.sys_path
+    if setup.folder:
+        os.chdir(setup.folder)  # user code may have changed it since this process was started
     _inherit(setup.environment, {name for name, _ in start.environment})
     torch.set_flush_denormal(setup.flush_denormal)  # first: the threads made later inherit it
     torch.set_num_threads(setup.threads)
@@ -179,7 +181,9 @@ def _build(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
     kit: Kit = cloudpickle.loads(_blob(regions.pop("kit"), setup.kit_nbytes))
     structure = _blob(regions.pop("structure"), setup.structure_nbytes)
     trainer = make_trainer(kit, structure, regions, row, start.worker)
-    for pool in limit_pools(setup.threads):  # after the structure, which imports the user's modules
+    # After the structure, which imports the user's modules: they may have set another number, or brought a pool.
+    torch.set_num_threads(setup.threads)
+    for pool in limit_pools(setup.threads):
         print(f"{pool}, limited to {setup.threads}", flush=True)
     return trainer
 

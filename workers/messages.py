@@ -58,6 +58,7 @@ class Setup:
     kit_nbytes: int
     log: str
     stacks: str
+    folder: str = ""  # the current one; "": it is gone
     sys_path: tuple[str, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)  # what has changed; None: is gone
 

@@ -8,18 +8,21 @@ another way to exchange (`trial.py`), the end.
 Workers park in the middle of an item, between two exchanges. Leasing of training items stands still. A worker that
 dies while parked is handled like any other; one that becomes ready parks by itself."""
 
+import time
 from dataclasses import dataclass
 from enum import Enum
 
+from hogwild import host
 from hogwild.errors import RunDirError
+from hogwild.exchange import copied_bytes
 from hogwild.scoreboard import Command
 from hogwild.workqueue import WorkQueue
 from workers.crew import Crew
 from workers.outcome import Outcome
 from workers.prepare import write_choice
 from workers.roster import Roster
-from workers.session import Session
-from workers.trial import Trial, exchange_of, is_open, ways_of, words_of
+from workers.session import MEMORY_MARGIN, Session
+from workers.trial import Trial, exchange_of, ways_of, why_settled, words_of
 
 
 class Stage(Enum):
@@ -44,7 +47,7 @@ class Pauses:
         self._crew = crew
         self._count = 0
         self.current: Pause | None = None
-        self._trial = _trial_of(session)
+        self._trial: Trial | None = None  # once everybody trains
 
     @property
     def queue(self) -> WorkQueue | None:
@@ -84,7 +87,9 @@ class Pauses:
         # Only now: a worker may have finished one item and begun another since it was last looked at.
         self._crew.book(session)
         session.quieten(now)
-        self._trial.end_slice(now)
+        if self._trial is not None:
+            self._trial.end_slice(now)
+            self._settle(self._trial)
         # Asked again: workers may have finished the epoch, or the job, while they were being parked.
         if session.due(now).evaluate:
             session.begin_evaluation()
@@ -113,27 +118,30 @@ class Pauses:
         if stays:
             pause.stage = Stage.WRITING
         else:
-            self._resume(now)
+            self._resume(time.monotonic())  # a snapshot takes a while
         return None
 
     def _is_slice_due(self, now: float) -> bool:
-        if self._trial.is_over:
+        if self._session.plan.procs < 2 or not (self._trial or self._roster.all_train):
             return False
-        is_due = self._trial.is_due(now, all_train=self._roster.all_train, left_s=self._session.left_s(now))
-        self._settle()  # where it turns out that there is nothing to measure
+        trial = self._trial = self._trial or _trial_of(self._session)
+        if trial.is_over:
+            return False
+        is_due = trial.is_due(now, all_train=self._roster.all_train, left_s=self._session.left_s(now))
+        self._settle(trial)  # where it turns out that there is nothing to measure
         return is_due
 
-    def _settle(self) -> None:
-        """The trial is over: what it found is how the job goes on."""
-        session, verdict = self._session, self._trial.verdict
+    def _settle(self, trial: Trial) -> None:
+        """Once the trial is over: what it found is how the job goes on."""
+        session, verdict = self._session, trial.verdict
         if verdict is None or session.verdict is not None:
             return
         session.verdict = verdict
         session.set_exchange(verdict.exchange)
-        remark = words_of(verdict, session.queue.plan.batch_size)
-        session.journal.event("exchange", choice=verdict.exchange, why=verdict.why, batches_per_s=dict(verdict.rates))
+        remark = words_of(verdict, session.queue.plan.batch_size * session.job.train.accumulate)
+        session.journal.event("exchange", choice=verdict.exchange, why=verdict.why, updates_per_s=dict(verdict.rates))
         session.journal.say(remark)
-        if session.job.train.exchange == "auto" and verdict.rates:
+        if session.job.train.exchange == "auto" and verdict.is_measured:
             train = session.job.train.model_copy(update={"exchange": verdict.exchange})
             session.job = session.job.model_copy(update={"train": train})
             try:
@@ -142,10 +150,8 @@ class Pauses:
                 session.journal.say(f"warning: {error}; a resume will measure again")
 
     def _resume(self, now: float) -> None:
-        sync_every = self._trial.begin_slice(now)
-        if sync_every is None:
-            self._settle()
-        else:
+        sync_every = self._trial.begin_slice(now) if self._trial is not None else None
+        if sync_every is not None:
             self._session.queue.limits.sync_every = sync_every
         self.current = None
         self._session.go_on(now)
@@ -154,7 +160,13 @@ class Pauses:
 
 
 def _trial_of(session: Session) -> Trial:
-    job, procs = session.job, session.plan.procs
-    sparse = any(span.sparse for span in session.shared.layout.flats.spans)
-    given = None if is_open(job, procs, sparse=sparse) else exchange_of(job, procs)
-    return Trial(session.board, ways_of(job, procs, sparse=sparse), given, job.train.sync_every)
+    job, procs, flats = session.job, session.plan.procs, session.shared.layout.flats
+    room = host.available_memory().bytes
+    why = why_settled(
+        job,
+        procs,
+        sparse=any(span.sparse for span in flats.spans),
+        has_room=room > MEMORY_MARGIN * procs * copied_bytes(flats),
+    )
+    given = exchange_of(job, procs) if why else None
+    return Trial(session.board, ways_of(job, procs, why), given, job.train.sync_every, why)

@@ -3,6 +3,7 @@ the run directory says about the job."""
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import torch
@@ -11,9 +12,11 @@ import hogwild
 from hogwild import host
 from hogwild.config import Job
 from hogwild.errors import MemoryShortError
+from hogwild.exchange import COPIES
 from hogwild.feeds import ResidentData
 from hogwild.job import Parts, bytes_needed, schedule_of
 from hogwild.plan import Plan
+from hogwild.records import explained
 from hogwild.rundir import LIBRARY, RunDir
 from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
@@ -30,14 +33,16 @@ MEASURED = "# Measured in the job's first seconds: "
 
 
 def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
-    """Bytes of shared memory the job will take. Raises MemoryShortError when there are fewer."""
+    """Bytes of shared memory the job will take. Raises MemoryShortError when there are fewer, or too few for the
+    workers' own copies of the parameters as well (delta)."""
     rows = max(1, planned.procs)
     data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0)
     parameters = sum(parameter.nbytes for parameter in parts.model.parameters())
     # First, because the trial step that finds out about the rest takes memory itself: a copy, and its gradients.
     _require(data + 2 * parameters, data)
     needed = bytes_needed(job, parts, planned.procs) + Scoreboard.nbytes(rows)
-    _require(needed, data)
+    copies = COPIES * parameters * planned.procs if job.train.exchange == "delta" and planned.procs > 1 else 0
+    _require(needed + copies, data)
     return needed
 
 
@@ -100,14 +105,21 @@ def limits_of(job: Job, rows: int) -> Limits:
 
 def write_choice(rundir: RunDir, job: Job, remark: str) -> None:
     """What was decided by measuring, into resolved.yaml: a resume goes on with it. Raises RunDirError."""
-    lines = rundir.resolved_file.read_text().splitlines(keepends=True)
-    header = "".join(line for line in lines if line.startswith("#") and not line.startswith(MEASURED))
+    header = _header(rundir, lambda line: not line.startswith(MEASURED))
     rundir.write_text("resolved.yaml", f"{header}{MEASURED}{remark}\n{job.to_yaml()}")
+
+
+def _header(rundir: RunDir, keep: Callable[[str], bool]) -> str:
+    """The remarks at the head of resolved.yaml that are kept."""
+    with explained(f"cannot read {rundir.resolved_file}"):
+        lines = rundir.resolved_file.read_text().splitlines(keepends=True)
+    return "".join(line for line in lines if line.startswith("#") and keep(line))
 
 
 def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: RunDir) -> None:
     """job.yaml, resolved.yaml and env.json. Of a resume, only once nothing can refuse it any more."""
-    resolved = (OF_OBJECTS if request.caller == LIBRARY else "") + request.job.to_yaml()
+    measured = _header(rundir, lambda line: line.startswith(MEASURED)) if request.resume else ""
+    resolved = (OF_OBJECTS if request.caller == LIBRARY else "") + measured + request.job.to_yaml()
     if not request.resume:
         rundir.write_text("job.yaml", request.job_text or resolved)
     rundir.write_text("resolved.yaml", resolved)

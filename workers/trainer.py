@@ -63,7 +63,7 @@ class Kit:
 
 
 @dataclass(slots=True)
-class Open:
+class Unflushed:
     """What a worker has computed since its last commit, of one item."""
 
     batches: int = 0
@@ -98,7 +98,7 @@ class Trainer:
         self._sync_every = 0  # updates between two flushes; 0: direct
         self._item: WorkItem | None = None
         self._done = self._skipped = 0  # batches of the item: computed, and not applied
-        self._open = Open()
+        self._open = Unflushed()
         self._opened_ns = 0  # when its first batch began
         self._read_at = 0  # updates by everybody when the parameters were read
         self._staleness = 0  # of what is written next: updates by others since then
@@ -128,6 +128,8 @@ class Trainer:
             self.model.bind(delta=bool(self._sync_every))
         elif self._sync_every:
             self.model.exchange.refresh()
+        if not self._board.control_words[Control.FOR_NOW]:
+            self.model.exchange.forget()
         self._mark_buffers()
 
     def flush(self) -> None:
@@ -143,9 +145,9 @@ class Trainer:
         if fresh.updates:
             self.row.count_updates(fresh.updates, self._staleness)
         self.row.count_batches(fresh.batches, fresh.losses, fresh.loss_sum)
-        self._open = Open()
+        self._open = Unflushed()
 
-    def _flush_copy(self, item: WorkItem, fresh: Open) -> None:
+    def _flush_copy(self, item: WorkItem, fresh: Unflushed) -> None:
         now = self._board.updates()
         self._staleness = now - self._read_at
         if self._is_too_old():

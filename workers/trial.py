@@ -38,11 +38,16 @@ BOTH = (Way.DIRECT, Way.DELTA, Way.SOLO, Way.DELTA, Way.DIRECT, Way.SOLO, Way.DI
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`rates`: the median batches per second of each way that was measured, over all workers."""
+    """`rates`: the median updates per second of each way that was measured, over all workers."""
 
     exchange: str
     rates: Mapping[str, float]
     why: str
+
+    @property
+    def is_measured(self) -> bool:
+        """Both ways were."""
+        return Way.DIRECT.value in self.rates and Way.DELTA.value in self.rates
 
     @property
     def speedup(self) -> float | None:
@@ -51,20 +56,28 @@ class Verdict:
         return ours / solo if solo and ours else None
 
 
-def ways_of(job: Job, procs: int, *, sparse: bool) -> tuple[Way, ...]:
-    """What is worth measuring in a job: nothing with one worker."""
+def ways_of(job: Job, procs: int, why: str) -> tuple[Way, ...]:
+    """What is worth measuring in a job: nothing with one worker; `why` as `why_settled`."""
     if procs < 2:
         return ()
-    if is_open(job, procs, sparse=sparse):
+    if not why:
         return BOTH
     given = Way(exchange_of(job, procs))
     return (given, Way.SOLO, Way.SOLO, given)
 
 
-def is_open(job: Job, procs: int, *, sparse: bool) -> bool:
-    """Whether direct or delta is to be decided by measuring. Sparse gradients touch few rows: a copy of everything
-    costs more than it saves. A state for all belongs to parameters for all."""
-    return job.train.exchange == "auto" and procs > 1 and not sparse and job.optimizer.state == "private"
+def why_settled(job: Job, procs: int, *, sparse: bool, has_room: bool) -> str:
+    """Why nothing is to be decided by measuring, in words for the log; "" where direct or delta is. `sparse`: some
+    gradients are; `has_room`: there is memory for the copies that delta needs."""
+    if job.train.exchange != "auto":
+        return "as given"
+    if procs < 2:
+        return "there is one worker"
+    if sparse:  # few rows are touched
+        return "with sparse gradients, copies of everything cost more than they save"
+    if job.optimizer.state == "shared":
+        return "a state for all belongs to parameters for all"
+    return "" if has_room else "there is no memory for the copies that delta needs"
 
 
 def exchange_of(job: Job, procs: int) -> str:
@@ -72,22 +85,23 @@ def exchange_of(job: Job, procs: int) -> str:
     return "delta" if job.train.exchange == "delta" and procs > 1 else "direct"
 
 
-def choose(rates: Mapping[Way, Sequence[float]], given: str | None) -> Verdict:
-    """The verdict over what was measured; `given` is what the job file asks for, None where it leaves it to us."""
+def choose(rates: Mapping[Way, Sequence[float]], given: str | None, why: str) -> Verdict:
+    """The verdict over what was measured; `given` is what the job exchanges by in any case, and `why`, None where it is
+    left to us."""
     medians = {way.value: statistics.median(measured) for way, measured in rates.items() if measured}
     if given is not None:
-        return Verdict(given, medians, "as given")
+        return Verdict(given, medians, why)
     direct, delta = medians.get("direct"), medians.get("delta")
     if direct is None or delta is None:
-        return Verdict("direct", medians, "not measured: too few batches, or workers that died")
+        return Verdict("direct", medians, "not measured: too short between pauses, or workers that died")
     if delta > CLEARLY_FASTER * direct:
         return Verdict("delta", medians, f"{delta / direct:.2f} times as fast as direct")
     return Verdict("direct", medians, f"delta is {delta / direct:.2f} times as fast, and its updates are older")
 
 
-def words_of(verdict: Verdict, batch_size: int) -> str:
-    """One line for a person: the choice, why, and what was measured, in samples per second."""
-    figures = ", ".join(f"{way} {rate * batch_size:,.0f}" for way, rate in verdict.rates.items())
+def words_of(verdict: Verdict, samples: int) -> str:
+    """One line for a person: the choice, why, and what was measured, in samples per second; an update has `samples`."""
+    figures = ", ".join(f"{way} {rate * samples:,.0f}" for way, rate in verdict.rates.items())
     return f"exchange {verdict.exchange}: {verdict.why}" + (f" (samples/s: {figures})" if figures else "")
 
 
@@ -95,10 +109,13 @@ class Trial:
     """One per job. `is_due` is asked between updates, `end_slice` called when everybody is parked, `begin_slice` just
     before they go on. Its clock is the monotonic one, in seconds."""
 
-    def __init__(self, board: Scoreboard, ways: Sequence[Way], given: str | None, sync_every: int) -> None:
+    def __init__(
+        self, board: Scoreboard, ways: Sequence[Way], given: str | None, sync_every: int, why: str = ""
+    ) -> None:
         self._board = board
         self._left = deque(ways)
         self._given = given
+        self._why = why
         self._sync_every = sync_every
         self._rates: dict[Way, list[float]] = {way: [] for way in ways}
         self._current: Way | None = None
@@ -134,7 +151,7 @@ class Trial:
 
     def _slice_of(self, update_s: float) -> float:
         flushes = SLICE_FLUSHES * self._sync_every if Way.DELTA in self._rates else 0
-        return min(LONGEST_S, max(SHORTEST_S, update_s * max(SLICE_UPDATES, flushes)))
+        return max(2 * update_s, min(LONGEST_S, max(SHORTEST_S, update_s * max(SLICE_UPDATES, flushes))))
 
     def end_slice(self, now: float) -> None:
         """Everybody is parked: what was committed since the slice began is its measure. Each worker's time ends with
@@ -146,10 +163,10 @@ class Trial:
         rate = self._rate() if is_whole else 0.0
         if rate > 0.0:
             self._rates[way].append(rate)
-        elif self._begun < MOST_SLICES:
+        elif self._begun < MOST_SLICES and way is not Way.SOLO:  # nobody trains in it while worker 0 is being replaced
             self._left.appendleft(way)
         if not self._left:
-            self.verdict = choose(self._rates, self._given)
+            self.verdict = choose(self._rates, self._given, self._why)
 
     def _is_complete(self) -> bool:
         """Nobody died in the slice: every worker is the one that began it, and has parked."""
@@ -160,7 +177,7 @@ class Trial:
     def _rate(self) -> float:
         last = self._board.words[: self._board.procs, Word.LAST_NS]
         total = 0.0
-        for worker, (now, before) in enumerate(zip(self._board.batches(), self._before, strict=True)):
+        for worker, (now, before) in enumerate(zip(self._updates(), self._before, strict=True)):
             if now > before:
                 total += (now - before) / (int(last[worker]) / 1e9 - self._began_s)
         return total
@@ -173,10 +190,14 @@ class Trial:
             return None
         self._current = way = self._left.popleft()
         self._begun += 1
-        self._began_s, self._before, self._incarnations = now, self._board.batches(), self._incarnations_now()
+        self._began_s, self._before, self._incarnations = now, self._updates(), self._incarnations_now()
         sync_every = self._sync_every if way is Way.DELTA else 0
-        self._board.set_exchange(sync_every, active=1 if way is Way.SOLO else 0)
+        self._board.set_exchange(sync_every, active=1 if way is Way.SOLO else 0, for_now=True)
         return sync_every or 1
+
+    def _updates(self) -> list[int]:
+        """Applied ones: what is dropped as too old is quickly done."""
+        return [int(word) for word in self._board.words[: self._board.procs, Word.UPDATES]]
 
     def _incarnations_now(self) -> list[int]:
         return [int(word) for word in self._board.words[: self._board.procs, Word.INCARNATION]]
