@@ -257,7 +257,7 @@ def test_a_measured_choice_is_written_down_and_a_resume_does_not_decide_again(tm
     watcher.join()
     (chosen,) = read_events(run_dir, "exchange")
     assert stopped.state == "stopped" and stopped.exchange == chosen["choice"] in ("direct", "delta")
-    assert set(chosen["batches_per_s"]) == {"direct", "delta", "one worker"}
+    assert set(chosen["updates_per_s"]) == {"direct", "delta", "one worker"}
     text = (run_dir / "resolved.yaml").read_text()
     assert yaml.safe_load(text)["train"]["exchange"] == chosen["choice"]
     (remark,) = [line for line in text.splitlines() if line.startswith(MEASURED)]
@@ -269,7 +269,7 @@ def test_a_measured_choice_is_written_down_and_a_resume_does_not_decide_again(tm
     assert json.loads((run_dir / "summary.json").read_text())["exchange"] == chosen["choice"]
     later = read_events(run_dir, "exchange")[1:]
     other = {"direct": "delta", "delta": "direct"}[chosen["choice"]]
-    assert all(event["choice"] == chosen["choice"] and other not in event["batches_per_s"] for event in later)
+    assert all(event["choice"] == chosen["choice"] and other not in event["updates_per_s"] for event in later)
     assert yaml.safe_load((run_dir / "resolved.yaml").read_text())["train"]["exchange"] == chosen["choice"]
 
 
@@ -288,7 +288,7 @@ def test_workers_that_gain_nothing_are_told_so_in_one_line(tmp_path: Path, start
     (chosen,) = job.wait_for_event("exchange")
     job.send(signal.SIGINT)
     ended = job.wait()
-    rates = chosen["batches_per_s"]
+    rates = chosen["updates_per_s"]
     assert (chosen["choice"], set(rates)) == ("direct", {"direct", "one worker"})
     assert rates["one worker"] > 1.5 * rates["direct"], "others trained while one was to be measured alone"
     usable = host.usable_cores().usable

@@ -182,9 +182,9 @@ def _build(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
     structure = _blob(regions.pop("structure"), setup.structure_nbytes)
     trainer = make_trainer(kit, structure, regions, row, start.worker)
     # After the structure, which imports the user's modules: they may have set another number, or brought a pool.
-    torch.set_num_threads(setup.threads)
     for pool in limit_pools(setup.threads):
         print(f"{pool}, limited to {setup.threads}", flush=True)
+    torch.set_num_threads(setup.threads)  # which reaches the MKL inside torch, too
     return trainer
 
 
