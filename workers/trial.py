@@ -20,6 +20,7 @@ WARM_BATCHES = 10  # of each worker, before anything is measured: the first ones
 SLICE_UPDATES = 30  # of each worker, at least
 SLICE_FLUSHES = 3
 SHORTEST_S, LONGEST_S = 0.1, 2.0  # a slice
+SOLO_PART = 1 / 3  # of a slice: while one worker is measured, the others do nothing
 WORTH = 5.0  # a trial may take one part in so many of what is left of the job
 CLEARLY_FASTER = 1.05  # what delta must reach over direct: its updates are older
 ENOUGH = 0.7  # the part of a slice that must have been run before another pause ended it
@@ -122,7 +123,7 @@ class Trial:
         self._began_s = 0.0
         self._before: list[int] = []
         self._incarnations: list[int] = []
-        self._slice_s = 0.0
+        self._slice_s = self._length_s = 0.0  # of slices, and of the one that is on
         self._begun = 0
         self.verdict: Verdict | None = None
 
@@ -134,7 +135,7 @@ class Trial:
         """Whether a pause should begin or end a slice. `all_train`: every worker has committed something; `left_s`:
         what the rest of the job will take."""
         if self._current is not None:
-            return now - self._began_s >= self._slice_s
+            return now - self._began_s >= self._length_s
         if not self._left or not all_train or min(self._board.batches()) < WARM_BATCHES:
             return False
         self._slice_s = self._slice_of(self._update_s())
@@ -159,7 +160,7 @@ class Trial:
         way, self._current = self._current, None
         if way is None:
             return
-        is_whole = now - self._began_s >= ENOUGH * self._slice_s and self._is_complete()
+        is_whole = now - self._began_s >= ENOUGH * self._length_s and self._is_complete()
         rate = self._rate() if is_whole else 0.0
         if rate > 0.0:
             self._rates[way].append(rate)
@@ -190,6 +191,7 @@ class Trial:
             return None
         self._current = way = self._left.popleft()
         self._begun += 1
+        self._length_s = max(2 * self._update_s(), SOLO_PART * self._slice_s) if way is Way.SOLO else self._slice_s
         self._began_s, self._before, self._incarnations = now, self._updates(), self._incarnations_now()
         sync_every = self._sync_every if way is Way.DELTA else 0
         self._board.set_exchange(sync_every, active=1 if way is Way.SOLO else 0, for_now=True)
