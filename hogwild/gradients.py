@@ -26,11 +26,16 @@ class Gradients:
 
     def __init__(self, layout: FlatLayout, params: list[nn.Parameter]) -> None:
         self.flats = {dtype: torch.zeros(size, dtype=dtype) for dtype, size in layout.gradient_sizes.items()}
-        self._squares = {dtype: torch.empty((), dtype=dtype) for dtype in self.flats}  # written by every norm
+        # The fast way to a norm: each flat, and where its square goes, so that nothing is allocated. None for types
+        # that need care.
+        self._squares = [(flat, flat.new_empty(())) for flat in self.flats.values() if flat.numel()]
+        if any(flat.is_complex() or flat.dtype in _NARROW for flat, _ in self._squares):
+            self._squares = []
         dense = [i for span in layout.spans if span.is_dense for i in span.params]
         self._params = [params[i] for i in dense]
         self._views = [self._view(layout.params[i]) for i in dense]
-        self._clean = [view._version for view in self._views]
+        self._clean = self._versions()
+        self._seen = self._clean  # as of the last `collect`
         self._loose = [params[i] for span in layout.spans if span.sparse for i in span.params]
         # autograd fills these too, and nobody would ever clear them
         self._strays = [p for p, slot in zip(params, layout.params, strict=True) if _is_stray(slot)]
@@ -49,11 +54,16 @@ class Gradients:
         self._collected = True
         self._idle, self.outside = [], [p.grad for p in self._loose if p.grad is not None]
         self.complete = not self._loose
-        versions = [view._version for view in self._views]
-        if any(map(eq, versions, self._clean)):
-            for i, version in enumerate(versions):
+        self._seen = self._versions()
+        if any(map(eq, self._seen, self._clean)):
+            for i, version in enumerate(self._seen):
                 if version == self._clean[i]:
                     self._take_in(i)
+            self._seen = self._versions()
+
+    def _versions(self) -> list[int]:
+        """Of the views: zeroing or scaling the whole flat moves none of them."""
+        return [view._version for view in self._views]
 
     def _take_in(self, i: int) -> None:
         """View `i` was not written: its parameter is unused, or has its gradient elsewhere."""
@@ -73,8 +83,9 @@ class Gradients:
         for i in self._idle:
             self._params[i].grad = None
 
-    def clear(self) -> None:
-        """The next batch starts from zero."""
+    def clear(self, *, were_touched: bool = False) -> None:
+        """The next batch starts from zero. `were_touched`: somebody else's code has had the gradients since `collect`,
+        and may have written into them."""
         self.collect()
         for flat in self.flats.values():
             flat.zero_()
@@ -82,7 +93,7 @@ class Gradients:
             self._rebind()
         for param in self._strays:
             param.grad = None
-        self._clean = [view._version for view in self._views]
+        self._clean = self._versions() if were_touched else self._seen
         self._collected = False
 
     def _rebind(self) -> None:
@@ -97,7 +108,13 @@ class Gradients:
 
         One dot product per flat. In float32 it overflows above a norm of 1.8e19, and only then is it looked
         at further: `isfinite().all()` costs ten times as much."""
-        total = sum(_square(part, self._squares.get(part.dtype)) for part in self._parts())
+        self.collect()
+        if self.outside or not self._squares:
+            total = sum(_square(part) for part in self._parts())
+        else:
+            total = 0.0
+            for flat, square in self._squares:
+                total += torch.dot(flat, flat, out=square).item()
         return math.sqrt(total) if math.isfinite(total) else self._careful_norm()
 
     def _careful_norm(self) -> float:
@@ -134,11 +151,10 @@ def _stored(grad: Tensor) -> Tensor:
     return grad if grad.layout == torch.strided else grad.coalesce().values()
 
 
-def _square(part: Tensor, out: Tensor | None) -> float:
-    """The sum of squares; through `out`, 0-dim of the same type, so that nothing is allocated."""
+def _square(part: Tensor) -> float:
     if part.is_complex():
-        part, out = torch.view_as_real(part), None
+        part = torch.view_as_real(part)
     if part.dtype in _NARROW:
         return float(torch.linalg.vector_norm(part, dtype=torch.float32)) ** 2
     flat = part.reshape(-1)
-    return float(torch.dot(flat, flat, out=out))
+    return float(torch.dot(flat, flat))

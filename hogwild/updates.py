@@ -98,13 +98,17 @@ class AutogradUpdate:
             # The write went through the flat: without this, autograd would not notice it in graphs still
             # alive.
             torch.autograd.graph.increment_version(self._optimised)
+            self.discard()
         else:
             self._step_stock()
-        self.discard()
+            self._clear(were_touched=True)
 
     def discard(self) -> None:
         """The gradients are as before the first `backward`: after a batch that is not applied."""
-        self._gradients.clear()
+        self._clear(were_touched=False)
+
+    def _clear(self, *, were_touched: bool) -> None:
+        self._gradients.clear(were_touched=were_touched)
         self._norm, self._losses_finite = None, True
 
     def _gradient_norm(self) -> float:
