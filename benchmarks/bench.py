@@ -23,21 +23,22 @@ NO_EVALUATION = ("data.val=null",)
 @dataclass(frozen=True, slots=True)
 class Effort:
     """`runs` of a figure and `few` of an expensive one; the updates that one process of a baseline is measured over and
-    the epochs of our jobs take about ten seconds on two cores. `max_updates` ends our jobs early, `accuracy` is how far
-    the race to an accuracy goes."""
+    the epochs of our jobs take six to nine seconds on two cores. `max_updates` ends our jobs early, `accuracy` is how
+    far the race to an accuracy goes."""
 
     runs: int = 5
     few: int = 3
-    epochs: tuple[tuple[str, int], ...] = ((LENET, 3), (MLP, 40))
+    epochs: tuple[tuple[str, int], ...] = ((LENET, 2), (MLP, 25))
     updates: tuple[tuple[str, str, int], ...] = (
-        (LIMIT, LENET, 1300),
-        (LIMIT, MLP, 12_000),
-        (DDP, LENET, 600),
-        (DDP, MLP, 2000),
-        (WELL_KNOWN, LENET, 500),
+        (LIMIT, LENET, 900),
+        (LIMIT, MLP, 8_000),
+        (DDP, LENET, 450),
+        (DDP, MLP, 1500),
+        (WELL_KNOWN, LENET, 400),
     )
     max_updates: int | None = None
-    max_time_s: float = 5.0
+    max_time_s: float = 4.0
+    profile: tuple[tuple[str, str], ...] = ((LENET, "100:300"), (MLP, "300:900"))
     accuracy: float = 0.98
     guard_pairs: int = 16
     guard_updates: tuple[tuple[str, int], ...] = ((LENET, 25), (MLP, 250))
@@ -51,6 +52,7 @@ QUICK = Effort(
     updates=tuple((who, network, 40) for who, network, _ in FULL.updates),
     max_updates=80,
     max_time_s=0.5,
+    profile=((LENET, "5:10"), (MLP, "5:10")),
     accuracy=0.5,
     guard_pairs=1,
     guard_updates=((LENET, 5), (MLP, 5)),
@@ -75,8 +77,11 @@ class Bench:
 
     def job(self, *arguments: str) -> tuple[float, dict]:
         """`commands.job`, cut short where the effort says so."""
-        cut = () if self.effort.max_updates is None else (f"train.max_updates={self.effort.max_updates}",)
-        return commands.job(*arguments, *cut)
+        return commands.job(*arguments, *self.cut)
+
+    @property
+    def cut(self) -> tuple[str, ...]:
+        return () if self.effort.max_updates is None else (f"train.max_updates={self.effort.max_updates}",)
 
     def ours(self, network: str, procs: int, *more: str, epochs: int | None = None) -> float:
         """A job without evaluation, one thread a worker unless `more` says otherwise."""

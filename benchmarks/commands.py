@@ -1,6 +1,7 @@
 """`run.py` as a user starts it, and what it answered; other commands by the clock."""
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,10 +21,24 @@ class CommandFailed(Exception):
 def job(*arguments: str) -> tuple[float, dict[str, Any]]:
     """(seconds of the whole command, its summary). Raises CommandFailed with what it said."""
     with tempfile.TemporaryDirectory() as folder:
-        argv = [sys.executable, str(ROOT / "run.py"), *arguments, "--json", "--run-dir", f"{folder}/run"]
-        began = time.monotonic()
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
-        took = time.monotonic() - began
+        return _job(Path(folder), arguments)
+
+
+def overhead(*arguments: str) -> float:
+    """The share of an update, from 0 to 1, that is neither forward nor backward: the median over the updates of all
+    workers in the window of `--profile`, which is among the arguments. Raises CommandFailed."""
+    with tempfile.TemporaryDirectory() as folder:
+        _job(Path(folder), arguments)
+        table = (Path(folder) / "run" / "profile" / "phases.txt").read_text()
+    (line,) = re.findall(r"all but forward, backward.* ([0-9.]+) %$", table, re.MULTILINE)
+    return float(line) / 100
+
+
+def _job(folder: Path, arguments: tuple[str, ...]) -> tuple[float, dict[str, Any]]:
+    argv = [sys.executable, str(ROOT / "run.py"), *arguments, "--json", "--run-dir", f"{folder}/run"]
+    began = time.monotonic()
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
+    took = time.monotonic() - began
     if done.returncode not in (0, STOPPED):
         raise CommandFailed(f"{' '.join(argv[1:])}: exit status {done.returncode}\n{done.stderr[-2000:]}")
     return took, json.loads(done.stdout.splitlines()[-1])

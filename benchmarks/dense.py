@@ -66,7 +66,7 @@ def bare(bench: Bench) -> list[Row]:
     for network in (LENET, MLP):
         epochs = max(1, dict(bench.effort.epochs)[network] // 2)
         ours, loop = in_turn(
-            bench.effort.runs, partial(bench.ours, network, 1, epochs=epochs), partial(bench.limit, network, 1)
+            bench.effort.few, partial(bench.ours, network, 1, epochs=epochs), partial(bench.limit, network, 1)
         )
         way = str(bench.way(network))
         rows.append(figures.over(figures.OVER_BARE_LOOP[network], ours, loop, baseline=BARE, network=network, note=way))
@@ -88,8 +88,23 @@ def guards(bench: Bench) -> list[Row]:
     return rows
 
 
+def overhead(bench: Bench) -> list[Row]:
+    rows: list[Row] = []
+    for network in (LENET, MLP):
+        window = dict(bench.effort.profile)[network]
+        settings = ("--procs", "2", "train.exchange=direct", "--profile", window)
+        arguments = ("train", commands.MNIST, *NO_EVALUATION, *NETWORKS[network].overrides, *settings)
+        shares = [commands.overhead(*arguments, *bench.cut) for _ in range(bench.effort.few)]
+        say(f"all but forward and backward, {network}: {', '.join(f'{share:.3f}' for share in shares)}")
+        note = (
+            "gathering, checking, applying and bookkeeping: medians over the updates of --profile, its clock included"
+        )
+        rows.append(figures.OVERHEAD[network].row(shares, note=note))
+    return rows
+
+
 def too_many(bench: Bench) -> list[Row]:
-    four, two = in_turn(bench.effort.runs, partial(bench.ours, LENET, 4), partial(bench.ours, LENET, 2))
+    four, two = in_turn(bench.effort.few, partial(bench.ours, LENET, 4), partial(bench.ours, LENET, 2))
     ratios = [a / b for a, b in zip(four, two, strict=True)]
     return [figures.TOO_MANY.row(ratios, median(two), "LeNet; baseline: `--procs 2`, samples/s")]
 
@@ -163,6 +178,7 @@ PARTS: dict[str, tuple[Measure, tuple[Figure, ...]]] = {
     "mlp": (mlp, (figures.OVER_LIMIT[MLP], figures.OVER_DDP[MLP])),
     "bare": (bare, tuple(figures.OVER_BARE_LOOP.values())),
     "guards": (guards, tuple(figures.GUARDS.values())),
+    "overhead": (overhead, tuple(figures.OVERHEAD.values())),
     "too-many": (too_many, (figures.TOO_MANY,)),
     "accuracy": (accuracy, (figures.TIME_TO_98,)),
     "start": (start, (figures.START,)),

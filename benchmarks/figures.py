@@ -53,6 +53,11 @@ START = Figure(
     smaller_is_better=True,
 )
 THREADS = Figure("`threads: auto` over the best of a sweep of procs x threads", 0.95)
+# Asked for outside of the table.
+OVERHEAD = {
+    LENET: Figure("all but forward and backward, LeNet", 0.05, "of an update", smaller_is_better=True),
+    MLP: Figure("all but forward and backward, MLP", 0.08, "of an update", smaller_is_better=True),
+}
 
 ASKED = (
     OVER_WELL_KNOWN, *OVER_LIMIT.values(), *OVER_DDP.values(), *OVER_BARE_LOOP.values(), *GUARDS.values(),
