@@ -26,7 +26,7 @@ class Effort:
     the epochs of our jobs take six to nine seconds on two cores. `max_updates` ends our jobs early, `accuracy` is how
     far the race to an accuracy goes."""
 
-    runs: int = 5
+    runs: int = 3
     few: int = 3
     epochs: tuple[tuple[str, int], ...] = ((LENET, 2), (MLP, 25))
     updates: tuple[tuple[str, str, int], ...] = (
@@ -37,7 +37,7 @@ class Effort:
         (WELL_KNOWN, LENET, 400),
     )
     max_updates: int | None = None
-    max_time_s: float = 4.0
+    max_time_s: float = 3.0
     profile: tuple[tuple[str, str], ...] = ((LENET, "100:300"), (MLP, "300:900"))
     accuracy: float = 0.98
     guard_pairs: int = 16
