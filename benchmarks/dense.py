@@ -23,6 +23,7 @@ from benchmarks.curves import picture, speed_up
 from benchmarks.figures import BARE, DDP, LENET, LIMIT, MLP, WELL_KNOWN, Figure
 from benchmarks.row import Row
 from hogwild import host
+from hogwild.host_topology import physical_cores
 
 SUITE = "dense"
 SWEEP = tuple((procs, threads) for procs in (1, 2, 4) for threads in (1, 2))
@@ -223,12 +224,8 @@ def on_cores(count: int | None) -> Iterator[None]:
 
 def apart(cores: Sequence[int], root: Path = Path("/")) -> list[int]:
     """One logical core of each physical one first, their siblings behind."""
-    firsts: dict[str, int] = {}
-    for core in cores:
-        file = root / f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
-        firsts.setdefault(file.read_text() if file.exists() else str(core), core)
-    chosen = list(firsts.values())
-    return chosen + [core for core in cores if core not in chosen]
+    firsts = sorted(core.cpus[0] for core in physical_cores(cores, root))
+    return firsts + [core for core in cores if core not in firsts]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

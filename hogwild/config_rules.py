@@ -10,13 +10,12 @@ from typing import Any
 
 from hogwild import torch_arguments
 from hogwild.config_schema import SGD
+from hogwild.leases import MAX_ITEM_BATCHES
 from hogwild.strict_yaml import Path
 from hogwild.torch_arguments import Check
 
 Finding = tuple[Path, str, bool]
 """Where, what is wrong, and whether the place is the key's (True) or the value's (False)."""
-
-MOST_BATCHES = 65_535  # of one exchange: a commit word counts them in 16 bits
 
 # What torch reads from the constructor's arguments and never from a group.
 _FOR_ALL = dict.fromkeys(
@@ -172,9 +171,9 @@ def _exchange(values: Mapping[str, Any]) -> Iterator[Finding]:
         message = "must be direct where optimizer.state is shared: a state for all belongs to parameters for all"
         yield ("train", "exchange"), f"{message}, got 'delta'", False
     accumulate, sync_every = (_at(values, ("train", name)) for name in ("accumulate", "sync_every"))
-    if type(accumulate) is int and type(sync_every) is int and accumulate * sync_every > MOST_BATCHES >= sync_every:
+    if type(accumulate) is int and type(sync_every) is int and accumulate * sync_every > MAX_ITEM_BATCHES >= sync_every:
         yield (
             ("train", "sync_every"),
-            f"times train.accumulate must be <= {MOST_BATCHES} batches, got {sync_every} x {accumulate}",
+            f"times train.accumulate must be <= {MAX_ITEM_BATCHES} batches, got {sync_every} x {accumulate}",
             False,
         )

@@ -24,6 +24,7 @@ from hogwild.config_types import (
     Version,
     Whole,
 )
+from hogwild.leases import MAX_ITEM_BATCHES
 
 SGD = "torch.optim.SGD"
 
@@ -123,7 +124,9 @@ class Train(Section):
         default="auto",
         description="direct: each update goes in; delta: sums of sync_every; auto: the faster, measured.",
     )
-    sync_every: Whole = Field(default=16, ge=1, le=65_535, description="Updates between two exchanges of delta.")
+    sync_every: Whole = Field(
+        default=16, ge=1, le=MAX_ITEM_BATCHES, description="Updates between two exchanges of delta."
+    )
     max_staleness: Whole | None = Field(
         default=None, ge=0, description="Drops an update older than so many updates of others; counted as skipped."
     )
@@ -133,7 +136,7 @@ class Train(Section):
     )
     grad_clip: float | None = Field(default=None, gt=0, description="Larger gradient norms shrink to it.")
     accumulate: Whole = Field(
-        default=1, ge=1, le=65_535, description="Batches per update; a commit word counts them in 16 bits."
+        default=1, ge=1, le=MAX_ITEM_BATCHES, description="Batches per update; a commit word counts them in 16 bits."
     )
 
 

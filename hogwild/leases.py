@@ -4,6 +4,8 @@ rules are in `workqueue.py`."""
 from dataclasses import dataclass
 from enum import IntEnum
 
+MAX_ITEM_BATCHES = 0xFFFF  # the commit word counts the batches of an item in 16 bits
+
 
 class Kind(IntEnum):
     """What a worker does with an item."""

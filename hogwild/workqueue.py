@@ -14,11 +14,10 @@ from itertools import count
 from typing import Any
 
 from hogwild.batches import BatchPlan
-from hogwild.leases import FreeRange, Kind, Lease, Ledger, Limits, Progress, Release, WorkItem
+from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Kind, Lease, Ledger, Limits, Progress, Release, WorkItem
 
 __all__ = ["FreeRange", "Kind", "Lease", "Ledger", "Limits", "Progress", "Release", "WorkItem", "WorkQueue"]
 
-MAX_ITEM_BATCHES = 0xFFFF  # the commit word counts the batches of an item in 16 bits
 LEASES_IN_HAND = 2
 ITEM_ROWS = 2048  # ids that differ by a multiple of this share a row of the item table: never leased at once
 

@@ -68,8 +68,7 @@ class Unflushed:
 
     batches: int = 0
     updates: int = 0  # applied: to the flats in direct, to the own copy in delta
-    updated: int = 0  # batches in those updates
-    losses: int = 0
+    updated: int = 0  # batches in those updates, each with its loss in `loss_sum`
     loss_sum: float = 0.0
 
 
@@ -144,7 +143,7 @@ class Trainer:
         self.row.commit(item.id, self._done, self._skipped)
         if fresh.updates:
             self.row.count_updates(fresh.updates, self._staleness)
-        self.row.count_batches(fresh.batches, fresh.losses, fresh.loss_sum)
+        self.row.count_batches(fresh.batches, fresh.updated, fresh.loss_sum)
         self._open = Unflushed()
 
     def _flush_copy(self, item: WorkItem, fresh: Unflushed) -> None:
@@ -215,7 +214,6 @@ class Trainer:
         fresh.updates += 1
         self._made += 1
         fresh.updated += batches
-        fresh.losses += batches
         fresh.loss_sum += loss
 
     def _is_too_old(self) -> bool:
