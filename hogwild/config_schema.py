@@ -169,8 +169,12 @@ class Supervise(Section):
     deadlock_timeout_s: Seconds = Field(default=300.0, description="No commit by anybody fails the job.")
     grace_s: Seconds = Field(default=10.0, description="What workers get to finish an item before SIGKILL.")
     min_workers: Whole = Field(default=1, ge=1, description="With fewer left the job fails.")
+    spares: Whole = Field(default=0, ge=0, description="Processes that wait, torch imported, to replace a worker.")
     max_item_attempts: Whole = Field(default=3, ge=1, description="What killed so many workers is put aside.")
-    on_nan: Literal["skip", "fail"] = Field(default="skip", description="A gradient that is not finite.")
+    on_nan: Literal["skip", "rollback", "fail"] = Field(
+        default="skip",
+        description="A loss or gradient that is not finite; rollback: many of them, to the last good checkpoint.",
+    )
     on_indeterminate: Literal["redo", "skip"] = Field(
         default="redo",
         description="An update that a death interrupted: applied once or twice, or once or never.",
