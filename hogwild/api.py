@@ -51,6 +51,7 @@ class TrainResult:
     metrics: Mapping[str, float]
     best: Mapping[str, float] | None
     restarts: int
+    rollbacks: int
     leases: Mapping[str, int]
     staleness: Mapping[str, int]
     peak_pss_bytes: int

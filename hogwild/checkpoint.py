@@ -9,19 +9,18 @@ supervisor whose long calls (hashing, raw writes, syncs) release the interpreter
 
 import hashlib
 import os
-import select
 import shutil
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import safetensors.torch
 import torch
 from torch.utils.serialization import config as torch_config
 
+from hogwild.background import Background
 from hogwild.checkpoint_files import (
     CHUNK,
     FORMAT,
@@ -149,13 +148,15 @@ def _write_state(path: Path, state: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def _write_model(path: Path, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+def _write_model(path: Path, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Each tensor once, contiguous; the other names of a tied one stand in the metadata as the library's own
     `load_model` expects them: alias -> name."""
     names: dict[tuple[Any, ...], str] = {}
     metadata = {"format": "pt"}
     kept: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):  # what a module's own `get_extra_state` says: it is in the state
+            continue
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else (name,)
         if key in names:
             metadata[name] = names[key]
@@ -213,6 +214,45 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken(Generic[Answer]):
+    """Where to go on from. `rejected` says of every newer checkpoint why it is not that; `misfit` is the first of those
+    that could be loaded and were refused. Without a `path` there is none to go on from."""
+
+    path: Path | None
+    state: dict[str, Any]
+    answer: Answer | None
+    rejected: list[str]
+    misfit: CheckpointError | None = None
+
+
+def take_newest(folder: Path, take: Callable[[dict[str, Any]], Answer], older_than: int | None = None) -> Taken[Answer]:
+    """Gives the newest checkpoint that is whole and can be loaded to `take`, and where that raises CheckpointError the
+    one before, and so on. What damage, an attack and another job's checkpoint have in common is that a good one may lie
+    behind it. Changes nothing on the disk; `older_than` as of `newest_good`."""
+    rejected: list[str] = []
+    misfit: CheckpointError | None = None
+    while True:
+        path, reasons = newest_good(folder, older_than)
+        rejected += reasons
+        if path is None:
+            return Taken(None, {}, None, rejected, misfit)
+        older_than = update_of(path.name)
+        try:
+            state = load(path)
+        except CheckpointError as error:
+            rejected.append(str(error))
+            continue
+        try:
+            return Taken(path, state, take(state), rejected, misfit)
+        except CheckpointError as error:
+            rejected.append(f"checkpoint {path} does not fit this job: {error}")
+            misfit = misfit or CheckpointError(rejected[-1])
+
+
 class CheckpointWriter:
     """Writes one checkpoint at a time in a thread. `fileno()` becomes readable when it is done; then take
     `result()`. The thread is a daemon: `wait` for it before leaving, or the checkpoint in flight is lost (but
@@ -220,14 +260,13 @@ class CheckpointWriter:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread: threading.Thread | None = None
+        self._background = Background("checkpoint")
         self._result: Written | Failed | None = None
 
     @property
     def is_busy(self) -> bool:
         """From `submit` until its result was taken."""
-        return self._thread is not None
+        return self._background.is_busy
 
     def submit(
         self,
@@ -242,41 +281,33 @@ class CheckpointWriter:
         """Begins to write; nobody may change the tensors until the result is there. With `keep`, older
         checkpoints are pruned after a success, in the same thread."""
         assert not self.is_busy, "one checkpoint at a time: take the result of the last one first"
+        self._background.begin(lambda: self._write(name, state, tensors, meta, keep, protect), self._take)
 
-        def run() -> None:
-            self._result = self._write(name, state, tensors, meta, keep, protect)
-            os.eventfd_write(self._done, 1)
+    def _take(self, result: Written | Failed) -> None:
+        self._result = result
 
-        self._thread = threading.Thread(target=run, name=f"checkpoint-{name}", daemon=True)
-        self._thread.start()
+    def start(self) -> None:
+        """Its thread, before a loop that must not wait for that."""
+        self._background.start()
 
     def fileno(self) -> int:
-        return self._done
+        return self._background.fileno()
 
     def result(self) -> Written | Failed | None:
         """What became of it; None while it is being written, or when nothing was submitted. Gives each result
         once."""
-        try:
-            os.eventfd_read(self._done)
-        except BlockingIOError:
-            return None
-        assert self._thread is not None
-        self._thread.join()  # it has nothing left to do
-        self._thread = None
-        return self._result
+        self._background.settle()
+        result, self._result = self._result, None
+        return result
 
     def wait(self, timeout_s: float) -> Written | Failed | None:
         """The same, but waits for it; None when it takes longer, or when nothing was submitted."""
-        if self.is_busy:
-            poll = select.poll()
-            poll.register(self._done, select.POLLIN)
-            poll.poll(timeout_s * 1000)
+        self._background.wait(timeout_s)
         return self.result()
 
     def close(self) -> None:
-        """Not while busy."""
-        assert not self.is_busy, "wait for the checkpoint first"
-        os.close(self._done)
+        """One that was given up while it wrote loses its checkpoint."""
+        self._background.close()
 
     def _write(
         self,
@@ -290,6 +321,7 @@ class CheckpointWriter:
         try:
             path = write(self.folder, name, state, tensors, meta)
         except CheckpointError as error:
+            _forget_frames(error)
             return Failed(name, error)
         try:
             if keep is not None:
@@ -297,3 +329,10 @@ class CheckpointWriter:
         except OSError as error:
             return Written(path, f"cannot remove older checkpoints: {error}")
         return Written(path)
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """An error that is kept must not keep the tensors that could not be written."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

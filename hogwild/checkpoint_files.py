@@ -25,6 +25,7 @@ FILES = (STATE, MODEL)
 NAME = re.compile(r"update-(\d{9,})")
 REPLACED = ".old-"  # what a checkpoint of the same name is called while it is being replaced
 REJECTED = "rejected-"
+REMAINS = re.compile(rf"({re.escape(TEMPORARY)}|{re.escape(REPLACED)}){NAME.pattern}")
 CHUNK = 4 << 20  # bytes: long enough to be fast, short enough that a thread hands over the processor
 
 
@@ -60,10 +61,17 @@ def verify(path: Path) -> Manifest:
     return manifest
 
 
-def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that verifies, or None, and why each newer one was rejected. Changes nothing."""
+def newest_good(folder: Path, older_than: int | None = None) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that verifies, or None, and why each newer one was rejected; only of those of fewer updates
+    than `older_than`, if that is given. Changes nothing."""
     rejected: list[str] = []
-    for path in sorted(_checkpoints(folder), key=lambda found: update_of(found.name), reverse=True):
+    try:
+        found = _checkpoints(folder)
+    except OSError as error:
+        raise CheckpointError(f"cannot look for checkpoints in {folder}: {error.strerror}") from error
+    for path in sorted(found, key=lambda found: update_of(found.name), reverse=True):
+        if older_than is not None and update_of(path.name) >= older_than:
+            continue
         try:
             if path.is_symlink():
                 raise CheckpointError(f"checkpoint {path} is a symbolic link, and may lead out of the run directory")
@@ -86,19 +94,28 @@ def set_aside_after(folder: Path, good: Path | None) -> None:
 
 
 def prune(folder: Path, keep: int, protect: Sequence[str] = ()) -> list[str]:
-    """Removes all but the `keep` newest checkpoints, those named in `protect` and the one `latest` points to;
-    returns the names removed. Each is renamed first: killed on the way, no half of one is left under its
-    name."""
+    """Only for the one who writes into `folder`, and not while a checkpoint is written. Removes all but the `keep`
+    newest ones, those named in `protect` and the one `latest` points to; returns the names removed. Each is renamed
+    first: killed on the way, no half of one is left under its name. Raises OSError; what could not be removed is tried
+    again the next time, because a job may run for weeks without a `sweep`."""
     paths = sorted(_checkpoints(folder), key=lambda found: update_of(found.name))
     latest = folder / "latest"
     safe = {*protect, os.readlink(latest) if latest.is_symlink() else ""}
     doomed = [path for path in paths[: max(len(paths) - keep, 0)] if path.name not in safe]
     for path in doomed:
-        aside = folder / f"{TEMPORARY}{path.name}-{os.getpid()}"
         with contextlib.suppress(FileNotFoundError):
-            path.rename(aside)
-        _remove(aside)
+            path.rename(folder / f"{TEMPORARY}{path.name}-{os.getpid()}")
+    for path in [entry for entry in folder.iterdir() if REMAINS.match(entry.name)]:
+        if not path.name.startswith(REPLACED) or path.with_name(path.name.removeprefix(REPLACED)).exists():
+            _remove_whole(path)
     return [path.name for path in doomed]
+
+
+def _remove_whole(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:  # which may name a file without its folder, or nothing
+        raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
 def sweep(folder: Path) -> None:
@@ -163,12 +180,17 @@ def _hash(descriptor: int) -> dict[str, Any]:
 
 def publish(aside: Path, path: Path) -> Path:
     """The rename. A checkpoint of that name (damaged, or of the same update before a resume) gives way;
-    should we die between the two renames, `sweep` brings it back."""
+    should we die between the two renames, `sweep` brings it back, and if the second one fails, we do."""
     replaced = path.with_name(REPLACED + path.name)
     shutil.rmtree(replaced, ignore_errors=True)
     if path.exists():
         path.rename(replaced)
-    aside.rename(path)
+    try:
+        aside.rename(path)
+    except OSError:
+        if replaced.exists():
+            replaced.rename(path)
+        raise
     sync_folder(path.parent)
     shutil.rmtree(replaced, ignore_errors=True)
     return path
@@ -199,6 +221,8 @@ def _read_manifest(path: Path) -> Manifest:
         raise CheckpointError(f"checkpoint {path}: {MANIFEST} lists {list(manifest.files)}, must list {list(FILES)}")
     if manifest.name != path.name:
         raise CheckpointError(f"checkpoint {path} is {manifest.name} renamed: it would be taken for another update")
+    if (manifest.format, manifest.update) != (FORMAT, update_of(path.name)):
+        raise CheckpointError(f"checkpoint {path}: {MANIFEST} says format {number!r}, update {manifest.update!r}")
     return manifest
 
 
@@ -217,4 +241,5 @@ def _regular_file(path: Path) -> Iterator[int]:
     except OSError as error:
         raise CheckpointError(f"checkpoint {path.parent}: cannot read {path.name}: {error.strerror}") from error
     finally:
-        os.close(descriptor)
+        with contextlib.suppress(OSError):  # whatever a close says, what was read was read
+            os.close(descriptor)

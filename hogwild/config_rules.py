@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from hogwild import torch_arguments
-from hogwild.config_schema import SGD
+from hogwild.config_schema import SGD, Supervise
 from hogwild.leases import MAX_ITEM_BATCHES
 from hogwild.strict_yaml import Path
 from hogwild.torch_arguments import Check
@@ -40,6 +40,8 @@ def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
             yield from _component(path, section.get("class_path", default), section.get("init_args", {}))
     yield from _groups(_at(values, ("optimizer",)))
     yield from _enough_workers(values)
+    yield from _deadlines(values)
+    yield from _spares(values)
     yield from _exchange(values)
 
 
@@ -164,6 +166,38 @@ def _enough_workers(values: Mapping[str, Any]) -> Iterator[Finding]:
     procs, least = _at(values, ("train", "procs")), _at(values, ("supervise", "min_workers"))
     if type(procs) is int and type(least) is int and 0 < procs < least:
         yield ("supervise", "min_workers"), f"must be <= train.procs ({procs}), got {least}", False
+
+
+def _deadlines(values: Mapping[str, Any]) -> Iterator[Finding]:
+    """Both or neither may be in the file: the defaults agree. Said at the grace if the file gives one."""
+    given = _at(values, ("supervise",))
+    given = given if isinstance(given, Mapping) else {}
+    grace_s, deadline_s = (given.get(name, _default(name)) for name in ("grace_s", "deadlock_timeout_s"))
+    if type(grace_s) not in (int, float) or type(deadline_s) not in (int, float) or not grace_s > deadline_s > 0:
+        return
+    if "grace_s" in given:
+        default = "" if "deadlock_timeout_s" in given else ", the default"
+        message = f"must be <= supervise.deadlock_timeout_s ({deadline_s:g}{default}), got {show(grace_s)}"
+        yield ("supervise", "grace_s"), message, False
+    else:
+        message = f"must be >= supervise.grace_s ({grace_s:g}, the default), got {show(deadline_s)}"
+        yield ("supervise", "deadlock_timeout_s"), message, False
+
+
+def _default(name: str) -> Any:
+    return Supervise.model_fields[name].default
+
+
+def _spares(values: Mapping[str, Any]) -> Iterator[Finding]:
+    """Processes that wait for what cannot come."""
+    spares = _at(values, ("supervise", "spares"))
+    if type(spares) is not int or spares <= 0:
+        return
+    for path, why in ((("train", "procs"), "no worker"), (("supervise", "max_restarts"), "no restart")):
+        value = _at(values, path)
+        if type(value) is int and value == 0:
+            message = f"must be 0 where {'.'.join(path)} is 0: there is {why} to wait for, got {spares}"
+            yield ("supervise", "spares"), message, False
 
 
 def _exchange(values: Mapping[str, Any]) -> Iterator[Finding]:

@@ -16,7 +16,8 @@
      |   '- CheckpointError              1   damaged, or of another model
      '- TrainingError                    1   while training
          |- UserCodeError                1   an exception in the model, loss, data or optimizer, with its traceback
-         |- WorkersLost                  1   workers died or could not start more often than allowed
+         |- WorkersLost                  1   workers died, stalled or could not start more often than allowed
+         |- CrashLoop                    1   workers die, one after the other, and nothing gets done
          |- Deadlocked                   1   nobody committed a batch for too long
          |- Diverged                     1   parameters became NaN or infinite
          '- TooManyQuarantined           1   more than 1 % of the batches could not be trained on
@@ -118,6 +119,10 @@ class UserCodeError(TrainingError):
 
 class WorkersLost(TrainingError):
     code = "train/workers-lost"
+
+
+class CrashLoop(TrainingError):
+    code = "train/crash-loop"
 
 
 class Deadlocked(TrainingError):

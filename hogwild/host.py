@@ -18,6 +18,7 @@ from pathlib import Path
 from hogwild.errors import RunError, UsageError
 from hogwild.host_limits import Cores as Cores
 from hogwild.host_limits import Memory as Memory
+from hogwild.host_limits import OomKills as OomKills
 from hogwild.host_limits import available_memory as available_memory
 from hogwild.host_limits import describe_host as describe_host
 from hogwild.host_limits import oom_kills as oom_kills
@@ -35,6 +36,12 @@ from hogwild.host_signals import require_main_thread as require_main_thread
 from hogwild.host_signals import signal_name as signal_name
 from hogwild.host_signals import worker_signals as worker_signals
 from hogwild.host_signals import write_stacks_to as write_stacks_to
+from hogwild.host_stacks import KernelThread as KernelThread
+from hogwild.host_stacks import can_write_stacks as can_write_stacks
+from hogwild.host_stacks import command_line as command_line
+from hogwild.host_stacks import descendants as descendants
+from hogwild.host_stacks import is_writing_stack as is_writing_stack
+from hogwild.host_stacks import kernel_threads as kernel_threads
 from hogwild.host_topology import Core as Core
 from hogwild.host_topology import binding_variables as binding_variables
 from hogwild.host_topology import remember_affinity as remember_affinity
@@ -86,29 +93,8 @@ def kill_by_pidfd(pidfd: int, number: int = signal.SIGKILL) -> bool:
 
 def request_stack(pidfd: int) -> bool:
     """Asks a worker to write the stacks of its threads to its stacks file; works while it hangs in native
-    code. Only after the worker said `ready` or blocked SIGUSR1 at its start: without a handler the signal
-    would end it."""
+    code. Only where `can_write_stacks`: without a handler the signal would end it."""
     return kill_by_pidfd(pidfd, signal.SIGUSR1)
-
-
-def is_writing_stack(pid: int) -> bool:
-    """SIGUSR1 is on its way to `pid`, or one of its threads is in the handler: the kernel holds it back there meanwhile
-    (proc_pid_status(5): SigPnd, ShdPnd, SigBlk)."""
-    bit = 1 << (signal.SIGUSR1 - 1)
-    try:
-        threads = list((PROC / str(pid) / "task").iterdir())
-        return any(_signal_sets(thread) & bit for thread in threads)
-    except OSError:  # it ended while we looked
-        return False
-
-
-def _signal_sets(thread: Path) -> int:
-    found = 0
-    for line in (thread / "status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name in ("SigPnd", "ShdPnd", "SigBlk"):
-            found |= int(value, 16)
-    return found
 
 
 def wait_readable(descriptors: Iterable[int], timeout_ms: float) -> None:

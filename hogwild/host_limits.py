@@ -111,6 +111,42 @@ def oom_kills(root: Path = ROOT) -> int | None:
     return None
 
 
+class OomKills:
+    """Tells which deaths by SIGKILL were the kernel's doing for want of memory: it counts a kill before it sends the
+    signal, in the victim's control group and for the whole machine."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._root = root
+        self._seen = self._earlier = self._read()
+
+    def claim(self) -> str:
+        """Words for one death by SIGKILL, if a kill was counted that no other death has claimed; else nothing."""
+        (group, machine), (group_seen, machine_seen) = self._read(), self._seen
+        if group > group_seen:
+            self._seen = (group_seen + 1, machine_seen + 1)
+            return f"killed by the kernel: out of memory ({self._limit()})"
+        if machine > machine_seen:
+            self._seen = (group_seen, machine_seen + 1)
+            if oom_kills(self._root) is None:
+                return "killed by the kernel: out of memory (/proc/vmstat counts a kill)"
+            return "killed by SIGKILL (perhaps out of memory: /proc/vmstat counts a kill, our control group none)"
+        return ""
+
+    def forget(self) -> None:
+        """Call it every few seconds: what was counted before the call before, and not claimed, was none of ours. Not
+        what was counted since: a process with gigabytes takes a while to die."""
+        group, machine = (max(pair) for pair in zip(self._seen, self._earlier, strict=True))
+        self._seen, self._earlier = (group, machine), self._read()
+
+    def _read(self) -> tuple[int, int]:
+        found = re.search(r"^oom_kill (\d+)$", read_if_known(self._root / "proc/vmstat") or "", re.MULTILINE)
+        return oom_kills(self._root) or 0, int(found[1]) if found else 0
+
+    def _limit(self) -> str:
+        limits = [limit for group in control_groups("memory", self._root) if (limit := _memory_limit(group))]
+        return min(limits, key=lambda limit: limit[0])[1] if limits else "the memory of the machine"
+
+
 def describe_host(root: Path = ROOT) -> dict[str, object]:
     """The machine, for env.json; torch-free."""
     cores, memory = usable_cores(root), available_memory(root)
@@ -178,6 +214,13 @@ def _quota(group: Group) -> float | None:
     if quota is None or quota <= 0 or not period:
         return None
     return max(quota / period, LOWEST_QUOTA)
+
+
+def _memory_limit(group: Group) -> tuple[int, str] | None:
+    """(bytes above which the kernel kills, words that name the file). Version 1 writes a huge number for 'none'."""
+    name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
+    limit = group.number(name)
+    return (limit, f"limit {limit:,} bytes, {group.folder / name}") if limit is not None and limit < 1 << 60 else None
 
 
 def _memory_left(group: Group) -> int | None:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import signal
+from pathlib import Path
 from typing import Any
 
 
@@ -21,11 +22,12 @@ def is_tracker_known() -> bool:
 
 
 def ensure_resource_tracker() -> None:
-    """Starts it, also after somebody killed it, which multiprocessing by itself would warn about."""
+    """Starts it, also after somebody killed it, which multiprocessing by itself would warn about, or stopped it: with
+    every child it is written to, and a pipe that nobody reads is full after some thousand of them."""
     from multiprocessing import resource_tracker
 
     tracker: Any = resource_tracker._resource_tracker
-    if tracker._pid is not None and not _is_live_child(tracker._pid):
+    if tracker._pid is not None and (not _is_live_child(tracker._pid) or _is_stopped(tracker._pid)):
         stop_resource_tracker()
     resource_tracker.ensure_running()
 
@@ -58,6 +60,11 @@ def _is_live_child(pid: int) -> bool:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
         return False
+
+
+def _is_stopped(pid: int) -> bool:
+    """Of a live child."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
 
 
 def _kill_and_reap(pid: int, timeout_s: float) -> bool:

@@ -122,6 +122,23 @@ class OneCycle:
         return _between(1.0, end, _half_cosine((update - peak) / max(self.length - 1 - peak, 1.0)))
 
 
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """`curve` (None: always 1) times `times`."""
+
+    curve: Factor | None
+    times: float
+
+    def __call__(self, update: int) -> float:
+        return self.times * (1.0 if self.curve is None else self.curve(update))
+
+
+def halved(curve: Factor | None, rollbacks: int) -> Factor | None:
+    """The schedule of a run that has gone back so often (`supervise.on_nan: rollback`): with the rate it had, the same
+    would come again."""
+    return Reduced(curve, 0.5**rollbacks) if rollbacks else curve
+
+
 NAMED: dict[str, Callable[..., Factor]] = {
     "constant": Constant,
     "step": Step,

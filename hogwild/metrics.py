@@ -1,32 +1,22 @@
-"""What an evaluation reports, from sums that add up over slices: never a mean of means.
+"""What an evaluation reports, from sums that add up over slices (`eval_sums.py`): never a mean of means.
 
-Each evaluation slice is one row of WORDS float64 words, written by the worker that holds its lease:
-
-    word  0 loss_sum      sum of the (weighted) loss of every element
-          1 loss_weight   what it is divided by at the end: the sum of the weights, or the number of elements
-          2 correct       right predictions
-          3 count         predictions judged; 0 where the loss names no accuracy
-
-Rows are added word by word in float64 and divided once, in `finalize`. The counts are whole numbers below
-2**53 and so exact; losses are summed from float32 elements, which leaves 29 bits to spare. The result is that
-of one batch holding the whole set, however it was cut: of the mean-reducing form of the loss, and for
-`reduction="sum"` of the sum per sample.
+Losses are summed from float32 elements. The result is that of one batch holding the whole set, however it was cut: of
+the mean-reducing form of the loss, and for `reduction="sum"` of the sum per sample.
 """
 
 import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.errors import UsageError
+from hogwild.eval_sums import WORDS as WORDS
+from hogwild.eval_sums import EvalSums as EvalSums
 
-WORDS = 4
 Loss: TypeAlias = Callable[..., Tensor]  # loss(output, target)
 
 HIGHER_IS_BETTER = {"accuracy": True, "loss": False}
@@ -41,33 +31,6 @@ _MODULE_OF: dict[Any, type[nn.Module]] = {
 }
 _BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss)  # argmax over dimension 1 is the prediction
 _BY_SIGN = (nn.BCEWithLogitsLoss, nn.BCELoss)  # every element is a yes or no
-
-
-@dataclass(frozen=True, slots=True)
-class EvalSums:
-    """The sums of one slice, or of several added together. The fields are the words of a row, in order."""
-
-    loss_sum: float = 0.0
-    loss_weight: float = 0.0
-    correct: float = 0.0
-    count: float = 0.0
-
-    def __add__(self, other: "EvalSums") -> "EvalSums":
-        return EvalSums(
-            self.loss_sum + other.loss_sum,
-            self.loss_weight + other.loss_weight,
-            self.correct + other.correct,
-            self.count + other.count,
-        )
-
-    def write(self, row: np.ndarray) -> None:
-        """Into a row (WORDS,) float64; only the worker that holds the slice's lease may."""
-        row[:] = (self.loss_sum, self.loss_weight, self.correct, self.count)
-
-    @classmethod
-    def read(cls, row: np.ndarray) -> "EvalSums":
-        """From a row (WORDS,) float64."""
-        return cls(*(float(word) for word in row))
 
 
 def metrics_for(loss: Loss) -> tuple[str, ...]:

@@ -104,21 +104,26 @@ class SharedModel:
             assert param.is_shared() and param.data_ptr() == slot.view(self.regions).data_ptr(), slot.name
 
     def _restart_buffers(self) -> None:
-        if buffers.REGION in self.regions:
+        if self.has_buffers:
             buffers.restart(self.layout.buffers, self.regions[buffers.REGION], self.layout.workers)
 
     def _blocks(self) -> list[StateBlock]:
         return [StateBlock(self.layout.state, self.regions, k) for k in range(self.layout.state_blocks)]
 
+    @property
+    def has_buffers(self) -> bool:
+        """There is something to merge."""
+        return buffers.REGION in self.regions
+
     def merge_buffers(self, batches: Sequence[int]) -> None:
         """`batches[k]`: worker k's batches since the last merge. See `buffers.merge`."""
-        if buffers.REGION in self.regions:
+        if self.has_buffers:
             buffers.merge(self.layout.buffers, self.regions[buffers.REGION], batches)
 
     def finite(self) -> bool:
-        """No parameter holds NaN or infinity."""
-        inexact = (p for p in self.model.parameters() if p.is_floating_point() or p.is_complex())
-        return all(bool(torch.isfinite(param).all()) for param in inexact)
+        """No parameter holds NaN or infinity. One pass in pieces, which takes no memory; the interpreter lock is free
+        meanwhile."""
+        return all(snapshots.is_finite(param) for param in self.model.parameters())
 
     def snapshot_bytes(self) -> int:
         """What private copies of everything a snapshot holds would take, in bytes."""

@@ -24,6 +24,7 @@ from hogwild.records import to_json as to_json
 
 TEMPORARY = ".tmp-"
 LOCK = ".lock"
+ENV = "env.json"
 RESOLVED = "resolved.yaml"  # what makes a directory a run: without it nothing could be resumed
 LIBRARY = "hogwild.train"  # `caller` in env.json of a run whose objects came from a call: no file can build them again
 
@@ -49,7 +50,7 @@ class RunDir:
         self._found = found
         self.job_file = path / "job.yaml"
         self.resolved_file = path / RESOLVED
-        self.env_file = path / "env.json"
+        self.env_file = path / ENV
         self.status_file = path / "status.json"
         self.summary_file = path / "summary.json"
         self.metrics = Records(path / "metrics.jsonl")
@@ -83,6 +84,7 @@ class RunDir:
             raise
         try:
             _refuse_content(folder)  # another job may have come between our look and our lock
+            _sweep(folder)
         except RunDirError:
             os.close(lock)
             raise
@@ -251,8 +253,11 @@ def _owner(lock: Path) -> str:
 
 
 def _refuse_content(folder: Path) -> None:
-    """A lock alone is what a job leaves that ended before it had written anything."""
-    content = {entry.name for entry in folder.iterdir()} - {LOCK}
+    """What a job leaves that was killed before there was a run counts for nothing: its lock, and beside a lock env.json
+    and what it had not renamed yet."""
+    content = {entry.name for entry in folder.iterdir()}
+    if LOCK in content:
+        content = {name for name in content - {LOCK, ENV} if not name.startswith(TEMPORARY)}
     if not content:
         return
     if RESOLVED in content:

@@ -5,7 +5,7 @@ four processes doing `+= 1` on one shared word lose a fifth of the counts, so to
     row          incarnation  phase  beat_ns  intent  commit  parked  updates  …  staleness histogram
                                                |       '-- item id << 32 | skipped << 16 | batches
                                                '---------- item id << 32 | batches
-    control row  command  pause  base_updates  sync_every  active
+    control row  command  pause  base_updates  sync_every  active  …  rollbacks  first_item
 
 Aligned 8-byte words are read and written whole on every machine torch runs on. Decisions about a dead worker are
 taken after it was reaped, when its last stores are all visible and no more can come; what is read of a live one is
@@ -18,8 +18,8 @@ from enum import IntEnum, auto
 
 import numpy as np
 
+from hogwild.eval_sums import WORDS as RESULT_WORDS
 from hogwild.leases import Kind, Progress, WorkItem
-from hogwild.metrics import WORDS as RESULT_WORDS
 from hogwild.shm import Region
 from hogwild.workqueue import ITEM_ROWS
 
@@ -66,6 +66,7 @@ class Word(IntEnum):
     BUSY_NS = auto()
     LOSS_SUM = auto()  # float64: sum of the batches' mean losses
     LOSSES = auto()
+    NOT_FINITE = auto()  # updates whose loss or gradient was not
     STALENESS = 24  # first word of the histogram
 
 
@@ -78,6 +79,8 @@ class Control(IntEnum):
     SYNC_EVERY = auto()  # updates between two flushes of delta; 0: direct
     ACTIVE = auto()  # only so many train, the others stay parked; 0: all do
     FOR_NOW = auto()  # 1: another way to exchange is about to be tried, so that memory for it is worth keeping
+    ROLLBACKS = auto()  # how often the run has gone back to a checkpoint: each halves the learning rate
+    FIRST_ITEM = auto()  # items with a lower id were leased before the last rollback: nobody may work on them any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,11 @@ class Scoreboard:
         """Updates applied by everybody in the whole job, resumed attempts included."""
         return sum([row[_UPDATES] for row in self._update_words], self.control_words[_BASE_UPDATES])
 
+    def not_finite(self) -> int:
+        """Updates of this attempt that were skipped because a loss or gradient was not finite. Look at this before
+        `updates`: a worker counts them after those it has applied, so none is seen without what came before it."""
+        return sum([row[_NOT_FINITE] for row in self._update_words])
+
     def mean_loss_since(self, mark: tuple[float, int]) -> tuple[float | None, tuple[float, int]]:
         """Mean training loss per batch since `mark` (start with (0.0, 0)), and the mark for the next call."""
         total = float(self.floats[: self.procs, Word.LOSS_SUM].sum())
@@ -205,6 +213,13 @@ class Scoreboard:
         self.control[Control.ACTIVE] = active
         self.control[Control.FOR_NOW] = for_now
 
+    def go_back(self, updates: int, rollbacks: int, first_item: int) -> None:
+        """Supervisor only, while everybody is parked or before anybody trains: so many updates are in the flats, after
+        so many rollbacks, and items below `first_item` are void."""
+        self.control[Control.BASE_UPDATES] += updates - self.updates()
+        self.control[Control.ROLLBACKS] = rollbacks
+        self.control[Control.FIRST_ITEM] = first_item
+
     def say(self, command: Command, pause: int = 0) -> None:
         """Supervisor only. The pause number is written first, so that nobody parks under an old one."""
         self.control[Control.PAUSE] = pause
@@ -222,6 +237,7 @@ _SLOWEST, _STALEST, _FIRST, _LAST, _BUSY = (
     int(word) for word in (Word.SLOWEST_NS, Word.STALEST, Word.FIRST_NS, Word.LAST_NS, Word.BUSY_NS)
 )
 _LOSS_SUM, _LOSSES, _STALENESS = (int(word) for word in (Word.LOSS_SUM, Word.LOSSES, Word.STALENESS))
+_NOT_FINITE = int(Word.NOT_FINITE)
 _BASE_UPDATES = int(Control.BASE_UPDATES)
 
 
@@ -267,6 +283,10 @@ class Row:
         words[_STALENESS + min(staleness, STALENESS_BINS - 1)] += updates
         if staleness > words[_STALEST]:
             words[_STALEST] = staleness
+
+    def count_not_finite(self, updates: int) -> None:
+        """After `count_updates` of the same exchange."""
+        self._hot[_NOT_FINITE] += updates
 
     def count_batches(self, batches: int, losses: int, loss_sum: float) -> None:
         """After the commit: how many batches the exchange held, how many losses `loss_sum` adds up."""

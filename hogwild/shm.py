@@ -5,18 +5,22 @@ Compared with torch's own files in /dev/shm: no name exists at any instant, so n
 /dev/shm is no limit; and memory that is not there is an error here instead of a SIGBUS, or a visit of the kernel's
 out-of-memory killer, at first touch.
 `Tensor.is_shared()` is true for everything made from a region. Who may write a region is said where the region is
-laid out, not here."""
+laid out, not here.
+
+torch is imported with the first region, not with this module: the protocol of the workers is tested without it."""
 
 import mmap
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from hogwild import host
 from hogwild.errors import MemoryShortError
+
+if TYPE_CHECKING:
+    import torch
 
 ALIGNMENT = 64  # a cache line: two regions, rows or spans that start on different lines never share one
 
@@ -31,6 +35,8 @@ class Region:
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
         """Takes ownership of `descriptor`. Use `allocate` or `attach`."""
+        import torch
+
         self.descriptor = descriptor
         self.nbytes = nbytes
         # torch duplicates the descriptor and closes its own copy with the storage; we keep ours for replacements.
@@ -65,9 +71,11 @@ class Region:
         return cls(descriptor, nbytes)
 
     def tensor(
-        self, dtype: torch.dtype, shape: Sequence[int], offset: int = 0, strides: Sequence[int] | None = None
-    ) -> torch.Tensor:
+        self, dtype: "torch.dtype", shape: Sequence[int], offset: int = 0, strides: Sequence[int] | None = None
+    ) -> "torch.Tensor":
         """A view of `shape`, starting `offset` bytes into the region; strides in elements."""
+        import torch
+
         if offset % dtype.itemsize:
             raise ValueError(f"offset {offset} is not a multiple of the item size of {dtype}")
         view = torch.empty(0, dtype=dtype)
@@ -79,6 +87,8 @@ class Region:
 
     def array(self, dtype: Any, shape: Sequence[int], offset: int = 0) -> np.ndarray:
         """A numpy view. A word is read or written in 0.1 us; through tensor indexing it is 2.6 us."""
+        import torch
+
         if offset % np.dtype(dtype).itemsize:
             raise ValueError(f"offset {offset} is not a multiple of the item size of {np.dtype(dtype)}")
         count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize

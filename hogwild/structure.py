@@ -64,7 +64,7 @@ def dump_structure(layout: Layout, parts: Parts) -> bytes:
 
 
 def load_structure(
-    structure: bytes, regions: Mapping[str, Region], worker: int
+    structure: bytes | memoryview, regions: Mapping[str, Region], worker: int
 ) -> tuple[Layout, Parts, list[nn.Parameter]]:
     """In a worker: the parts bound to the flats and to this worker's buffers, and the parameters in layout
     order."""

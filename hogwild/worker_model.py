@@ -37,7 +37,7 @@ class WorkerModel:
     _marked: Tensor | None = None
 
     @classmethod
-    def attach(cls, structure: bytes, regions: Mapping[str, Region], worker: int) -> "WorkerModel":
+    def attach(cls, structure: bytes | memoryview, regions: Mapping[str, Region], worker: int) -> "WorkerModel":
         """Reads the structure file. No constructor runs; state that an earlier incarnation left is taken
         over."""
         layout, (model, loss, optimizer), params = load_structure(structure, regions, worker)

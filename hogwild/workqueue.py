@@ -192,15 +192,16 @@ class WorkQueue:
         self._drop(lease)
         return lease.item
 
-    def release(self, worker: int, progress: Progress | None) -> Release:
-        """Takes back everything a dead worker held. Call it only after the worker was reaped."""
+    def release(self, worker: int, progress: Progress | None, *, charged: bool = True) -> Release:
+        """Takes back everything a dead worker held. Call it only after the worker was reaped. `charged` is false when
+        the work cannot be to blame: no attempt is counted then."""
         if progress is not None:
             self.observe(progress.item, progress.committed, progress.skipped)
         leases = self.leases_of(worker)
         current = self._in_progress(leases, progress)
         report = Release()
         if current is not None and progress is not None:
-            report = self._break(current, progress)
+            report = self._break(current, progress, charged)
             self._drop(current)
         others = [lease for lease in leases if lease is not current]
         for lease in others:
@@ -215,7 +216,7 @@ class WorkQueue:
             return None
         return leases[0]
 
-    def _break(self, lease: Lease, progress: Progress) -> Release:
+    def _break(self, lease: Lease, progress: Progress, is_charged: bool) -> Release:
         """Decides about the first uncommitted exchange of the item in progress; the rest of the item is free again."""
         item = lease.item
         start = item.start + lease.settled
@@ -224,17 +225,18 @@ class WorkQueue:
         stop = item.start + progress.intended if in_doubt else min(item.stop, start + length)
         doubtful = stop - start if in_doubt else 0
         self.ledger.indeterminate += doubtful
-        charged = (item.epoch, start)
+        charged = (item.epoch, start) if is_charged else None
         if in_doubt and not self.limits.redo_indeterminate:
             self._close(item.epoch, start, stop, "skipped")
             self._free(lease, stop, 0)
             return Release(item.stop - stop, doubtful, (), charged)
-        if lease.attempts + 1 >= self.limits.max_attempts:
+        attempts = lease.attempts + is_charged
+        if attempts >= self.limits.max_attempts:
             self._close(item.epoch, start, stop, "quarantined")
             self._free(lease, stop, 0)
             return Release(item.stop - stop, doubtful, ((item.epoch, start, stop),), charged)
         self.ledger.redone += doubtful
-        self._free(lease, start, lease.attempts + 1, stop)
+        self._free(lease, start, attempts, stop)
         return Release(item.stop - start, doubtful, (), charged)
 
     def _close(self, epoch: int, start: int, stop: int, account: str) -> None:
@@ -282,8 +284,8 @@ class WorkQueue:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes over a `state`. The batch plan must be the one it was taken with (ValueError naming both values
-        otherwise; nothing was changed then)."""
+        """Takes over a `state`; what is leased now is void. The batch plan must be the one it was taken with
+        (ValueError naming both values otherwise; nothing was changed then)."""
         before = state["plan"]
         changed = [
             f"{name}: was {before[name]}, now {now}" for name, now in _cut(self.plan).items() if now != before[name]
@@ -293,7 +295,7 @@ class WorkQueue:
         self._next_epoch = state["next_epoch"]
         self.ledger = Ledger(**state["ledger"])
         self.updates, self.samples = state["updates"], state["samples"]
-        self._epochs = {}
+        self._leases, self._epochs = {}, {}
         for epoch, start, stop, attempts in state["free"]:
             work = self._epochs.setdefault(epoch, _Epoch([], settled=self.plan.batches))
             work.free.append(FreeRange(start, stop, attempts))

@@ -527,7 +527,11 @@ def test_a_ctrl_c_that_user_code_swallows_counts_all_the_same(folder: Path, comm
 
 
 def test_a_second_ctrl_c_does_not_wait_for_workers_that_are_busy(folder: Path, command: Callable[..., Command]) -> None:
-    job = command("model.class_path=guilty.EvaluatesForEver", "data.val={fraction: 0.5}", "supervise.grace_s=500")
+    job = command(
+        "model.class_path=guilty.EvaluatesForEver",
+        "data.val={fraction: 0.5}",
+        "supervise={grace_s: 500, deadlock_timeout_s: 900}",
+    )
     wait_for("the evaluation", (folder / "evaluating").exists)
     job.process.send_signal(signal.SIGINT)
     wait_for("the answer", lambda: "once more: stop now" in job.err)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -355,6 +356,31 @@ def test_a_checkpoint_is_written_in_the_background_and_announced(tmp_path: Path)
         assert writer.result() is None  # each is given once
     assert {entry.name for entry in tmp_path.iterdir()} == {"update-000000002", "update-000000003"}
     writer.close()
+
+
+def test_an_error_that_is_kept_keeps_no_tensors(tmp_path: Path) -> None:
+    """A gigabyte of parameters that could not be written must not stay until the next checkpoint can."""
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = CheckpointWriter(tmp_path)
+    state = big()
+    seen = weakref.ref(state["weight"])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, former[1]))
+    try:
+        writer.submit("update-000000001", state, state, {})
+        del state
+        failed = writer.wait(DEADLINE_S)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+    assert isinstance(failed, Failed) and "File too large" in str(failed.error)
+    assert seen() is None
+    writer.close()
+
+
+def test_what_a_module_says_of_itself_is_in_the_state_and_not_among_the_tensors(tmp_path: Path) -> None:
+    model = {"weight": torch.ones(3), "body._extra_state": {"seen": 7}}
+    path = checkpoint.write(tmp_path, "update-000000001", {"model": model}, model, {})
+    assert checkpoint.load(path)["model"]["body._extra_state"] == {"seen": 7}
+    assert set(safetensors.torch.load_file(path / "model.safetensors")) == {"weight"}
 
 
 def test_two_at_once_are_our_own_mistake(tmp_path: Path) -> None:

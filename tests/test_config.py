@@ -99,6 +99,21 @@ BAD = [
     ("checkpoint: {on_signal: no}", 3, 25, "checkpoint.on_signal", "must be true or false, got 'no'; write false"),
     ("checkpoint: {keep: 0}", 3, 20, "checkpoint.keep", "must be >= 1, got 0"),
     ("supervise: {stall_timeout_s: 0}", 3, 30, "supervise.stall_timeout_s", "must be > 0, got 0"),
+    ("supervise: {grace_s: -1}", 3, 22, "supervise.grace_s", "must be > 0, got -1"),
+    ("supervise: {deadlock_timeout_s: .nan}", 3, 33, "supervise.deadlock_timeout_s", "must be finite"),
+    ("supervise: {start_timeout_s: -3}", 3, 30, "supervise.start_timeout_s", "must be > 0, got -3"),
+    ("supervise: {window_s: 0}", 3, 23, "supervise.window_s", "must be > 0, got 0"),
+    ("supervise: {max_restarts: -1}", 3, 27, "supervise.max_restarts", "must be >= 0, got -1"),
+    ("supervise: {min_workers: 0}", 3, 26, "supervise.min_workers", "must be >= 1, got 0"),
+    ("supervise: {max_item_attempts: 0}", 3, 32, "supervise.max_item_attempts", "must be >= 1, got 0"),
+    ("supervise: {on_nan: rolback}", 3, 21, "supervise.on_nan", "got 'rolback'; did you mean 'rollback'?"),
+    ("supervise: {grace_s: 20, deadlock_timeout_s: 15}", 3, 22, "supervise.grace_s", "must be <= supervise.deadlock_timeout_s (15), got 20"),
+    ("supervise: {grace_s: 301}", 3, 22, "supervise.grace_s", "must be <= supervise.deadlock_timeout_s (300, the default), got 301"),
+    ("supervise: {deadlock_timeout_s: 5}", 3, 33, "supervise.deadlock_timeout_s", "must be >= supervise.grace_s (10, the default), got 5"),
+    ("supervise: {spares: -1}", 3, 21, "supervise.spares", "must be >= 0, got -1"),
+    ("supervise: {spares: 65}", 3, 21, "supervise.spares", "must be <= 64, got 65"),
+    ("supervise: {spares: 1}\ntrain: {procs: 0}", 3, 21, "supervise.spares", "must be 0 where train.procs is 0: there is no worker to wait for, got 1"),
+    ("supervise: {max_restarts: 0, spares: 2}", 3, 38, "supervise.spares", "must be 0 where supervise.max_restarts is 0: there is no restart to wait for, got 2"),
     ("supervise: {min_workers: 3}\ntrain: {procs: 2}", 3, 26, "supervise.min_workers", "must be <= train.procs (2), got 3"),
     ("log: {progress: on}", 3, 17, "log.progress", "must be auto, true or false, got 'on'; write true"),
     ("log: {every_s: 1e10}", 3, 16, "log.every_s", "must be <= 1e+09"),
@@ -120,6 +135,20 @@ def test_a_wrong_field_is_reported_at_its_place(text: str, line: int, column: in
     assert any((one.line, one.column, one.path) == (line, column, path) and message in one.message for one in found), (
         found
     )
+
+
+@pytest.mark.parametrize(
+    "supervise",
+    [
+        "{grace_s: 15, deadlock_timeout_s: 15}",
+        "{stall_timeout_s: 60, deadlock_timeout_s: 30}",  # nobody commits, and one of many is silent: two things
+        "{start_timeout_s: 900}",
+        "{spares: 64, max_restarts: 1}",
+        "{spares: 0, max_restarts: 0}",
+    ],
+)
+def test_a_policy_that_makes_sense_is_accepted(supervise: str) -> None:
+    assert problems_of(f"{GOOD}supervise: {supervise}") == []
 
 
 # Whole files: what GOOD cannot be part of.

@@ -94,6 +94,7 @@ def setup_of(regions: int) -> Setup:
         kit_nbytes=1 << 40,
         log="runs/ä/worker-3.log",
         stacks="stacks.txt",
+        cores=(2, 3),
         environment={"SET": "broken-\udcff", "GONE": None},
         sys_path=("folder with blanks", "Ordner-ä", "broken-\udcff"),
     )

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn, optim
 
+from hogwild import snapshots
 from hogwild.errors import CheckpointError, ModelError, OptimizerError
 from hogwild.params import SharedModel, freeze_parameters
 from hogwild.snapshots import check_groups
@@ -481,6 +482,41 @@ def test_a_parameter_that_is_not_finite_is_seen():
     with torch.no_grad():
         attach(shared).model.conv2.bias[1] = float("nan")
     assert not shared.finite()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_one_bad_number_is_found_wherever_it_is(
+    dtype: torch.dtype, bad: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "PIECE", 8)
+    values = torch.linspace(-2, 2, 3 * 5 * 7).to(dtype).view(3, 5, 7).permute(0, 2, 1)
+    assert snapshots.is_finite(values)
+    for at in ((0, 0, 0), (1, 3, 2), (2, 6, 4)):
+        spoilt = values.clone(memory_format=torch.preserve_format)
+        spoilt[at] = bad
+        assert not snapshots.is_finite(spoilt)
+
+
+def test_numbers_near_the_end_of_the_range_are_finite_and_so_are_no_numbers() -> None:
+    largest = torch.finfo(torch.float32).max
+    assert snapshots.is_finite(torch.tensor([largest, largest, -largest]))  # their sum is not
+    assert snapshots.is_finite(torch.empty(0)) and snapshots.is_finite(torch.tensor([True, False]))
+
+
+def test_a_snapshot_touches_neither_the_model_nor_the_optimizer() -> None:
+    """It is taken beside the loop of a supervisor, which may give both back to the caller meanwhile."""
+    model = ConvNet()
+    rule = optim.Adam(model.parameters(), lr=0.125)
+    shared = build(model, rule)
+    train(updating(shared, 0), images(2))
+    state, groups = rule.state, rule.param_groups
+    seen: list[bool] = []
+    rule.register_state_dict_pre_hook(lambda twin: seen.append(rule.state is state and rule.param_groups is groups))
+    before = [dict(group) for group in groups]
+    snapshot = shared.snapshot()
+    assert seen and all(seen) and snapshot["optimizer"]["state"][0]["step"] == 2
+    assert rule.state is state and rule.param_groups is groups and [dict(group) for group in groups] == before
 
 
 # ---- release ---------------------------------------------------------------------------------------------------------

@@ -10,41 +10,78 @@ from hogwild.scoreboard import Command
 from workers.outcome import Due, Outcome
 from workers.pauses import Pauses, Stage
 
+GRACE_S = 10.0
+STOP = Outcome("stopped", "SIGTERM")
+
 
 class Story:
-    """A session, roster and crew that write down what is asked of them, in order."""
+    """A session, roster and crew that write down what is asked of them, in order. Workers 0 and 1 are attached; those
+    in `parked` have parked."""
 
-    def __init__(self, due: Due) -> None:
+    def __init__(self, due: Due, workers: tuple[int, ...] = (0, 1)) -> None:
         self.told: list[Any] = []
         self.dues = due
-        self.parked = self.stays = False
-        self.evaluation: Any = None
-        self.writer = SimpleNamespace(is_busy=False)
-        board = SimpleNamespace(say=self._say, parked=lambda workers, number: self.parked)
-        session = SimpleNamespace(
+        self.parked: set[int] = set()
+        self.attached = list(workers)
+        self.saving = SimpleNamespace(is_busy=False, is_copying=False, is_read_in_place=False)
+        self.errand = SimpleNamespace(is_busy=False)
+        board = SimpleNamespace(say=self._say, parked=lambda workers, number: self.parked >= set(workers))
+        supervise = SimpleNamespace(grace_s=GRACE_S)
+        self.session = SimpleNamespace(
             board=board,
-            writer=self.writer,
+            saving=self.saving,
+            errand=self.errand,
             due=lambda now: self.dues,
             quieten=lambda now: self.told.append("quieten"),
-            conclude_at_rest=self._conclude,
+            begin_checkpoint=self._begin_checkpoint,
             go_on=lambda now: self.told.append("go on"),
             stop=None,
             queue="training",
-            job=SimpleNamespace(train=SimpleNamespace(exchange="direct", sync_every=16)),
+            journal=SimpleNamespace(event=lambda kind, **values: self.told.append((kind, values["worker"])), say=str),
+            job=SimpleNamespace(train=SimpleNamespace(exchange="direct", sync_every=16), supervise=supervise),
             plan=SimpleNamespace(procs=1),  # so that no pause is for a trial (test_trial.py)
             shared=SimpleNamespace(layout=SimpleNamespace(flats=SimpleNamespace(spans=(), gradient_sizes={}))),
         )
-        self.roster = SimpleNamespace(attached=lambda: [0, 1], is_anyone_dying=False)
-        crew = SimpleNamespace(wake=lambda: self.told.append("wake"), book=lambda session: self.told.append("book"))
-        self.pauses = Pauses(session, self.roster, crew)  # type: ignore[arg-type]
+        self.roster = SimpleNamespace(attached=lambda: self.attached, is_anyone_dying=False, fence=self._fence)
+        self.pauses = Pauses(self.session, self.roster, self._crew())  # type: ignore[arg-type]
+
+    def _crew(self) -> Any:
+        story = self
+
+        class Crew:
+            def wake(self) -> None:
+                story.told.append("wake")
+
+            def book(self, session: Any) -> None:
+                story.told.append("book")
+
+            def __getitem__(self, worker: int) -> Any:
+                return SimpleNamespace(pid=worker, kill=lambda why: story.told.append(("kill", worker)))
+
+        return Crew()
 
     def _say(self, command: Command, number: int = 0) -> None:
         self.told.append((command.name, number))
 
-    def _conclude(self, now: float) -> bool:
+    def _begin_checkpoint(self, now: float) -> None:
         self.told.append("checkpoint")
+        self.saving.is_busy = self.saving.is_copying = True
         self.dues = Due(finish=self.dues.finish)
-        return self.stays
+
+    def _fence(self, worker: int) -> None:
+        self.attached.remove(worker)
+        self.roster.is_anyone_dying = True
+
+    def copied(self) -> None:
+        self.saving.is_copying = False
+
+    def at(self, *times: float) -> Outcome | None:
+        """Advances at these times, in seconds; what the last one says."""
+        return [self.pauses.advance(now) for now in times][-1]
+
+    @property
+    def stage(self) -> Stage | None:
+        return self.pauses.current and self.pauses.current.stage
 
 
 def test_nothing_is_begun_while_nothing_is_due() -> None:
@@ -53,48 +90,132 @@ def test_nothing_is_begun_while_nothing_is_due() -> None:
     assert story.told == [] and story.pauses.queue == "training"
 
 
-def test_acknowledgements_are_taken_in_after_everybody_parked_and_before_the_snapshot() -> None:
+def test_acknowledgements_are_taken_in_after_everybody_parked_and_before_the_copy() -> None:
     story = Story(Due(checkpoint=True))
-    assert story.pauses.advance(0.0) is None
+    assert story.at(0.0) is None
     assert story.told == [("PAUSE", 1), "wake"] and story.pauses.queue is None
-    story.parked = True
-    assert story.pauses.advance(0.1) is None
-    assert story.told[2:] == ["book", "quieten", "checkpoint", "go on", ("RUN", 1), "wake"]
+    story.parked = {0, 1}
+    assert story.at(0.1) is None
+    assert story.told[2:] == ["book", "quieten", "checkpoint"]
+    story.copied()
+    assert story.at(0.2) is None
+    assert story.told[5:] == ["go on", ("RUN", 1), "wake"]
     assert story.pauses.current is None
+
+
+def test_nobody_trains_while_threads_merge_and_copy_and_every_turn_comes_back_at_once() -> None:
+    story = Story(Due(checkpoint=True))
+    story.parked, story.errand.is_busy = {0, 1}, True
+    story.at(0.0, 0.1, 0.2)
+    assert story.stage is Stage.MERGING and "checkpoint" not in story.told
+    story.errand.is_busy = False
+    story.at(0.3, 0.4, 0.5)
+    assert story.stage is Stage.COPYING and story.told.count("checkpoint") == 1
+    assert story.pauses.queue is None and "go on" not in story.told
+    story.copied()
+    story.at(0.6)  # the writer is busy: that is no reason to wait
+    assert story.stage is None and story.told[-3:] == ["go on", ("RUN", 1), "wake"]
+
+
+def test_a_stop_that_comes_while_a_checkpoint_is_copied_ends_the_job_with_it() -> None:
+    story = Story(Due(checkpoint=True))
+    story.parked = {0, 1}
+    story.at(0.0)
+    story.dues = Due(finish=STOP)
+    assert story.at(0.1) is None
+    story.copied()
+    assert story.at(0.2) is STOP
+    assert "go on" not in story.told
 
 
 @pytest.mark.parametrize("what", ["somebody trains", "somebody dies"])
 def test_the_snapshot_waits_for_everybody_who_can_write(what: str) -> None:
     story = Story(Due(checkpoint=True))
-    story.parked = story.roster.is_anyone_dying = what == "somebody dies"
-    for now in (0.0, 0.1, 0.2):
-        assert story.pauses.advance(now) is None
-    assert "checkpoint" not in story.told
-    story.parked, story.roster.is_anyone_dying = True, False
-    story.pauses.advance(0.3)
+    story.parked = {0, 1} if what == "somebody dies" else {1}
+    story.roster.is_anyone_dying = what == "somebody dies"
+    story.at(0.0, 0.1, 0.2, 3600.0)
+    assert "checkpoint" not in story.told and story.attached == [0, 1]
+    story.parked, story.roster.is_anyone_dying = {0, 1}, False
+    story.at(3600.1)
     assert "checkpoint" in story.told
 
 
 def test_the_end_of_a_job_waits_for_the_checkpoint_in_flight_without_blocking() -> None:
     outcome = Outcome("succeeded", "epochs")
     story = Story(Due(checkpoint=True, finish=outcome))
-    story.parked, story.writer.is_busy = True, True
-    assert [story.pauses.advance(now) for now in (0.0, 0.1, 0.2)] == [None, None, None]
-    assert story.pauses.current is not None and story.pauses.current.stage is Stage.CONCLUDING
-    assert "checkpoint" not in story.told
-    story.writer.is_busy = False
-    assert story.pauses.advance(0.3) is outcome
+    story.parked, story.saving.is_busy = {0, 1}, True
+    assert story.at(0.0, 0.1, 0.2) is None
+    assert story.stage is Stage.CONCLUDING and "checkpoint" not in story.told
+    story.saving.is_busy = False
+    assert story.at(0.3) is None
     assert story.told[-1] == "checkpoint"
+    story.copied()
+    assert story.at(0.4) is outcome
 
 
 def test_a_checkpoint_written_from_the_shared_memory_keeps_everybody_parked_until_it_is_written() -> None:
     story = Story(Due(checkpoint=True))
-    story.parked = story.stays = story.writer.is_busy = True
-    for now in (0.0, 0.1, 0.2):
-        story.writer.is_busy = now > 0
-        assert story.pauses.advance(now) is None
-    assert story.pauses.current is not None and story.pauses.current.stage is Stage.WRITING
+    story.parked = {0, 1}
+    story.at(0.0)
+    story.copied()
+    story.saving.is_read_in_place = True
+    story.at(0.1, 0.2)
+    assert story.stage is Stage.WRITING
     assert story.pauses.queue is None and "go on" not in story.told
-    story.writer.is_busy = False
-    story.pauses.advance(0.3)
+    story.saving.is_read_in_place = False
+    story.at(0.3)
     assert story.pauses.current is None and story.told[-3:] == ["go on", ("RUN", 1), "wake"]
+
+
+# ---- a stop is bounded ----------------------------------------------------------------------------------------------
+
+TURN_S = 0.5
+
+
+def turns(begin_s: float, span_s: float) -> list[float]:
+    return [begin_s + TURN_S * k for k in range(int(span_s / TURN_S) + 1)]
+
+
+@pytest.mark.parametrize("stop", [STOP, Outcome("stopped", "max_time_s")])
+def test_who_does_not_park_within_the_grace_of_a_stop_is_fenced_and_the_checkpoint_made_without(stop: Outcome) -> None:
+    story = Story(Due(checkpoint=True, finish=stop))
+    story.parked = {0}
+    story.at(*turns(0.0, GRACE_S))
+    assert story.attached == [0, 1]
+    story.at(GRACE_S + TURN_S)
+    assert story.told[-2:] == [("fence", 1), ("kill", 1)] and story.attached == [0]
+    story.at(*turns(GRACE_S + 2 * TURN_S, GRACE_S))  # killed but not reaped: it may still be in the middle of a write
+    assert story.told[-1] == ("kill", 1)
+    story.roster.is_anyone_dying = False
+    story.at(100.0)
+    assert story.told[-1] == "checkpoint"
+    story.copied()
+    assert story.at(100.1) is stop
+
+
+def test_the_grace_counts_from_the_stop_and_not_from_a_pause_before_it() -> None:
+    story = Story(Due(checkpoint=True))
+    story.parked = {0}
+    story.at(*turns(0.0, 5 * GRACE_S))
+    story.session.stop = STOP
+    story.at(*turns(5 * GRACE_S, GRACE_S - TURN_S))
+    assert story.attached == [0, 1]
+    story.at(*turns(6 * GRACE_S, TURN_S))
+    assert story.attached == [0]
+
+
+def test_time_in_which_the_supervisor_itself_was_stopped_is_no_part_of_the_grace() -> None:
+    story = Story(Due(checkpoint=True, finish=STOP))
+    story.parked = {0}
+    story.at(*turns(0.0, 1.0), 31.0, *turns(31.0 + TURN_S, GRACE_S - 1.5))
+    assert story.attached == [0, 1]
+    story.at(31.0 + GRACE_S, 31.5 + GRACE_S)
+    assert story.attached == [0]
+
+
+def test_nobody_is_fenced_where_the_job_does_not_stop() -> None:
+    for due in (Due(checkpoint=True), Due(evaluate=True), Due(finish=Outcome("succeeded", "epochs"))):
+        story = Story(due)
+        story.parked = {0}
+        story.at(*turns(0.0, 10 * GRACE_S))
+        assert story.attached == [0, 1]

@@ -5,9 +5,24 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hogwild.errors import Deadlocked, HogwildError, TrainingError, UserCodeError, WorkersLost
+from hogwild.errors import CrashLoop, Deadlocked, HogwildError, TrainingError, UserCodeError, WorkersLost
 from workers.messages import Report
-from workers.roster import FIRST_BACKOFF_S, GAP_S, LONGEST_BACKOFF_S, Action, Fail, Kill, Reading, Roster, Spawn, State
+from workers.roster import (
+    FIRST_BACKOFF_S,
+    GAP_S,
+    LONGEST_BACKOFF_S,
+    SETTLING_S,
+    UNDEAD_S,
+    Abandon,
+    Action,
+    Fail,
+    Kill,
+    Reading,
+    Roster,
+    Spawn,
+    State,
+)
+from workers.setbacks import Death, End
 
 STEP_S = 0.25  # between two ticks; a binary fraction, so that sums of it are exact
 
@@ -22,6 +37,7 @@ class Supervise:
     stall_timeout_s: float = 5.0
     deadlock_timeout_s: float = 1000.0
     min_workers: int = 1
+    max_item_attempts: int = 1000
 
 
 @dataclass
@@ -53,19 +69,22 @@ class Stage:
     policy: Supervise = field(default_factory=Supervise)
     now: float = 100.0
     paused: bool = False
+    spares: int = 0
+    committed_before: bool = False
     workers: list[FakeWorker] = field(default_factory=list)
     log: list[tuple[float, Action]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.roster = Roster(self.procs, self.policy)
+        self.roster = Roster(self.procs, self.policy, self.committed_before)
         self.workers = [FakeWorker() for _ in range(self.procs)]
 
     def tick(self) -> list[Action]:
         readings = {k: worker.reading() for k, worker in enumerate(self.workers) if worker.alive}
-        actions = self.roster.tick(self.now, readings, paused=self.paused)
+        actions = self.roster.tick(self.now, readings, paused=self.paused, spares=self.spares)
         for action in actions:
             if isinstance(action, Spawn):
                 self.workers[action.worker].alive = True
+                self.spares = max(0, self.spares - 1)
         self.log += [(self.now, action) for action in actions]
         return actions
 
@@ -88,11 +107,19 @@ class Stage:
         raise AssertionError(f"nobody was killed in {limit_s:g} s")
 
     def die(
-        self, worker: int = 0, report: Report | None = None, charged: tuple[int, int] | None = None
+        self,
+        worker: int = 0,
+        report: Report | None = None,
+        charged: tuple[int, int] | None = None,
+        *,
+        left: bool = False,
+        put_aside: bool = False,
     ) -> list[Action]:
         """The process is gone and reaped, now."""
         fake = self.workers[worker]
-        actions = self.roster.exited(worker, self.now, "killed by SIGKILL", report, charged, fake.batches)
+        end = self.roster.ending(worker, left=left, fenced=False)
+        death = Death("killed by SIGKILL", report, charged, fake.batches, end, put_aside)
+        actions = self.roster.exited(worker, self.now, death)
         fake.alive, fake.has_lease, fake.idle, fake.beats = False, False, False, True
         return actions
 
@@ -177,7 +204,7 @@ def test_a_worker_that_is_killed_is_neither_attached_nor_revived_by_a_late_ready
     assert stage.roster.attached() == [1]
     stage.roster.ready(0)
     assert stage.state() is State.DYING
-    assert stage.run(100 * STEP_S) == []  # killed once, not once a tick
+    assert stage.run(UNDEAD_S) == []  # killed once, not once a tick
     stage.die(0)
     assert not stage.roster.is_anyone_dying
 
@@ -636,3 +663,226 @@ def test_a_worker_with_an_exception_that_is_not_hopeless_is_replaced_like_any_ot
     assert stage.die(0, raised(), (0, 3)) == []
     assert stage.seconds_until_spawn() < 0.12
     assert stage.roster.restarts == 1
+
+
+# ---- what an end is called ------------------------------------------------------------------------------------------
+
+
+def test_could_not_start_died_stalled_and_left_are_told_apart() -> None:
+    def ending(stage: Stage, *, left: bool = False, fenced: bool = False) -> End:
+        return stage.roster.ending(0, left=left, fenced=fenced)
+
+    assert ending(Stage().starting()) is End.COULD_NOT_START
+    assert ending(Stage().training()) is End.DIED
+    assert ending(Stage().training(), left=True) is End.LEFT
+    assert ending(Stage().training(), fenced=True) is End.STALLED
+
+    slow_start = Stage().ready()
+    slow_start.workers[0].has_lease = True
+    slow_start.run_until_kill()
+    assert ending(slow_start) is End.COULD_NOT_START
+
+    silent = Stage().training()
+    silent.workers[0].beats = False
+    silent.run_until_kill()
+    assert ending(silent, left=True) is End.STALLED  # why it was killed counts, not how it went
+    silent.die()
+    silent.seconds_until_spawn()
+    silent.roster.ready(0)
+    assert ending(silent) is End.DIED  # the next incarnation has an end of its own
+
+
+@pytest.mark.parametrize(
+    ("crimes", "words"),
+    [
+        (["dies", "dies"], "worker 0 died more than 1 times in 60 s"),
+        (["stalls", "stalls"], "worker 0 stalled more than 1 times in 60 s"),
+        (["stalls", "dies"], "worker 0 died or stalled more than 1 times in 60 s"),
+    ],
+)
+def test_the_final_error_says_what_a_worker_did_too_often(crimes: list[str], words: str) -> None:
+    stage = Stage(policy=Supervise(max_restarts=1)).training()
+    for crime in crimes:
+        if crime == "stalls":
+            stage.workers[0].beats = False
+            stage.run_until_kill()
+        actions = stage.die()
+        if not actions:
+            stage.seconds_until_spawn()
+            stage.roster.ready(0)
+            stage.workers[0].commit()
+            stage.run(STEP_S)
+    assert str(failure(actions)).startswith(words)
+
+
+# ---- spares ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_had_committed_is_replaced_at_once_when_a_spare_is_ready() -> None:
+    stage = Stage().training()
+    stage.spares = 1
+    stage.die()
+    assert stage.tick() == [Spawn(0, 2)]
+
+
+def test_a_worker_that_had_committed_nothing_since_it_started_waits_for_its_backoff_in_spite_of_a_spare() -> None:
+    stage = Stage().training()
+    stage.spares = 2
+    stage.die()
+    assert stage.tick() == [Spawn(0, 2)]
+    stage.roster.ready(0)
+    stage.die()
+    assert stage.seconds_until_spawn() >= 2 * FIRST_BACKOFF_S  # the second death in a row
+
+
+def test_one_spare_hurries_one_worker_only() -> None:
+    stage = Stage(procs=2).training()
+    stage.spares = 1
+    stage.die(0)
+    stage.die(1)
+    assert stage.tick() == [Spawn(0, 2)]
+    stage.now += FIRST_BACKOFF_S
+    assert stage.tick() == [Spawn(1, 2)]
+
+
+def test_a_spare_is_not_started_before_everybody_has_started_nor_beside_a_replacement_that_is_new() -> None:
+    stage = Stage(procs=2)
+    assert not stage.roster.is_settled
+    stage.starting()
+    stage.run(10 * SETTLING_S)
+    stage.roster.ready(0)
+    assert not stage.roster.is_settled  # the other one still imports
+    stage.roster.ready(1)
+    assert stage.roster.is_settled
+    stage.die(0)
+    stage.seconds_until_spawn()
+    assert not stage.roster.is_settled
+    stage.run(SETTLING_S)
+    assert stage.roster.is_settled  # a slow start is no reason to be without
+
+
+def test_a_place_that_stays_empty_does_not_keep_spares_away() -> None:
+    stage = Stage(procs=2, policy=Supervise(max_restarts=0)).training()
+    stage.run(SETTLING_S)
+    stage.die(0)
+    assert stage.state(0) is State.RETIRED
+    assert stage.roster.is_settled
+
+
+# ---- who does not even die of SIGKILL -------------------------------------------------------------------------------
+
+
+def test_a_process_that_survives_its_kill_is_left_and_its_place_is_never_given_away() -> None:
+    stage = Stage(procs=2).training()
+    stage.workers[0].beats = False
+    stage.run_until_kill()
+    assert stage.run(UNDEAD_S) == []
+    assert stage.run(STEP_S) == [Abandon(0)]
+    assert stage.state() is State.RETIRED
+    assert not stage.roster.is_anyone_dying  # a pause does not wait for it
+    assert stage.roster.abandoned(0, Death("it stays", end=End.STALLED)) == []
+    assert stage.run(100.0) == []
+
+
+def test_the_job_fails_when_those_that_do_not_die_leave_too_few() -> None:
+    stage = Stage().training()
+    stage.workers[0].beats = False
+    stage.run_until_kill()
+    stage.run(UNDEAD_S + STEP_S)
+    error = failure(stage.roster.abandoned(0, Death("it stays", end=End.STALLED)))
+    assert isinstance(error, WorkersLost)
+    assert "worker 0 does not even die of SIGKILL; 0 of 1 workers left" in str(error)
+
+
+# ---- the circuit breaker --------------------------------------------------------------------------------------------
+
+
+def breaks_after(stage: Stage, most: int = 100, *, left: bool = False, aside_every: int = 0) -> tuple[int, str]:
+    """Workers die in turn without a commit: (how many until the job fails, with what words); 0 when it does not."""
+    for death in range(1, most + 1):
+        worker = death % stage.procs
+        actions = stage.die(worker, left=left, put_aside=aside_every > 0 and death % aside_every == 0)
+        if actions:
+            error = failure(actions)
+            assert isinstance(error, CrashLoop)
+            return death, str(error)
+        while stage.state(worker) is not State.STARTING:
+            stage.now += 1 / 16
+            stage.tick()
+        stage.roster.ready(worker)
+    return 0, ""
+
+
+@pytest.mark.parametrize(("procs", "attempts", "limit"), [(1, 3, 5), (2, 3, 6), (4, 3, 12), (8, 1, 8), (1, 1, 5)])
+def test_deaths_of_all_together_without_a_commit_fail_the_job(procs: int, attempts: int, limit: int) -> None:
+    stage = Stage(procs, Supervise(max_restarts=100, max_item_attempts=attempts)).training()
+    count, words = breaks_after(stage)
+    assert count == limit
+    assert words.startswith(f"{limit} deaths of workers in ")
+    assert f"({limit} died)" in words and "Last: worker" in words and "killed by SIGKILL" in words
+
+
+def test_any_commit_begins_the_count_of_deaths_anew() -> None:
+    stage = Stage(2, Supervise(max_restarts=100, max_item_attempts=3)).training()
+    for _ in range(4):
+        assert breaks_after(stage, 5) == (0, "")
+        stage.workers[0].commit()
+        stage.run(STEP_S)
+    assert breaks_after(stage)[0] == 6
+
+
+def test_poison_that_is_put_aside_is_progress_too() -> None:
+    stage = Stage(2, Supervise(max_restarts=100, max_item_attempts=3)).training()
+    assert breaks_after(stage, 40, aside_every=5) == (0, "")
+
+
+def test_deaths_far_apart_are_no_crash_loop() -> None:
+    stage = Stage(1, Supervise(max_restarts=100, max_item_attempts=3, window_s=60.0)).training()
+    for _ in range(20):
+        assert stage.die() == []
+        stage.seconds_until_spawn()
+        stage.roster.ready(0)
+        stage.now += 15.5
+        stage.tick()
+
+
+def test_workers_that_were_asked_to_leave_are_no_crash_loop() -> None:
+    stage = Stage(2, Supervise(max_restarts=100, max_item_attempts=3)).training()
+    assert breaks_after(stage, 40, left=True) == (0, "")
+
+
+# ---- hopeless, with words -------------------------------------------------------------------------------------------
+
+
+def test_an_exception_in_the_set_up_fails_a_resumed_job_at_once_and_one_in_a_batch_does_not() -> None:
+    """What the attempt before this one has committed says that batches can be trained on, not that this process can be
+    set up."""
+    assert isinstance(failure(Stage(committed_before=True).starting().die(0, raised(), None)), UserCodeError)
+    assert Stage(committed_before=True).ready().die(0, raised(), (0, 3)) == []
+
+
+def test_the_last_words_of_a_job_without_workers_are_the_traceback() -> None:
+    stage = Stage(policy=Supervise(max_restarts=0)).training()
+    error = failure(stage.die(0, raised(), (0, 3)))
+    assert isinstance(error, WorkersLost)
+    assert str(error).endswith("Last: killed by SIGKILL\n\nTraceback: the words")
+
+
+# ---- fenced, because the job ends and it does not park --------------------------------------------------------------
+
+
+def test_a_fenced_worker_is_waited_for_until_it_is_reaped_and_then_missed_by_nobody() -> None:
+    stage = Stage(2, Supervise(max_restarts=0, min_workers=2)).training()
+    stage.roster.fence(1)
+    assert stage.roster.attached() == [0] and stage.roster.is_anyone_dying and stage.roster.is_fenced(1)
+    stage.run(1.0)
+    assert stage.die(1) == []  # neither a restart too many nor a worker too few
+    assert not stage.roster.is_anyone_dying and stage.roster.restarts == 0
+    assert stage.run(20.0) == [] and stage.roster.slots[1].state is State.RETIRED
+
+
+def test_a_fenced_worker_that_does_not_die_is_left_behind_and_the_job_ends() -> None:
+    stage = Stage(2, Supervise(min_workers=2)).training()
+    stage.roster.fence(1)
+    assert stage.run(UNDEAD_S + 1) == [Abandon(1)]
+    assert stage.roster.abandoned(1, Death("does not die")) == [] and not stage.roster.is_anyone_dying

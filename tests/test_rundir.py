@@ -106,6 +106,19 @@ def test_a_directory_with_something_else_in_it_is_refused_and_left_alone(tmp_pat
     assert names(tmp_path) == {"thesis.tex"}
 
 
+def test_what_a_job_leaves_that_was_killed_before_there_was_a_run_is_taken(tmp_path: Path) -> None:
+    for name in (".lock", "env.json", ".tmp-resolved.yaml-4711"):
+        (tmp_path / name).write_text("4711\n")
+    RunDir.create(tmp_path, "job").close()
+    assert {entry.name for entry in tmp_path.iterdir()} == {".lock", "env.json"}
+
+
+def test_without_a_lock_the_same_files_are_somebody_elses(tmp_path: Path) -> None:
+    (tmp_path / "env.json").write_text("{}")
+    with pytest.raises(RunDirError, match="not empty and not a run"):
+        RunDir.create(tmp_path, "job")
+
+
 def test_an_empty_directory_or_one_with_a_mere_lock_is_taken(tmp_path: Path) -> None:
     RunDir.create(tmp_path, "job").close()
     assert names(tmp_path) == {".lock"}

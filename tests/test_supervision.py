@@ -44,6 +44,7 @@ IN_FORWARD = {
     "terminates itself": Crime(881, "left when it was sent SIGTERM"),
     "leaves a grandchild": Crime(1201, "exit status 7"),
     "closes everything": Crime(1281, "SIGABRT|exit status"),
+    "runs out of address space": Crime(1121, "MemoryError"),
     "starts a thread for ever": Crime(1361, ""),
     "floods its output": Crime(1401, ""),
     "computes nan": Crime(1441, "", effects=0, account="skipped"),
@@ -227,7 +228,12 @@ FAILURES: dict[str, tuple[list[str], str, str]] = {
         "worker 0 died more than 1 times in 900 s; 0 of 1 workers left",
     ),
     A_HANG: (
-        [f"supervise.deadlock_timeout_s={SILENCE_S}", "model.init_args.crimes={hangs: 0}", "train.procs=1"],
+        [
+            f"supervise.deadlock_timeout_s={SILENCE_S}",
+            "supervise.grace_s=1",
+            "model.init_args.crimes={hangs: 0}",
+            "train.procs=1",
+        ],
         "train/deadlocked",
         f"no worker committed a batch for {SILENCE_S} s (supervise.deadlock_timeout_s)",
     ),
@@ -365,6 +371,41 @@ def test_a_worker_that_is_sent_sigterm_leaves_in_order_and_is_replaced(storm: En
     later = [event for event in storm.events("spawn") if event["worker"] == terminated["worker"]]
     assert later[-1]["incarnation"] > terminated["incarnation"]
     assert terminated["indeterminate"] == 0
+
+
+def test_workers_that_are_killed_again_and_again_while_nothing_gets_done_fail_the_job_at_once(
+    jobs_folder: Path, start_job: Callable[..., Job]
+) -> None:
+    """Twice while they start and once in a batch, both of them: no worker has used up its restarts by then, and no
+    batch its attempts."""
+    diary = jobs_folder / "diary-loop"
+    arguments = counting(diary, "supervise.window_s=900", "supervise.max_item_attempts=3", "train.exchange=direct")
+    (diary / "hold").touch()
+    job = start_job(jobs_folder / "loop", *arguments)
+    for spawned in (2, 4):
+        job.wait_for_event("spawn", spawned)
+        _kill(job, [0, 1])
+    job.wait_for_event("spawn", 6)
+    for pid in job.workers().values():
+        wait_for("its first batch", (diary / f"held-{pid}").exists)
+    for pid in job.workers().values():
+        os.kill(pid, signal.SIGKILL)
+    ended = job.wait()
+    assert (ended.status, ended.reason) == (1, ("failed", "train/crash-loop")), ended.stderr
+    assert [event["kind"] for event in ended.events("exit")] == ["could-not-start"] * 4 + ["died"] * 2
+    error = ended.summary["error"]
+    assert error.startswith("6 deaths of workers in ") and "(4 could not start, 2 died)" in error
+    assert "Last: worker" in error and "killed by SIGKILL" in error
+    assert not ended.left_behind
+
+
+def test_the_kind_of_every_exit_tells_how_it_came(spree: dict[str, Ended], storm: Ended) -> None:
+    kinds = {event["pid"]: event["kind"] for event in (*spree["all"].events("exit"), *storm.events("exit"))}
+    (terminated,) = [event for event in storm.events("exit") if "SIGTERM" in event["how"]]
+    assert kinds[terminated["pid"]] == "left"
+    for event in spree["silence"].events("exit"):
+        assert event["kind"] == ("stalled" if event["how"].startswith("stalled") else "died")
+    assert {kinds[event["pid"]] for event in spree["all"].events("exit") if "SIGSEGV" in event["how"]} == {"died"}
 
 
 def test_a_worker_killed_while_it_evaluates_is_replaced_and_every_slice_counts_once(

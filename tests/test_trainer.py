@@ -20,7 +20,7 @@ from tests.shared_model import (
 )
 from workers import trainer as trainer_module
 from workers.entry import Leaving, Start
-from workers.loop import WorkerLoop
+from workers.pulling import ParentGone, WorkerLoop
 from workers.trainer import LONGEST_EXCHANGE_NS, NonFiniteGradient
 
 # ---- the order of things --------------------------------------------------------------------------------------------
@@ -261,12 +261,32 @@ def test_those_behind_the_active_ones_stay_parked_while_the_others_run(worker: i
     place.board.say(Command.RUN, 7)
     trainer, row = place.trainer(worker)
     lease_read, ack_write, lifeline, *others = (end for _ in range(3) for end in os.pipe())
-    start = Start(worker, 1, os.getpid(), lease_read, others[2], -1, others[0], -1, ())
+    start = Start(os.getpid(), lease_read, others[2], -1, others[0], -1, ())
     try:
         assert WorkerLoop(start, trainer, PatientUntilParked(row))._may_go_on() == goes_on
         assert (row.words[Word.PARKED] == 7) != goes_on
     finally:
         for descriptor in (lease_read, ack_write, lifeline, *others):
+            os.close(descriptor)
+
+
+def test_what_was_in_hand_before_a_worker_parked_is_evaluated_before_it_waits() -> None:
+    """And not at the next beat. Here a wait raises: nobody holds the other end of the lifeline."""
+    place = Place(examples(2))
+    place.board.say(Command.PAUSE, 1)
+    trainer, _ = place.trainer()
+    place.board.write_item(WorkItem(90, Kind.EVALUATE, 0, 0, 2))
+    (lease_read, lease_write), (ack_read, ack_write), (lifeline, its_end) = (os.pipe() for _ in range(3))
+    os.set_blocking(lease_read, False)
+    os.close(its_end)
+    try:
+        loop = WorkerLoop(Start(os.getpid(), lease_read, ack_write, -1, lifeline, -1, ()), trainer, Leaving())
+        loop._hand.append(90)
+        with pytest.raises(ParentGone):
+            loop._may_go_on()
+        assert EvalSums.read(place.board.result(90)).count == 2 * BATCH
+    finally:
+        for descriptor in (lease_read, lease_write, ack_read, ack_write, lifeline):
             os.close(descriptor)
 
 

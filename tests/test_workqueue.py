@@ -178,6 +178,20 @@ def test_with_one_attempt_the_first_death_quarantines() -> None:
     assert queue.release(0, row(must_lease(queue), 1)).quarantined == ((0, 1, 2),)
 
 
+@pytest.mark.parametrize("redo", [True, False])
+def test_a_death_that_is_nobodys_fault_counts_no_attempt_but_what_was_in_doubt(redo: bool) -> None:
+    queue = queue_of(6, max_attempts=1, redo_indeterminate=redo)
+    item = must_lease(queue)
+    assert queue.release(0, row(item, 1), charged=False) == Release(freed=item.stop - item.start - 1)
+    assert queue.ledger.quarantined == queue.ledger.indeterminate == 0
+    item = must_lease(queue)
+    report = queue.release(0, row(item, 0, intended=1), charged=False)
+    assert (report.indeterminate, report.charged, report.quarantined) == (1, None, ())
+    assert (queue.ledger.indeterminate, queue.ledger.redone, queue.ledger.skipped) == (1, int(redo), int(not redo))
+    left = [(batch, attempts) for start, stop, attempts in free_ranges(queue) for batch in range(start, stop)]
+    assert left == [(batch, 0) for batch in range(1 if redo else 2, 6)]
+
+
 def test_what_was_in_doubt_and_is_quarantined_is_counted_as_in_doubt_but_not_as_redone() -> None:
     queue = queue_of(48, max_attempts=2)
     for _ in range(2):

@@ -3,8 +3,8 @@ supervisor's life before that.
 
 Order: death signal and a look at the parent (a parent that died earlier sends no signal) - a process group of its own -
 output - signals - environment (OpenMP reads it when torch is loaded) - torch - the set-up, with the descriptors of all
-shared memory, for which it waits as long as the parent builds model and data - log files: before that there may be no
-run directory, nor ever be one.
+shared memory, for which it waits as long as the parent builds model and data, or until a worker has died whose place it
+takes - log files: before that there may be no run directory, nor ever be one. Its number comes with the set-up, too.
 """
 
 import atexit
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hogwild import host
+from workers.messages import Report
 
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
@@ -26,8 +27,6 @@ class Start:
     """What crosses `Process.start`: numbers and short names only, never a tensor (unpickling one would import torch
     before our first line). Descriptors are inherited under the same numbers."""
 
-    worker: int
-    incarnation: int
     parent_pid: int
     lease_read: int
     ack_write: int
@@ -35,7 +34,6 @@ class Start:
     lifeline: int
     words: int
     environment: tuple[tuple[str, str], ...]
-    cores: tuple[int, ...] = ()  # logical CPUs of its own; empty: all that the supervisor may use
 
 
 class Leaving:
@@ -58,13 +56,15 @@ def main(start: Start) -> None:
     host.worker_signals(leaving.ask, STANDARD_ERROR)
     os.environ.update(start.environment)
     host.raise_oom_score()
-    cores = start.cores or host.affinity()
+    cores = host.affinity()
     channel = socket.socket(fileno=start.channel)
     with without_collecting():
         from workers.loop import run  # imports torch
 
     gc.freeze()  # a collection looks at torch's few hundred thousand objects never again
     host.set_affinity(cores)  # an OpenMP runtime with OMP_PROC_BIND has bound us to one core by now
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the supervisor is gone: `run` will see it
+        Report("waiting").send(channel)
     status = run(start, channel, leaving)
     atexit._run_exitfuncs()
     sys.stdout.flush()

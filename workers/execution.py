@@ -16,6 +16,7 @@ from typing import Any
 import cloudpickle
 
 from hogwild import host
+from hogwild.background import Background
 from hogwild.checkpoint import CheckpointWriter
 from hogwild.device import resolve
 from hogwild.errors import (
@@ -41,7 +42,8 @@ from workers.outcome import Clock, Outcome
 from workers.prepare import blob, check_memory, limits_of, share_data, with_profile, write_descriptions
 from workers.request import Request
 from workers.resume import check_changes, record, restore, with_measured
-from workers.session import LAST_WRITE_S, Session
+from workers.saving import LAST_WRITE_S, Saving
+from workers.session import Session
 from workers.summary import summarise
 from workers.supervisor import Supervisor
 from workers.trainer import Kit
@@ -155,23 +157,25 @@ class _Prepared:
         ids = count(1)
         board = Scoreboard.allocate(rows)
         journal = Journal(rundir, jsonl=job.log.jsonl, progress=_wants_progress(request), every_s=job.log.every_s)
+        queue, errand = WorkQueue(parts.train.plan, limits_of(job, rows), ids=ids), Background("errand")
         session = Session(
             job=job,
             parts=parts,
             plan=planned,
             shared=shared,
             board=board,
-            queue=WorkQueue(parts.train.plan, limits_of(job, rows), ids=ids),
+            queue=queue,
             rundir=rundir,
             journal=journal,
-            writer=CheckpointWriter(rundir.checkpoints),
+            saving=Saving(job.checkpoint, shared, queue, rundir, journal, CheckpointWriter(rundir.checkpoints), errand),
+            errand=errand,
             clock=clock,
             ids=ids,
         )
         restored = restore(session) if request.resume else None  # nothing is written before
+        write_descriptions(request, planned, parts, rundir)  # first: killed after it, there is a run to go on with
         rundir.make_folders()
         kit = with_profile(kit, request.profile, rundir)
-        write_descriptions(request, planned, parts, rundir)
         if restored is not None:
             record(session, restored)
         regions = {**shared.regions, **regions, "scoreboard": board.region}
@@ -195,19 +199,21 @@ class _Prepared:
                 session.journal.say("warning: summary.json cannot be written (disk full?)")
             if self.request.profile is not None and outcome.state != "cancelled":
                 session.journal.say(report(session.rundir.profile, max(1, self.plan.procs), self.request.profile))
-            session.journal.event("end", state=outcome.state, reason=outcome.reason)
-            session.journal.status(
+            longest = {"loop_longest_ms": round(1e3 * session.clock.longest_turn_s, 1)} if self.plan.procs else {}
+            session.journal.event("end", state=outcome.state, reason=outcome.reason, **longest)
+            session.journal.last_status(
                 **{key: summary[key] for key in ("state", "reason", "updates", "samples", "wall_s")},
                 epoch=session.queue.epoch,
                 planned_updates=session.queue.planned_updates,
                 progress=session.progress,
                 restarts=summary["restarts"],
+                rollbacks=summary["rollbacks"],
                 pid=os.getpid(),
                 metrics=summary["metrics"],
             )
             session.journal.close()
-            if not session.writer.is_busy:  # else a second signal has left it to its thread
-                session.writer.close()
+            session.errand.close()
+            session.saving.writer.close()
         return Result(summary, session.shared, outcome.error)
 
     def _train_inline(self, watch: host.SignalWatch) -> Outcome:
@@ -236,23 +242,26 @@ class _Prepared:
         """The last checkpoint: the one in flight, and one of what a failed job had learnt."""
         session = self.session
         deadline = time.monotonic() + LAST_WRITE_S
-        while session.writer.is_busy and len(watch.received) < 2 and time.monotonic() < deadline:
-            session.take_written(session.writer.wait(WRITE_LOOK_S))
+        while session.is_waited_for and len(watch.received) < 2 and time.monotonic() < deadline:
+            session.wait(WRITE_LOOK_S)
         if outcome.state == "cancelled":
             return outcome
-        if session.writer.is_busy:
+        if session.is_waited_for:
             if len(watch.received) > 1:
                 return Outcome.cancelled_by(watch.received[1])
             error = CheckpointError(f"the last checkpoint was not written within {LAST_WRITE_S:g} s")
             return Outcome("failed", error.code, error=error)
         if not session.shared.finite():  # finite gradients can still overflow a weight, at a far too high rate
             return outcome if outcome.state == "failed" else Outcome("failed", DIVERGED.code, error=DIVERGED)
-        if outcome.state == "failed" and session.queue.updates and session.is_worth_a_checkpoint:
+        is_lost = isinstance(outcome.error, Diverged)  # finite or not: the checkpoints before are better
+        if outcome.state == "failed" and not is_lost and session.queue.updates and session.saving.is_worth_it:
             session.quieten(time.monotonic())
-            session.checkpoint(time.monotonic())
-            session.take_written(session.writer.wait(LAST_WRITE_S))
-        if session.unwritten is not None and outcome.state in ("succeeded", "stopped"):
-            return Outcome("failed", session.unwritten.code, error=session.unwritten)
+            session.errand.wait()
+            session.begin_checkpoint(time.monotonic())
+            session.wait(LAST_WRITE_S)
+        unwritten = session.saving.unwritten
+        if unwritten is not None and outcome.state in ("succeeded", "stopped"):
+            return Outcome("failed", unwritten.code, error=unwritten)
         return outcome
 
     def _set_up(self) -> Callable[[int], tuple[Setup, list[int]]]:
@@ -270,6 +279,7 @@ class _Prepared:
                 kit_nbytes=len(kit),
                 log=str(rundir.worker_log(worker)),
                 stacks=str(rundir.worker_stacks(worker)),
+                cores=self.plan.cores[worker] if self.plan.cores else (),
             )
             return setup, [region.descriptor for region in regions.values()]
 

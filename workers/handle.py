@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import hogwild
 from hogwild import host
@@ -30,6 +31,8 @@ from workers.messages import LOOK, Report, Setup, read_records, write_record
 PAYLOAD_LIMIT = 4096  # bytes of our own arguments; CPython 3.11 can hang in start() when all of it passes 64 KiB
 REAPED_ELSEWHERE = 255  # its status went to somebody else, a host application's wait() perhaps
 PATH_LIMIT = 32 * 1024
+NOBODY = -1  # a process that has no number yet
+WORDS_READ = 4096  # bytes of what a process said last
 PACKAGE_ROOT = str(Path(hogwild.__file__).resolve().parent.parent)
 REAP_S = 5.0  # a process in an uninterruptible system call does not even die of SIGKILL
 POLL_MS = 20
@@ -52,8 +55,6 @@ class _Inherited:
 class Handle:
     """Owns the supervisor's ends. `close` gives everything back; call it only after `reap` returned a status."""
 
-    worker: int
-    incarnation: int
     process: BaseProcess
     pid: int
     pidfd: int
@@ -62,23 +63,20 @@ class Handle:
     channel: socket.socket
     words: int
     environment: Mapping[str, str]
+    worker: int = NOBODY
+    incarnation: int = 0
     log: Path | None = None
+    is_spare: bool = False  # it was one, until it was set up
+    is_waiting: bool = False  # for its set-up, torch imported
     is_ready: bool = False
     update_path: str = ""
     error: Report | None = None
     killed_for: str = ""
 
     @classmethod
-    def spawn(
-        cls,
-        worker: int,
-        incarnation: int,
-        *,
-        lifeline: int,
-        planned: Plan,
-    ) -> "Handle":
-        """Starts a worker, which waits for its set-up. `lifeline` is the read end of a pipe whose write end only the
-        supervisor has. Main thread only: a death signal is tied to the thread that forked."""
+    def spawn(cls, *, lifeline: int, planned: Plan) -> "Handle":
+        """Starts a process that waits for its set-up, which makes it a worker. `lifeline` is the read end of a pipe
+        whose write end only the supervisor has. Main thread only: a death signal is tied to the thread that forked."""
         if threading.current_thread() is not threading.main_thread():
             raise UsageError("workers must be started from the main thread; call hogwild.train there")
         environment = dict(os.environ)
@@ -93,8 +91,6 @@ class Handle:
             for descriptor in (lease_read, lease_write, ack_read):
                 os.set_blocking(descriptor, False)
             start = entry.Start(
-                worker=worker,
-                incarnation=incarnation,
                 parent_pid=os.getpid(),
                 lease_read=_Inherited(lease_read),  # type: ignore[arg-type]
                 ack_write=_Inherited(ack_write),  # type: ignore[arg-type]
@@ -102,18 +98,18 @@ class Handle:
                 lifeline=_Inherited(lifeline),  # type: ignore[arg-type]
                 words=_Inherited(words),  # type: ignore[arg-type]
                 environment=tuple(planned.environment.items()),
-                cores=planned.cores[worker] if planned.cores else (),
             )
             process, pidfd = _launch(start)
             ours.pop_all()  # the handle's from now on
         assert process.pid is not None
         channel.setblocking(False)
-        return cls(worker, incarnation, process, process.pid, pidfd, lease_write, ack_read, channel, words, environment)
+        return cls(process, process.pid, pidfd, lease_write, ack_read, channel, words, environment)
 
-    def set_up(self, setup: Setup, descriptors: Sequence[int]) -> None:
-        """Sends what the worker needs, and what a process that is started now would inherit: user code may have
-        changed it since this one was. A worker that died meanwhile is no error here: its pidfd says so."""
-        self.log = Path(setup.log)
+    def set_up(self, setup: Setup, descriptors: Sequence[int], incarnation: int) -> None:
+        """Gives it its number, and sends what the worker needs, and what a process that is started now would inherit:
+        user code may have changed it since this one was. A worker that died meanwhile is no error here: its pidfd says
+        so."""
+        self.worker, self.incarnation, self.log = setup.worker, incarnation, Path(setup.log)
         changes = _changes(self.environment, os.environ)
         setup = replace(setup, folder=_current_folder(), sys_path=_search_path(), environment=changes)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -133,7 +129,9 @@ class Handle:
     def listen(self) -> None:
         """Takes in what the worker said over its socket."""
         for report in Report.receive_all(self.channel):
-            if report.kind == "ready":
+            if report.kind == "waiting":
+                self.is_waiting = True
+            elif report.kind == "ready":
                 self.is_ready, self.update_path = True, report.detail
             else:
                 self.error = report
@@ -148,6 +146,26 @@ class Handle:
             return None
         status = self.process.exitcode
         return REAPED_ELSEWHERE if status is None else status
+
+    def last_words(self) -> str:
+        """The last line it said before it had a log, an exception's perhaps; "" when it said nothing then."""
+        size = os.fstat(self.words).st_size
+        said = os.pread(self.words, WORDS_READ, max(0, size - WORDS_READ)).decode(errors="replace").split("\n")
+        return next((line for line in reversed(said) if line.strip()), "")
+
+    @property
+    def title(self) -> str:
+        return f"{'a spare' if self.worker == NOBODY else f'worker {self.worker}'} (pid {self.pid})"
+
+    def undead_words(self) -> str:
+        """For a process that was sent SIGKILL and is still there."""
+        return f"does not die of SIGKILL (state {host.process_state(self.pid)}: a system call that never ends, perhaps)"
+
+    def disown(self) -> None:
+        """Of a process that does not die: nobody waits for it any more. Multiprocessing would at the interpreter's
+        exit, for ever."""
+        children: Any = multiprocessing.process
+        children._children.discard(self.process)
 
     def close(self) -> None:
         self._keep_first_words()
@@ -175,9 +193,7 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
 def _launch(start: entry.Start) -> tuple[BaseProcess, int]:
     # The very context of torch.multiprocessing, which takes `get_context` over as it is and only adds ways to send
     # tensors: none crosses here.
-    process = multiprocessing.get_context("spawn").Process(
-        target=entry.main, args=(start,), name=f"hogwild-worker-{start.worker}"
-    )
+    process = multiprocessing.get_context("spawn").Process(target=entry.main, args=(start,), name="hogwild-worker")
     with host.blocked_signals(), _plain_main():
         _check_payload(start)
         process.start()

@@ -16,16 +16,16 @@ from hogwild import host
 from hogwild.plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, Plan
 from workers.handle import POLL_MS, REAP_S, Handle
 
-FIRST = 1  # the incarnation
-
 
 class HeadStart:
-    """The early workers of one job, by number, until the crew takes them. A context around the whole job: at its end
+    """The early workers of one job, until the crew takes them. A context around the whole job: at its end
     those that were not taken are killed and reaped, and so is multiprocessing's resource tracker if the job started
     it. Main thread only."""
 
-    def __init__(self) -> None:
-        self._waiting: dict[int, Handle] = {}
+    def __init__(self, spares: int = 0) -> None:
+        """`spares`: so many processes beside the workers will be held later (`supervise.spares`)."""
+        self._spares = spares
+        self._waiting: list[Handle] = []
         self._lifeline: tuple[int, ...] = ()
         self._has_begun = False
         self._tracker_was_known = host.is_tracker_known()  # a notebook may have one of its own
@@ -53,36 +53,39 @@ class HeadStart:
         with host.blocked_signals():
             try:
                 self._lifeline = os.pipe()
-                for worker in range(min(planned.procs, max(1, math.floor(cores)))):
-                    self._waiting[worker] = Handle.spawn(worker, FIRST, lifeline=self._lifeline[0], planned=planned)
+                for _ in range(min(planned.procs, max(1, math.floor(cores)))):
+                    self._waiting.append(Handle.spawn(lifeline=self._lifeline[0], planned=planned))
             except OSError:  # no number, memory or descriptor left, perhaps only now
                 return
 
     def raise_file_limit(self, planned: Plan) -> None:
         """So that the job's descriptors fit, those that are held for early workers counted once. Raises RunError."""
         held = len(self._lifeline) + FILES_PER_WORKER * len(self._waiting)
-        needed = FILES + FILES_PER_WORKER * planned.procs - held
+        processes = planned.procs + self._spares if planned.procs else 0
+        needed = FILES + FILES_PER_WORKER * processes - held
         host.raise_file_limit(needed, needed + FILES_ON_THEIR_WAY * planned.procs)
 
-    def take(self, worker: int, incarnation: int) -> Handle | None:
-        """The early process of that worker, which is the caller's from now on; it may have died meanwhile, as any may.
-        None when it has none."""
-        return self._waiting.pop(worker, None) if incarnation == FIRST else None
+    def take(self) -> Handle | None:
+        """One of them, which is the caller's from now on; it may have died meanwhile, as any may. None when there is
+        none left."""
+        return self._waiting.pop(0) if self._waiting else None
 
     def _end(self) -> None:
         with host.blocked_signals():
-            for handle in self._waiting.values():
+            for handle in self._waiting:
                 handle.kill()
             deadline = time.monotonic() + REAP_S
             while self._waiting and time.monotonic() < deadline:
                 self._reap()
+            for handle in self._waiting:
+                handle.disown()
             for descriptor in self._lifeline:
                 os.close(descriptor)
             self._lifeline = ()
 
     def _reap(self) -> None:
-        host.wait_readable([handle.pidfd for handle in self._waiting.values()], POLL_MS)
-        for worker, handle in list(self._waiting.items()):
+        host.wait_readable([handle.pidfd for handle in self._waiting], POLL_MS)
+        for handle in self._waiting[:]:
             if handle.reap() is not None:
-                del self._waiting[worker]
+                self._waiting.remove(handle)
                 handle.close()

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 
@@ -10,10 +11,13 @@ from hogwild.errors import TrainingError
 from hogwild.scoreboard import Row
 from hogwild.shm import Region
 from hogwild.traces import PAUSE
+from hogwild.workqueue import WorkItem
+from workers import rollback
 from workers.loop import make_trainer
 from workers.outcome import Outcome
 from workers.progress import Progress
-from workers.session import LAST_WRITE_S, Session
+from workers.saving import LAST_WRITE_S
+from workers.session import Session, pss_bytes_of
 from workers.trainer import Kit, NonFiniteGradient
 
 WORKER = 0
@@ -47,7 +51,7 @@ class Inline:
             while self._may_go_on():
                 item = session.queue.lease(WORKER)
                 assert item is not None, "nothing is leased, nothing is free and nothing is due"
-                skipped = self._trainer.train(item, self._may_go_on)
+                skipped = self._trainer.train(item, partial(self._may_train, item))
                 if skipped is not None:
                     session.queue.ack(WORKER, item.id, skipped)
         except NonFiniteGradient as error:
@@ -57,7 +61,7 @@ class Inline:
             torch.set_num_threads(threads)
             torch.set_rng_state(random_state)
             torch.set_flush_denormal(flushes)
-            session.note_memory([])
+            session.note_memory(pss_bytes_of([]))
         assert self._outcome is not None
         return self._outcome
 
@@ -68,13 +72,15 @@ class Inline:
         session, now = self._session, time.monotonic()
         session.observe([WORKER])
         self._take_signal()
-        if (written := session.writer.result()) is not None:
-            session.take_written(written)
+        session.settle()
         due = session.due(now)
         if due:
             self._pause(now, evaluate=due.evaluate)
         self._progress.record(now, [])
         return self._outcome is None
+
+    def _may_train(self, item: WorkItem) -> bool:
+        return self._may_go_on() and not self._trainer.is_void(item)
 
     def _take_signal(self) -> bool:
         """Whether one has come; the job stops then, also in the middle of an evaluation."""
@@ -86,6 +92,8 @@ class Inline:
         session = self._session
         self._trainer.profile.enter(PAUSE)
         session.quieten(now)
+        session.errand.wait()
+        self._go_back_if_due(now)
         if evaluate:
             evaluation = session.begin_evaluation()
             while not self._take_signal() and (item := evaluation.lease(WORKER)) is not None:
@@ -96,11 +104,22 @@ class Inline:
             if evaluation.is_finished:
                 session.finish_evaluation()
             session.evaluation = None
-        if session.writer.is_busy:  # nothing can be done meanwhile: this is the only thread that trains
-            session.take_written(session.writer.wait(LAST_WRITE_S))
-        if session.conclude_at_rest(now):  # it is being written from the memory we would train on
-            session.take_written(session.writer.wait(LAST_WRITE_S))
+        if session.saving.is_busy:  # nothing can be done meanwhile: this is the only thread that trains
+            session.saving.wait(LAST_WRITE_S)
+        if not session.saving.is_busy and session.due(now).checkpoint:
+            session.begin_checkpoint(now)
+            session.errand.wait()
+            if session.saving.is_read_in_place:  # it is being written from the memory we would train on
+                session.saving.wait(LAST_WRITE_S)
+        self._go_back_if_due(now)  # the parameters were found to be ruined
         self._outcome = session.due(now).finish
         self._trainer.profile.enter("wait")
         if self._outcome is None:
             session.go_on(time.monotonic())
+
+    def _go_back_if_due(self, now: float) -> None:
+        if self._session.due(now).rollback:
+            self._session.saving.wait(LAST_WRITE_S)
+            rollback.begin(self._session)
+            self._session.errand.wait()
+            self._trainer.catch_up()

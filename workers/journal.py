@@ -2,13 +2,16 @@
 standard error.
 
 A full disk, or a terminal that has gone, must not stop training, so nothing here raises: what could not be written is
-said once, on standard error, if that is still there.
+said once, on standard error, if that is still there. Nor must a slow disk: the status file, which a file system that is
+busy with a checkpoint takes its time to replace, is written by a thread; a line is only appended to what the kernel
+keeps in memory.
 """
 
 import sys
 import time
 from typing import Any
 
+from hogwild.background import Background
 from hogwild.rundir import Records, RunDir
 
 
@@ -27,8 +30,13 @@ class Journal:
         self._mute = False
         self._next_line = 0.0
         self._next_status = 0.0
+        self._status = Background("status")
 
-    def event(self, kind: str, **values: Any) -> None:
+    def start(self) -> None:
+        """Its thread, before a loop that must not wait for that."""
+        self._status.start()
+
+    def event(self, kind: str, /, **values: Any) -> None:
         """One line of events.jsonl, and of the supervisor's log."""
         self._kept(self.rundir.events.try_append({"time": time.time(), "event": kind, **values}))
         words = " ".join(f"{key}={value}" for key, value in values.items() if value not in ("", None))
@@ -40,8 +48,17 @@ class Journal:
             self._kept(self.rundir.metrics.try_append({"time": time.time(), "kind": kind, **values}))
 
     def status(self, **values: Any) -> None:
-        """Replaces status.json."""
-        self._kept(self.rundir.try_write_json("status.json", {"time": time.time(), **values}))
+        """Replaces status.json, in a while; not at all while it is still being replaced."""
+        self._status.settle()
+        if not self._status.is_busy:
+            record = {"time": time.time(), **values}
+            self._status.begin(lambda: self.rundir.try_write_json("status.json", record), self._kept)
+
+    def last_status(self, **values: Any) -> None:
+        """The same, for good: it is there when this returns."""
+        self._status.wait()
+        self.status(**values)
+        self._status.wait()
 
     def say(self, message: str) -> None:
         """A message for the person at the terminal; ends an open progress line first."""
@@ -69,6 +86,7 @@ class Journal:
     def close(self) -> None:
         self._end_line()
         self._log.close()
+        self._status.close()
 
     def _end_line(self) -> None:
         if self._line_open:

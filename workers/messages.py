@@ -58,6 +58,7 @@ class Setup:
     kit_nbytes: int
     log: str
     stacks: str
+    cores: tuple[int, ...] = ()  # logical CPUs of its own; empty: all that the supervisor may use
     folder: str = ""  # the current one; "": it is gone
     sys_path: tuple[str, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)  # what has changed; None: is gone
@@ -81,13 +82,14 @@ class Setup:
             os.set_inheritable(descriptor, False)  # CPython 3.11 does not pass the flag on
         values = json.loads(payload)
         values["regions"] = tuple((name, nbytes) for name, nbytes in values["regions"])
-        values["sys_path"] = tuple(values["sys_path"])
+        values["sys_path"], values["cores"] = tuple(values["sys_path"]), tuple(values["cores"])
         return cls(**values), descriptors
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A worker's words: `ready` (detail: the update path) or `error` (an exception that ends it)."""
+    """A worker's words: `waiting` (for its set-up), `ready` (detail: the update path) or `error` (an exception that
+    ends it)."""
 
     kind: str
     detail: str = ""

@@ -22,14 +22,15 @@ class Outcome:
 
 @dataclass(slots=True)
 class Due:
-    """What a pause is for."""
+    """What a pause is for; with a rollback, `finish` comes after it."""
 
     evaluate: bool = False
     checkpoint: bool = False
+    rollback: bool = False
     finish: Outcome | None = None
 
     def __bool__(self) -> bool:
-        return self.evaluate or self.checkpoint or self.finish is not None
+        return self.evaluate or self.checkpoint or self.rollback or self.finish is not None
 
 
 @dataclass(slots=True)
@@ -40,8 +41,9 @@ class Clock:
     imported_s: float = 0.0  # torch and ours are imported
     built_s: float = 0.0  # model and data are there
     shared_s: float = 0.0  # and lie in shared memory: workers may have them
-    paused_s: float = 0.0
+    paused_s: float = 0.0  # between the first update and the last, as train_s: the pause at the end is in neither
     paused_since_s: float | None = None
+    longest_turn_s: float = 0.0  # of the supervisor's loop, from the end of a poll to the next one
 
 
 @dataclass(slots=True)
@@ -51,3 +53,4 @@ class Before:
     wall_s: float = 0.0
     restarts: int = 0
     samples: int = 0
+    rollbacks: int = 0

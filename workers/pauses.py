@@ -1,14 +1,22 @@
 """Pauses: everybody parks, the flats are at rest, and something is done that needs that: an evaluation, a checkpoint,
 another way to exchange (`trial.py`), the end.
 
-    (running) -- due --> PARKING -- all parked --> EVALUATING -- all slices done --> CONCLUDING --> (running), or end
-                            '----------- nothing to evaluate -------------------------^  '--> WRITING, if memory is too
-                                                                                              short to train meanwhile
+    (running) -- due --> PARKING -- all parked --> MERGING --> EVALUATING -- all slices done --> CONCLUDING
+                                                      '-------- nothing to evaluate -----------------^ |
+    CONCLUDING -- a checkpoint is due --> COPYING --> WRITING, only if memory is too short to train meanwhile
+          '-----------------------------------'------------'--> (running), or the end
+    MERGING, COPYING -- the run has diverged --> GOING_BACK --> (running), or the end
 
 Workers park in the middle of an item, between two exchanges. Leasing of training items stands still. A worker that
-dies while parked is handled like any other; one that becomes ready parks by itself."""
+dies while parked is handled like any other; one that becomes ready parks by itself. What takes long (MERGING, COPYING,
+WRITING) is done by threads, and the supervisor's loop goes on meanwhile.
 
+A stop waits `supervise.grace_s` for everybody to park. Who has not parked by then, in a long operation or stopped by
+somebody, is fenced: killed, its leases taken back uncharged, and the checkpoint is made without it."""
+
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,25 +25,32 @@ from hogwild.errors import RunDirError
 from hogwild.exchange import copied_bytes
 from hogwild.scoreboard import Command
 from hogwild.workqueue import WorkQueue
+from workers import rollback
 from workers.crew import Crew
 from workers.outcome import Outcome
 from workers.prepare import write_choice
-from workers.roster import Roster
-from workers.session import MEMORY_MARGIN, Session
+from workers.roster import GAP_S, Roster
+from workers.saving import MEMORY_MARGIN
+from workers.session import Session
 from workers.trial import Trial, exchange_of, ways_of, why_settled, words_of
 
 
 class Stage(Enum):
     PARKING = "parking"
+    MERGING = "merging"
     EVALUATING = "evaluating"
     CONCLUDING = "concluding"  # the checkpoint before this one is still being written
+    COPYING = "copying"
     WRITING = "writing"
+    GOING_BACK = "going back"  # the run has diverged: to its last good checkpoint
 
 
 @dataclass(slots=True)
 class Pause:
     number: int
     stage: Stage = Stage.PARKING
+    looked_s: float = math.inf  # when it was last advanced
+    stopping_s: float = 0.0  # how long a stop has waited for everybody to park
 
 
 class Pauses:
@@ -64,15 +79,16 @@ class Pauses:
                 return None
             self._begin()
         assert self.current is not None
-        if self.current.stage is Stage.PARKING:
-            return self._parked(self.current, now)
-        if self.current.stage is Stage.EVALUATING:
-            return self._evaluated(self.current, now)
-        if self.current.stage is Stage.CONCLUDING:
-            return self._conclude(self.current, now)
-        if not self._session.writer.is_busy:
-            self._resume(now)
-        return None
+        steps: dict[Stage, Callable[[Pause, float], Outcome | None]] = {
+            Stage.PARKING: self._park,
+            Stage.MERGING: self._merged,
+            Stage.EVALUATING: self._evaluated,
+            Stage.CONCLUDING: self._conclude,
+            Stage.COPYING: self._copied,
+            Stage.WRITING: self._written,
+            Stage.GOING_BACK: self._go_back,
+        }
+        return steps[self.current.stage](self.current, now)
 
     def _begin(self) -> None:
         self._count += 1
@@ -80,16 +96,45 @@ class Pauses:
         self._session.board.say(Command.PAUSE, self._count)
         self._crew.wake()
 
-    def _parked(self, pause: Pause, now: float) -> Outcome | None:
+    def _park(self, pause: Pause, now: float) -> Outcome | None:
         session = self._session
-        if self._roster.is_anyone_dying or not session.board.parked(self._roster.attached(), pause.number):
+        missing = [k for k in self._roster.attached() if not session.board.parked([k], pause.number)]
+        if self._roster.is_anyone_dying or missing:
+            self._fence_late(pause, missing, now)
             return None
         # Only now: a worker may have finished one item and begun another since it was last looked at.
         self._crew.book(session)
-        session.quieten(now)
         if self._trial is not None:
             self._trial.end_slice(now)
             self._settle(self._trial)
+        session.quieten(now)
+        pause.stage = Stage.MERGING
+        return self._merged(pause, now)
+
+    def _fence_late(self, pause: Pause, missing: list[int], now: float) -> None:
+        """A stop is bounded, whatever a worker does. Its clock adds up the time between turns, as the roster's do."""
+        gap, pause.looked_s = max(0.0, now - pause.looked_s), now
+        finish = self._session.stop or self._session.due(now).finish
+        if finish is None or finish.state != "stopped":
+            return
+        pause.stopping_s += gap if gap <= GAP_S else 0.0
+        grace_s = self._session.job.supervise.grace_s
+        if pause.stopping_s <= grace_s:
+            return
+        for worker in missing:
+            why = f"did not park within {grace_s:g} s (supervise.grace_s) while the job was stopping"
+            pid = self._crew[worker].pid
+            self._session.journal.event("fence", worker=worker, pid=pid, why=why)
+            self._session.journal.say(f"worker {worker} (pid {pid}) {why}; it is killed")
+            self._roster.fence(worker)
+            self._crew[worker].kill(why)
+
+    def _merged(self, pause: Pause, now: float) -> Outcome | None:
+        session = self._session
+        if session.errand.is_busy:
+            return None
+        if session.due(now).rollback:
+            return self._go_back(pause, now)
         # Asked again: workers may have finished the epoch, or the job, while they were being parked.
         if session.due(now).evaluate:
             session.begin_evaluation()
@@ -110,16 +155,41 @@ class Pauses:
     def _conclude(self, pause: Pause, now: float) -> Outcome | None:
         session = self._session
         pause.stage = Stage.CONCLUDING
-        if session.writer.is_busy and session.due(now).checkpoint:  # at the end of the job: the loop goes on meanwhile
+        if not session.due(now).checkpoint:
+            return self._over(now)
+        if session.saving.is_busy:  # at the end of the job: the loop goes on meanwhile
             return None
-        stays = session.conclude_at_rest(now)
-        if (finish := session.due(now).finish) is not None:
-            return finish
-        if stays:
-            pause.stage = Stage.WRITING
-        else:
-            self._resume(time.monotonic())  # a snapshot takes a while
+        session.begin_checkpoint(now)
+        pause.stage = Stage.COPYING
         return None
+
+    def _copied(self, pause: Pause, now: float) -> Outcome | None:
+        if self._session.saving.is_copying:
+            return None
+        pause.stage = Stage.WRITING
+        due = self._session.due(now)
+        return None if due.rollback else due.finish or self._written(pause, now)
+
+    def _written(self, pause: Pause, now: float) -> Outcome | None:
+        if self._session.due(now).rollback:  # the parameters were found to be ruined when they were to be copied
+            return self._go_back(pause, now)
+        return None if self._session.saving.is_read_in_place else self._over(now)
+
+    def _go_back(self, pause: Pause, now: float) -> Outcome | None:
+        session = self._session
+        pause.stage = Stage.GOING_BACK
+        if session.is_waited_for:  # a checkpoint in flight may be the one to go back to
+            return None
+        if not session.due(now).rollback:
+            return self._over(now)
+        rollback.begin(session)
+        return None
+
+    def _over(self, now: float) -> Outcome | None:
+        """The job's outcome, if it ends here; else everybody trains on."""
+        if (finish := self._session.due(now).finish) is None:
+            self._resume(time.monotonic())  # what was done here may have taken a while
+        return finish
 
     def _is_slice_due(self, now: float) -> bool:
         if self._session.plan.procs < 2 or not (self._trial or self._roster.all_train):

@@ -117,12 +117,11 @@ def _header(rundir: RunDir, keep: Callable[[str], bool]) -> str:
 
 
 def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: RunDir) -> None:
-    """job.yaml, resolved.yaml and env.json. Of a resume, only once nothing can refuse it any more."""
+    """env.json, resolved.yaml and job.yaml. Of a resume, only once nothing can refuse it any more. resolved.yaml makes
+    the folder a run, so what a resume needs besides is there before it; killed earlier, the folder is as good as
+    new."""
     measured = _header(rundir, lambda line: line.startswith(MEASURED)) if request.resume else ""
     resolved = (OF_OBJECTS if request.caller == LIBRARY else "") + measured + request.job.to_yaml()
-    if not request.resume:
-        rundir.write_text("job.yaml", request.job_text or resolved)
-    rundir.write_text("resolved.yaml", resolved)
     environment = {
         "hogwild": hogwild.__version__,
         "caller": request.caller,
@@ -136,3 +135,6 @@ def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: Ru
         "parameters": sum(parameter.numel() for parameter in parts.model.parameters()),
     }
     rundir.write_json("env.json", environment)
+    rundir.write_text("resolved.yaml", resolved)
+    if not request.resume or not rundir.job_file.exists():
+        rundir.write_text("job.yaml", request.job_text or resolved)

@@ -17,8 +17,6 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from hogwild.traces import PAUSE, SETTLING, PhaseRecord, Window, phases_name, read_phases, trace_name
 
 BOOKKEEPING, WAIT = "bookkeeping", "wait"
@@ -96,9 +94,12 @@ class Tracer(Stopwatch):
 
     def __init__(self) -> None:
         super().__init__()
+        import torch  # here alone: without --profile this module needs none
+
+        self._torch_profiler = torch.autograd.profiler
         # What torch.profiler.profile is made of: that one imports torch._inductor, which takes seconds. Shapes, stacks
         # and memory are left out: they multiply the overhead, which is 1 to 2 us an operation as it is.
-        self._profiler = torch.autograd.profiler.profile(use_kineto=True, use_cpu=True)
+        self._profiler = self._torch_profiler.profile(use_kineto=True, use_cpu=True)
         self._ranges: list[Any] = []
         self._profiler.__enter__()
 
@@ -122,7 +123,7 @@ class Tracer(Stopwatch):
         aside.replace(file)
 
     def _open(self, name: str) -> None:
-        opened = torch.autograd.profiler.record_function(name)
+        opened = self._torch_profiler.record_function(name)
         opened.__enter__()
         self._ranges.append(opened)
 

@@ -15,15 +15,15 @@ class Progress:
         self._loss_mark: tuple[float, int] = (0.0, 0)
         self._last: tuple[float, int] = (now, session.queue.samples)
 
-    def record(self, now: float, workers: Sequence[dict[str, Any]]) -> None:
-        """`workers`: a row for each, for status.json."""
+    def record(self, now: float, workers: Sequence[dict[str, Any]], spares: Sequence[dict[str, Any]] = ()) -> None:
+        """`workers`, `spares`: a row for each, for status.json."""
         session = self._session
         if not session.journal.is_status_due(now):
             return
         queue = session.queue
         loss, self._loss_mark = session.board.mean_loss_since(self._loss_mark)
         then, samples = self._last
-        speed = (queue.samples - samples) / (now - then) if now > then else 0.0
+        speed = max(0, queue.samples - samples) / (now - then) if now > then else 0.0  # a rollback takes some away
         self._last = (now, queue.samples)
         position = {"epoch": queue.epoch, "updates": queue.updates, "samples": queue.samples}
         if loss is not None:
@@ -38,8 +38,10 @@ class Progress:
             loss=loss,
             metrics=session.metrics,
             restarts=session.before.restarts + session.restarts,
+            rollbacks=session.divergence.rollbacks,
             wall_s=session.wall_s(now),
             workers=list(workers),
+            spares=list(spares),
         )
         session.journal.line(now, self._line(loss, speed))
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hogwild.checkpoint import load, newest_good, set_aside_after, sweep
+from hogwild.checkpoint import set_aside_after, sweep, take_newest
 from hogwild.config import Job, load_job
 from hogwild.errors import CheckpointError, UsageError
 from hogwild.job import differences
+from hogwild.records import explained
 from hogwild.rundir import RunDir
 from hogwild.snapshots import check_groups, check_parts
 from workers.outcome import Before
@@ -62,35 +64,33 @@ class Restored:
 
 
 def restore(session: Session) -> Restored:
-    """Takes over, in memory, the newest checkpoint that proves to be whole. Raises CheckpointError when it is of
-    another job. All that can refuse a resume is here or before: of the run directory only what a killed writer left
-    half done is changed."""
-    sweep(session.rundir.checkpoints)
-    path, rejected = newest_good(session.rundir.checkpoints)
+    """Takes over, in memory, the newest checkpoint that proves to be whole, can be loaded and is of this job. Raises
+    CheckpointError when some can be loaded and none of them is of this job: to begin again is not what was asked for
+    then. All that can refuse a resume is here or before: of the run directory only what a killed writer left half done
+    is changed."""
+    folder = session.rundir.checkpoints
+    with explained(f"cannot clean up {folder}"):
+        sweep(folder)
     session.before = _sums_before(session.rundir)
-    if path is None:
-        return Restored(path, rejected)
-    state = load(path)
-    try:
-        return Restored(path, rejected, _take_over(session, state))
-    except CheckpointError as error:
-        raise CheckpointError(f"{path} does not fit this job: {error}") from error
+    taken = take_newest(folder, partial(_take_over, session))
+    if taken.path is None and taken.misfit is not None:
+        raise taken.misfit
+    return Restored(taken.path, taken.rejected, taken.answer)
 
 
 def _take_over(session: Session, state: dict[str, Any]) -> str | None:
-    """The model comes last, because it is the caller's."""
+    """The model comes last, because it is the caller's: a state that is refused has not changed it."""
     shared = session.shared
     check_parts(state)
-    check_groups(shared.layout.state, shared.optimizer, state["optimizer"]["param_groups"])
     try:
+        check_groups(shared.layout.state, shared.optimizer, state["optimizer"]["param_groups"])
         session.queue.restore(state["ledger"])
-    except KeyError as error:
-        raise CheckpointError(f"its ledger lacks {error}; another version of hogwild wrote it") from error
+        session.take_over(state)
+        return shared.restore(state)
     except ValueError as error:
         raise CheckpointError(str(error)) from error
-    words = shared.restore(state)
-    session.take_over(state)
-    return words
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"another version of hogwild wrote it, or none: {error!r}") from error
 
 
 def record(session: Session, restored: Restored) -> None:
@@ -114,4 +114,8 @@ def record(session: Session, restored: Restored) -> None:
 
 def _sums_before(rundir: RunDir) -> Before:
     sums: Mapping[str, Any] = rundir.read_json("status.json") or {}
-    return Before(wall_s=float(sums.get("wall_s") or 0.0), restarts=int(sums.get("restarts") or 0))
+    return Before(
+        wall_s=float(sums.get("wall_s") or 0.0),
+        restarts=int(sums.get("restarts") or 0),
+        rollbacks=int(sums.get("rollbacks") or 0),
+    )

@@ -5,7 +5,11 @@ arguments, decisions go out as actions; `supervisor.py` carries them out.
       ^                  |                 |                        |
       |  backoff         '----- Kill: could not start ------- Kill: stalled
       '---- exited <-----------------------+------------------------'
-                 '--> RETIRED   too many restarts in the window, or three starts that failed in a row
+                 '--> RETIRED   too many restarts in the window, three starts that failed in a row, or not even dead
+                                UNDEAD_S after its kill (Abandon): its row must have no second writer
+
+A worker that had committed something comes back at once if a spare is ready; everybody else after a backoff. What all
+deaths together say is in `setbacks.py`.
 
 Clocks. They add up the time between ticks, so a pause of the supervisor itself (a gap of more than GAP_S) counts for
 nobody and re-arms every deadline. *Start*: from spawn to the first commit, standing still while the worker is ready
@@ -14,19 +18,21 @@ pause. *Silence*: since its beat last changed; the limit is max(stall_timeout_s,
 *Deadlock*: since anybody last committed a batch, standing still in a pause and while nobody has a lease."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from hogwild.errors import Deadlocked, HogwildError, TrainingError, UserCodeError, WorkersLost
-from workers.messages import Report
+from hogwild.errors import Deadlocked, HogwildError, WorkersLost
+from workers.setbacks import Death, End, Setbacks
 
 GAP_S = 1.0
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
 FAILED_STARTS = 3
 SLOW_FACTOR = 20
+UNDEAD_S = 5.0  # in an uninterruptible system call; whoever is not, is gone in milliseconds
+SETTLING_S = 1.0  # a spare's first batch comes within it, unless the next one's import takes its cores
 
 
 class Policy(Protocol):
@@ -38,6 +44,7 @@ class Policy(Protocol):
     stall_timeout_s: float
     deadlock_timeout_s: float
     min_workers: int
+    max_item_attempts: int
 
 
 class State(Enum):
@@ -63,11 +70,18 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class Abandon:
+    """It was killed and does not die. Its slot is retired."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fail:
     error: HogwildError
 
 
-Action = Spawn | Kill | Fail
+Action = Spawn | Kill | Abandon | Fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +103,16 @@ class Slot:
     incarnation: int = 0
     start_s: float = 0.0  # the start clock
     silent_s: float = 0.0
+    since_s: float = 0.0  # since it was spawned, or since it was killed
     beat: int = 0
     batches: int = 0
+    batches_before: int = 0  # of the incarnations before this one
     deaths_in_a_row: int = 0  # without a commit between
     failed_starts: int = 0
     due_s: float = 0.0
-    recent: deque[float] = field(default_factory=deque)  # times of its restarts within the window
-    why: str = ""
+    recent: deque[tuple[float, End]] = field(default_factory=deque)  # its restarts within the window
+    killed_as: End | None = None
+    is_fenced: bool = False  # for good, at the end of the job
 
 
 @dataclass(slots=True)
@@ -110,11 +127,11 @@ class Roster:
     _now: float | None = None
     _total: int = 0
     _deadlock_s: float = 0.0
-    _errors: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=dict)  # type, place: exchanges
-    _errors_total: int = 0  # batches committed when they came
+    _setbacks: Setbacks = field(init=False)
 
     def __post_init__(self) -> None:
         self.slots = [Slot() for _ in range(self.procs)]
+        self._setbacks = Setbacks(self.procs, self.policy, self.committed_before)
 
     # ---- questions ---------------------------------------------------------------------------------------------
 
@@ -132,6 +149,31 @@ class Roster:
         """Killed but not reaped yet: it may still be in the middle of a write."""
         return any(slot.state is State.DYING for slot in self.slots)
 
+    def is_fenced(self, worker: int) -> bool:
+        """Its death is nobody's fault."""
+        return self.slots[worker].is_fenced
+
+    @property
+    def is_settled(self) -> bool:
+        """Nobody is in a first start, or so new that it would feel an import beside it: a spare may be started."""
+        return not any(
+            slot.incarnation == 0
+            or (slot.state is State.STARTING and slot.incarnation == 1)
+            or (slot.state in (State.STARTING, State.READY) and slot.since_s < SETTLING_S)
+            for slot in self.slots
+            if slot.state is not State.RETIRED
+        )
+
+    def ending(self, worker: int, *, left: bool, fenced: bool) -> End:
+        """What to call the end of this worker, whose process is gone. `left`: in order, as it was asked to; `fenced`:
+        somebody else than the roster had to kill it."""
+        slot = self.slots[worker]
+        if slot.killed_as is not None:
+            return slot.killed_as
+        if slot.state is State.STARTING:
+            return End.COULD_NOT_START
+        return End.LEFT if left else End.STALLED if fenced else End.DIED
+
     # ---- events ------------------------------------------------------------------------------------------------
 
     def ready(self, worker: int) -> None:
@@ -141,39 +183,55 @@ class Roster:
             slot.state = State.READY
             slot.failed_starts = 0
 
-    def exited(
-        self,
-        worker: int,
-        now: float,
-        how: str,
-        report: Report | None,
-        charged: tuple[int, int] | None,
-        batches: int = 0,
-    ) -> list[Action]:
-        """The process was reaped and its leases were released. `charged`: (epoch, batch) the death was charged to;
-        `batches`: what its row counts now, perhaps more than the last tick saw."""
+    def fence(self, worker: int) -> None:
+        """The job ends, and it holds that up; whoever calls this kills it. It is not replaced, and its death counts for
+        nothing."""
         slot = self.slots[worker]
-        self._see_commits(slot, batches)
-        if slot.state is State.STARTING:
-            slot.failed_starts += 1
+        slot.state, slot.killed_as, slot.since_s, slot.is_fenced = State.DYING, End.STALLED, 0.0, True
+
+    def exited(self, worker: int, now: float, death: Death) -> list[Action]:
+        """The process was reaped and its leases were released."""
+        slot = self.slots[worker]
+        is_starting = slot.state is State.STARTING
+        self._see_commits(slot, death.batches)
+        if slot.is_fenced:
+            slot.state = State.RETIRED
+            return []
+        slot.failed_starts += is_starting
         slot.state = State.EMPTY
         slot.deaths_in_a_row += 1
         doublings = min(slot.deaths_in_a_row - 1, 10)  # long past the longest; 2.0 ** 1024 is an error
         slot.due_s = now + min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0**doublings)
-        hopeless = self._hopeless(report, charged)
+        total = sum(slot.batches for slot in self.slots)
+        hopeless = self._setbacks.hopeless(death, total, in_set_up=is_starting)
         if hopeless is not None:
             return [Fail(hopeless)]
-        while slot.recent and now - slot.recent[0] > self.policy.window_s:
+        crash_loop = self._setbacks.crash_loop(worker, death, now, total)
+        while slot.recent and now - slot.recent[0][0] > self.policy.window_s:
             slot.recent.popleft()
         if len(slot.recent) >= self.policy.max_restarts or slot.failed_starts >= FAILED_STARTS:
             slot.state = State.RETIRED
-            return self._after_retirement(worker, how)
-        slot.recent.append(now)
-        self.restarts += 1
+            kinds = [end for _, end in slot.recent] + [death.end]
+            if lost := self._after_retirement(self._why_retired(worker, kinds), death):
+                return lost
+        if crash_loop is not None:
+            return [Fail(crash_loop)]
+        if slot.state is not State.RETIRED:
+            slot.recent.append((now, death.end))
+            self.restarts += 1
         return []
 
-    def tick(self, now: float, readings: Mapping[int, Reading], *, paused: bool) -> list[Action]:
-        """Advances the clocks; says who must be spawned or killed, or that the job must fail."""
+    def abandoned(self, worker: int, death: Death) -> list[Action]:
+        """After an Abandon: its leases were released although it is still there; no code of its runs any more."""
+        slot = self.slots[worker]
+        self._see_commits(slot, death.batches)
+        if slot.is_fenced:
+            return []
+        return self._after_retirement(f"worker {worker} does not even die of SIGKILL", death)
+
+    def tick(self, now: float, readings: Mapping[int, Reading], *, paused: bool, spares: int = 0) -> list[Action]:
+        """Advances the clocks; says who must be spawned or killed, or that the job must fail. `spares`: so many are
+        ready."""
         gap = 0.0 if self._now is None else now - self._now
         self._now = now
         if gap > GAP_S:
@@ -181,9 +239,16 @@ class Roster:
             gap = 0.0
         actions: list[Action] = []
         for worker, slot in enumerate(self.slots):
-            if slot.state is State.EMPTY and now >= slot.due_s:
-                actions.append(self._spawn(worker))
-            elif worker in readings and slot.state is not State.DYING:
+            slot.since_s += gap
+            if slot.state is State.EMPTY:
+                if now >= slot.due_s or (spares > 0 and slot.batches > slot.batches_before):
+                    spares -= 1
+                    actions.append(self._spawn(worker))
+            elif slot.state is State.DYING:
+                if slot.since_s > UNDEAD_S:
+                    slot.state = State.RETIRED
+                    actions.append(Abandon(worker))
+            elif worker in readings and slot.state is not State.RETIRED:
                 actions.extend(self._judge(worker, readings[worker], gap, paused))
         return actions + self._judge_all(readings, gap, paused)
 
@@ -193,7 +258,8 @@ class Roster:
         slot = self.slots[worker]
         slot.state = State.STARTING
         slot.incarnation += 1
-        slot.start_s, slot.silent_s, slot.beat, slot.why = 0.0, 0.0, 0, ""
+        slot.start_s = slot.silent_s = slot.since_s = 0.0
+        slot.beat, slot.batches_before, slot.killed_as = 0, slot.batches, None
         return Spawn(worker, slot.incarnation)
 
     def _judge(self, worker: int, reading: Reading, gap: float, paused: bool) -> list[Action]:
@@ -208,7 +274,8 @@ class Roster:
         if slot.start_s <= self.policy.start_timeout_s:
             return []
         what = "did not get ready" if slot.state is State.STARTING else "did not finish its first batch"
-        return [self._kill(worker, f"could not start: {what} in {self.policy.start_timeout_s:g} s", slot.start_s)]
+        why = f"could not start: {what} in {self.policy.start_timeout_s:g} s"
+        return [self._kill(worker, End.COULD_NOT_START, why, slot.start_s)]
 
     @staticmethod
     def _see_commits(slot: Slot, batches: int) -> bool:
@@ -227,13 +294,14 @@ class Roster:
             limit = max(limit, self.policy.start_timeout_s)
         if slot.silent_s <= limit:
             return []
-        return [self._kill(worker, f"stalled: silent for {slot.silent_s:.1f} s (limit {limit:g} s)", slot.silent_s)]
+        why = f"stalled: silent for {slot.silent_s:.1f} s (limit {limit:g} s)"
+        return [self._kill(worker, End.STALLED, why, slot.silent_s)]
 
-    def _kill(self, worker: int, why: str, silent_s: float) -> Kill:
+    def _kill(self, worker: int, end: End, why: str, silent_s: float) -> Kill:
         slot = self.slots[worker]
         if slot.state is State.STARTING:
             slot.failed_starts += 1
-        slot.state, slot.why = State.DYING, why
+        slot.state, slot.killed_as, slot.since_s = State.DYING, end, 0.0
         return Kill(worker, why, silent_s)
 
     def _judge_all(self, readings: Mapping[int, Reading], gap: float, paused: bool) -> list[Action]:
@@ -257,36 +325,18 @@ class Roster:
             slot.start_s = slot.silent_s = 0.0
         self._deadlock_s = 0.0
 
-    def _hopeless(self, report: Report | None, charged: tuple[int, int] | None) -> HogwildError | None:
-        """An exception that will come again: before anybody's first commit, or in another batch at the same place."""
-        if report is None or report.kind != "error":
-            return None
-        if report.hopeless:
-            return TrainingError(report.detail)
-        total = sum(slot.batches for slot in self.slots)
-        if total != self._errors_total:
-            self._errors, self._errors_total = {}, total
-        exchanges = self._errors.setdefault((report.error_type, report.place), set())
-        if charged is not None:
-            exchanges.add(charged)
-        if (total or self.committed_before) and len(exchanges) < 2:
-            return None
-        return UserCodeError(f"{report.detail}\n\n{report.traceback.rstrip()}")
+    def _why_retired(self, worker: int, kinds: Iterable[End]) -> str:
+        failed = self.slots[worker].failed_starts
+        if failed >= FAILED_STARTS:
+            return f"worker {worker} could not start {failed} times in a row"
+        policy, kinds = self.policy, set(kinds)
+        verbs = {End.COULD_NOT_START: "could not start", End.DIED: "died", End.STALLED: "stalled", End.LEFT: "left"}
+        done = " or ".join(verb for end, verb in verbs.items() if end in kinds)
+        return f"worker {worker} {done} more than {policy.max_restarts} times in {policy.window_s:g} s"
 
-    def _after_retirement(self, worker: int, how: str) -> list[Action]:
+    def _after_retirement(self, why: str, death: Death) -> list[Action]:
         left = sum(slot.state is not State.RETIRED for slot in self.slots)
         if left >= self.policy.min_workers:
             return []
-        slot = self.slots[worker]
-        if slot.failed_starts >= FAILED_STARTS:
-            reason = f"worker {worker} could not start {slot.failed_starts} times in a row"
-        else:
-            reason = f"worker {worker} died more than {self.policy.max_restarts} times in {self.policy.window_s:g} s"
-        return [
-            Fail(
-                WorkersLost(
-                    f"{reason}; {left} of {self.procs} workers left, supervise.min_workers is "
-                    f"{self.policy.min_workers}. Last: {how}"
-                )
-            )
-        ]
+        rule = f"supervise.min_workers is {self.policy.min_workers}"
+        return [Fail(WorkersLost(f"{why}; {left} of {self.procs} workers left, {rule}. Last: {death.words}"))]

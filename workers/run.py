@@ -76,7 +76,7 @@ def _begun(job: Job, *, is_real: bool) -> Iterator[tuple[Plan, HeadStart]]:
     if is_real:
         host.require_main_thread()
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
-    with HeadStart() as early:
+    with HeadStart(job.supervise.spares) as early:
         if is_real:
             early.begin(planned, host.usable_cores().usable)
         yield planned, early

@@ -3,9 +3,11 @@ checkpoints and the end. `supervisor.py` drives it with worker processes, `inlin
 
     due(now) says what the next pause is for -> everybody parks -> quieten() -> evaluate? -> checkpoint? -> go on, or
     finish
+
+What takes long in a pause (`quieten`, the copy for a checkpoint) is the `errand` of a thread; `settle` takes in what
+threads have finished, and whoever drives the session calls it every turn.
 """
 
-import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,9 +15,9 @@ from itertools import count
 from typing import Any
 
 from hogwild import host, metrics
-from hogwild.checkpoint import CheckpointWriter, Failed, Written, checkpoint_name
+from hogwild.background import Background
 from hogwild.config import Job
-from hogwild.errors import CheckpointError, RunDirError, TooManyQuarantined, TrainingError
+from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
 from hogwild.job import Parts
 from hogwild.metrics import EvalSums
 from hogwild.params import SharedModel
@@ -23,13 +25,13 @@ from hogwild.plan import Plan
 from hogwild.rundir import RunDir
 from hogwild.scoreboard import Control, Scoreboard
 from hogwild.workqueue import Kind, Limits, Release, WorkItem, WorkQueue
+from workers.divergence import Decision, Divergence
 from workers.journal import Journal
 from workers.outcome import Before, Clock, Due, Outcome
+from workers.saving import LAST_WRITE_S, Saving
 from workers.trial import Verdict, exchange_of
 
 QUARANTINE_SHARE = 0.01  # more of the job's batches than this in quarantine, and the job fails
-MEMORY_MARGIN = 1.2
-LAST_WRITE_S = 600.0  # how long the end of a job waits for a checkpoint in flight
 
 
 @dataclass(slots=True)
@@ -44,7 +46,8 @@ class Session:
     queue: WorkQueue
     rundir: RunDir
     journal: Journal
-    writer: CheckpointWriter
+    saving: Saving
+    errand: Background
     clock: Clock
     ids: "count[int]"
     before: Before = field(default_factory=Before)
@@ -56,25 +59,37 @@ class Session:
     restarts: int = 0  # of workers, in this attempt
     exchange: str = "direct"
     verdict: Verdict | None = None  # what was measured about the exchange, once it was
+    divergence: Divergence = field(init=False)
     _sums: EvalSums = field(default_factory=EvalSums)
     _evaluated_at: int = -1
-    _checkpointed_at: int = -1
-    _checkpoint_due_s: float = math.inf
-    _next_update_checkpoint: float = math.inf
     _merged_batches: list[int] = field(default_factory=list)
-    _latest: Written | Failed | None = None
+
+    def __post_init__(self) -> None:
+        self.divergence = Divergence(self.job.supervise.on_nan, self.plan.procs)
 
     # ---- beginning ---------------------------------------------------------------------------------------------
-
     def begin(self, now: float) -> None:
-        """Workers may start now."""
+        """Workers may start now. Where a run that diverges goes back, there is something to go back to."""
+        self.errand.start()
+        self.saving.writer.start()
+        self.journal.start()
         self._merged_batches = [0] * max(1, self.plan.procs)
+        self.reopen(now)
+        self.divergence.rollbacks = max(self.divergence.rollbacks, self.before.rollbacks)
+        self.board.go_back(self.queue.updates, self.divergence.rollbacks, first_item=0)
+        self.set_exchange(exchange_of(self.job, self.plan.procs))
+        if self.divergence.goes_back and self.saving.is_worth_it:
+            self.begin_checkpoint(now)
+            self.errand.wait()
+            if self.saving.is_read_in_place:
+                self.saving.wait(LAST_WRITE_S)
+
+    def reopen(self, now: float) -> None:
+        """Leasing and the checkpoints' clock go on from where the queue is."""
         self._open_until_next_evaluation()
         if self._owes_an_evaluation:
             self.queue.open_until = self.queue.epoch
-        self._schedule_checkpoints(now)
-        self.board.control[Control.BASE_UPDATES] = self.queue.updates
-        self.set_exchange(exchange_of(self.job, self.plan.procs))
+        self.saving.schedule(now)
 
     def set_exchange(self, exchange: str) -> None:
         """How workers exchange from now on. Before they start, or in a pause."""
@@ -97,25 +112,24 @@ class Session:
         at_barrier = epoch > 0 and epoch % self.job.evaluate.every_epochs == 0 and not self.queue.is_begun(epoch)
         return self.parts.val is not None and at_barrier and self._evaluated_at != self.queue.updates
 
-    def _schedule_checkpoints(self, now: float) -> None:
-        settings = self.job.checkpoint
-        self._checkpoint_due_s = math.inf if settings.every_s is None else now + settings.every_s
-        if settings.every_updates is not None:
-            whole = self.queue.updates // settings.every_updates + 1
-            self._next_update_checkpoint = whole * settings.every_updates
-
     def take_over(self, state: Mapping[str, Any]) -> None:
         """Goes on from a checkpoint's `state`; the queue has taken over its ledger already."""
         self.metrics, self.best = dict(state["metrics"]), state["best"]
         self._evaluated_at = state["evaluated_at"]
-        self._checkpointed_at = self.queue.updates
+        self.saving.note_saved()
         self.before.samples = self.queue.samples
+        self.divergence.rollbacks = max(self.divergence.rollbacks, state.get("rollbacks", 0))
 
     # ---- what is due -------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> Due:
         """What the next pause should be for; nothing most of the time."""
         finish = self.stop or self._natural_end(now)
+        decision = self._decide()
+        if decision is Decision.ROLL_BACK:
+            return Due(rollback=True, finish=finish if finish is not None and finish.state == "stopped" else None)
+        if decision is Decision.FAIL:
+            return Due(finish=Outcome("failed", Diverged.code, error=Diverged(self.divergence.words)))
         if finish is not None:
             wants_evaluation = finish.state == "succeeded" and self.parts.val is not None
             wants_checkpoint = (
@@ -123,13 +137,19 @@ class Session:
             )
             return Due(
                 evaluate=wants_evaluation and self._evaluated_at != self.queue.updates,
-                checkpoint=wants_checkpoint and self.is_worth_a_checkpoint,
+                checkpoint=wants_checkpoint and self.saving.is_worth_it,
                 finish=finish,
             )
         at_barrier = self.parts.val is not None and self.queue.is_epoch_settled(self.queue.open_until - 1)
-        is_time = now >= self._checkpoint_due_s or self.queue.updates >= self._next_update_checkpoint
-        wants_checkpoint = is_time and self.is_worth_a_checkpoint and not self.writer.is_busy
-        return Due(evaluate=at_barrier, checkpoint=wants_checkpoint)
+        return Due(evaluate=at_barrier, checkpoint=self.saving.is_due(now))
+
+    def _decide(self) -> Decision:
+        divergence = self.divergence
+        divergence.ruined = self.saving.is_refused
+        divergence.written(self.saving.written_at)
+        not_finite = self.board.not_finite()  # before the applied ones
+        divergence.look(not_finite, self.board.updates())
+        return divergence.decide()
 
     def note_signal(self, number: int) -> None:
         """The first signal: the job stops in order."""
@@ -186,12 +206,12 @@ class Session:
             self.queue.observe(progress.item, progress.committed, progress.skipped)
 
     def quieten(self, now: float) -> None:
-        """Everybody is parked: per-worker buffers are merged into the master."""
+        """Everybody is parked: per-worker buffers are merged into the master, by the errand."""
         self.clock.paused_since_s = self.clock.paused_since_s or now
         batches = self.board.batches()
         since = [new - old for new, old in zip(batches, self._merged_batches, strict=True)]
-        if any(since):
-            self.shared.merge_buffers(since)
+        if any(since) and self.shared.has_buffers:
+            self.errand.begin(lambda: self.shared.merge_buffers(since))
         self._merged_batches = batches
 
     def begin_evaluation(self) -> WorkQueue:
@@ -232,67 +252,25 @@ class Session:
         if target and metrics.meets(self.metrics, target) and self.stop is None:
             self.stop = Outcome("succeeded", "target")
 
-    def checkpoint(self, now: float) -> bool:
-        """Takes the snapshot and hands it to the writer. True when training must stay paused until it is written:
-        memory does not allow a second copy, so that it is written from the shared memory itself."""
-        self._schedule_checkpoints(now)
-        if not self.shared.finite():
-            self.journal.event("checkpoint-refused", updates=self.queue.updates, reason="parameters are not finite")
-            self.journal.say("warning: parameters are NaN or infinite; no checkpoint is made of them")
-            return False
-        in_place: bool = host.available_memory().bytes < MEMORY_MARGIN * self.shared.snapshot_bytes()
-        if in_place:
-            self.journal.say("memory is short: training stays paused while the checkpoint is written")
-        snapshot = self.shared.snapshot(copied=not in_place)
-        tensors = snapshot["model"]
-        state = {
-            **snapshot,
-            "ledger": self.queue.state(),
-            "seed": self.job.seed,
-            "metrics": self.metrics,
-            "best": self.best,
-            "evaluated_at": self._evaluated_at,
-        }
-        self.writer.submit(
-            checkpoint_name(self.queue.updates),
-            state,
-            tensors,
-            {"update": self.queue.updates, "samples": self.queue.samples, "metrics": self.metrics},
-            keep=self.job.checkpoint.keep,
-        )
-        self._checkpointed_at = self.queue.updates
-        return in_place
+    def begin_checkpoint(self, now: float) -> None:
+        """Everybody is parked and booked, nothing is in flight: see `Saving.begin`."""
+        rest = {"seed": self.job.seed, "metrics": self.metrics, "best": self.best, "evaluated_at": self._evaluated_at}
+        self.saving.begin(now, rest | {"rollbacks": self.divergence.rollbacks})
 
-    def conclude_at_rest(self, now: float) -> bool:
-        """The checkpoint at the end of a pause, if one is due and no other is in flight; see `checkpoint` for the
-        answer."""
-        return self.due(now).checkpoint and self.checkpoint(now)
+    def settle(self) -> None:
+        """Takes in what threads have merged, copied or written meanwhile."""
+        self.errand.settle()
+        self.saving.settle()
 
-    def take_written(self, result: Written | Failed | None) -> None:
-        """A checkpoint is on disk, or could not be written; in both cases training goes on."""
-        if isinstance(result, Written):
-            self.journal.event("checkpoint", name=result.path.name)
-            try:
-                self.rundir.update_latest(result.path.name)
-            except RunDirError as error:  # a resume looks at the names, not at the link
-                self.journal.say(f"warning: {error}")
-            if result.warning:
-                self.journal.say(f"warning: {result.warning}")
-        elif isinstance(result, Failed):
-            self._checkpointed_at = -1
-            self.journal.event("checkpoint-failed", name=result.name, error=str(result.error))
-            self.journal.say(f"warning: {result.error}")
-        self._latest = result or self._latest
+    def wait(self, timeout_s: float) -> None:
+        """Until the errand is done and nothing is being written, or for so long; for whoever has nothing else to do."""
+        self.errand.wait(timeout_s)
+        self.saving.wait(timeout_s)
 
     @property
-    def is_worth_a_checkpoint(self) -> bool:
-        """Something was learnt since the last one."""
-        return self._checkpointed_at != self.queue.updates
-
-    @property
-    def unwritten(self) -> CheckpointError | None:
-        """Why the latest checkpoint is not on the disk, if it is not."""
-        return self._latest.error if isinstance(self._latest, Failed) else None
+    def is_waited_for(self) -> bool:
+        """A thread merges, copies or writes."""
+        return self.errand.is_busy or self.saving.is_busy
 
     def go_on(self, now: float) -> None:
         if self.clock.paused_since_s is not None:
@@ -304,10 +282,8 @@ class Session:
     def wall_s(self, now: float) -> float:
         return self.before.wall_s + now - self.clock.command_began_s
 
-    def note_memory(self, pids: Iterable[int]) -> None:
-        """Proportional set size of the whole job: shared pages are counted once."""
-        total = sum(host.pss_bytes(pid) for pid in [os.getpid(), *pids])
-        self.peak_pss_bytes = max(self.peak_pss_bytes, total)
+    def note_memory(self, pss_bytes: int) -> None:
+        self.peak_pss_bytes = max(self.peak_pss_bytes, pss_bytes)
 
     @property
     def progress(self) -> float:
@@ -324,3 +300,9 @@ class Session:
         left = self.queue.planned_updates - self.queue.updates
         whole_s = left * (now - first_s) / made
         return whole_s if limit is None else min(whole_s, limit - (now - first_s))
+
+
+def pss_bytes_of(pids: Iterable[int]) -> int:
+    """Proportional set size of this process and those together: shared pages are counted once. The kernel walks all
+    page tables for it: a tenth of a second in a large job."""
+    return sum(host.pss_bytes(pid) for pid in [os.getpid(), *pids])

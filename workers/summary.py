@@ -43,6 +43,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "metrics": session.metrics,
         "best": session.best,
         "restarts": session.before.restarts + session.restarts,
+        "rollbacks": session.divergence.rollbacks,
         "leases": {"total": queue.total, **asdict(queue.ledger)},
         "staleness": asdict(board.staleness()),
         "peak_pss_bytes": session.peak_pss_bytes,

@@ -1,6 +1,6 @@
 """The parent's loop: wait (at most 20 ms), take in what happened, feed it to the roster and the queue, carry out their
-decisions. No model mathematics, no lock; the one longer wait is the half second in which a stalled worker may write its
-stacks.
+decisions. No model mathematics, no lock, no longer wait: a stalled worker gets half a second to write its stacks, but
+the loop goes on meanwhile (`stacks.py`).
 
     wake: pidfds · ack pipes · sockets · signals · checkpoint written · 20 ms
       -> acks -> reports -> deaths (reap, read the row, release the leases) -> clocks -> leases -> pauses -> records
@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 
 from hogwild import host
-from hogwild.errors import TrainingError
+from hogwild.background import Background, responsive
+from hogwild.errors import Deadlocked
 from hogwild.scoreboard import Command, Phase, Word
-from hogwild.workqueue import Release
+from workers.burials import Burials
 from workers.crew import Crew
 from workers.handle import Handle
 from workers.head_start import HeadStart
@@ -21,13 +22,13 @@ from workers.messages import Setup
 from workers.outcome import Outcome
 from workers.pauses import Pauses
 from workers.progress import Progress
-from workers.roster import Action, Fail, Kill, Reading, Roster, Spawn
-from workers.session import Session
+from workers.roster import Abandon, Action, Kill, Reading, Roster, Spawn
+from workers.session import Session, pss_bytes_of
+from workers.stacks import LOOK_MS, Blocked, Stacks
 
 LOOP_WAIT_MS = 20
 PSS_EVERY_S = 10.0  # the kernel walks all page tables for it
-LONGEST_WORDS = 300
-EVALUATION_EPOCH = -2  # where an exception in an evaluation is charged to, for the roster
+MEMORY_WAIT_S = 1.0  # at the end, for a measurement that is on
 
 
 class Supervisor:
@@ -43,30 +44,37 @@ class Supervisor:
         self._session = session
         self._watch = watch
         self.roster = Roster(session.plan.procs, session.job.supervise, committed_before=session.queue.samples > 0)
-        self._crew = Crew(session.rundir, make_setup, session.plan, early)
+        self._crew = Crew(make_setup, session.plan, early, session.job.supervise.spares)
+        self._burials = Burials(session, self.roster, self._crew)
         self._pauses = Pauses(session, self.roster, self._crew)
+        self._stacks = Stacks(session.rundir)
         self._progress = Progress(session, time.monotonic())
         self._sequence = 0
         self._outcome: Outcome | None = None
-        self._oom_kills = host.oom_kills()
         self._next_pss_s = 0.0
+        self._memory = Background("memory")
 
     def run(self) -> Outcome:
         session = self._session
         session.begin(time.monotonic())
         session.board.say(Command.RUN)
+        self._memory.start()
         try:
-            while self._outcome is None:
-                self._wait()
-                self._step(time.monotonic())
-            self._measure_memory()
+            with responsive():
+                while self._outcome is None:
+                    self._wait()
+                    self._turn()
+            session.note_memory(pss_bytes_of(self._pids()))
         finally:
             in_order = self._outcome is not None and self._outcome.state in ("succeeded", "stopped")
             session.board.say(Command.LEAVE)
             session.restarts = self.roster.restarts
             grace_s = session.job.supervise.grace_s if in_order else 0.0
             for handle in self._crew.dismiss(session, grace_s, self._is_hurried):
-                session.journal.say(f"worker {handle.worker} (pid {handle.pid}) does not die of SIGKILL")
+                session.journal.say(f"warning: {handle.title} {handle.undead_words()}; it is left behind")
+            self._stacks.close()
+            self._memory.wait(MEMORY_WAIT_S)
+            self._memory.close()
             for worker in range(session.plan.procs):
                 session.queue.release(worker, session.board.progress(worker))
         if self._outcome.state == "stopped" and self._is_hurried():  # the second signal came while they were leaving
@@ -78,29 +86,39 @@ class Supervisor:
     def _wait(self) -> None:
         poll = select.poll()
         poll.register(self._watch.fileno(), select.POLLIN)
-        poll.register(self._session.writer.fileno(), select.POLLIN)
-        for handle in self._crew:
-            for descriptor in (handle.pidfd, handle.ack_read, handle.channel.fileno()):
-                poll.register(descriptor, select.POLLIN)
-        poll.poll(LOOP_WAIT_MS)
+        for background in (self._session.errand, self._session.saving.writer, self._memory):
+            poll.register(background.fileno(), select.POLLIN)
+        for descriptor in self._crew.descriptors():
+            poll.register(descriptor, select.POLLIN)
+        poll.poll(LOOK_MS if self._stacks.is_waiting else LOOP_WAIT_MS)
+
+    def _turn(self) -> None:
+        clock, began_s = self._session.clock, time.monotonic()
+        self._step(began_s)
+        clock.longest_turn_s = max(clock.longest_turn_s, time.monotonic() - began_s)
 
     def _step(self, now: float) -> None:
         session = self._session
         self._take_signals()
-        if (written := session.writer.result()) is not None:
-            session.take_written(written)
+        session.settle()
+        self._memory.settle()
         for handle in self._crew:
             self._take_reports(handle)
             if (status := handle.reap()) is not None:
-                self._bury(handle, status, now)
+                self._take_reports(handle)  # what it said last
+                self._stacks.leave_out(handle.worker)
+                self._carry_out(self._burials.bury(handle, status, now))
         self._crew.book(session)
-        self._carry_out(self.roster.tick(now, self._readings(), paused=self._pauses.current is not None))
+        self._stacks.advance(now)
+        is_paused, spares = self._pauses.current is not None, self._crew.spares.ready
+        self._carry_out(self.roster.tick(now, self._readings(), paused=is_paused, spares=spares))
         if self._outcome is not None:
             return
         self._outcome = self._pauses.advance(now)
         self._lease_out()
+        self._burials.tend_spares(now)
         session.restarts = self.roster.restarts
-        self._progress.record(now, self._worker_rows())
+        self._progress.record(now, self._worker_rows(), self._crew.spares.rows())
         if now >= self._next_pss_s:
             self._next_pss_s = now + PSS_EVERY_S
             self._measure_memory()
@@ -158,95 +176,58 @@ class Supervisor:
             if isinstance(action, Spawn):
                 self._spawn(action)
             elif isinstance(action, Kill):
-                self._kill(self._crew[action.worker], action.why)
+                self._kill(self._crew[action.worker], action.why, action.silent_s)
+            elif isinstance(action, Abandon):
+                self._stacks.leave_out(action.worker)
+                self._carry_out(self._burials.abandon(self._crew[action.worker], time.monotonic()))
+            elif isinstance(action.error, Deadlocked):
+                self._name_the_blocked(action.error)
             elif self._outcome is None:
-                if not isinstance(action.error, TrainingError) or action.error.code == "train/deadlocked":
-                    self._crew.request_stacks(self._crew)
                 self._outcome = Outcome("failed", action.error.code, error=action.error)
 
     def _spawn(self, action: Spawn) -> None:
-        """A process that the machine refuses (no memory, no number, no descriptor left) is a start that failed."""
         if action.incarnation > 1:
             self._session.journal.event("restart", worker=action.worker, incarnation=action.incarnation)
         self._session.board.renew(action.worker, action.incarnation)
         try:
             handle = self._crew.spawn(action.worker, action.incarnation)
         except OSError as error:
-            how = f"could not be started: {error}"
-            self._session.journal.say(f"worker {action.worker} {how}")
-            self._session.journal.event("exit", worker=action.worker, incarnation=action.incarnation, how=how)
-            self._carry_out(self.roster.exited(action.worker, time.monotonic(), how, None, None))
+            self._carry_out(self._burials.refused(action.worker, action.incarnation, error))
             return
-        self._session.journal.event("spawn", worker=action.worker, incarnation=action.incarnation, pid=handle.pid)
+        spare = {"spare": True} if handle.is_spare else {}
+        self._session.journal.event(
+            "spawn", worker=action.worker, incarnation=action.incarnation, pid=handle.pid, **spare
+        )
 
-    def _kill(self, handle: Handle, why: str) -> None:
+    def _kill(self, handle: Handle, why: str, silent_s: float) -> None:
         """A worker that does not move: its stacks first, if it can still write them, then SIGKILL. Its leases come
         back when it was reaped; that is the fence: a stopped process must not wake up and write when others have its
         work."""
-        journal = self._session.journal
-        journal.event("stall", worker=handle.worker, pid=handle.pid, why=why)
-        journal.say(f"worker {handle.worker} (pid {handle.pid}) {why}; it is killed and replaced")
-        self._crew.request_stacks([handle])
-        handle.kill(why)
 
-    def _bury(self, handle: Handle, status: int, now: float) -> None:
-        """The process is gone and reaped: what it wrote is all there, and no more can come."""
-        session, worker = self._session, handle.worker
-        session.acknowledge(worker, handle.acks())
-        self._take_reports(handle)
-        release = session.queue.release(worker, session.board.progress(worker))
-        charged = release.charged
-        actions: list[Action] = []
-        if session.evaluation is not None:
-            unevaluated = session.evaluation.release(worker, session.board.progress(worker, Phase.EVALUATING))
-            charged = charged or (unevaluated.charged and (EVALUATION_EPOCH, unevaluated.charged[1]))
-            if unevaluated.quarantined:
-                actions.append(Fail(TrainingError(self._unevaluable(unevaluated, handle))))
-        how = handle.killed_for or self._describe(status, Phase(int(session.board.words[worker, Word.PHASE])))
-        self._record_exit(handle, how, release)
-        self._crew.forget(handle)
-        batches = int(session.board.words[worker, Word.BATCHES])
-        actions += self.roster.exited(worker, now, f"{how}; see {handle.log}", handle.error, charged, batches)
-        if (too_many := session.check_quarantine(release)) is not None:
-            actions.append(Fail(too_many))
-        self._carry_out(actions)
+        def end(blocked: Blocked) -> None:
+            where = blocked.get(handle.worker, "")
+            reason = f"{why}, {where}" if where else why
+            kind = self.roster.ending(handle.worker, left=False, fenced=True).value  # could-not-start or stalled
+            place = {"worker": handle.worker, "pid": handle.pid, "kind": kind}
+            self._session.journal.event("stall", **place, why=why, blocked=where)
+            self._session.journal.say(f"{handle.title} {reason}; it is killed and replaced")
+            handle.kill(reason)
 
-    def _record_exit(self, handle: Handle, how: str, release: Release) -> None:
-        journal = self._session.journal
-        error = _shortened(handle.error.detail) if handle.error else ""
-        batches = "1 batch" if release.freed == 1 else f"{release.freed} batches"
-        journal.event(
-            "exit",
-            worker=handle.worker,
-            incarnation=handle.incarnation,
-            pid=handle.pid,
-            how=how,
-            error=error,
-            freed=release.freed,
-            indeterminate=release.indeterminate,
-            quarantined=[list(piece) for piece in release.quarantined],
-        )
-        journal.say(f"worker {handle.worker} (pid {handle.pid}): {error or how}; {batches} go to others")
-        for epoch, start, stop in release.quarantined:
-            journal.say(f"quarantined: epoch {epoch}, batches {start} to {stop - 1}")
+        self._stacks.take([handle], self._crew, f"{handle.title} {why}", silent_s, end)
 
-    def _unevaluable(self, release: Release, handle: Handle) -> str:
-        _, start, stop = release.quarantined[0]
-        attempts = self._session.job.supervise.max_item_attempts
-        detail = f": {handle.error.detail}" if handle.error else ""
-        return (
-            f"batches {start} to {stop - 1} of data.val ended {attempts} workers (supervise.max_item_attempts){detail}"
-            f"; see {handle.log}"
-        )
+    def _name_the_blocked(self, error: Deadlocked) -> None:
+        """Nobody commits: the job fails as soon as all have written their stacks, with the call each is blocked in."""
+        titles = {handle.worker: handle.title for handle in self._crew}
 
-    def _describe(self, status: int, phase: Phase) -> str:
-        kills = host.oom_kills()
-        is_sigkill = status < 0 and host.signal_name(-status) == "SIGKILL"
-        is_oom = is_sigkill and kills is not None and kills > (self._oom_kills or 0)
-        self._oom_kills = kills
-        if status == 0 and phase is Phase.LEAVING:  # user code can end a process with 0 as well
-            return "left when it was sent SIGTERM"
-        return "killed by the kernel: out of memory" if is_oom else host.describe_exit(status)
+        def fail(blocked: Blocked) -> None:
+            if self._outcome is not None:
+                return
+            lines = [f"  {title}: {blocked.get(worker) or 'not to be known'}" for worker, title in titles.items()]
+            self._session.journal.event("deadlock", why=str(error), blocked=blocked)
+            self._outcome = Outcome("failed", error.code, error=Deadlocked("\n".join([str(error), *lines])))
+
+        still_s = self._session.job.supervise.deadlock_timeout_s
+        self._stacks.take(self._crew, self._crew, "nobody commits", still_s, fail)
 
     # ---- records -----------------------------------------------------------------------------------------------
 
@@ -264,10 +245,15 @@ class Supervisor:
         ]
 
     def _measure_memory(self) -> None:
-        self._session.note_memory(handle.pid for handle in self._crew)
+        """In a thread: it takes milliseconds per process and gigabyte."""
+        self._burials.forget_kills()
+        if not self._memory.is_busy:
+            pids = self._pids()
+            self._memory.begin(lambda: pss_bytes_of(pids), lambda pss_bytes: self._take_memory(pids, pss_bytes))
 
+    def _take_memory(self, pids: list[int], pss_bytes: int) -> None:
+        if set(pids) <= set(self._pids()):  # else a number may have been another process's by then
+            self._session.note_memory(pss_bytes)
 
-def _shortened(words: str) -> str:
-    """An exception's first line, for the terminal; all of it is in the worker's log."""
-    line = words.partition("\n")[0]
-    return line if len(line) <= LONGEST_WORDS else f"{line[:LONGEST_WORDS]}…"
+    def _pids(self) -> list[int]:
+        return [handle.pid for handle in (*self._crew, *self._crew.spares)]

@@ -1,5 +1,6 @@
 """What a worker does with an item: train its batches, update by update, or evaluate them. No pipes here:
-`loop.py` runs a `Trainer` in a child process, `inline.py` in the supervisor itself (`procs: 0`).
+`pulling.py` runs a `Trainer` in a child process, `inline.py` in the supervisor itself (`procs: 0`). No torch here
+either: what computes is given (`Numerics`), so the order of things can be tested, and killed, without it.
 
     direct   gather -> forward, backward (privately) -> finite? -> intent -> apply to the flats -> commit -> counters
     delta    gather -> forward, backward -> finite? -> apply to the own copy             `sync_every` times, then flush:
@@ -13,18 +14,19 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from hogwild.batches import BatchPlan, batch_seed
-from hogwild.feeds import FieldSpec, ResidentData, ResidentFeed
-from hogwild.metrics import EvalSums, evaluate_batch
-from hogwild.params import WorkerModel
+from hogwild.lr import halved
 from hogwild.scoreboard import Control, Phase, Row, Scoreboard
-from hogwild.shm import Region
-from hogwild.updates import AutogradUpdate
 from hogwild.workqueue import WorkItem
-from workers.profile import NoProfile, Profile
+from workers.profile import Profile
+
+if TYPE_CHECKING:
+    from hogwild.evaluation import Evaluator
+    from hogwild.feeds import Feed, FieldSpec
+    from hogwild.updates import Update
+    from hogwild.worker_model import WorkerModel
 
 CHECK_BOUND_EVERY = 256  # updates between two looks at where the parameters lie
 # An exchange of slow updates ends early: the clocks of a start and of a deadlock (supervise) count commits.
@@ -39,12 +41,9 @@ class NonFiniteGradient(Exception):
 class Split:
     """One data set as a worker finds it: the fields in its region, and how it is cut into batches."""
 
-    fields: tuple[FieldSpec, ...]
+    fields: "tuple[FieldSpec, ...]"
     plan: BatchPlan
     order: str
-
-    def feed(self, region: Region, seed: int) -> ResidentFeed:
-        return ResidentFeed(ResidentData(region, self.fields), self.plan, seed=seed, order=self.order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,19 @@ class Kit:
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
 
 
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """What a trainer computes with. `seed_generator` seeds the generator that layers draw from. `rollbacks`: how often
+    the run had gone back to a checkpoint when this was made."""
+
+    model: "WorkerModel"
+    update: "Update"
+    feed: "Feed"
+    evaluator: "Evaluator | None"
+    seed_generator: Callable[[int], object]
+    rollbacks: int = 0
+
+
 @dataclass(slots=True)
 class Unflushed:
     """What a worker has computed since its last commit, of one item."""
@@ -70,6 +82,7 @@ class Unflushed:
     updates: int = 0  # applied: to the flats in direct, to the own copy in delta
     updated: int = 0  # batches in those updates, each with its loss in `loss_sum`
     loss_sum: float = 0.0
+    not_finite: int = 0  # updates skipped because a loss or gradient was not
 
 
 class Trainer:
@@ -78,18 +91,17 @@ class Trainer:
     def __init__(
         self,
         kit: Kit,
-        model: WorkerModel,
-        train: ResidentFeed,
-        val: ResidentFeed | None,
+        numerics: Numerics,
         row: Row,
-        profile: Profile | None = None,
+        profile: Profile,
+        remake: Callable[[], Numerics] | None = None,
     ) -> None:
+        """`remake` makes the numerics again from what is shared; without it they hold nothing of their own."""
         self.kit = kit
-        self.model = model
-        self.profile = profile or NoProfile()
-        self.update = AutogradUpdate(model, grad_clip=kit.grad_clip, enter=self.profile.enter)
-        self.train_feed = train
-        self.val_feed = val
+        self._remake = remake
+        self._take(numerics)
+        self._schedule = kit.schedule
+        self.profile = profile
         self.row = row
         self._board: Scoreboard = row.board
         self._made = 0  # updates by this incarnation
@@ -101,6 +113,26 @@ class Trainer:
         self._opened_ns = 0  # when its first batch began
         self._read_at = 0  # updates by everybody when the parameters were read
         self._staleness = 0  # of what is written next: updates by others since then
+
+    def _take(self, numerics: Numerics) -> None:
+        self.model = numerics.model
+        self.update = numerics.update
+        self.train_feed = numerics.feed
+        self._evaluator = numerics.evaluator
+        self._seed_generator = numerics.seed_generator
+        self._rollbacks = numerics.rollbacks
+
+    def catch_up(self) -> None:
+        """Where the run has gone back to a checkpoint since, all that this process holds of its own is made again, as
+        after a resume: what the user's model and rule remember, too, is of a history that is gone. Nothing may be
+        unflushed."""
+        if self._remake is not None and self._board.control_words[Control.ROLLBACKS] != self._rollbacks:
+            self._take(self._remake())
+            self._until_check = 1
+
+    def is_void(self, item: WorkItem) -> bool:
+        """It was leased before the run went back to a checkpoint: somebody else has its batches by now."""
+        return item.id < self._board.control_words[Control.FIRST_ITEM]
 
     def train(self, item: WorkItem, may_go_on: Callable[[], bool]) -> int | None:
         """Trains every batch of `item`; returns how many were skipped. `may_go_on` is asked before each update: it may
@@ -121,6 +153,7 @@ class Trainer:
     def follow(self) -> None:
         """Exchanges as the control row says from now on, and reads the parameters again. Nothing may be unflushed."""
         self._sync_every = self._board.control_words[Control.SYNC_EVERY]
+        self._schedule = halved(self.kit.schedule, self._board.control_words[Control.ROLLBACKS])
         # Before the flats are read: what is counted by now is in what we read, what comes later perhaps not.
         self._read_at = self._board.updates()
         if self.model.exchange.is_delta != bool(self._sync_every):
@@ -144,6 +177,8 @@ class Trainer:
         if fresh.updates:
             self.row.count_updates(fresh.updates, self._staleness)
         self.row.count_batches(fresh.batches, fresh.updated, fresh.loss_sum)
+        if fresh.not_finite:
+            self.row.count_not_finite(fresh.not_finite)
         self._open = Unflushed()
 
     def _flush_copy(self, item: WorkItem, fresh: Unflushed) -> None:
@@ -209,7 +244,7 @@ class Trainer:
     def _apply(self, batches: int, loss: float, made: int) -> None:
         """`made`: updates before this one, by everybody: what the learning rate follows."""
         self.profile.enter("apply")
-        self.update.apply(None if self.kit.schedule is None else self.kit.schedule(made))
+        self.update.apply(None if self._schedule is None else self._schedule(made))
         fresh = self._open
         fresh.updates += 1
         self._made += 1
@@ -222,14 +257,14 @@ class Trainer:
     def _backward(self, epoch: int, number: int, scale: float) -> float:
         self.profile.enter("gather")
         batch = self.train_feed.gather(epoch, number)
-        # default_generator.manual_seed takes 1.1 us; torch.manual_seed, which also looks for GPUs, 80 to 90.
-        torch.default_generator.manual_seed(batch_seed(self.kit.seed, epoch, batch.first_position))
+        self._seed_generator(batch_seed(self.kit.seed, epoch, batch.first_position))
         return self.update.backward(batch.inputs, batch.target, scale)
 
     def _skip(self, item: WorkItem, batches: Sequence[int]) -> None:
         self.update.discard()
         self.model.restore_buffers()
         self._skipped += len(batches)
+        self._open.not_finite += 1
         if self.kit.fail_on_nan:
             raise NonFiniteGradient(
                 f"the loss or gradient of epoch {item.epoch}, batch {batches[0]} is NaN or infinite "
@@ -244,21 +279,8 @@ class Trainer:
 
     def evaluate(self, item: WorkItem) -> None:
         """Adds up the metrics' sums over the item's batches and writes them into its result row."""
-        assert self.val_feed is not None
+        assert self._evaluator is not None
         self.row.enter(Phase.EVALUATING)
         self.model.exchange.refresh()  # others have flushed since we parked
-        module = self.model.model
-        training = [part for part in module.modules() if part.training]
-        module.eval()
-        sums = EvalSums()
-        try:
-            with torch.no_grad():  # not inference_mode: what a model keeps from here must do for training too
-                for number in range(item.start, item.stop):
-                    batch = self.val_feed.gather(0, number)
-                    torch.default_generator.manual_seed(batch_seed(self.kit.seed, -1, batch.first_position))
-                    sums += evaluate_batch(module(*batch.inputs), batch.target, self.model.loss)
-                    self.row.beat()
-        finally:
-            for part in training:
-                part.training = True
+        sums = self._evaluator.sums(range(item.start, item.stop), self.row.beat)
         sums.write(self._board.result(item.id))

@@ -10,14 +10,14 @@ from typing import Any
 
 from hogwild import cli, host
 
-STACKS_WAIT_S = 5.0
+STACKS_WAIT_S = 4.0  # less than what the roster gives a killed worker to be gone
 
 
 def main(specs: list[dict[str, Any]]) -> None:
-    import workers.crew
     import workers.execution  # what it opens once and for all is no leak of the first job
+    import workers.stacks
 
-    workers.crew.STACKS_WAIT_S = STACKS_WAIT_S  # whoever can write its stacks does, on a busy machine, too
+    workers.stacks.STACKS_WAIT_S = STACKS_WAIT_S  # whoever can write its stacks does, on a busy machine, too
     for spec in specs:
         folder = Path(spec["folder"])
         os.chdir(folder)

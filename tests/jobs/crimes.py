@@ -3,6 +3,7 @@ except those called `always`."""
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -99,6 +100,21 @@ def _start_a_thread_for_ever(diary: Path) -> float:
     return 1.0
 
 
+def _take_all_memory(diary: Path) -> float:
+    """64 MiB at a time, every page touched."""
+    taken = []
+    while True:
+        taken.append(b"x" * (1 << 26))
+
+
+def _run_out_of_address_space(diary: Path) -> float:
+    """What a limit on a process makes of an allocation: an exception, MemoryError."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + (1 << 28)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    return float(len(bytes(1 << 30)))
+
+
 def _flood(diary: Path) -> float:
     sys.stdout.write("x" * 1_000_000)
     sys.stdout.flush()
@@ -136,6 +152,8 @@ CRIMES: dict[str, Callable[[Path], float | None]] = {
     "closes everything": _close_everything,
     "starts a thread for ever": _start_a_thread_for_ever,
     "floods its output": _flood,
+    "always takes all memory": _take_all_memory,
+    "runs out of address space": _run_out_of_address_space,
     "waits to be overtaken": _wait_to_be_overtaken,
     "computes nan": _nan,
     "always computes nan": _nan,

@@ -1,0 +1,219 @@
+"""What the kernel says of a process that does not move: where each of its threads is, without asking the process. A
+process that is stopped, or that holds its interpreter's lock in native code, answers nobody; this still names the call.
+Offered by `host.py`; callers import that.
+
+The one thing to know: everything here is a look at a living process, which may have gone on, or ended, since. What
+cannot be read (no right, another kernel, gone) is left out: it never raises."""
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+# Calls that may take for ever, with their numbers on x86_64 and elsewhere (<asm-generic/unistd.h>: aarch64, riscv64).
+_NUMBERS: dict[str, tuple[int, int]] = {
+    "read": (0, 63),
+    "write": (1, 64),
+    "readv": (19, 65),
+    "writev": (20, 66),
+    "pread64": (17, 67),
+    "pwrite64": (18, 68),
+    "ioctl": (16, 29),
+    "fcntl": (72, 25),
+    "flock": (73, 32),
+    "fsync": (74, 82),
+    "fdatasync": (75, 83),
+    "getdents64": (217, 61),
+    "sendfile": (40, 71),
+    "connect": (42, 203),
+    "accept": (43, 202),
+    "accept4": (288, 242),
+    "sendto": (44, 206),
+    "recvfrom": (45, 207),
+    "sendmsg": (46, 211),
+    "recvmsg": (47, 212),
+    "epoll_wait": (232, -1),
+    "epoll_pwait": (281, 22),
+    "poll": (7, -1),
+    "ppoll": (271, 73),
+    "select": (23, -1),
+    "pselect6": (270, 72),
+    "msync": (26, 227),
+    "openat": (257, 56),
+    "close": (3, 57),
+    "statx": (332, 291),
+    "newfstatat": (262, 79),
+    "nanosleep": (35, 101),
+    "clock_nanosleep": (230, 115),
+    "pause": (34, -1),
+    "futex": (202, 98),
+    "wait4": (61, 260),
+    "waitid": (247, 95),
+    "rt_sigsuspend": (130, 133),
+    "rt_sigtimedwait": (128, 137),
+    "restart_syscall": (219, 128),
+    "semop": (65, 193),
+    "semtimedop": (220, 192),
+    "msgrcv": (70, 188),
+    "mq_timedreceive": (243, 183),
+    "io_getevents": (208, 4),
+    "io_uring_enter": (426, 426),
+    "mmap": (9, 222),
+    "munmap": (11, 215),
+    "madvise": (28, 233),
+    "sched_yield": (24, 124),
+}
+_OF_A_DESCRIPTOR = {  # their first argument says of what
+    *("read", "write", "readv", "writev", "pread64", "pwrite64", "ioctl", "fcntl", "flock", "fsync", "fdatasync"),
+    *("getdents64", "connect", "accept", "accept4", "sendto", "recvfrom", "sendmsg", "recvmsg", "close"),
+    *("epoll_wait", "epoll_pwait"),
+}
+_MEANING = {"futex": "waits for a lock or a condition", "restart_syscall": "a wait that goes on after a signal"}
+_STATES = {
+    "D": "in an uninterruptible system call",
+    "T": "stopped (SIGSTOP)",
+    "t": "stopped by a debugger",
+    "Z": "dead, not reaped yet",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelThread:
+    """One thread. `state`: the letter of proc_pid_stat(5). `call`: the system call it is in, in words; "" outside of
+    one, or where that is not to be known. `wait`: the kernel function it sleeps in. `stack`: all of them, innermost
+    first, where they may be read (root). `blocks`: the stack signal does not reach it; `catches`: it has a handler."""
+
+    tid: int
+    name: str
+    state: str
+    call: str = ""
+    wait: str = ""
+    stack: tuple[str, ...] = ()
+    blocks: bool = False
+    catches: bool = False
+
+    def __str__(self) -> str:
+        """As an error says it: `system call read (descriptor 7, pipe:[81])`, `stopped (SIGSTOP)`."""
+        state = _STATES.get(self.state, "")
+        call = f"system call {self.call}" if self.call else ""
+        if self.state == "D" and self.call:
+            return f"{state}, {self.call}"
+        return state or call or ("running" if self.state == "R" else f"state {self.state}")
+
+    def in_full(self) -> str:
+        """Lines for a stacks file."""
+        where = f", in the kernel's {self.wait}" if self.wait else ""
+        head = f"thread {self.tid} {self.name}: {self.state}, {self}{where}"
+        return "\n".join([head, *(f"  kernel {function}" for function in self.stack)])
+
+
+def kernel_threads(pid: int) -> list[KernelThread]:
+    """All threads of a process, the main one first; [] when it is gone or not ours to look at. Five small files a
+    thread, some 50 us."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in sorted((PROC / str(pid) / "task").iterdir(), key=lambda entry: int(entry.name)):
+            if (status := _status(entry)) is not None:
+                found.append(_thread(entry, pid, status))
+    return sorted(found, key=lambda thread: thread.tid != pid)
+
+
+def can_write_stacks(threads: list[KernelThread]) -> bool:
+    """Whether a process of which these are the threads answers `request_stack`. Without a handler the signal would end
+    it; one that is stopped, or blocks it everywhere, does not take it."""
+    return any(thread.catches and not thread.blocks and thread.state not in "TtZX" for thread in threads)
+
+
+def is_writing_stack(pid: int, deaf: frozenset[int] = frozenset()) -> bool:
+    """SIGUSR1 is on its way to `pid`, or one of its threads is in the handler: the kernel holds it back there meanwhile
+    (proc_pid_status(5): SigPnd, ShdPnd, SigBlk). `deaf`: threads that blocked it before they were asked."""
+    try:
+        threads = list((PROC / str(pid) / "task").iterdir())
+    except OSError:  # it ended while we looked
+        return False
+    for entry in threads:
+        status = _status(entry) or {}
+        names = ("SigPnd", "ShdPnd") if int(entry.name) in deaf else ("SigPnd", "ShdPnd", "SigBlk")
+        if any(_has_stack_signal(status, name) for name in names):
+            return True
+    return False
+
+
+def descendants(pid: int) -> list[int]:
+    """Children, their children, and so on. Reads all of /proc once."""
+    parents: dict[int, int] = {}
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                parents[int(entry.name)] = int(
+                    (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+                )
+    found: list[int] = []
+    generation = [pid]
+    while generation:
+        generation = [child for child, parent in parents.items() if parent in generation and child not in found]
+        found += generation
+    return sorted(found)
+
+
+def command_line(pid: int) -> str:
+    """As `ps` shows it; "" when it is gone."""
+    return (_read(PROC / str(pid) / "cmdline") or "").replace("\0", " ").strip()
+
+
+def system_call(line: str, pid: int, machine: str = "") -> str:
+    """In words what proc_pid_syscall(5) says: `number arguments… sp pc`, `-1 sp pc` when it is blocked elsewhere, or
+    `running`. `machine` as uname(1) calls it; this one's by default."""
+    fields = line.split()
+    if len(fields) < 8 or not fields[0].isdigit():
+        return ""
+    number, column = int(fields[0]), 0 if (machine or os.uname().machine) == "x86_64" else 1
+    name = next((name for name, numbers in _NUMBERS.items() if numbers[column] == number), "")
+    if not name:
+        return f"number {number}"
+    if name in _OF_A_DESCRIPTOR:
+        descriptor = int(fields[1], 16) & 0xFFFFFFFF
+        return f"{name} (descriptor {descriptor}{_of(pid, descriptor)})"
+    return f"{name} ({_MEANING[name]})" if name in _MEANING else name
+
+
+def _thread(entry: Path, pid: int, status: dict[str, str]) -> KernelThread:
+    return KernelThread(
+        tid=int(entry.name),
+        name=status.get("Name", ""),
+        state=status.get("State", "?")[:1],
+        call=system_call(_read(entry / "syscall") or "", pid),
+        wait="" if (wait := (_read(entry / "wchan") or "").strip()) == "0" else wait,
+        stack=tuple(line.partition("] ")[2] for line in (_read(entry / "stack") or "").splitlines()),
+        blocks=_has_stack_signal(status, "SigBlk"),
+        catches=_has_stack_signal(status, "SigCgt"),
+    )
+
+
+def _status(entry: Path) -> dict[str, str] | None:
+    text = _read(entry / "status")
+    if text is None:
+        return None
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def _has_stack_signal(status: dict[str, str], name: str) -> bool:
+    return bool(int(status.get(name) or "0", 16) >> (signal.SIGUSR1 - 1) & 1)
+
+
+def _of(pid: int, descriptor: int) -> str:
+    """What it is: the kernel's own words for it; no file system is asked."""
+    try:
+        return f", {os.readlink(PROC / str(pid) / 'fd' / str(descriptor))}"
+    except OSError:
+        return ""
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return None

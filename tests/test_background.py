@@ -1,0 +1,111 @@
+"""Work in a thread: its end wakes a poll, what follows from it is done by whoever settles it."""
+
+import gc
+import select
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from hogwild import host
+from hogwild.background import HANDOVER_S, Background, responsive
+from tests.helpers.processes import PATIENCE_S, wait_for
+
+
+@pytest.fixture
+def background() -> Iterator[Background]:
+    made = Background("test")
+    yield made
+    made.close()
+
+
+def test_the_work_is_done_in_a_thread_and_what_follows_in_ours(background: Background) -> None:
+    where: list[threading.Thread] = []
+    for answer in ("one", "two"):  # the same thread again
+        told: list[tuple[str, threading.Thread]] = []
+        background.begin(
+            lambda answer=answer: where.append(threading.current_thread()) or answer,  # type: ignore[misc]
+            lambda got, told=told: told.append((got, threading.current_thread())),  # type: ignore[misc]
+        )
+        assert background.is_busy and not told
+        assert select.select([background], [], [], PATIENCE_S)[0] == [background]
+        assert background.is_busy and not told  # until it is settled
+        assert background.settle()
+        assert told == [(answer, threading.main_thread())] and not background.is_busy
+        assert not background.settle() and select.select([background], [], [], 0)[0] == []
+    assert where[0] is where[1] is not threading.main_thread()
+
+
+def test_what_the_work_raises_is_raised_where_it_is_settled(background: Background) -> None:
+    def work() -> None:
+        raise SystemExit("user code")
+
+    background.begin(work)
+    with pytest.raises(SystemExit, match="user code"):
+        background.wait()
+    assert not background.is_busy
+    told: list[int] = []
+    background.begin(lambda: 1, told.append)
+    assert background.wait() and told == [1]
+
+
+def test_waiting_ends_with_the_time_that_is_left(background: Background) -> None:
+    gate = threading.Event()
+    background.begin(gate.wait)
+    assert not background.wait(0.001) and background.is_busy
+    with pytest.raises(AssertionError, match="one piece of work at a time"):
+        background.begin(gate.wait)
+    gate.set()
+    assert background.wait()
+
+
+def test_what_the_work_held_is_given_back_before_its_end_is_told(background: Background) -> None:
+    """A gigabyte takes a tenth of a second, which the loop would have to wait for."""
+
+    class Large:
+        pass
+
+    large = Large()
+    gone_in: list[str] = []
+    weakref.finalize(large, lambda: gone_in.append(threading.current_thread().name))
+    background.begin(lambda held=large: None)  # type: ignore[misc]
+    del large
+    assert background.wait()
+    assert gone_in == ["test"]
+
+
+@pytest.mark.parametrize("how", ["closed", "forgotten", "closed at work", "never used"])
+def test_nothing_of_it_is_left(how: str) -> None:
+    threads, descriptors = threading.active_count(), host.descriptor_count()
+    gate = threading.Event()
+    made = Background("short")
+    if how != "never used":
+        made.begin(gate.wait)
+    if how != "closed at work":
+        gate.set()
+        made.wait()
+    if how != "forgotten":
+        made.close()
+    del made
+    gate.set()
+    wait_for("its end", lambda: (threading.active_count(), host.descriptor_count()) == (threads, descriptors))
+
+
+def test_the_loops_settings_are_as_before_afterwards() -> None:
+    before = sys.getswitchinterval(), gc.get_freeze_count()
+    with responsive():
+        assert sys.getswitchinterval() <= HANDOVER_S and gc.get_freeze_count() > 0
+    assert (sys.getswitchinterval(), gc.get_freeze_count()) == before
+
+
+def test_what_a_caller_has_frozen_himself_stays_frozen() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    try:
+        with responsive():
+            assert gc.get_freeze_count() == frozen
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()

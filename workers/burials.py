@@ -1,0 +1,150 @@
+"""What is done when a worker's process is gone, or is left for dead: its leases come back, the death is recorded with
+its cause, and the roster is told."""
+
+import time
+
+from hogwild import host
+from hogwild.errors import TrainingError
+from hogwild.scoreboard import Phase, Word
+from hogwild.workqueue import Release
+from workers.crew import Crew
+from workers.handle import Handle
+from workers.roster import Action, Fail, Roster
+from workers.session import Session
+from workers.setbacks import Death, End
+
+LONGEST_WORDS = 300
+EVALUATION_EPOCH = -2  # where an exception in an evaluation is charged to, for the roster
+
+
+class Burials:
+    """One per attempt, in the supervisor."""
+
+    def __init__(self, session: Session, roster: Roster, crew: Crew) -> None:
+        self._session = session
+        self._roster = roster
+        self._crew = crew
+        self._oom_kills = host.OomKills()
+
+    def bury(self, handle: Handle, status: int, now: float) -> list[Action]:
+        """The process was reaped: what it wrote is all there, and no more can come. Its reports were taken in."""
+        session, worker = self._session, handle.worker
+        has_left = status == 0 and int(session.board.words[worker, Word.PHASE]) == Phase.LEAVING
+        end = self._roster.ending(worker, left=has_left, fenced=bool(handle.killed_for))
+        how = handle.killed_for or self._describe(status, has_left) + self._said(handle, end)
+        session.acknowledge(worker, handle.acks())
+        self._crew.forget(handle)
+        return self._settle(handle, end, how, now)
+
+    def abandon(self, handle: Handle, now: float) -> list[Action]:
+        """It was killed and does not die. No code of its runs any more: the kernel acts on the signal before it lets it
+        go on. Its leases come back; its row is never given to another."""
+        self._crew.abandon(handle)
+        how = f"{handle.killed_for}; {handle.undead_words()}"
+        self._session.journal.say(f"worker {handle.worker} (pid {handle.pid}): its place stays empty")
+        return self._settle(handle, End.STALLED, how, now, is_dead=False)
+
+    def refused(self, worker: int, incarnation: int, error: OSError) -> list[Action]:
+        """A process that the machine refuses (no memory, number or descriptor left) is a start that failed."""
+        how = f"could not be started: {error}"
+        end = End.COULD_NOT_START
+        self._session.journal.say(f"worker {worker} {how}")
+        self._session.journal.event("exit", worker=worker, incarnation=incarnation, kind=end.value, how=how)
+        return self._roster.exited(worker, time.monotonic(), Death(how, end=end))
+
+    def tend_spares(self, now: float) -> None:
+        """Buries those that died, and starts one that is missing when nobody would suffer from it."""
+        journal, spares = self._session.journal, self._crew.spares
+        for handle, status in spares.bury(now):
+            how = handle.killed_for or self._describe(status, has_left=False)
+            journal.event("spare-exit", pid=handle.pid, how=how, error=handle.last_words())
+            handle.close()
+        if self._session.stop is not None or not self._roster.is_settled:
+            return
+        try:
+            fresh = spares.fill(now)
+        except OSError as error:
+            journal.event("spare-exit", how=f"could not be started: {error}")
+            return
+        if fresh is not None:
+            journal.event("spare", pid=fresh.pid)
+
+    def forget_kills(self) -> None:
+        """Every few seconds: what the kernel killed long ago was none of the workers."""
+        self._oom_kills.forget()
+
+    # ---- what it comes to --------------------------------------------------------------------------------------
+
+    def _settle(self, handle: Handle, end: End, how: str, now: float, *, is_dead: bool = True) -> list[Action]:
+        session, worker = self._session, handle.worker
+        is_charged = not self._roster.is_fenced(worker)
+        release = session.queue.release(worker, session.board.progress(worker), charged=is_charged)
+        charged = release.charged
+        actions: list[Action] = []
+        if session.evaluation is not None:
+            unevaluated = session.evaluation.release(worker, session.board.progress(worker, Phase.EVALUATING))
+            charged = charged or (unevaluated.charged and (EVALUATION_EPOCH, unevaluated.charged[1]))
+            if unevaluated.quarantined:
+                actions.append(Fail(TrainingError(self._unevaluable(unevaluated, handle))))
+        self._record(handle, end, how, release)
+        death = Death(
+            f"{how}; see {handle.log}",
+            handle.error,
+            charged,
+            int(session.board.words[worker, Word.BATCHES]),
+            end,
+            put_aside=bool(release.quarantined),
+        )
+        actions += self._roster.exited(worker, now, death) if is_dead else self._roster.abandoned(worker, death)
+        if (too_many := session.check_quarantine(release)) is not None:
+            actions.append(Fail(too_many))
+        return actions
+
+    def _record(self, handle: Handle, end: End, how: str, release: Release) -> None:
+        journal = self._session.journal
+        error = _shortened(handle.error.detail) if handle.error else ""
+        batches = "1 batch" if release.freed == 1 else f"{release.freed} batches"
+        journal.event(
+            "exit",
+            worker=handle.worker,
+            incarnation=handle.incarnation,
+            pid=handle.pid,
+            kind=end.value,
+            how=how,
+            error=error,
+            freed=release.freed,
+            indeterminate=release.indeterminate,
+            quarantined=[list(piece) for piece in release.quarantined],
+        )
+        lead = "could not start: " if end is End.COULD_NOT_START and not how.startswith("could not") else ""
+        journal.say(f"worker {handle.worker} (pid {handle.pid}): {lead}{error or how}; {batches} go to others")
+        for epoch, start, stop in release.quarantined:
+            journal.say(f"quarantined: epoch {epoch}, batches {start} to {stop - 1}")
+
+    def _unevaluable(self, release: Release, handle: Handle) -> str:
+        _, start, stop = release.quarantined[0]
+        attempts = self._session.job.supervise.max_item_attempts
+        detail = f": {handle.error.detail}" if handle.error else ""
+        return (
+            f"batches {start} to {stop - 1} of data.val ended {attempts} workers (supervise.max_item_attempts){detail}"
+            f"; see {handle.log}"
+        )
+
+    def _describe(self, status: int, has_left: bool) -> str:
+        if has_left:  # user code can end a process with 0 as well
+            return "left when it was sent SIGTERM"
+        if status < 0 and host.signal_name(-status) == "SIGKILL" and (words := self._oom_kills.claim()):
+            return words
+        return host.describe_exit(status)
+
+    @staticmethod
+    def _said(handle: Handle, end: End) -> str:
+        """The last line of one that died before it had a log, and could not report."""
+        words = handle.last_words() if end is End.COULD_NOT_START and handle.error is None else ""
+        return f" ({_shortened(words)})" if words else ""
+
+
+def _shortened(words: str) -> str:
+    """An exception's first line, for the terminal; all of it is in the worker's log."""
+    line = words.partition("\n")[0]
+    return line if len(line) <= LONGEST_WORDS else f"{line[:LONGEST_WORDS]}…"

@@ -1,0 +1,109 @@
+"""Whether a run diverges, and what is done about it. Pure: counts come in, a decision goes out; `rollback.py` carries
+it out.
+
+    updates of all workers    a a n a a n n n … n      a: applied     n: not finite, and so not applied
+                                        '-- `limit` of them in a row: it keeps diverging
+    parameters at a pause     one is NaN or infinite: ruined
+
+    ruined, on_nan skip or fail           FAIL
+    ruined or diverging, on_nan rollback  ROLL_BACK, and after MOST_IN_VAIN times that led no further FAIL
+
+A checkpoint may be finite and still be of a run that is past help: parameters of 1e20 whose gradients overflow. So a
+rollback after one that led nowhere goes to an older checkpoint. A rollback leads further when a checkpoint is written
+of more updates than the run had whenever it went back: so there are at most MOST_IN_VAIN between two of those, and the
+run ends."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+# Chance does not do that: with every second batch not finite, 32 in a row come once in four billion updates. A worker
+# that began its update before the parameters were ruined may still apply it, hence more with more workers.
+LEAST_IN_A_ROW = 32
+IN_A_ROW_PER_WORKER = 16
+MOST_IN_VAIN = 5  # the learning rate is 1/32 then
+
+
+class Decision(Enum):
+    GO_ON = "go on"
+    ROLL_BACK = "roll back"
+    FAIL = "fail"
+
+
+@dataclass(slots=True)
+class Divergence:
+    """One per attempt. `rollbacks` counts those of the whole run; each halves the learning rate."""
+
+    policy: str  # supervise.on_nan
+    procs: int
+    rollbacks: int = 0
+    ruined: bool = False  # a parameter was found NaN or infinite, in a pause
+    in_a_row: int = 0  # updates that were not finite, since the last that was applied
+    no_way_back: str = ""  # why there is no checkpoint to go back to
+    _applied: int = 0
+    _not_finite: int = 0
+    _in_vain: int = 0
+    _farthest: int = -1  # updates of the run when it went back
+    _older_than: int | None = None
+
+    @property
+    def goes_back(self) -> bool:
+        return self.policy == "rollback"
+
+    @property
+    def limit(self) -> int:
+        return max(LEAST_IN_A_ROW, IN_A_ROW_PER_WORKER * self.procs)
+
+    @property
+    def older_than(self) -> int | None:
+        """Updates of the checkpoint that the last rollback went to in vain: the next one goes to one before it."""
+        return self._older_than if self._in_vain else None
+
+    def look(self, not_finite: int, applied: int) -> None:
+        """Counts of this attempt, `not_finite` read first."""
+        if applied != self._applied:
+            self._applied, self._not_finite = applied, not_finite
+        self.in_a_row = not_finite - self._not_finite
+
+    def decide(self) -> Decision:
+        if not self.ruined and not (self.goes_back and self.in_a_row >= self.limit):
+            return Decision.GO_ON
+        is_hopeless = bool(self.no_way_back) or self._in_vain >= MOST_IN_VAIN
+        return Decision.ROLL_BACK if self.goes_back and not is_hopeless else Decision.FAIL
+
+    def gone_back(self, before: int, after: int) -> None:
+        """The run had `before` updates and has `after` now."""
+        self.rollbacks += 1
+        self._in_vain += 1
+        self._farthest = max(self._farthest, before)
+        self._older_than = after
+        self.ruined = False
+        self._not_finite += self.in_a_row
+        self.in_a_row = 0
+
+    def written(self, updates: int) -> None:
+        """A checkpoint of so many updates is on the disk."""
+        if updates > self._farthest:
+            self._in_vain = 0
+
+    @property
+    def why(self) -> str:
+        """What was seen, in words."""
+        if self.ruined:
+            return "parameters are NaN or infinite"
+        return f"{self.in_a_row} updates in a row were not finite"
+
+    @property
+    def words(self) -> str:
+        """Of the job that fails."""
+        tried = ""
+        if self.no_way_back:
+            tried = f", and {self.no_way_back}"
+        elif self._in_vain:
+            tried = (
+                f" again, after {self._in_vain} rollbacks that led no further, at {0.5**self.rollbacks:g} of the "
+                "learning rate: if it is always at the same place, look at the samples there"
+            )
+        return (
+            f"the run has diverged: {self.why}{tried}. Lower the learning rate or set train.grad_clip; the checkpoints "
+            "that are kept are finite"
+        )

@@ -1,0 +1,163 @@
+"""Checkpoints of a running job: when one is due, how it is made, what became of it.
+
+    everybody is parked -> begin -> [thread: finite? copy] -> training goes on -> [thread: write] -> settle
+                                                           '- memory is short: written in the pause, without a copy
+
+The supervisor's loop goes on throughout: it only begins, and takes in what a thread has finished."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hogwild import host
+from hogwild.background import Background
+from hogwild.checkpoint import CheckpointWriter, Failed, Written, checkpoint_name
+from hogwild.checkpoint_files import update_of
+from hogwild.config_schema import Checkpoint
+from hogwild.errors import CheckpointError, RunDirError
+from hogwild.params import SharedModel
+from hogwild.rundir import RunDir
+from hogwild.workqueue import WorkQueue
+from workers.journal import Journal
+
+MEMORY_MARGIN = 1.2
+LAST_WRITE_S = 600.0  # how long the end of a job waits for a checkpoint in flight
+
+
+@dataclass(slots=True)
+class Saving:
+    """One per attempt. `errand` is the session's thread for what is done in a pause; the writer has one of its own."""
+
+    settings: Checkpoint
+    shared: SharedModel
+    queue: WorkQueue
+    rundir: RunDir
+    journal: Journal
+    writer: CheckpointWriter
+    errand: Background
+    is_refused: bool = False  # the parameters were not finite, the last time
+    written_at: int = -1  # updates of the latest on the disk
+    _saved_at: int = -1  # updates
+    _due_s: float = math.inf
+    _due_updates: float = math.inf
+    _is_begun: bool = False
+    _is_in_place: bool = False
+    _latest: Written | Failed | None = None
+
+    # ---- when
+
+    def schedule(self, now: float) -> None:
+        """The next one is due so long after this moment."""
+        settings = self.settings
+        self._due_s = math.inf if settings.every_s is None else now + settings.every_s
+        if settings.every_updates is not None:
+            self._due_updates = (self.queue.updates // settings.every_updates + 1) * settings.every_updates
+
+    def is_due(self, now: float) -> bool:
+        is_time = now >= self._due_s or self.queue.updates >= self._due_updates
+        return is_time and self.is_worth_it and not self.is_busy
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Something was learnt since the last one."""
+        return self._saved_at != self.queue.updates
+
+    def note_saved(self) -> None:
+        """The queue is where a checkpoint on the disk says."""
+        self._saved_at = self.queue.updates
+        self.is_refused = False
+
+    # ---- how
+
+    @property
+    def is_copying(self) -> bool:
+        """Nobody may train."""
+        return self._is_begun and self.errand.is_busy
+
+    @property
+    def is_read_in_place(self) -> bool:
+        """It is being written from the shared memory itself: nobody may train."""
+        return self._is_in_place and self.writer.is_busy
+
+    @property
+    def is_busy(self) -> bool:
+        return self.is_copying or self.writer.is_busy
+
+    def begin(self, now: float, rest: Mapping[str, Any]) -> None:
+        """Everybody is parked and booked; `rest`: what the checkpoint holds beside model, optimizer and ledger.
+        Training must stay paused while `is_copying`, and while `is_read_in_place`, if memory does not allow a second
+        copy."""
+        assert not self.is_busy
+        self.schedule(now)
+        queue = self.queue
+        self._is_in_place = host.available_memory().bytes < MEMORY_MARGIN * self.shared.snapshot_bytes()
+        if self._is_in_place:
+            self.journal.say("memory is short: training stays paused while the checkpoint is written")
+        state = {**rest, "ledger": queue.state()}
+        meta = {"update": queue.updates, "samples": queue.samples, "metrics": rest["metrics"]}
+        self._is_begun = True
+        self.note_saved()
+        name = checkpoint_name(queue.updates)
+        self.errand.begin(partial(self._copy, name), partial(self._write, name, state, meta))
+
+    def _copy(self, name: str) -> dict[str, Any] | Failed | None:
+        """In a thread. None: it is worth nothing."""
+        try:
+            return self.shared.snapshot(copied=not self._is_in_place) if self.shared.finite() else None
+        except Exception as error:  # no memory after all, or a model's own get_extra_state
+            words = f"cannot copy the parameters for checkpoint {name}: {type(error).__name__}: {error}"
+            return Failed(name, CheckpointError(f"{words}; the ones before are kept"))
+
+    def _write(
+        self, name: str, state: dict[str, Any], meta: dict[str, Any], snapshot: dict[str, Any] | Failed | None
+    ) -> None:
+        self._is_begun = False
+        if isinstance(snapshot, Failed):
+            self._take(snapshot)
+        elif snapshot is None:
+            self._saved_at, self.is_refused = -1, True
+            self.journal.event("checkpoint-refused", updates=meta["update"], reason="parameters are not finite")
+            self.journal.say("warning: parameters are NaN or infinite; no checkpoint is made of them")
+        else:
+            self.writer.submit(name, {**snapshot, **state}, snapshot["model"], meta, keep=self.settings.keep)
+
+    def settle(self, timeout_s: float = 0.0) -> None:
+        """Takes in what was written; waits for it for so long."""
+        if (result := self.writer.wait(timeout_s)) is not None:
+            self._take(result)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until nothing is copied or written any more, or for so long."""
+        deadline = time.monotonic() + timeout_s
+        while self.is_busy and (left_s := deadline - time.monotonic()) > 0:
+            if self.is_copying:
+                self.errand.wait(left_s)
+            else:
+                self.settle(left_s)
+
+    # ---- what became of it
+
+    def _take(self, result: Written | Failed) -> None:
+        """It is on disk, or could not be written; in both cases training goes on."""
+        if isinstance(result, Written):
+            self.journal.event("checkpoint", name=result.path.name)
+            self.written_at = update_of(result.path.name)
+            try:
+                self.rundir.update_latest(result.path.name)
+            except RunDirError as error:  # a resume looks at the names, not at the link
+                self.journal.say(f"warning: {error}")
+            if result.warning:
+                self.journal.say(f"warning: {result.warning}")
+        else:
+            self._saved_at = -1
+            self.journal.event("checkpoint-failed", name=result.name, error=str(result.error))
+            self.journal.say(f"warning: {result.error}")
+        self._latest = result
+
+    @property
+    def unwritten(self) -> CheckpointError | None:
+        """Why the latest checkpoint is not on the disk, if it is not."""
+        return self._latest.error if isinstance(self._latest, Failed) else None

@@ -1,0 +1,108 @@
+"""What exceptions and deaths say about the whole job: one that will come again wherever it is tried, or workers that
+die while nothing gets done. Pure: times and counts come in as arguments, errors go out.
+
+The circuit breaker's rule: a batch may end `max_item_attempts` workers before it is put aside, and every worker may be
+at such a batch. So `procs` x `max_item_attempts` deaths (at least 5) within `window_s`, with no batch committed or put
+aside since the first of them, are the fault of no batch: the job would only go on dying."""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from hogwild.errors import CrashLoop, HogwildError, TrainingError, UserCodeError
+from workers.messages import Report
+
+FEWEST_DEATHS = 5
+
+
+class End(StrEnum):
+    """How a worker's process came to its end; the `kind` of its exit event."""
+
+    COULD_NOT_START = "could-not-start"  # before it was ready, or its first batch took too long
+    DIED = "died"
+    STALLED = "stalled"  # silent for too long, and killed for it
+    LEFT = "left"  # it was asked to
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A worker's process is gone and reaped, and its leases were released. `charged`: (epoch, batch) the death was
+    charged to; `batches`: what its row counts, perhaps more than the last tick saw; `put_aside`: a batch was
+    quarantined for it."""
+
+    how: str
+    report: Report | None = None
+    charged: tuple[int, int] | None = None
+    batches: int = 0
+    end: End = End.DIED
+    put_aside: bool = False
+
+    @property
+    def words(self) -> str:
+        """What ended it, with the traceback of an exception."""
+        if self.report is None or self.report.kind != "error":
+            return self.how
+        return f"{self.how}\n\n{self.report.traceback.rstrip()}"
+
+
+class Policy(Protocol):
+    """Of the `supervise` section of a job."""
+
+    window_s: float
+    max_item_attempts: int
+
+
+@dataclass(slots=True)
+class Setbacks:
+    """All that went wrong in one job. `total`, everywhere: batches committed by everybody in this attempt."""
+
+    procs: int
+    policy: Policy
+    committed_before: bool  # in an attempt before this one (resume)
+    _errors: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=dict)  # type, place: exchanges
+    _errors_total: int = 0  # batches committed when they came
+    _deaths: deque[tuple[float, Death]] = field(default_factory=deque)
+    _deaths_total: int = 0
+
+    def hopeless(self, death: Death, total: int, *, in_set_up: bool) -> HogwildError | None:
+        """An exception that will come again: before anybody's first commit, or in another batch at the same place. One
+        `in_set_up`, which knows nothing of batches, also when the attempt before this one has committed."""
+        report = death.report
+        if report is None or report.kind != "error":
+            return None
+        if report.hopeless:
+            return TrainingError(report.detail)
+        if total != self._errors_total:
+            self._errors, self._errors_total = {}, total
+        exchanges = self._errors.setdefault((report.error_type, report.place), set())
+        if death.charged is not None:
+            exchanges.add(death.charged)
+        has_worked = total > 0 or (self.committed_before and not in_set_up)
+        if has_worked and len(exchanges) < 2:
+            return None
+        return UserCodeError(f"{report.detail}\n\n{report.traceback.rstrip()}")
+
+    def crash_loop(self, worker: int, death: Death, now: float, total: int) -> CrashLoop | None:
+        """The circuit breaker, asked at every death of anybody. Whoever was asked to leave is no setback."""
+        if total != self._deaths_total or death.put_aside:
+            self._deaths.clear()
+            self._deaths_total = total
+        if death.end is End.LEFT:
+            return None
+        self._deaths.append((now, death))
+        while now - self._deaths[0][0] > self.policy.window_s:
+            self._deaths.popleft()
+        if len(self._deaths) < self.limit:
+            return None
+        kinds = Counter(each.end for _, each in self._deaths)
+        counted = ", ".join(f"{count} {kind.replace('-', ' ')}" for kind, count in kinds.items())
+        return CrashLoop(
+            f"{len(self._deaths)} deaths of workers in {now - self._deaths[0][0]:.1f} s ({counted}) and no batch "
+            f"committed since the first of them; the job would only go on dying (supervise: procs x max_item_attempts, "
+            f"at least {FEWEST_DEATHS}, within window_s). Last: worker {worker}: {death.words}"
+        )
+
+    @property
+    def limit(self) -> int:
+        return max(FEWEST_DEATHS, self.procs * self.policy.max_item_attempts)

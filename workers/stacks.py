@@ -1,0 +1,255 @@
+"""The stacks of all processes of a job, taken when one of them does not move, and the call it is blocked in.
+
+    supervisor's loop      take ─────────── advance … advance ─────────► then({worker: "in `time.sleep(60)` at …"})
+    a thread of its own     '─ kernel's view of each ─ SIGUSR1 ─ faulthandler writes ─ read it, name the call ─'
+
+Nothing here waits in the loop: files that hang, perhaps the very reason why the worker does, hang the thread alone, and
+after STACKS_WAIT_S the loop goes on with what is known. Of what cannot answer (stopped, deaf to the signal) there is
+the kernel's part only.
+
+    RUN/stacks/worker-K.txt      appended: when, which process, why; the kernel's view; Python's stacks
+    RUN/stacks/supervisor.txt    the same of the supervisor
+    RUN/stacks/others.txt        the kernel's view of all other descendants: spares, what user code has started"""
+
+import contextlib
+import faulthandler
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hogwild import host
+from hogwild.rundir import RunDir
+from workers.blocked import blocked_in
+from workers.handle import Handle
+
+STACKS_WAIT_S = 0.5
+LOOK_MS = 2  # between two looks for an answer, of the thread and of the loop
+EVERYBODY_EVERY_S = 5.0  # workers that stall one after the other do not need the stacks of all others each time
+DUMP_BYTES = 1 << 20  # of one process; 100 threads with 100 frames each, which is all that faulthandler writes
+
+Blocked = dict[int, str]
+"""Worker -> the call it is blocked in, in words; "" where nothing is known."""
+
+
+@dataclass(slots=True)
+class Subject:
+    """A worker whose stacks are taken. Owns copies of the descriptors: the handle may be closed meanwhile, and its
+    numbers be given to another process."""
+
+    worker: int
+    incarnation: int
+    pid: int
+    pidfd: int
+    words: int  # where a worker writes that has no log yet
+    file: Path
+    deaf: frozenset[int] = frozenset()
+    file_bytes: int = 0
+    words_bytes: int = 0
+
+    @classmethod
+    def of(cls, handle: Handle, file: Path) -> "Subject":
+        pidfd = os.dup(handle.pidfd)
+        try:
+            words = os.dup(handle.words)
+        except OSError:
+            os.close(pidfd)
+            raise
+        return cls(handle.worker, handle.incarnation, handle.pid, pidfd, words, file)
+
+    def ask(self, heading: str, threads: list[host.KernelThread]) -> str:
+        """Appends the kernel's view, `threads`, then sends the signal if it will be answered: what comes behind is the
+        answer. Returns the kernel's words about the main thread, which runs the training loop; "" when it is gone."""
+        name = f"worker {self.worker}, incarnation {self.incarnation}, pid {self.pid}"
+        _append(self.file, f"{heading}: {name}", [thread.in_full() for thread in threads])
+        self.file_bytes, self.words_bytes = _size(self.file), os.fstat(self.words).st_size
+        self.deaf = frozenset(thread.tid for thread in threads if thread.blocks)
+        if host.can_write_stacks(threads) and host.process_state(self.pid) != "T":
+            host.request_stack(self.pidfd)
+        else:
+            _append(self.file, "it cannot write its Python stacks", [])
+            self.file_bytes = -1
+        return str(threads[0]) if threads else ""
+
+    @property
+    def is_asked(self) -> bool:
+        return self.file_bytes >= 0
+
+    def has_answered(self) -> bool:
+        """It has written its stacks to the last byte, or will never: it is dead."""
+        has_begun = _size(self.file) > self.file_bytes or os.fstat(self.words).st_size > self.words_bytes
+        is_dead = host.process_state(self.pid) in (None, "Z")
+        return is_dead or (has_begun and not host.is_writing_stack(self.pid, self.deaf))
+
+    def answer(self) -> str:
+        """What it has written. That of a worker without a log yet is put where the others' is."""
+        with open(self.file, "rb") as stream:
+            stream.seek(self.file_bytes)
+            text = stream.read(DUMP_BYTES).decode(errors="replace")
+        early = os.pread(self.words, DUMP_BYTES, self.words_bytes).decode(errors="replace")
+        if not text and early:
+            _append(self.file, early, [])
+        return text or early
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+        os.close(self.words)
+
+
+@dataclass(slots=True)
+class Inquest:
+    """One look at everybody. `awaited`: workers whose answer the caller waits for, the others only write."""
+
+    awaited: set[int]
+    until_s: float
+    then: Callable[[Blocked], None]
+    is_done: bool = False
+    settled: set[int] = field(default_factory=set)  # have answered, or never will
+    kernel: Blocked = field(default_factory=dict)
+    python: Blocked = field(default_factory=dict)
+
+    def is_over(self, now: float) -> bool:
+        return self.awaited <= self.settled or self.is_done or now >= self.until_s
+
+    def blocked(self) -> Blocked:
+        """`in CALL at PLACE, system call NAME`, as far as it is known by now."""
+        kernel, python = dict(self.kernel), dict(self.python)
+        return {worker: ", ".join(filter(None, (python.get(worker), words))) for worker, words in kernel.items()}
+
+
+class Stacks:
+    """Of one job, in the supervisor. `take` begins, `advance` (once per turn of the loop) hands over what was found."""
+
+    def __init__(self, rundir: RunDir) -> None:
+        self._rundir = rundir
+        self._pending: list[Inquest] = []
+        self._threads: list[threading.Thread] = []
+        self._everybody_s = -math.inf
+        self._views: dict[int, tuple[float, list[host.KernelThread]]] = {}
+        self._views_lock = threading.Lock()
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._pending)
+
+    def take(
+        self,
+        suspects: Iterable[Handle],
+        crew: Iterable[Handle],
+        why: str,
+        still_s: float,
+        then: Callable[[Blocked], None],
+    ) -> None:
+        """Takes the stacks of the `suspects`, which have not moved for `still_s` seconds, and, unless that was just
+        done, of all of the `crew`, the supervisor and every other descendant. `then` is called by `advance` or
+        `leave_out`, within STACKS_WAIT_S."""
+        now, handles = time.monotonic(), {handle.worker: handle for handle in suspects}
+        awaited = set(handles)
+        with_all = now - self._everybody_s >= EVERYBODY_EVERY_S
+        if with_all:
+            self._everybody_s = now
+            handles |= {handle.worker: handle for handle in crew if handle.worker not in awaited}
+        subjects: list[Subject] = []
+        inquest = Inquest(awaited, now + STACKS_WAIT_S, then)
+        self._pending.append(inquest)
+        thread = threading.Thread(target=self._examine, args=(inquest, subjects, still_s, why, with_all), daemon=True)
+        # No descriptor or no thread to be had: then nothing is known, which is no reason to leave a worker as it is.
+        with contextlib.suppress(OSError, RuntimeError):
+            for handle in handles.values():
+                subjects.append(Subject.of(handle, self._rundir.worker_stacks(handle.worker)))
+            thread.start()
+            self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+            return
+        inquest.is_done = True
+        for subject in subjects:
+            subject.close()
+
+    def advance(self, now: float) -> None:
+        """Never waits."""
+        for inquest in [one for one in self._pending if one.is_over(now)]:
+            self._pending.remove(inquest)
+            inquest.then(inquest.blocked())
+
+    def leave_out(self, worker: int) -> None:
+        """It is dead, and about to be buried: nobody waits for its answer any more."""
+        for inquest in self._pending:
+            inquest.awaited.discard(worker)
+        self.advance(-math.inf)
+
+    def close(self) -> None:
+        """At the end of the job: what is being written is finished, unless it hangs."""
+        until = time.monotonic() + STACKS_WAIT_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    # ---- in the thread -----------------------------------------------------------------------------------------
+
+    def _examine(self, inquest: Inquest, subjects: list[Subject], still_s: float, why: str, with_all: bool) -> None:
+        heading = f"=== {time.strftime('%Y-%m-%d %H:%M:%S')} {why}"
+        try:
+            for subject in subjects:
+                inquest.kernel[subject.worker] = subject.ask(heading, self._view(subject.pid, still_s))
+            if with_all:
+                self._note_supervisor(heading)
+                self._note_others(heading, {subject.pid for subject in subjects})
+            inquest.settled |= {subject.worker for subject in subjects if not subject.is_asked}
+            _hear(inquest, [subject for subject in subjects if subject.is_asked])
+        finally:
+            inquest.is_done = True
+            for subject in subjects:
+                subject.close()
+
+    def _view(self, pid: int, still_s: float) -> list[host.KernelThread]:
+        """As the process was before anybody sent it a signal: another inquest, of one that stalled a moment before, may
+        have asked it to write, and it is busy with that now. What was seen in the last `still_s` is still so."""
+        with self._views_lock:
+            now = time.monotonic()
+            seen_s, threads = self._views.get(pid, (-math.inf, []))
+            if now - seen_s > min(still_s, EVERYBODY_EVERY_S):
+                threads = host.kernel_threads(pid)
+                self._views[pid] = (now, threads)
+            return threads
+
+    def _note_supervisor(self, heading: str) -> None:
+        file = self._rundir.stacks / "supervisor.txt"
+        kernel = [thread.in_full() for thread in host.kernel_threads(os.getpid())]
+        _append(file, f"{heading}: the supervisor, pid {os.getpid()}", kernel)
+        with contextlib.suppress(OSError), open(file, "a") as stream:
+            faulthandler.dump_traceback(stream, all_threads=True)
+
+    def _note_others(self, heading: str, known: set[int]) -> None:
+        for pid in host.descendants(os.getpid()):
+            if pid not in known:
+                lines = [thread.in_full() for thread in host.kernel_threads(pid)]
+                name = f"process {pid}, {host.command_line(pid)}"
+                _append(self._rundir.stacks / "others.txt", f"{heading}: {name}", lines)
+
+
+def _hear(inquest: Inquest, pending: list[Subject]) -> None:
+    """Until all have answered, or the time is over: then with what is there."""
+    while pending:
+        is_last = time.monotonic() >= inquest.until_s
+        answered = [subject for subject in pending if is_last or subject.has_answered()]
+        for subject in answered:
+            with contextlib.suppress(OSError):  # its file is not there: on a full disk it could not write
+                inquest.python[subject.worker] = blocked_in(subject.answer())
+            inquest.settled.add(subject.worker)
+        pending = [subject for subject in pending if subject not in answered]
+        if pending:
+            host.wait_readable([subject.pidfd for subject in pending], LOOK_MS)
+
+
+def _append(file: Path, heading: str, lines: list[str]) -> None:
+    """One write. On a full disk, or where its folder was removed, the job goes on without."""
+    with contextlib.suppress(OSError), open(file, "ab", buffering=0) as stream:
+        stream.write("\n".join([heading, *lines, ""]).encode())
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
