@@ -30,6 +30,7 @@ from hogwild.cli_input import (
     split_arguments,
     with_command,
 )
+from hogwild.cli_options import Arguments, DataDir, Every, Faults, Json, Kills, NewRun, Procs, ScheduleOnly, Seed
 from hogwild.errors import HogwildError, RunError, UsageError
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
 from hogwild.rundir import require_current_folder
@@ -47,23 +48,6 @@ app = typer.Typer(
     help="Lock-free asynchronous training of any PyTorch module. Without a command: train.",
     epilog="--debug, anywhere, shows the traceback of an error.",
 )
-
-Arguments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[JOB.yaml] [key=value]...", help="A job file; fields to change."),
-]
-Procs = Annotated[
-    str | None,
-    typer.Option(
-        help="Workers; 0 trains inside this process. auto given here tries a few settings on the job first (not beside "
-        "--resume or --dry-run); in a job file it is a rule: one per core.",
-        metavar="N|auto",
-    ),
-]
-DataDir = Annotated[
-    Path | None, typer.Option(help="Where data files are looked for; default: $HOGWILD_DATA.", metavar="DIR")
-]
-Json = Annotated[bool, typer.Option("--json", help="Prints the result as one JSON object, the last line.")]
 
 
 def run(argv: Sequence[str]) -> int:
@@ -100,7 +84,7 @@ def run(argv: Sequence[str]) -> int:
 def train(
     arguments: Arguments = None,
     procs: Procs = None,
-    run_dir: Annotated[Path | None, typer.Option(help="Default: runs/NAME-DATE-TIME.", metavar="DIR")] = None,
+    run_dir: NewRun = None,
     data_dir: DataDir = None,
     resume: Annotated[Path | None, typer.Option(help="Goes on with a run.", metavar="RUN")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Everything up to starting workers.")] = False,
@@ -195,6 +179,32 @@ def plan(
     question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
     with raising_on_signals():
         status, lines = answer(job, question, _say, measure=measure, as_json=as_json)
+    for line in lines:
+        _print(line)
+    return status
+
+
+@app.command()
+def chaos(
+    arguments: Arguments = None,
+    kills: Kills = 20,
+    seed: Seed = None,
+    every: Every = 2.0,
+    faults: Faults = None,
+    run_dir: NewRun = None,
+    data_dir: DataDir = None,
+    dry_run: ScheduleOnly = False,
+    as_json: Json = False,
+) -> int:
+    """Runs a job under random faults: kills, stops, resumes; says whether anything was lost."""
+    from hogwild.chaos.command import Order, answer, dry_run_lines
+
+    job_file, overrides = split_arguments(arguments)
+    with _reading():
+        job, job_text = load(job_file, overrides)
+    read, folders = (job, job_file, job_text, overrides), (run_dir, data_folder(data_dir, None))
+    order = Order.checked(read, kills=kills, seed=seed, every_s=every, faults=faults, folders=folders)
+    status, lines = (0, dry_run_lines(order)) if dry_run else answer(order, _say, as_json=as_json)
     for line in lines:
         _print(line)
     return status

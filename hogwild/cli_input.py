@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hogwild.config import Job
     from hogwild.traces import Window
 
-COMMANDS = ("train", "check", "plan", "show", "schema", "doctor", "list")
+COMMANDS = ("train", "check", "plan", "show", "schema", "doctor", "list", "chaos")
 
 
 def with_command(argv: list[str]) -> list[str]:

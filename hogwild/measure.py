@@ -103,6 +103,12 @@ class Question:
         return copy
 
 
+def own_command(arguments: Sequence[str]) -> list[str]:
+    """`hogwild ARGUMENTS` for a child that does not outlive the calling thread."""
+    home = str(Path(__file__).resolve().parent.parent)
+    return [sys.executable, "-P", "-c", _CHILD, home, str(os.getpid()), *arguments]
+
+
 def settings(cores: Cores, threads: int | None) -> tuple[Setting, ...]:
     """What is worth a trial, most promising first: every core a worker, one worker with every core, halves, one alone;
     and a worker on every SMT sibling. `threads` is given where the job or the user has fixed it. One setting where
@@ -152,11 +158,8 @@ def try_setting(question: Question, setting: Setting) -> Trial:
 
 
 def _try(question: Question, setting: Setting, seconds: float) -> Trial:
-    home = str(Path(__file__).resolve().parent.parent)
     with TemporaryDirectory(prefix="hogwild-trial-", ignore_cleanup_errors=True) as folder:
-        arguments = question.arguments(setting, seconds, Path(folder))
-        command = [sys.executable, "-P", "-c", _CHILD, home, str(os.getpid()), *arguments]
-        with _running(command) as process:
+        with _running(own_command(question.arguments(setting, seconds, Path(folder)))) as process:
             out, err = process.communicate()
         return read_trial(setting, process.returncode, out, err)
 

@@ -1,0 +1,200 @@
+"""`hogwild chaos JOB.yaml`: the job, the faults, the resumes, the verdict, the report."""
+
+import json
+import os
+import random
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hogwild import host
+from hogwild.chaos import schedule
+from hogwild.chaos.inject import Siege, Story
+from hogwild.chaos.report import Report, draw, outcomes_of
+from hogwild.chaos.schedule import Fault, Limits
+from hogwild.chaos.verdict import Baseline, Check, checks
+from hogwild.config import Job
+from hogwild.errors import HogwildError, UsageError
+from hogwild.plan import plan_here
+from hogwild.rundir import RESOLVED, RunDir
+
+MARK = "HOGWILD_CHAOS"  # in the environment of the job's processes, by which they are found; it changes nothing
+SEEDS = 1_000_000_000
+PATIENCE_S = 60.0  # beside grace_s, for the last checkpoint of a job that a signal to us has ended
+SAID_S = 0.2  # so often the job says who trains and how fast: what is aimed at, and drawn
+
+# A kill is not the fault of the worker or of the batch, so the job's own limits must not end it.
+PATIENT = {"supervise.max_restarts": 1_000_000, "supervise.max_item_attempts": 1_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the command line asked for; `job` is it all read, `job_file` None the embedded one."""
+
+    job: Job
+    job_file: Path | None
+    job_text: str
+    overrides: Sequence[str]
+    kills: int
+    seed: int
+    every_s: float
+    kinds: tuple[str, ...]
+    run_dir: Path | None
+    data_dir: Path | None
+
+    @classmethod
+    def checked(
+        cls,
+        read: tuple[Job, Path | None, str, Sequence[str]],
+        *,
+        kills: int,
+        seed: int | None,
+        every_s: float,
+        faults: str | None,
+        folders: tuple[Path | None, Path | None],
+    ) -> "Order":
+        """`folders`: of the run, of the data. A seed is drawn where none is given. Raises UsageError."""
+        seed = random.SystemRandom().randrange(SEEDS) if seed is None else seed
+        schedule.check(kills, seed, every_s)
+        if read[0].train.procs == 0:
+            raise UsageError("train.procs: 0 trains inside the parent: there is no worker to be killed; use 1 or more")
+        return cls(*read, kills, seed, every_s, schedule.checked_kinds(faults), *folders)
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.job.supervise.stall_timeout_s, self.job.supervise.deadlock_timeout_s)
+
+    def schedule(self) -> list[Fault]:
+        job = self.job.train
+        procs = plan_here(job.procs, job.threads, pin=job.pin).procs
+        return schedule.draw(self.seed, self.kills, self.every_s, self.kinds, procs, self.limits)
+
+    @property
+    def changes(self) -> list[str]:
+        """What is overridden for this run, unless the command line says something else."""
+        given = {override.partition("=")[0] for override in self.overrides}
+        wanted = {**PATIENT, "log.every_s": min(SAID_S, self.job.log.every_s)}
+        return [f"{key}={value}" for key, value in wanted.items() if key not in given]
+
+    def notes(self) -> list[str]:
+        notes = [f"changed for this run, as a kill is nobody's fault: {' '.join(self.changes)}"] if self.changes else []
+        if schedule.STOP in (self.kinds or schedule.USUAL) and not self.limits.stops_past_stall:
+            notes.append(
+                f"no stop lasts longer than {self.limits.longest_short_s:g} s, and none past the stall limit of "
+                f"{self.limits.stall_s:g} s: with supervise.stall_timeout_s={schedule.LONG_STOP_S:g} or less some do"
+            )
+        return notes
+
+    def shortage(self, injected: int) -> list[str]:
+        """A note for a job that ended before all its faults came."""
+        if injected == self.kills:
+            return []
+        few = f"{injected} of {self.kills} faults, one every {self.every_s:g} s"
+        return [f"the job was too short: {few}, were injected; give it more train.epochs, or --every less"]
+
+    def arguments(self, run_dir: Path, folder: Path) -> list[str]:
+        """Of the command that starts the job. A pipe has been read, and would be empty now: its text goes to
+        `folder`."""
+        job_file = self.job_file
+        if job_file is not None and not job_file.is_file():
+            job_file = folder / "job.yaml"
+            job_file.write_text(self.job_text)
+        file = [] if job_file is None else [str(job_file)]
+        data = ["--data-dir", str(self.data_dir)] if self.data_dir is not None else []
+        where = ["--run-dir", str(run_dir), "--no-progress", "--json"]
+        return ["train", *file, *self.overrides, *self.changes, *where, *data]
+
+
+def dry_run_lines(order: Order) -> list[str]:
+    """The schedule, one fault per line."""
+    return [f"seed {order.seed}", *(f"{fault.at_s:8.1f} s  {fault}" for fault in order.schedule())]
+
+
+def answer(order: Order, say: Callable[[str], None], *, as_json: bool) -> tuple[int, list[str]]:
+    """Runs the job under its faults; the exit status and the lines to print: 0 when every invariant holds, 1 when one
+    does not, 128 + n when signal n ended us. Raises HogwildError for a job that did not even begin."""
+    faults = order.schedule()
+    say(f"seed {order.seed}: {len(faults)} faults, one every {order.every_s:g} s")
+    with _folder() as folder, _run_dir(order) as run_dir:
+        before, siege = _prepared(order, run_dir, folder, say)
+        story = Story()
+        try:
+            with host.raising_on_signals():
+                siege.run(faults, story)
+        except host.Interrupted as signal:
+            story.interrupted = signal.number
+        if not (run_dir / RESOLVED).exists():
+            return _refused(siege, story)
+        report = _judged(order, run_dir, story, before)
+        report.write()
+        lines = [json.dumps(report.as_json())] if as_json else [*_picture(report), *report.lines()]
+        return 128 + story.interrupted if story.interrupted else int(not report.holds), lines
+
+
+def _prepared(order: Order, run_dir: Path, folder: Path, say: Callable[[str], None]) -> tuple[Baseline, Siege]:
+    mark, temporary = f"{MARK}={uuid.uuid4().hex}", folder / "tmp"
+    temporary.mkdir()
+    name, _, value = mark.partition("=")
+    environment = {**os.environ, name: value, "TMPDIR": str(temporary)}
+    words, grace_s = folder / "words", order.job.supervise.grace_s + PATIENCE_S
+    siege = Siege(order.arguments(run_dir, folder), run_dir, environment, mark, words, grace_s, say)
+    return Baseline.now(mark=mark, temporary=temporary), siege
+
+
+def _judged(order: Order, run_dir: Path, story: Story, before: Baseline) -> Report:
+    found = [*checks(run_dir, before, status=story.attempts[-1].status, hits=story.hits), _end(story, run_dir)]
+    notes = [*order.notes(), *([] if story.interrupted else order.shortage(len(story.hits)))]
+    outcomes = outcomes_of(story, run_dir)
+    return Report(order.job.name, run_dir, order.seed, order.every_s, order.kills, story, outcomes, found, notes)
+
+
+def _end(story: Story, run_dir: Path) -> Check:
+    """The job came to an end of its own, in order, and left nobody behind in any attempt."""
+    last = story.attempts[-1]
+    left = [f"attempt {attempt.number}: {attempt.left}" for attempt in story.attempts if attempt.left]
+    if left:
+        return Check("attempts", False, f"processes that outlived the supervisor: {'; '.join(left)}")
+    if story.interrupted:
+        return Check("attempts", None, f"{host.signal_name(story.interrupted)} ended the job")
+    words = f"{len(story.attempts)} in all, the last one ended with {host.describe_exit(last.status or 0)}"
+    return Check("attempts", last.status in (0, 75), words)
+
+
+def _refused(siege: Siege, story: Story) -> tuple[int, list[str]]:
+    """A job that did not begin has said why."""
+    if story.interrupted:
+        return 128 + story.interrupted, []
+    error = HogwildError(f"{siege.said()}\nchaos: the job did not begin; nothing was injected")
+    error.exit_status = story.attempts[-1].status or 1
+    raise error
+
+
+def _picture(report: Report) -> list[str]:
+    missing = draw(report)
+    return [f"note: {missing}"] if missing else []
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """For what the job says, and for its temporary files."""
+    folder = Path(tempfile.mkdtemp(prefix="hogwild-chaos-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _run_dir(order: Order) -> Iterator[Path]:
+    """An empty folder that is the job's to fill; gone again where it did not begin."""
+    run = RunDir.create(order.run_dir, order.job.name)
+    run.close()
+    try:
+        yield run.path
+    finally:
+        if not (run.path / RESOLVED).exists():
+            run.discard()

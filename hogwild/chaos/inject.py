@@ -1,0 +1,231 @@
+"""Carries faults out on a job: starts it as a user would, reads its run directory, signals by pidfd, resumes it after
+every end that was our doing.
+
+    start ── look, hit, look, hit ── supervisor killed or asked to stop ── nobody left? ── --resume ── … ── its own end
+
+The job runs in a session of its own, so that a Ctrl-C at the terminal is ours to answer, and does not outlive us. No
+process is signalled whose supervisor was not just seen to be its parent."""
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hogwild import host, host_outside
+from hogwild.chaos import schedule
+from hogwild.chaos.schedule import Fault
+from hogwild.chaos.watch import Target, Watch
+from hogwild.errors import RunError
+from hogwild.measure import own_command
+
+LOOK_MS = 20.0  # between two looks at the run's records; the supervisor's end is seen at once
+ORPHANS_S = 2.0  # after which no process of a job may be left whose supervisor has ended
+STOPPED = 75  # the exit status of a job that can be resumed
+LAST_WORDS = 4000  # characters of what the job said that stand in an error
+
+SIGNALS = {
+    schedule.KILL: host_outside.KILL,
+    schedule.STOP: host_outside.STOP,
+    schedule.TERMINATE: host_outside.TERMINATE,
+    schedule.INTERRUPT: host_outside.INTERRUPT,
+    schedule.SUPERVISOR_KILL: host_outside.KILL,
+    schedule.SUPERVISOR_TERMINATE: host_outside.TERMINATE,
+    schedule.SUPERVISOR_PAUSE: host_outside.STOP,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A fault that was carried out: `time` is the wall clock's, as in the run's records, `since_s` counts as the
+    schedule does. `attempt` counts from 1, `incarnation` is 0 for a supervisor."""
+
+    fault: Fault
+    time: float
+    since_s: float
+    attempt: int
+    pid: int
+    incarnation: int
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One process of the job's supervisor. `asked`: our faults that were meant to end it. `left`: processes of the job
+    that lived ORPHANS_S after it; `gone_s`: how long the last one took."""
+
+    number: int
+    pid: int
+    began: float
+    ended: float = 0.0
+    status: int | None = None
+    asked: list[str] = field(default_factory=list)
+    left: dict[int, str] = field(default_factory=dict)
+    gone_s: float = 0.0
+
+    @property
+    def is_to_be_resumed(self) -> bool:
+        return bool(self.asked) and self.status in (STOPPED, -host_outside.KILL)
+
+
+@dataclass(slots=True)
+class Story:
+    """What was done and seen. `interrupted`: the signal that ended us."""
+
+    hits: list[Hit] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    interrupted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Siege:
+    """`arguments`: of the command that starts the job; `environment`: its own, with `mark` (NAME=VALUE) in it, by which
+    all of its processes are known. What it says goes to the file `words`. `grace_s`: what it gets to stop in order."""
+
+    arguments: Sequence[str]
+    run_dir: Path
+    environment: dict[str, str]
+    mark: str
+    words: Path
+    grace_s: float
+    say: Callable[[str], None]
+
+    def run(self, faults: Sequence[Fault], story: Story) -> None:
+        """Until the job has ended by itself, whether or not all faults came to be. Fills `story`, also when a signal
+        ends us: the job is gone then, too."""
+        hits = _Hits(list(faults), story, self.say)
+        arguments, offset = list(self.arguments), 0
+        while True:
+            offset = self._attempt(arguments, offset, hits)
+            if not story.attempts[-1].is_to_be_resumed:
+                return
+            arguments = ["train", "--resume", str(self.run_dir), "--no-progress", "--json"]
+
+    def said(self) -> str:
+        """The last words of the job on its standard output and error."""
+        return self.words.read_text(errors="replace")[-LAST_WORDS:].strip() if self.words.exists() else ""
+
+    def _attempt(self, arguments: Sequence[str], offset: int, hits: "_Hits") -> int:
+        """Answers how far the run's events were read."""
+        with self._started(arguments) as process:
+            attempt = Attempt(len(hits.story.attempts) + 1, process.pid, time.time())
+            hits.story.attempts.append(attempt)
+            watch = Watch(self.run_dir, process.pid, offset)
+            pidfd = host.pidfd_open(process.pid)  # which we have not reaped: it is there, alive or dead
+            try:
+                while process.poll() is None:
+                    host.wait_readable([pidfd], LOOK_MS)
+                    watch.look()
+                    hits.turn(time.monotonic(), watch, pidfd, attempt)
+            except BaseException:
+                if schedule.SUPERVISOR_TERMINATE not in attempt.asked:  # a second one would be: stop at once
+                    process.terminate()  # it checkpoints, ends its workers and goes
+                host.kill_by_pidfd(pidfd, host_outside.GO_ON)  # perhaps we had just stopped it
+                hits.let_go_on()
+                raise
+            finally:
+                self._end(process, attempt)
+                hits.let_go_on()
+                watch.close()
+                os.close(pidfd)
+        return watch.offset
+
+    @contextlib.contextmanager
+    def _started(self, arguments: Sequence[str]) -> Iterator["subprocess.Popen[Any]"]:
+        with open(self.words, "ab") as words:
+            try:
+                process = subprocess.Popen(
+                    own_command(arguments),
+                    stdin=subprocess.DEVNULL,
+                    stdout=words,
+                    stderr=words,
+                    env=self.environment,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise RunError(f"the job cannot be started: {error}") from error
+        with process:
+            yield process
+
+    def _end(self, process: "subprocess.Popen[Any]", attempt: Attempt) -> None:
+        try:
+            process.wait(self.grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        except BaseException:  # a second Ctrl-C
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            attempt.ended, attempt.status = time.time(), process.returncode
+            attempt.gone_s, attempt.left = host_outside.wait_until_gone(self._alive, ORPHANS_S)
+
+    def _alive(self) -> dict[int, str]:
+        return host_outside.marked(self.mark)
+
+
+class _Hits:
+    """The faults that are still to come, and who is stopped and must go on."""
+
+    def __init__(self, faults: list[Fault], story: Story, say: Callable[[str], None]) -> None:
+        self.story = story
+        self._pending, self._say = faults, say
+        self._began_s: float | None = None
+        self._stopped: list[tuple[float, int]] = []  # (when it goes on, a pidfd of ours)
+
+    def turn(self, now: float, watch: Watch, supervisor: int, attempt: Attempt) -> None:
+        """Carries out what is due and whose target is fit."""
+        if self._began_s is None and watch.has_spawned:
+            self._began_s = now
+        self._go_on(now)
+        for fault in self._due(now):
+            target = self._target(fault, watch, supervisor, attempt)
+            if target is None or (fault.lasts_s and target.stopped_until_s > now):
+                continue  # a second stop would be ended by the first one's SIGCONT
+            if not host.kill_by_pidfd(target.pidfd, SIGNALS[fault.kind]):
+                continue
+            self._pending.remove(fault)
+            self._note(fault, now, target, attempt)
+            if fault.worker is None:
+                return  # whether there is anybody left to be hit is for the next turn
+
+    def let_go_on(self) -> None:
+        """Everybody who was stopped; a dead one does not mind."""
+        self._go_on(float("inf"))
+
+    def _due(self, now: float) -> list[Fault]:
+        if self._began_s is None:
+            return []
+        return [fault for fault in self._pending if fault.at_s <= now - self._began_s]
+
+    def _target(self, fault: Fault, watch: Watch, supervisor: int, attempt: Attempt) -> Target | None:
+        if fault.worker is not None:
+            return watch.fit(fault.worker, early=fault.early)
+        if not (watch.has_started and watch.is_training):
+            return None  # a resume that gets nowhere, again and again, would be our doing
+        if attempt.asked and fault.kind != schedule.SUPERVISOR_KILL:
+            return None  # a second SIGTERM means something else: stop at once
+        if watch.supervisor is None:
+            watch.supervisor = Target(attempt.pid, 0, supervisor)
+        return watch.supervisor
+
+    def _note(self, fault: Fault, now: float, target: Target, attempt: Attempt) -> None:
+        assert self._began_s is not None
+        hit = Hit(fault, time.time(), round(now - self._began_s, 3), attempt.number, target.pid, target.incarnation)
+        self.story.hits.append(hit)
+        if fault.kind in (schedule.SUPERVISOR_KILL, schedule.SUPERVISOR_TERMINATE):
+            attempt.asked.append(fault.kind)
+        if fault.lasts_s:
+            target.stopped_until_s = now + fault.lasts_s
+            self._stopped.append((target.stopped_until_s, os.dup(target.pidfd)))
+        target.is_doomed = fault.kind in schedule.DEADLY
+        self._say(f"{hit.since_s:8.1f} s  {fault} (pid {target.pid})")
+
+    def _go_on(self, now: float) -> None:
+        for entry in [entry for entry in self._stopped if entry[0] <= now]:
+            host.kill_by_pidfd(entry[1], host_outside.GO_ON)
+            self._stopped.remove(entry)  # before its pidfd is closed: a signal to us may come between any two lines
+            os.close(entry[1])

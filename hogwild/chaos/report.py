@@ -1,0 +1,266 @@
+"""What a run under faults came to: RUN/report/chaos.json, chaos.md, chaos.png, and a few lines for the terminal, the
+verdict last."""
+
+import json
+import re
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from hogwild.chaos import schedule
+from hogwild.chaos.inject import Hit, Story
+from hogwild.chaos.verdict import COUNTED, ENDED_BY_SUPERVISOR, SETTLED, Check, attempts_of
+from hogwild.chaos.watch import SUMMARY, events_of, read_json
+from hogwild.records import explained, to_json
+
+METRICS = "metrics.jsonl"
+GAP = 4  # times the usual time between two records: some are missing
+INSTALL = "pip install 'hogwild[bench]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a hit. `took_s`: until a worker was ready in that place again, or the job had started again; None
+    where nobody had to be replaced, or nobody was any more."""
+
+    hit: Hit
+    words: str
+    survived: bool
+    took_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`asked`: how many faults there should have been; `notes`: what the reader must know of how it was done."""
+
+    job: str
+    run_dir: Path
+    seed: int
+    every_s: float
+    asked: int
+    story: Story
+    outcomes: Sequence[Outcome]
+    checks: Sequence[Check]
+    notes: Sequence[str]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return read_json(self.run_dir / SUMMARY)
+
+    @property
+    def survived(self) -> int:
+        return sum(outcome.survived for outcome in self.outcomes)
+
+    @property
+    def lost(self) -> int | None:
+        """Batches that are in no account; None where there is no summary."""
+        leases = self.summary.get("leases")
+        return None if leases is None else leases["total"] - sum(leases[name] for name in SETTLED)
+
+    @property
+    def holds(self) -> bool:
+        broken = any(check.holds is False for check in self.checks)
+        return not broken and self.lost == 0 and self.survived == len(self.outcomes)
+
+    @property
+    def verdict(self) -> str:
+        """The last line."""
+        broken = [check.name for check in self.checks if check.holds is False]
+        looked_at = [check for check in self.checks if check.holds is not None]
+        invariants = f"{', '.join(broken)} BROKEN" if broken else f"all {len(looked_at)} hold"
+        lost = "no account of its batches" if self.lost is None else f"{self.lost} batches lost"
+        return f"survived {self.survived} of {len(self.outcomes)} faults; {lost}; invariants: {invariants}"
+
+    def as_json(self) -> dict[str, Any]:
+        summary = self.summary
+        leases = summary.get("leases") or {}
+        values = {
+            "job": self.job,
+            "run_dir": str(self.run_dir),
+            "seed": self.seed,
+            "every_s": self.every_s,
+            "asked": self.asked,
+            "injected": len(self.outcomes),
+            "survived": self.survived,
+            "lost": self.lost,
+            "holds": self.holds,
+            "state": summary.get("state"),
+            "reason": summary.get("reason"),
+            "restarts": summary.get("restarts"),
+            "leases": {name: leases[name] for name in ("total", *COUNTED) if name in leases},
+            "faults": [_as_json(outcome) for outcome in self.outcomes],
+            "attempts": [asdict(attempt) for attempt in self.story.attempts],
+            "checks": [asdict(check) for check in self.checks],
+            "notes": list(self.notes),
+        }
+        return dict(to_json(values))
+
+    def lines(self) -> Iterator[str]:
+        """For a person."""
+        summary = self.summary
+        yield from (f"note: {note}" for note in self.notes)
+        if summary:
+            leases = summary["leases"]
+            others = ", ".join(f"{leases[name]} {name}" for name in COUNTED[1:])
+            yield f"{self.job}: {summary['state']}: {summary['reason']}; {summary['restarts']} restarts of workers"
+            yield f"  batches: {leases['done']} of {leases['total']} done, {others}"
+        yield f"  faults: {_counted(self.story.hits)}"
+        if took := [outcome.took_s for outcome in self.outcomes if outcome.took_s is not None]:
+            yield f"  back after {min(took):.1f} to {max(took):.1f} s"
+        for outcome in self.outcomes:
+            if not outcome.survived:
+                yield f"  NOT SURVIVED: {outcome.hit.fault} at {outcome.hit.since_s:.1f} s: {outcome.words}"
+        for check in self.checks:
+            if check.holds is not True:
+                yield f"  {'BROKEN' if check.holds is False else 'not looked at'}: {check.name}: {check.words}"
+        yield f"  report: {self.run_dir / 'report' / 'chaos.md'}"
+        yield self.verdict
+
+    def markdown(self) -> str:
+        lines = [
+            f"# {self.job} under faults",
+            "",
+            f"{time.strftime('%Y-%m-%d %H:%M')}, seed {self.seed}, a fault every {self.every_s:g} s on average, "
+            f"{len(self.outcomes)} of {self.asked} injected. **{self.verdict}**",
+            "",
+            *(f"* {note}" for note in self.notes),
+            "",
+            "| at, s | fault | pid | what became of it |",
+            "|---:|---|---:|---|",
+        ]
+        lines += [f"| {o.hit.since_s:.1f} | {o.hit.fault} | {o.hit.pid} | {_cell(o.words)} |" for o in self.outcomes]
+        lines += ["", "| invariant | holds | |", "|---|---|---|"]
+        answers = {True: "yes", False: "**no**", None: "not looked at"}
+        lines += [f"| {check.name} | {answers[check.holds]} | {_cell(check.words)} |" for check in self.checks]
+        return "\n".join(lines) + "\n"
+
+    def write(self) -> None:
+        """Raises RunDirError where it cannot."""
+        folder = self.run_dir / "report"
+        with explained(f"cannot write the report to {folder}"):
+            folder.mkdir(exist_ok=True)
+            (folder / "chaos.json").write_text(json.dumps(self.as_json(), indent=2) + "\n")
+            (folder / "chaos.md").write_text(self.markdown())
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    hit = outcome.hit
+    numbers = {"time": hit.time, "since_s": hit.since_s, "attempt": hit.attempt, "pid": hit.pid}
+    became = {"words": outcome.words, "survived": outcome.survived, "took_s": outcome.took_s}
+    return asdict(hit.fault) | numbers | {"incarnation": hit.incarnation} | became
+
+
+def _counted(hits: Sequence[Hit]) -> str:
+    counts = {kind: sum(hit.fault.kind == kind for hit in hits) for kind in schedule.KINDS}
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) or "none"
+
+
+def _cell(words: str) -> str:
+    return words.replace("|", "/").replace("\n", " ")
+
+
+# ---- what became of each fault --------------------------------------------------------------------------------------
+
+
+def outcomes_of(story: Story, run_dir: Path) -> list[Outcome]:
+    """From the run's own records."""
+    events = [{**event, "attempt": attempt} for attempt, event in attempts_of([e for _, e in events_of(run_dir)])]
+    return [
+        _of_supervisor(hit, story, events) if hit.fault.worker is None else _of_worker(hit, events)
+        for hit in story.hits
+    ]
+
+
+def _of_worker(hit: Hit, events: Sequence[Mapping[str, Any]]) -> Outcome:
+    """It went on, or its place was taken again, or the attempt ended before it had to be."""
+    own = [event for event in events if event["attempt"] == hit.attempt and event.get("worker") == hit.fault.worker]
+    gone = next((e for e in own if e["event"] == "exit" and e.get("pid") == hit.pid), None)
+    is_deadly = hit.fault.kind in schedule.DEADLY
+    if gone is None:
+        return Outcome(hit, "the attempt ended before it was noticed" if is_deadly else "went on", True)
+    if not is_deadly and not re.search(ENDED_BY_SUPERVISOR, gone["how"]):  # what it died of later is another story
+        return Outcome(hit, "went on", True)
+    back = next((e for e in own if e["event"] == "ready" and e["incarnation"] > hit.incarnation), None)
+    if back is not None:
+        took_s = max(0.0, back["time"] - hit.time)
+        words = f"{gone['how']}; replaced after {took_s:.1f} s by incarnation {back['incarnation']}"
+        return Outcome(hit, words, True, round(took_s, 3))
+    later = [event for event in events if event["attempt"] == hit.attempt][-1]
+    is_over = later["event"] == "end" or any(event["attempt"] > hit.attempt for event in events)
+    has_failed = later.get("state") == "failed"
+    words = "the job failed" if has_failed else "the attempt ended before it was replaced"
+    return Outcome(hit, f"{gone['how']}; {words}", is_over and not has_failed)
+
+
+def _of_supervisor(hit: Hit, story: Story, events: Sequence[Mapping[str, Any]]) -> Outcome:
+    attempt = story.attempts[hit.attempt - 1]
+    if hit.fault.kind == schedule.SUPERVISOR_PAUSE:
+        return Outcome(hit, "went on", True)
+    if attempt.left:
+        listed = "; ".join(f"{pid}: {command}" for pid, command in attempt.left.items())
+        return Outcome(hit, f"processes outlived it: {listed}", False)
+    if not attempt.is_to_be_resumed:
+        return Outcome(hit, f"the job had ended before it, status {attempt.status}", attempt.status == 0)
+    again = next((e for e in events if e["event"] == "start" and e["attempt"] > hit.attempt), None)
+    if again is None:
+        return Outcome(hit, "it was not resumed", bool(story.interrupted))
+    took_s = again["time"] - hit.time
+    gone = f"nobody left after {attempt.gone_s:.2f} s"
+    return Outcome(hit, f"{gone}; training began again after {took_s:.1f} s", True, round(took_s, 3))
+
+
+# ---- a picture ------------------------------------------------------------------------------------------------------
+
+
+def draw(report: Report) -> str:
+    """Samples/s over time, with the faults, as RUN/report/chaos.png; says why where there is no picture."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return f"no picture: matplotlib is not installed ({INSTALL})"
+    records = _records(report.run_dir / METRICS)
+    if not records:
+        return "no picture: the job wrote no metrics (log.jsonl)"
+    began = report.story.attempts[0].began
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(*_curve(records, began), color="black", linewidth=0.8)
+    for number, kind in enumerate(schedule.KINDS):
+        times = [hit.time - began for hit in report.story.hits if hit.fault.kind == kind]
+        for at in times:
+            axes.axvline(at, color=f"C{number}", linewidth=0.8, alpha=0.6)
+        if times:  # an empty line, for the legend
+            axes.plot([], [], color=f"C{number}", label=f"{len(times)} {kind}")
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("samples/s")
+    axes.set_title(report.verdict, loc="left", fontsize=10)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    with explained(f"cannot write the picture to {report.run_dir / 'report'}"):
+        figure.savefig(report.run_dir / "report" / "chaos.png", dpi=150)
+    return ""
+
+
+def _curve(records: Sequence[Mapping[str, Any]], began: float) -> tuple[list[float], list[float]]:
+    """Seconds and samples/s. Where records are missing, nobody trained: 0 there."""
+    times = [record["time"] - began for record in records]
+    usual_s = statistics.median([0.0] + [later - earlier for earlier, later in pairwise(times)])
+    seconds, rates = [0.0], [0.0]
+    for at, record in zip(times, records, strict=True):
+        if at - seconds[-1] > GAP * usual_s:
+            seconds, rates = [*seconds, seconds[-1] + usual_s, at - usual_s], [*rates, 0.0, 0.0]
+        seconds.append(at)
+        rates.append(record["samples_per_s"])
+    return seconds, rates
+
+
+def _records(file: Path) -> list[dict[str, Any]]:
+    lines = file.read_text().splitlines() if file.exists() else []
+    records = [json.loads(line) for line in lines]
+    return [r for r in records if r["kind"] == "train" and r["samples_per_s"] is not None]

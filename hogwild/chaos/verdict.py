@@ -1,0 +1,293 @@
+"""The invariants of a run that has ended, whatever was done to it: `checks`, one function, over what anybody can see.
+
+    processes  shared-memory  open-files  temporary-files     nothing is left of it
+    checkpoint  checkpoint-ledger  parameters                 what it learnt is there, whole and usable
+    ledger  ending  deaths                                    its records add up, and say what happened
+
+Imports no torch until a checkpoint is loaded, and starts nothing."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from hogwild import host, host_outside
+from hogwild.chaos import schedule
+from hogwild.chaos.inject import ORPHANS_S, Hit
+from hogwild.chaos.watch import SUMMARY, events_of, read_json
+from hogwild.checkpoint_files import newest_good
+from hogwild.errors import HogwildError
+
+STATUS = {"succeeded": (0,), "failed": (1,), "stopped": (75,), "cancelled": (129, 130, 143)}
+SETTLED = ("done", "skipped", "quarantined")
+COUNTED = (*SETTLED, "indeterminate", "redone")
+NOTICED_S = 60.0  # a death nobody noticed for so long before the job's end was overlooked
+NOT_OURS = "torchinductor"  # the folder torch makes for its compiler with the first optimizer of any program
+
+# What the exit event of a worker may say that was hit by a deadly signal; and, for all, that the supervisor ended it in
+# the same moment. SIGINT is ignored by workers: nobody may die of it.
+CAUSES = {schedule.KILL: "SIGKILL|out of memory", schedule.TERMINATE: "SIGTERM"}
+ENDED_BY_SUPERVISOR = "stalled|could not start|did not"
+OF_INTERRUPT = "SIGINT|KeyboardInterrupt"
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The machine before a job. `mark`: NAME=VALUE in the environment of all of the job's processes, '' if there is
+    none. `temporary`: the folder that is its TMPDIR, if it has one of its own."""
+
+    shared_memory: frozenset[str]
+    descriptors: int
+    mark: str = ""
+    temporary: Path | None = None
+    temporary_names: frozenset[str] = frozenset()
+
+    @classmethod
+    def now(cls, *, mark: str = "", temporary: Path | None = None) -> "Baseline":
+        names = frozenset(_names(temporary)) if temporary is not None else frozenset()
+        return cls(host_outside.shared_memory_names(), host.descriptor_count(), mark, temporary, names)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`holds` is None where it could not be looked at; `words` say what was seen, or why not."""
+
+    name: str
+    holds: bool | None
+    words: str
+
+
+Answer = tuple[bool | None, str]
+
+
+def checks(run_dir: Path, before: Baseline, *, status: int | None = None, hits: Sequence[Hit] = ()) -> list[Check]:
+    """Every invariant of the run in `run_dir`, whose last process has ended with `status` (None: not known) after
+    `hits`. Changes nothing; a damaged run makes a check that does not hold, never an exception."""
+    run = _Run(run_dir)
+    looks: dict[str, Callable[[], Answer]] = {
+        "open-files": partial(_open_files, before),  # first: torch, loaded for a checkpoint, keeps some
+        "processes": partial(_processes, run, before),
+        "shared-memory": partial(_shared_memory, before),
+        "temporary-files": partial(_temporary_files, before),
+        "checkpoint": partial(_checkpoint, run),
+        "checkpoint-ledger": partial(_checkpoint_ledger, run),
+        "parameters": partial(_parameters, run),
+        "ledger": partial(_ledger, run),
+        "ending": partial(_ending, run, status),
+        "deaths": partial(_deaths, run, hits),
+    }
+    return [Check(name, *_looked(look)) for name, look in looks.items()]
+
+
+def _looked(look: Callable[[], Answer]) -> Answer:
+    """What is damaged beyond reading does not hold, and the error says what it is."""
+    try:
+        return look()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, HogwildError) as error:
+        return False, f"{type(error).__name__}: {error}"
+
+
+class _Run:
+    """What a run directory says, read when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        return [event for _, event in events_of(self.folder)]
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        return read_json(self.folder / SUMMARY)
+
+    @cached_property
+    def newest(self) -> tuple[Path | None, list[str]]:
+        return newest_good(self.folder / "checkpoints")
+
+    @cached_property
+    def state(self) -> dict[str, Any] | None:
+        """Of the newest good checkpoint."""
+        from hogwild.checkpoint import load
+
+        path, _ = self.newest
+        return None if path is None else load(path)
+
+    @cached_property
+    def resolved(self) -> dict[str, Any]:
+        from hogwild.config import load_job
+
+        return load_job(self.folder / "resolved.yaml").model_dump()
+
+
+# ---- nothing is left of it ------------------------------------------------------------------------------------------
+
+
+def _processes(run: _Run, before: Baseline) -> Answer:
+    """Those with the mark, the resource tracker among them; by number, workers and what they started; and supervisors,
+    but for ourselves, who may have been one: others in their group are their caller's."""
+    spoken_of = {kind: {e["pid"]: e["time"] for e in run.events if e["event"] == kind} for kind in ("spawn", "start")}
+    workers, supervisors = spoken_of["spawn"], spoken_of["start"]
+    supervisors.pop(os.getpid(), None)
+
+    def alive() -> dict[int, str]:
+        marked = host_outside.marked(before.mark) if before.mark else {}
+        known = host_outside.of_workers(workers) | host_outside.of_workers(supervisors, with_groups=False)
+        return known | marked
+
+    _, left = host_outside.wait_until_gone(alive, ORPHANS_S)
+    listed = "; ".join(f"{pid}: {command}" for pid, command in sorted(left.items()))
+    return not left, f"{len(left)} still live: {listed}" if left else f"none of {len(workers) + len(supervisors)} lives"
+
+
+def _shared_memory(before: Baseline) -> Answer:
+    left = host_outside.left_in_shared_memory(before.shared_memory)
+    return not left, f"left in shared memory: {', '.join(left)}" if left else "nothing left"
+
+
+def _open_files(before: Baseline) -> Answer:
+    now = host.descriptor_count()
+    return now == before.descriptors, f"{before.descriptors} before, {now} now"
+
+
+def _temporary_files(before: Baseline) -> Answer:
+    if before.temporary is None:
+        return None, "the job had no folder of its own for them"
+    left = sorted(name for name in _names(before.temporary) - before.temporary_names if NOT_OURS not in name)
+    return not left, f"left in {before.temporary}: {', '.join(left)}" if left else "nothing left"
+
+
+def _names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+# ---- what it learnt is there ----------------------------------------------------------------------------------------
+
+
+def _checkpoint(run: _Run) -> Answer:
+    path, rejected = run.newest
+    if rejected:
+        return False, "; ".join(rejected)
+    if path is None:
+        is_due = run.summary.get("state") == "succeeded"
+        return (False, "there is none") if is_due else (None, "none was written before the job ended")
+    latest = (run.folder / "checkpoints" / "latest").resolve().name
+    if latest != path.name:
+        return False, f"`latest` points to {latest}, the newest is {path.name}"
+    return True, f"{path.name} verifies"
+
+
+def _checkpoint_ledger(run: _Run) -> Answer:
+    """Of a job that ended in order, the checkpoint is of its end; of any other, of some moment before."""
+    if run.state is None:
+        return None, "there is no checkpoint"
+    summary, saved = run.summary, run.state["ledger"]
+    there = {name: saved["ledger"][name] for name in COUNTED} | {key: saved[key] for key in ("updates", "samples")}
+    here = {name: summary["leases"][name] for name in COUNTED} | {key: summary[key] for key in ("updates", "samples")}
+    if _is_final(run):
+        differing = [f"{name}: {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
+        return not differing, "; ".join(differing) or f"{here['updates']} updates, {here['samples']} samples in both"
+    later = [f"{name}: {there[name]} there, {here[name]} here" for name in here if there[name] > here[name]]
+    return not later, "; ".join(later) or f"{there['updates']} of {here['updates']} updates are in it"
+
+
+def _is_final(run: _Run) -> bool:
+    state = run.summary["state"]
+    return state == "succeeded" or (state == "stopped" and bool(run.resolved["checkpoint"]["on_signal"]))
+
+
+def _parameters(run: _Run) -> Answer:
+    if run.state is None:
+        return None, "there is no checkpoint"
+    import torch
+
+    tensors = {name: value for name, value in run.state["model"].items() if isinstance(value, torch.Tensor)}
+    floating = {name: value for name, value in tensors.items() if value.is_floating_point() or value.is_complex()}
+    bad = [name for name, value in floating.items() if not bool(torch.isfinite(value).all())]
+    return not bad, f"NaN or infinite: {', '.join(bad)}" if bad else f"{len(floating)} tensors are finite"
+
+
+# ---- its records ----------------------------------------------------------------------------------------------------
+
+
+def _ledger(run: _Run) -> Answer:
+    """done + skipped + quarantined = total, and total is every batch of every epoch where the job ran to its end."""
+    leases = run.summary["leases"]
+    settled, total = sum(leases[name] for name in SETTLED), leases["total"]
+    words = " + ".join(f"{leases[name]} {name}" for name in SETTLED)
+    if settled != total:
+        return False, f"{words} are {settled}, not {total}"
+    if (run.summary["state"], run.summary["reason"]) != ("succeeded", "epochs") or run.state is None:
+        return True, f"{words} = {total}"
+    epochs, batches = run.resolved["train"]["epochs"], run.state["ledger"]["plan"]["batches"]
+    if total != epochs * batches:
+        return False, f"{words} = {total}, but {epochs} epochs of {batches} batches are {epochs * batches}"
+    return True, f"{words} = {total}, all batches of {epochs} epochs"
+
+
+def _ending(run: _Run, status: int | None) -> Answer:
+    """Exit status, summary.json and the last event say the same."""
+    summary = run.summary
+    if not summary:
+        return False, f"there is no {SUMMARY}"
+    state, reason = summary["state"], summary["reason"]
+    said = f"{state}: {reason}"
+    last = run.events[-1] if run.events else {}
+    if last.get("event") != "end" or (last["state"], last["reason"]) != (state, reason):
+        return False, f"{SUMMARY} says {said}, the last event is {json.dumps(last)}"
+    if status is not None and status not in STATUS[state]:
+        return False, f"{SUMMARY} says {said}, the exit status is {host.describe_exit(status)}"
+    if state == "failed" and not summary.get("error"):
+        return False, f"{said}, without the error's words"
+    return True, said + ("" if status is None else f", exit status {status}")
+
+
+def _deaths(run: _Run, hits: Sequence[Hit]) -> Answer:
+    """Every worker that was killed has an exit event, and its words fit what was done to it."""
+    victims: dict[tuple[int, int], list[Hit]] = {}
+    for hit in hits:
+        if hit.fault.worker is not None:
+            victims.setdefault((hit.attempt, hit.pid), []).append(hit)
+    exits = {(attempt, event["pid"]): event for attempt, event in attempts_of(run.events) if _is_exit(event)}
+    wrong = [
+        words for key, done in victims.items() if (words := _misfit(done, exits.get(key), _end_of(run.events, key[0])))
+    ]
+    died = sum(key in exits for key in victims)
+    return not wrong, "; ".join(wrong) or f"{len(victims)} workers were hit, {died} died of it, each with its cause"
+
+
+def _misfit(done: Sequence[Hit], event: Mapping[str, Any] | None, end: float) -> str:
+    """What is wrong with the record of one worker; '' if nothing is."""
+    what = ", ".join(str(hit.fault) for hit in done) + f" (pid {done[0].pid})"
+    deadly = [hit for hit in done if hit.fault.kind in CAUSES]
+    if event is None:
+        is_overlooked = bool(deadly) and end - deadly[0].time > NOTICED_S
+        return f"{what}: there is no exit event" if is_overlooked else ""
+    words = f"{event['how']} {event.get('error', '')}"
+    causes = "|".join([CAUSES[hit.fault.kind] for hit in deadly] + [ENDED_BY_SUPERVISOR])
+    if re.search(OF_INTERRUPT, words) or (deadly and not re.search(causes, words)):
+        return f"{what}: its exit says {words.strip()!r}"
+    return ""
+
+
+def attempts_of(events: Sequence[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each event with its attempt, counted from 1: it begins with `resume` and `start`, the first one with `start`."""
+    attempt, is_announced = 0, False
+    for event in events:
+        kind = event["event"]
+        attempt += kind == "resume" or (kind == "start" and not is_announced)
+        is_announced = kind == "resume" or (is_announced and kind != "start")
+        yield attempt, event
+
+
+def _is_exit(event: Mapping[str, Any]) -> bool:
+    return event["event"] == "exit" and "pid" in event
+
+
+def _end_of(events: Sequence[dict[str, Any]], attempt: int) -> float:
+    """The wall time of its last event."""
+    return max((float(event["time"]) for number, event in attempts_of(events) if number == attempt), default=0.0)

@@ -1,0 +1,518 @@
+"""`hogwild chaos`: seeded faults on a job, and the verdict. The runs are real, small, and end when the
+test says so; the verdict is shown every kind of damage, one at a time."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hogwild import cli, host_outside
+from hogwild.chaos import schedule
+from hogwild.chaos.command import Order
+from hogwild.chaos.inject import SIGNALS, Hit
+from hogwild.chaos.schedule import Fault, Limits
+from hogwild.chaos.verdict import Baseline, checks
+from hogwild.chaos.watch import Watch
+from hogwild.config import load_job
+from tests.helpers.jobs import JOBS, Ended, Job
+from tests.helpers.processes import PATIENCE_S, wait_for
+
+COUNTING = str(JOBS / "counting.yaml")
+EPOCHS, SAMPLES, BATCH = 4, 1600, 4
+PATIENT, SHARP = Limits(60.0, 300.0), Limits(3.0, 300.0)
+
+# ---- schedules ------------------------------------------------------------------------------------------------------
+
+
+def drawn(seed: int, count: int = 200, kinds: tuple[str, ...] = (), limits: Limits = SHARP) -> list[Fault]:
+    return schedule.draw(seed, count, 2.0, kinds, 3, limits)
+
+
+def test_a_seed_is_a_schedule() -> None:
+    assert drawn(5) == drawn(5)
+    assert len({tuple(drawn(seed)) for seed in range(20)}) == 20
+    assert drawn(5)[:50] == drawn(5, 50)
+
+
+def test_a_schedule_is_the_same_on_every_machine() -> None:
+    assert [f"{fault.at_s:.1f} {fault}" for fault in schedule.draw(0, 10, 2.0, (), 2, PATIENT)] == GOLDEN
+
+
+GOLDEN = [
+    "3.7 stop worker 1 for 0.09 s",
+    "5.1 terminate worker 1",
+    "9.5 kill worker 0",
+    "11.4 kill worker 0",
+    "16.0 stop worker 1 for 0.58 s",
+    "16.8 kill worker 0",
+    "20.8 kill worker 0 (also in its start)",
+    "23.3 stop worker 0 for 0.63 s",
+    "24.1 stop worker 0 for 0.23 s",
+    "24.6 supervisor-kill",
+]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_fault_has_a_target_a_moment_and_a_length(seed: int) -> None:
+    at_s = 0.0
+    for fault in drawn(seed):
+        assert fault.kind in schedule.KINDS
+        assert (fault.worker in range(3)) if fault.kind in schedule.OF_WORKERS else fault.worker is None
+        assert (fault.lasts_s > 0) == (fault.kind in (schedule.STOP, schedule.SUPERVISOR_PAUSE))
+        assert 0 <= fault.at_s - at_s <= schedule.LONGEST_GAP * 2.0 + 0.002  # rounded
+        at_s = fault.at_s
+    assert SIGNALS.keys() == set(schedule.KINDS)
+
+
+def test_the_usual_mix_is_mostly_kills_and_one_in_ten_of_the_supervisor() -> None:
+    faults = drawn(1, 1000)
+    assert sum(fault.worker is None for fault in faults) == 100
+    assert 500 < sum(fault.kind == schedule.KILL for fault in faults) < 700
+    assert not any(fault.kind == schedule.INTERRUPT for fault in faults)
+
+
+@pytest.mark.parametrize(
+    ("limits", "has_long", "longest_s"),
+    [
+        (SHARP, True, 6.0),
+        (PATIENT, False, 1.0),  # nobody waits for a minute, again and again
+        (Limits(3.0, 10.0), False, 1.0),  # a stop of all would be the deadlock that the job fails for
+        (Limits(0.02, 0.04), False, 0.01),
+    ],
+)
+def test_stops_last_past_the_stall_limit_only_where_the_job_can_bear_it(
+    limits: Limits, has_long: bool, longest_s: float
+) -> None:
+    stops = [fault.lasts_s for fault in drawn(2, 400, (schedule.STOP, schedule.SUPERVISOR_PAUSE), limits)]
+    assert any(lasts_s > limits.stall_s for lasts_s in stops) == has_long
+    assert max(stops) <= longest_s
+    pauses = [fault.lasts_s for fault in drawn(2, 400, (schedule.SUPERVISOR_PAUSE,), limits)]
+    assert max(pauses) <= 1.0
+
+
+# ---- the command line -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--kills", "0"], 2, "--kills 0: must be at least 1"),
+        (["--kills", "-3"], 2, "--kills -3: must be at least 1"),
+        (["--kills", "many"], 2, "--kills"),
+        (["--seed", "-1"], 2, "--seed -1: must be at least 0"),
+        (["--every", "0"], 2, "--every 0: must be more than 0"),
+        (["--every", "-0.5"], 2, "--every -0.5: must be more than 0"),
+        (["--every", "nan"], 2, "--every nan: must be more than 0"),
+        (["--every", "inf"], 2, "--every inf: must be more than 0"),
+        (["--faults", "kill,stopp"], 2, "'stopp' is no kind of fault; did you mean 'stop'? (kinds: kill, "),
+        (["--faults", ""], 2, "'' is no kind of fault (kinds: kill, "),
+        (["train.procs=0"], 2, "train.procs: 0 trains inside the parent: there is no worker to be killed"),
+        (["train.epoch=3"], 2, "train.epoch: unknown key; did you mean 'epochs'?"),
+        (["missing.yaml"], 3, "job file missing.yaml: No such file or directory"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_nothing_is_started(
+    arguments: list[str], status: int, said: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["chaos", *arguments]) == status
+    written = capsys.readouterr()
+    assert said in written.err and written.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_prints_the_schedule_and_starts_nothing(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["chaos", "train.procs=2", "--kills", "10", "--seed", "0", "--dry-run"]
+    assert cli.run(arguments) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "seed 0"
+    assert [" ".join(line.replace(" s ", " ", 1).split()) for line in lines] == GOLDEN
+    assert list(tmp_path.iterdir()) == []
+
+
+def order(*overrides: str) -> Order:
+    job, text = load_job(Path(COUNTING), overrides), Path(COUNTING).read_text()
+    read = (job, Path(COUNTING), text, overrides)
+    return Order.checked(read, kills=1, seed=None, every_s=1.0, faults=None, folders=(None, None))
+
+
+def test_the_jobs_own_patience_is_raised_unless_the_command_line_says_so() -> None:
+    assert order().changes == ["supervise.max_restarts=1000000", "supervise.max_item_attempts=1000", "log.every_s=0.02"]
+    assert order("supervise.max_restarts=2").changes == ["supervise.max_item_attempts=1000", "log.every_s=0.02"]
+    assert "supervise.max_restarts=1000000" in order().notes()[0]
+
+
+def test_a_job_that_is_too_short_for_its_faults_says_so() -> None:
+    assert order().shortage(1) == []
+    assert order().shortage(0)[0].startswith("the job was too short: 0 of 1 faults, one every 1 s, were injected")
+
+
+# ---- whom it hits ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def record(run: Path, **event: object) -> None:
+    with open(run / "events.jsonl", "a") as events:
+        events.write(json.dumps({"time": 0.0, **event}) + "\n")
+
+
+def test_only_a_child_of_the_supervisor_is_ever_opened(sleeper: subprocess.Popen[bytes]) -> None:
+    pidfd = host_outside.open_child(sleeper.pid, os.getpid())
+    assert pidfd is not None
+    os.close(pidfd)
+    assert host_outside.open_child(sleeper.pid, os.getppid()) is None
+    assert host_outside.open_child(os.getppid(), os.getpid()) is None
+    sleeper.kill()
+    sleeper.wait()
+    assert host_outside.open_child(sleeper.pid, os.getpid()) is None
+
+
+def test_a_worker_is_hit_when_it_trains_and_in_its_start_only_once_in_a_row(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    watch = Watch(tmp_path, os.getpid())
+
+    def seen(**event: object) -> tuple[bool, bool]:
+        record(tmp_path, worker=0, pid=sleeper.pid, **event)
+        watch.look()
+        return watch.fit(0, early=False) is not None, watch.fit(0, early=True) is not None
+
+    assert watch.fit(0, early=True) is None
+    assert seen(event="spawn", incarnation=1) == (False, True)
+    row = {"worker": 0, "pid": sleeper.pid, "state": "training"}
+    (tmp_path / "status.json").write_text(json.dumps({"workers": [row | {"state": "ready"}]}))
+    assert seen(event="ready", incarnation=1) == (False, True)
+    (tmp_path / "status.json").write_text(json.dumps({"workers": [row]}))
+    assert seen(event="evaluation") == (True, True)
+    assert seen(event="exit", how="killed by SIGKILL") == (False, False)
+    (tmp_path / "status.json").write_text(json.dumps({"workers": []}))
+    assert seen(event="spawn", incarnation=2) == (False, True)
+    assert seen(event="exit", how="killed by SIGKILL") == (False, False)
+    assert seen(event="spawn", incarnation=3) == (False, False)
+    (tmp_path / "status.json").write_text(json.dumps({"workers": [row]}))
+    assert seen(event="ready", incarnation=3) == (True, True)
+    target = watch.fit(0, early=False)
+    assert target is not None
+    target.is_doomed = True
+    assert watch.fit(0, early=True) is None
+    watch.close()
+
+
+def test_a_torn_line_of_the_records_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, os.getpid())
+    record(tmp_path, event="start", pid=1)
+    with open(tmp_path / "events.jsonl", "a") as events:
+        events.write('{"time": 0, "event": "st')
+    watch.look()
+    assert not watch.has_started
+    with open(tmp_path / "events.jsonl", "a") as events:
+        events.write(f'art", "pid": {os.getpid()}}}\n')
+    watch.look()
+    assert watch.has_started
+    watch.close()
+
+
+# ---- real runs ------------------------------------------------------------------------------------------------------
+
+EACH_ONCE = "kill,stop,terminate,supervisor-kill,supervisor-terminate,supervisor-pause"
+SEED = 118  # with which each of them comes once
+PACE = "model.init_args.pace_s=0.5"
+
+
+def begin(start: Callable[..., Job], folder: Path, *arguments: str) -> Job:
+    diary = folder / "diary"
+    diary.mkdir(parents=True)
+    return start(folder, "chaos", COUNTING, f"model.init_args.diary={diary}", "checkpoint.every_updates=4", *arguments)
+
+
+def hits_said(job: Job) -> int:
+    return job.stderr().count("(pid ")
+
+
+@pytest.fixture(scope="module")
+def runs(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> dict[str, Ended]:
+    """Side by side: a job that is hit by one fault of each kind, one whose chaos is interrupted, one that is refused.
+    At its pace the first would last for minutes; the test lets it run to its end when it was hit
+    by all."""
+    storm = ["--kills", "6", "--seed", str(SEED), "--every", "0.3", "--faults", EACH_ONCE, PACE]
+    jobs = {
+        "hit": begin(start_shared_job, jobs_folder / "hit", *storm, f"train.epochs={EPOCHS}"),
+        "interrupted": begin(
+            start_shared_job, jobs_folder / "interrupted", "--every", "0.1", PACE, "train.epochs=99", "--json"
+        ),
+        "refused": begin(
+            start_shared_job, jobs_folder / "refused", "loss.class_path=counting.Missing", "train.procs=1"
+        ),
+    }
+    wait_for("a hit", lambda: hits_said(jobs["interrupted"]) >= 1)
+    jobs["interrupted"].send(2)
+    wait_for("six hits", lambda: hits_said(jobs["hit"]) >= 6 or jobs["hit"].process.poll() is not None)
+    (jobs_folder / "hit" / "diary" / "hurry").touch()
+    return {name: job.wait(2 * PATIENCE_S) for name, job in jobs.items()}
+
+
+def report_of(ended: Ended) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((ended.run_dir / "report" / "chaos.json").read_text())
+    return report
+
+
+def test_a_job_survives_one_fault_of_each_kind_and_nothing_is_lost(runs: dict[str, Ended]) -> None:
+    ended = runs["hit"]
+    assert ended.status == 0, ended.stdout + ended.stderr
+    assert ended.reason == ("succeeded", "epochs")
+    assert ended.stdout.splitlines()[-1] == "survived 6 of 6 faults; 0 batches lost; invariants: all 11 hold"
+    leases = ended.leases
+    assert leases["total"] == leases["done"] == EPOCHS * SAMPLES // BATCH
+    effects = ended.effects()
+    assert ((effects >= EPOCHS) & (effects <= EPOCHS + leases["redone"])).all()
+    assert int((effects > EPOCHS).sum()) <= leases["redone"] * BATCH
+    assert not ended.left_behind
+
+
+def test_the_report_says_what_was_done_and_what_became_of_it(runs: dict[str, Ended]) -> None:
+    ended = runs["hit"]
+    report = report_of(ended)
+    assert sorted(fault["kind"] for fault in report["faults"]) == sorted(EACH_ONCE.split(","))
+    assert (report["seed"], report["asked"], report["injected"], report["survived"], report["lost"]) == (
+        SEED,
+        6,
+        6,
+        6,
+        0,
+    )
+    assert [bool(attempt["asked"]) for attempt in report["attempts"]] in ([True, False], [True, True, False])
+    killed = next(fault for fault in report["faults"] if fault["kind"] == "kill")
+    assert f"| kill worker {killed['worker']}" in (ended.run_dir / "report" / "chaos.md").read_text()
+    assert (ended.run_dir / "report" / "chaos.png").read_bytes().startswith(b"\x89PNG")
+    resumed = next(fault for fault in report["faults"] if fault["kind"] == "supervisor-kill")
+    assert "training began again after" in resumed["words"]
+
+
+def test_ctrl_c_ends_the_job_and_what_was_seen_is_reported(runs: dict[str, Ended]) -> None:
+    ended = runs["interrupted"]
+    assert ended.status == 130, ended.stderr
+    report = report_of(ended)
+    assert report == json.loads(ended.stdout.splitlines()[-1])
+    assert 0 < report["injected"] < report["asked"] == 20
+    assert [check["name"] for check in report["checks"] if check["holds"] is False] == []
+    assert ended.summary["state"] == "stopped"
+    assert not ended.left_behind
+
+
+def test_a_job_that_is_refused_is_refused_as_train_refuses_it(runs: dict[str, Ended]) -> None:
+    ended = runs["refused"]
+    assert ended.status == 2
+    assert "counting.Missing" in ended.stderr and "nothing was injected" in ended.stderr
+    assert not ended.run_dir.exists()
+    assert not ended.left_behind
+
+
+# ---- the verdict ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(runs: dict[str, Ended], tmp_path: Path) -> Path:
+    """A copy of the run that was hit, to be damaged."""
+    shutil.copytree(runs["hit"].run_dir, tmp_path / "run", symlinks=True)
+    return tmp_path / "run"
+
+
+def hits_of(run: Path) -> list[Hit]:
+    faults = json.loads((run / "report" / "chaos.json").read_text())["faults"]
+    return [
+        Hit(
+            Fault(fault["kind"], fault["worker"], fault["at_s"], fault["lasts_s"], fault["early"]),
+            *(fault[name] for name in ("time", "since_s", "attempt", "pid", "incarnation")),
+        )
+        for fault in faults
+    ]
+
+
+def broken(run: Path, before: Baseline | None = None, status: int | None = 0) -> dict[str, str]:
+    found = checks(run, before or Baseline.now(), status=status, hits=hits_of(run))
+    return {check.name: check.words for check in found if check.holds is False}
+
+
+def flip_a_byte(run: Path) -> None:
+    file = (run / "checkpoints" / "latest").resolve() / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def summary_with(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        file = run / "summary.json"
+        summary = json.loads(file.read_text())
+        change(summary)
+        file.write_text(json.dumps(summary))
+
+    return damage
+
+
+def events_with(change: Callable[[list[dict[str, Any]], Path], list[dict[str, Any]]]) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        file = run / "events.jsonl"
+        events = [json.loads(line) for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(event) + "\n" for event in change(events, run)))
+
+    return damage
+
+
+def killed_pid(run: Path) -> int:
+    return next(hit.pid for hit in hits_of(run) if hit.fault.kind == schedule.KILL)
+
+
+def no_exit(events: list[dict[str, Any]], run: Path) -> list[dict[str, Any]]:
+    """The supervisor went on for a quarter of an hour, and never noticed."""
+    *kept, end = (event for event in events if (event["event"], event.get("pid")) != ("exit", killed_pid(run)))
+    return [*kept, {**end, "time": end["time"] + 900.0}]
+
+
+def another_cause(events: list[dict[str, Any]], run: Path) -> list[dict[str, Any]]:
+    pid = killed_pid(run)
+    is_its_exit = [(event["event"], event.get("pid")) == ("exit", pid) for event in events]
+    return [
+        {**event, "how": "exit status 3"} if is_its else event
+        for is_its, event in zip(is_its_exit, events, strict=True)
+    ]
+
+
+def spoil_parameters(run: Path) -> None:
+    from hogwild.checkpoint import load, write
+
+    path = (run / "checkpoints" / "latest").resolve()
+    state = load(path)
+    state["model"]["effects.weight"][7] = torch.nan
+    write(run / "checkpoints", path.name, state, state["model"], {})
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
+    "a flipped byte in the newest checkpoint": (
+        flip_a_byte,
+        {"checkpoint", "checkpoint-ledger"},
+        "model.safetensors is damaged",
+    ),
+    "a batch less is done": (
+        summary_with(lambda s: s["leases"].update(done=s["leases"]["done"] - 1)),
+        {"checkpoint-ledger", "ledger"},
+        "are 1599, not 1600",
+    ),
+    "a batch was never leased": (
+        summary_with(lambda s: s["leases"].update(done=1599, total=1599)),
+        {"checkpoint-ledger", "ledger"},
+        "4 epochs of 400 batches are 1600",
+    ),
+    "another state": (summary_with(lambda s: s.update(state="stopped")), {"ending"}, "the last event is"),
+    "no summary": (
+        lambda run: (run / "summary.json").unlink(),
+        {"ending", "ledger", "checkpoint-ledger"},
+        "there is no",
+    ),
+    "no last event": (events_with(lambda events, run: events[:-1]), {"ending"}, "the last event is"),
+    "a death without an event": (events_with(no_exit), {"deaths"}, "there is no exit event"),
+    "a death of another cause": (events_with(another_cause), {"deaths"}, "its exit says 'exit status 3'"),
+    "a parameter that is no number": (spoil_parameters, {"parameters"}, "NaN or infinite: effects.weight"),
+    "no checkpoint": (
+        lambda run: shutil.rmtree(run / "checkpoints"),
+        {"checkpoint"},
+        "there is none",
+    ),
+    "records that are no records": (
+        lambda run: (run / "events.jsonl").write_text("[\n"),
+        {"ending", "deaths", "processes"},
+        "JSONDecodeError",
+    ),
+}
+
+
+def test_an_untouched_run_has_nothing_wrong_with_it(run: Path) -> None:
+    assert broken(run) == {}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_every_damage_to_a_run_is_seen_by_the_check_it_concerns(run: Path, name: str) -> None:
+    damage, seen_by, words = DAMAGE[name]
+    damage(run)
+    found = broken(run)
+    assert set(found) == seen_by, found
+    assert any(words in said for said in found.values()), found
+
+
+def test_another_exit_status_than_the_records_say_is_seen(run: Path) -> None:
+    assert set(broken(run, status=1)) == {"ending"}
+    assert broken(run, status=None) == {}
+
+
+def test_a_process_that_was_left_is_seen_by_its_mark_and_by_its_number(run: Path) -> None:
+    mark = f"HOGWILD_CHAOS=test-{os.getpid()}"
+    name, _, value = mark.partition("=")
+    command = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, name: value}) as left:
+        before = Baseline.now(mark=mark)
+        wait_for("its mark", lambda: left.pid in host_outside.marked(mark))
+        assert str(left.pid) in broken(run, before)["processes"]
+        record(run, event="spawn", worker=0, pid=left.pid, incarnation=9)
+        own = Baseline.now()
+        is_stranger = broken(run, own)  # it was said to be there in 1970: this one only has its number
+        assert set(is_stranger) == {"ending"}
+        left.kill()
+
+
+def with_event(run: Path, **event: object) -> None:
+    """Before the last one, and of a time when every process of today had begun."""
+    *events, end = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    own = json.dumps({"time": json.loads(end)["time"] + 1e9, **event}) + "\n"
+    (run / "events.jsonl").write_text("".join([*events, own, end]))
+
+
+def test_a_worker_that_still_lives_is_seen_by_its_number(run: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    with_event(run, event="spawn", worker=0, pid=sleeper.pid, incarnation=9)
+    assert str(sleeper.pid) in broken(run)["processes"]
+
+
+def test_who_asks_may_have_been_the_supervisor_and_others_in_its_group_are_not_the_jobs(
+    run: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    with_event(run, event="start", pid=os.getpid())
+    with_event(run, event="start", pid=os.getpgid(sleeper.pid))
+    assert str(sleeper.pid) not in broken(run).get("processes", "")
+
+
+def test_what_is_left_in_shared_memory_is_seen_and_what_others_use_is_not(run: Path) -> None:
+    before, name = Baseline.now(), f"hogwild-test-{os.getpid()}"
+    file = Path("/dev/shm") / name
+    try:
+        with open(file, "w"):
+            assert broken(run, Baseline(before.shared_memory, before.descriptors + 1)) == {}
+        assert name in broken(run, before)["shared-memory"]
+    finally:
+        file.unlink()
+
+
+def test_what_is_left_open_or_in_the_temporary_folder_is_seen(run: Path, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    (temporary / "before").touch()
+    before = Baseline.now(temporary=temporary)
+    (temporary / "torchinductor_somebody").touch()
+    assert broken(run, before) == {}
+    (temporary / "left").touch()
+    with open(tmp_path / "open", "w"):
+        found = broken(run, before)
+    assert set(found) == {"open-files", "temporary-files"}
+    assert found["temporary-files"].endswith("temporary: left")
