@@ -6,8 +6,8 @@ from typing import Any
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one campaign. `injected` faults; `survived`: of those, the job (or the protocol) went on, or ended as it
-    should. `lost`, `duplicated`: batches whose effects are fewer or more than their account in the ledger allows;
+    """Counts of one campaign. `injected` faults; `survived`: of those, the job (or the protocol) went on, or ended as
+    it should. `lost`, `duplicated`: batches whose effects are fewer or more than their account in the ledger allows;
     `hangs`: what had to be ended from outside; `indeterminate`: exchanges in doubt, which the ledger counts.
     `measured`: whatever else a row of the table wants, seed by seed."""
 

@@ -1,0 +1,109 @@
+"""The processes of `protocol.py`: forked, for a fork of this small program takes a millisecond where an import of
+torch takes two seconds. Everything else is the real thing: `Handle` with its pipes, socket, pidfd and reaping on one
+side, the first lines of a worker, `serve`, `WorkerLoop` and `Trainer` on the other."""
+
+import gc
+import os
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from hogwild import host
+from hogwild.scoreboard import Row, Scoreboard
+from workers import handle as handle_module
+from workers.entry import Leaving, Start
+from workers.handle import Handle
+from workers.profile import NoProfile
+from workers.pulling import serve
+from workers.trainer import Kit, Numerics, Trainer
+
+# What is given to a child must not be made before the fork: it is the child's own.
+MakeNumerics = Callable[[int, int], Numerics]  # (worker, incarnation)
+Prepare = Callable[[Start], None]  # the last thing in a child before it serves
+KEPT = ("lease_read", "ack_write", "channel", "lifeline")
+MOST_DESCRIPTORS = 1 << 20
+BROKEN = 99  # the exit status of a worker in which our own code raised what it should not
+
+
+class Forked:
+    """A child as `Handle` wants it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._status: int | None = None
+
+    @property
+    def exitcode(self) -> int | None:
+        """The exit status, negative for a signal; None while it lives."""
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._status = os.waitstatus_to_exitcode(status) if pid else None
+        return self._status
+
+    def close(self) -> None:
+        assert self._status is not None, "closed before it was reaped"
+
+
+class Nursery:
+    """Starts workers; holds the write end of their lifeline."""
+
+    def __init__(self, board: Scoreboard, kit: Kit, make_numerics: MakeNumerics) -> None:
+        self._board, self._kit, self._make_numerics = board, kit, make_numerics
+        self._lifeline: tuple[int, ...] = os.pipe()
+        self._worker = self._incarnation = 0
+        self._prepare: Prepare | None = None
+        handle_module._launch = self._launch  # type: ignore[assignment]
+
+    def spawn(self, worker: int, incarnation: int, prepare: Prepare | None = None) -> Handle:
+        self._worker, self._incarnation, self._prepare = worker, incarnation, prepare
+        handle = Handle.spawn(lifeline=self._lifeline[0], planned=SimpleNamespace(environment={}))  # type: ignore[arg-type]
+        handle.worker, handle.incarnation = worker, incarnation
+        return handle
+
+    def cut_lifeline(self) -> None:
+        """As the supervisor's death does. The second time nothing happens."""
+        for end in self._lifeline:
+            os.close(end)
+        self._lifeline = ()
+
+    def _launch(self, start: Any) -> tuple[Forked, int]:
+        start = replace(start, **{name: getattr(start, name).descriptor for name in (*KEPT, "words")})
+        pid = os.fork()
+        if not pid:
+            self._live(start)
+        return Forked(pid), host.pidfd_open(pid)
+
+    def _live(self, start: Start) -> None:
+        status = BROKEN
+        try:
+            gc.disable()
+            host.die_with_parent(start.parent_pid)
+            host.lead_a_group()
+            _close_all_but({getattr(start, name) for name in KEPT})
+            leaving = Leaving()
+            host.worker_signals(leaving.ask, sys.stderr.fileno())
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stderr.fileno())  # the tracebacks of some hundred crimes
+            channel = socket.socket(fileno=start.channel)
+            if self._prepare is not None:
+                self._prepare(start)
+            status = serve(start, channel, leaving, self._make_trainer)
+        finally:
+            os._exit(status)
+
+    def _make_trainer(self) -> Trainer:
+        numerics = self._make_numerics(self._worker, self._incarnation)
+        return Trainer(self._kit, numerics, Row(self._board, self._worker), NoProfile())
+
+
+def _close_all_but(kept: set[int]) -> None:
+    """What a spawned process would not have inherited: the other workers' ends above all, which would hide their
+    end-of-file."""
+    low = 3
+    for descriptor in sorted(kept):
+        os.closerange(low, descriptor)
+        low = descriptor + 1
+    os.closerange(low, MOST_DESCRIPTORS)  # one system call
