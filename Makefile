@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test lint format bench-spine bench-dense bench-convergence clean
+.PHONY: help run test lint format stress bench-spine bench-dense bench-convergence bench-faults soak clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -43,6 +43,9 @@ format: $(VENV)/.dev ## rewrite the files in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+stress: $(VENV)/.test ## the fault campaign: thousands of kills, by seed, until its table is full (40 minutes a call)
+	$(BIN)/python -m tests.faults.stress
+
 bench-spine: $(VENV)/.bench ## measure the figures of the spine (writes benchmarks/results/spine.json)
 	$(BIN)/python -m benchmarks.spine
 
@@ -51,6 +54,13 @@ bench-dense: $(VENV)/.bench ## measure the dense path: against the limit, DDP an
 
 bench-convergence: $(VENV)/.bench ## measure what asynchrony costs in accuracy (20 minutes)
 	$(BIN)/python -m benchmarks.convergence
+
+bench-faults: $(VENV)/.bench ## measure how fast a death, a stall, a replacement is (10 minutes)
+	$(BIN)/python -m benchmarks.detection
+
+MINUTES ?= 10
+soak: $(VENV)/.bench ## train for MINUTES=10 with a kill every 10 s: memory, open files, throughput
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
 
 clean:               ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -12,6 +12,7 @@ from benchmarks.row import Row
 MET, MISSED, NEITHER = "tab:green", "tab:red", "tab:gray"
 INCHES_A_ROW = 0.55
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+MOST_TIMES = 100.0
 TWO_COLUMNS = 4  # so many lines of a legend fit below each other
 
 
@@ -51,7 +52,9 @@ def _draw(axes: Axes, place: int, row: Row) -> None:
 
 def _times_better(row: Row, value: float) -> float:
     assert row.target
-    return row.target / value if row.smaller_is_better else value / row.target
+    if row.smaller_is_better:
+        return row.target / max(value, row.target / MOST_TIMES)  # what is 0 would be better without end
+    return value / row.target
 
 
 def _words(row: Row) -> str:

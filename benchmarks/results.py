@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,37 @@ def commit() -> str:
     ).stdout.strip()
 
 
-def write(suite: str, rows: Sequence[Row], described: dict[str, Any] | None = None, folder: Path = FOLDER) -> None:
-    """Replaces the suite's JSON file, Markdown table and plot, and prints the table. `described`: the machine as it was
-    before the suite kept it busy."""
+def update(
+    suite: str,
+    rows: Sequence[Row],
+    described: dict[str, Any] | None = None,
+    folder: Path = FOLDER,
+    more: Mapping[str, Any] | None = None,
+    *,
+    is_quiet: bool = False,
+) -> None:
+    """For a suite that several programs measure: replaces the rows of the same figures where they stand, adds the new
+    ones at the end, and keeps all others, and whatever else is in the JSON file. `more`: what is to stand there beside
+    the rows."""
+    file = folder / f"{suite}.json"
+    kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    fresh = {row.figure: row for row in rows}
+    before = [Row.read(row) for row in kept.pop("rows", [])]
+    merged = [fresh.pop(row.figure, row) for row in before] + list(fresh.values())
+    write(suite, merged, described, folder, {**kept, **(more or {})}, is_quiet=is_quiet)
+
+
+def write(
+    suite: str,
+    rows: Sequence[Row],
+    described: dict[str, Any] | None = None,
+    folder: Path = FOLDER,
+    more: Mapping[str, Any] | None = None,
+    *,
+    is_quiet: bool = False,
+) -> None:
+    """Replaces the suite's JSON file, Markdown table and plot, and prints the table, unless `is_quiet`. `described`:
+    the machine as it was before the suite kept it busy; `more`: what else is to stand in the JSON file."""
     from benchmarks.plots import plot
 
     folder.mkdir(exist_ok=True)
@@ -51,12 +79,14 @@ def write(suite: str, rows: Sequence[Row], described: dict[str, Any] | None = No
         "machine": described or machine(),
         "rows": [asdict(row) for row in rows],
     }
+    content |= {name: value for name, value in (more or {}).items() if name not in content}
     (folder / f"{suite}.json").write_text(json.dumps(content, indent=2) + "\n")
     head = f"# {suite}\n\n{content['date']}, commit {content['commit']}; {content['machine']}\n\n"
     text = head + table(rows)
     (folder / f"{suite}.md").write_text(text)
     plot(suite, rows, folder / f"{suite}.png")
-    print(text)
+    if not is_quiet:
+        print(text)
 
 
 def table(rows: Sequence[Row]) -> str:

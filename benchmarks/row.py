@@ -1,8 +1,9 @@
 """One measured figure of a suite: see `results.py`, which writes them down."""
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 REPORTED = "only reported"
 
@@ -34,6 +35,13 @@ class Row:
             self.met = False
         else:
             self.met = self.value <= self.target if self.smaller_is_better else self.value >= self.target
+
+    @classmethod
+    def read(cls, kept: Mapping[str, Any]) -> "Row":
+        """One that was written down, as it was."""
+        row = cls(**{name: value for name, value in kept.items() if name not in ("value", "met")})
+        row.value, row.met = kept["value"], kept["met"]
+        return row
 
     def void(self, why: str) -> "Row":
         """The same row, neither met nor missed. What was measured stays in."""

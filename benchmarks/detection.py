@@ -1,0 +1,209 @@
+"""How fast a fault is seen and made good: `make bench-faults`. Needs the MNIST files (`HOGWILD_DATA`). Run nothing else
+meanwhile.
+
+A job is started as a user starts it and watched through its run directory, as any other program may; faults are
+signals. Times are those of events.jsonl, so they include the supervisor's own work up to the record. The rows go to
+benchmarks/results/faults.json, beside those of the campaigns (`make stress`)."""
+
+import argparse
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks import results
+from benchmarks.bench import say
+from benchmarks.commands import MNIST, ROOT, job
+from benchmarks.row import Row
+from benchmarks.watched import ENDLESS, LOOK_S, PATIENCE_S, Running, running
+from hogwild import host
+from hogwild.chaos.watch import STATUS, events_of, read_json
+
+SUITE = "faults"
+EVERY_S = 0.02  # between two status files, and so the resolution of a replacement's first commit
+STALL_S = 2.0
+KILL_EVERY_S = 5.0
+TARGET = "evaluate.target.accuracy=0.98"
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """`deaths` in each run of a job; `parameters` of the model whose checkpoints are large."""
+
+    runs: int = 3
+    deaths: int = 40
+    stalls: int = 5
+    replacements: int = 5
+    parameters: int = 1 << 28
+    large_s: float = 20.0
+
+
+FULL, QUICK = Effort(), Effort(1, 2, 1, 1, 1 << 20, 2.0)
+
+
+# ---- seen ------------------------------------------------------------------------------------------------------------
+
+
+def deaths(effort: Effort) -> list[float]:
+    """Milliseconds from SIGKILL to the event of the death, in a job of two workers under full load."""
+    found = []
+    with running(MNIST, "--procs", "2", *ENDLESS, "supervise.spares=1", f"log.every_s={EVERY_S}") as now:
+        for number in range(effort.deaths):
+            victim = now.until_all_train(2)[number % 2]
+            killed = time.time()
+            host.kill_by_pidfd(victim.pidfd)
+            found.append(1000 * (now.event("exit", pid=victim.pid)["time"] - killed))
+    return found
+
+
+def stalls(effort: Effort) -> list[float]:
+    """Milliseconds from the deadline of a stopped worker to the event of its stall."""
+    found = []
+    stall = f"supervise.stall_timeout_s={STALL_S}"
+    with running(MNIST, "--procs", "2", *ENDLESS, stall, f"log.every_s={EVERY_S}") as now:
+        for number in range(effort.stalls):
+            victim = now.until_all_train(2)[number % 2]
+            stopped = time.time()
+            host.kill_by_pidfd(victim.pidfd, signal.SIGSTOP)
+            event = now.event("stall", pid=victim.pid)
+            limit = re.search(r"limit ([0-9.]+) s", event["why"])
+            assert limit, event
+            found.append(1000 * (event["time"] - stopped - float(limit[1])))
+    return found
+
+
+def replacements(effort: Effort, spares: int) -> list[float]:
+    """Seconds from SIGKILL to the replacement's first commit."""
+    found = []
+    settings = [f"supervise.spares={spares}", f"log.every_s={EVERY_S}"]
+    with running(MNIST, "--procs", "2", *ENDLESS, *settings) as now:
+        for number in range(effort.replacements):
+            victim = now.until_all_train(2)[number % 2]
+            if spares:
+                now.until("spare that waits", lambda: _has_spare(now))
+            killed = time.monotonic()
+            host.kill_by_pidfd(victim.pidfd)
+            now.event("exit", pid=victim.pid)
+            now.until_all_train(2)
+            found.append(time.monotonic() - killed)
+    return found
+
+
+def _has_spare(now: Running) -> bool:
+    return any(spare.get("state") == "waiting" for spare in read_json(now.run_dir / STATUS).get("spares", ()))
+
+
+def seen(effort: Effort) -> list[Row]:
+    of_deaths = [deaths(effort) for _ in range(effort.runs)]
+    everybody = [one for run in of_deaths for one in run]
+    note = f"{len(everybody)} deaths, median {np.median(everybody):.1f} ms; to the event, under full load"
+    late = [one for _ in range(effort.runs) for one in stalls(effort)]
+    cold = [one for _ in range(effort.runs) for one in replacements(effort, 0)]
+    warm = [one for _ in range(effort.runs) for one in replacements(effort, 1)]
+    return [
+        Row("detection: death, p99", "ms", 10.0, [float(np.percentile(run, 99)) for run in of_deaths],
+            note=note, smaller_is_better=True),
+        Row("detection: stall, after its deadline", "ms", 100.0, late, smaller_is_better=True),
+        Row("replacement trains again", "s", 5.0, cold, note="kill to first commit", smaller_is_better=True),
+        Row("replacement trains again, warm spare", "s", 0.5, warm, note="kill to first commit",
+            smaller_is_better=True),
+    ]  # fmt: skip
+
+
+# ---- the supervisor's loop -------------------------------------------------------------------------------------------
+
+LARGE = str(ROOT / "benchmarks" / "jobs" / "large.yaml")
+
+
+def longest_turns(effort: Effort) -> Row:
+    """Of the supervisor's loop, in a job that writes checkpoints of 1 GB of parameters again and again."""
+    found, counts = [], []
+    for _ in range(effort.runs):
+        size = [f"{part}.init_args.parameters={effort.parameters}" for part in ("model", "data.train")]
+        with running(LARGE, *size, f"train.max_time_s={effort.large_s}") as now:
+            now.process.wait(PATIENCE_S)
+            events = [event for _, event in events_of(now.run_dir)]
+        (end,) = (event for event in events if event["event"] == "end")
+        counts.append(sum(event["event"] == "checkpoint" for event in events))
+        found.append(float(end["loop_longest_ms"]))
+        say(f"longest turn {found[-1]:.1f} ms, {counts[-1]} checkpoints")
+    note = f"{4 * effort.parameters / 2**30:.2g} GB of parameters, {counts} checkpoints"
+    return Row("supervisor's loop: longest wait, 1 GB of parameters", "ms", 20.0, found, note=note,
+               smaller_is_better=True)  # fmt: skip
+
+
+# ---- a job that goes on ----------------------------------------------------------------------------------------------
+
+
+def under_fire(*more: str) -> tuple[float, int]:
+    """Seconds of a job to its target while one of its two workers is killed every KILL_EVERY_S, in turn; kills."""
+    began, kills = time.monotonic(), 0
+    with running(MNIST, "--procs", "2", "train.epochs=100", TARGET, "train.exchange=direct", *more) as now:
+        due = None
+        while now.process.poll() is None:
+            now.watch.look()
+            if due is None and now.watch.is_training:
+                due = time.monotonic() + KILL_EVERY_S
+            victim = now.watch.targets.get(kills % 2)
+            if due is not None and time.monotonic() >= due and victim is not None:
+                kills += host.kill_by_pidfd(victim.pidfd)
+                due += KILL_EVERY_S
+            time.sleep(LOOK_S)
+        took = time.monotonic() - began
+        if now.process.returncode:
+            raise RuntimeError(f"exit status {now.process.returncode}: {now.words.read_text()[-2000:]}")
+        (summary,) = (event for _, event in events_of(now.run_dir) if event["event"] == "end")
+        assert summary["reason"] == "target", summary
+    return took, kills
+
+
+def to_target(effort: Effort) -> list[Row]:
+    quiet, cold, warm, kills = [], [], [], 0
+    for _ in range(effort.runs):
+        quiet.append(job("train", MNIST, "--procs", "2", "train.epochs=100", TARGET, "train.exchange=direct")[0])
+        for found, spares in ((cold, 0), (warm, 1)):
+            took, killed = under_fire(f"supervise.spares={spares}", "supervise.max_restarts=1000000")
+            found.append(took)
+            kills += killed
+        say(f"to 98 %: {quiet[-1]:.1f} s, under fire {cold[-1]:.1f} s, with a spare {warm[-1]:.1f} s")
+    figure = f"MNIST to 98 %, a worker killed every {KILL_EVERY_S:g} s: time over the fault-free"
+    note = f"{kills} kills over all runs; baseline in seconds"
+
+    def over(name: str, found: Sequence[float], target: float | None) -> Row:
+        ratios = [ours / plain for ours, plain in zip(found, quiet, strict=True)]
+        return Row(name, "", target, ratios, float(np.median(quiet)), note, smaller_is_better=True)
+
+    return [over(figure, cold, 2.0), over(f"{figure}, warm spare", warm, None)]
+
+
+PARTS: dict[str, Callable[[Effort], list[Row]]] = {
+    "seen": seen,
+    "loop": lambda effort: [longest_turns(effort)],
+    "target": to_target,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.detection")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
+    parser.add_argument("--quick", action="store_true", help="only shows that it works; writes nothing")
+    given = parser.parse_args(argv)
+    if not os.environ.get("HOGWILD_DATA"):
+        sys.exit("set HOGWILD_DATA to the folder that holds mnist/")
+    described = results.machine()
+    for name in given.parts or PARTS:
+        rows = PARTS[name](QUICK if given.quick else FULL)
+        if given.quick:
+            print(results.table(rows))
+        else:
+            results.update(SUITE, rows, described)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
