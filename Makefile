@@ -32,7 +32,7 @@ run: $(VENV)/.core   ## install the core and train the bundled digits with 4 wor
 	$(BIN)/python run.py --procs 4
 
 test: $(VENV)/.test  ## install what the tests need and run them (CI runs exactly this)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.dev   ## ruff and mypy
 	$(BIN)/ruff format --check .

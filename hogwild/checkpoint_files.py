@@ -25,6 +25,7 @@ FILES = (STATE, MODEL)
 NAME = re.compile(r"update-(\d{9,})")
 REPLACED = ".old-"  # what a checkpoint of the same name is called while it is being replaced
 REJECTED = "rejected-"
+REJECTED_NAME = re.compile(re.escape(REJECTED) + NAME.pattern)
 REMAINS = re.compile(rf"({re.escape(TEMPORARY)}|{re.escape(REPLACED)}){NAME.pattern}")
 CHUNK = 4 << 20  # bytes: long enough to be fast, short enough that a thread hands over the processor
 
@@ -83,14 +84,21 @@ def newest_good(folder: Path, older_than: int | None = None) -> tuple[Path | Non
     return None, rejected
 
 
-def set_aside_after(folder: Path, good: Path | None) -> None:
+def set_aside_after(folder: Path, good: Path | None, keep: int | None = None) -> None:
     """Renames every checkpoint newer than `good`, all of which were rejected, to `rejected-NAME`: kept to be looked
-    at, but no longer counted among those that `prune` keeps."""
+    at, but no longer counted among those that `prune` keeps. With `keep`, only so many of those that are set aside
+    stay, the ones written last: what sets some aside again and again must not fill the disk. Without it none is
+    removed: another version of hogwild may be able to read them."""
     for path in _checkpoints(folder):
         if good is None or update_of(path.name) > update_of(good.name):
             aside = folder / f"{REJECTED}{path.name}"
             _remove(aside)
             path.rename(aside)
+    if keep is not None and folder.is_dir():
+        rejected = [entry for entry in folder.iterdir() if REJECTED_NAME.fullmatch(entry.name)]
+        rejected.sort(key=lambda entry: (entry.lstat().st_mtime_ns, entry.name))
+        for path in rejected[: max(len(rejected) - keep, 0)]:
+            _remove(path)
 
 
 def prune(folder: Path, keep: int, protect: Sequence[str] = ()) -> list[str]:
@@ -209,7 +217,8 @@ def _read_manifest(path: Path) -> Manifest:
     number = content.get("format")
     if isinstance(number, int) and number > FORMAT:
         raise CheckpointError(
-            f"checkpoint {path} has format {number}; this version of hogwild reads up to {FORMAT}: use a newer one"
+            f"checkpoint {path}: {MANIFEST} says format {number}; this version of hogwild reads up to {FORMAT}: use a "
+            f"newer one{'' if intact else ', or it is damaged'}"
         )
     if not intact:
         raise CheckpointError(f"checkpoint {path}: {MANIFEST} is damaged: its content does not match its own hash")

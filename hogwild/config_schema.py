@@ -167,7 +167,7 @@ class Supervise(Section):
     start_timeout_s: Seconds = Field(default=120.0, description="To the first commit; imports can be slow.")
     stall_timeout_s: Seconds = Field(default=60.0, description="Silence is a hang; slow batches raise it.")
     deadlock_timeout_s: Seconds = Field(default=300.0, description="No commit by anybody fails the job.")
-    grace_s: Seconds = Field(default=10.0, description="What workers get to finish an item before SIGKILL.")
+    grace_s: Seconds = Field(default=10.0, description="For workers to park at a stop, then to leave, before SIGKILL.")
     min_workers: Whole = Field(default=1, ge=1, description="With fewer left the job fails.")
     spares: Whole = Field(default=0, ge=0, le=64, description="Processes that wait, torch imported, to replace one.")
     max_item_attempts: Whole = Field(default=3, ge=1, description="What killed so many workers is put aside.")

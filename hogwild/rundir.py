@@ -13,6 +13,7 @@ import shutil
 import stat
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,15 @@ def require_current_folder() -> None:
         os.getcwd()
     except FileNotFoundError:
         raise NotFoundError("the current folder was deleted; change into one that is there") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The metrics records that are kept, in a file beside theirs; none when every record is. `records`: how many are
+    dropped."""
+
+    aside: Path | None
+    records: int
 
 
 class RunDir:
@@ -171,14 +181,30 @@ class RunDir:
     def cut_records_after(self, updates: int) -> int:
         """For a resume: drops the metrics records whose `updates` is higher, and a torn last line. Returns
         how many."""
-        self.metrics.close()
+        cut = self.draft_cut(updates)
+        self.cut_records(cut)
+        if cut.aside is not None:
+            with explained(f"cannot rewrite {self.metrics.path}"):
+                sync_folder(self.path)
+        return cut.records
+
+    def draft_cut(self, updates: int) -> "Cut":
+        """What takes long of it, for a thread: writes aside what is kept. Changes no record. Raises RunDirError."""
         file = self.metrics.path
-        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
-        kept = [line for line in lines if _is_kept(line, updates)]
-        if len(kept) < len(lines):
-            with explained(f"cannot rewrite {file}"):
-                _replace(file, b"".join(kept), sync=True)
-        return len(lines) - len(kept)
+        with explained(f"cannot rewrite {file}"):
+            lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+            kept = [line for line in lines if _is_kept(line, updates)]
+            if len(kept) == len(lines):
+                return Cut(None, 0)
+            return Cut(_write_aside(file, b"".join(kept), sync=True), len(lines) - len(kept))
+
+    def cut_records(self, cut: "Cut") -> None:
+        """The rest of it, one rename, in the thread that appends records: what came after the draft is dropped, too.
+        Raises RunDirError."""
+        self.metrics.close()
+        if cut.aside is not None:
+            with explained(f"cannot rewrite {self.metrics.path}"):
+                cut.aside.replace(self.metrics.path)
 
     def update_latest(self, checkpoint: str) -> None:
         """Points `checkpoints/latest` at the checkpoint of that name: relative, so that a run can be
@@ -277,6 +303,16 @@ def _is_kept(line: bytes, updates: int) -> bool:
 
 
 def _replace(file: Path, content: bytes, sync: bool) -> None:
+    aside = _write_aside(file, content, sync)
+    try:
+        aside.replace(file)
+    finally:
+        aside.unlink(missing_ok=True)
+    if sync:
+        sync_folder(file.parent)
+
+
+def _write_aside(file: Path, content: bytes, sync: bool) -> Path:
     aside = file.with_name(f"{TEMPORARY}{file.name}-{os.getpid()}")
     try:
         with open(aside, "wb") as stream:
@@ -284,11 +320,10 @@ def _replace(file: Path, content: bytes, sync: bool) -> None:
             stream.flush()
             if sync:
                 os.fsync(stream.fileno())
-        aside.replace(file)
-    finally:
+    except BaseException:
         aside.unlink(missing_ok=True)
-    if sync:
-        sync_folder(file.parent)
+        raise
+    return aside
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import select
+import subprocess
 import sys
 import threading
 import weakref
@@ -11,6 +12,7 @@ import pytest
 
 from hogwild import host
 from hogwild.background import HANDOVER_S, Background, responsive
+from tests.helpers.jobs import HOME
 from tests.helpers.processes import PATIENCE_S, wait_for
 
 
@@ -74,6 +76,30 @@ def test_what_the_work_held_is_given_back_before_its_end_is_told(background: Bac
     del large
     assert background.wait()
     assert gone_in == ["test"]
+
+
+GIVEN_UP = """
+import time, torch
+from hogwild import __main__, cli
+from hogwild.background import Background, is_anything_given_up
+
+busy = Background("busy")
+
+def run(argv):
+    busy.begin(lambda: [torch.ones(1 << 24).clone() for _ in range(10**6)])
+    while not is_anything_given_up():
+        time.sleep(0.001)
+    return 143
+
+cli.run = run
+__main__.main()
+"""
+
+
+def test_a_command_that_gives_up_work_in_native_code_ends_with_its_own_status() -> None:
+    """The interpreter's end would abort the process, from inside torch."""
+    ended = subprocess.run([sys.executable, "-c", GIVEN_UP], cwd=HOME, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (143, "")
 
 
 @pytest.mark.parametrize("how", ["closed", "forgotten", "closed at work", "never used"])

@@ -186,7 +186,7 @@ def reseal(path: Path, **changes: Any) -> None:
 def test_a_format_of_the_future_asks_for_a_newer_version(tmp_path: Path) -> None:
     path = write(tmp_path, 1)
     reseal(path, format=2)
-    with pytest.raises(CheckpointError, match="has format 2; this version of hogwild reads up to 1"):
+    with pytest.raises(CheckpointError, match=r"manifest\.json says format 2; this version of hogwild reads up to 1"):
         checkpoint.verify(path)
 
 
@@ -335,6 +335,22 @@ def test_a_writer_killed_at_any_moment_leaves_a_good_checkpoint(tmp_path: Path) 
         process.stdin.close()
     assert known > 10
     assert interrupted > 5  # the kills did hit writers at work
+
+
+def test_of_those_set_aside_as_many_are_kept_as_are_asked_for_and_the_ones_written_last(tmp_path: Path) -> None:
+    """A run that goes back again and again must not fill the disk; a resume removes nothing."""
+    stranger = tmp_path / "rejected-by-hand"
+    stranger.mkdir()
+    for step, update in enumerate((10, 40, 30, 20)):
+        good, path = write(tmp_path, 1), write(tmp_path, update)
+        os.utime(path, ns=(step, step))  # a file system may give several the same time
+        checkpoint.set_aside_after(tmp_path, good, keep=None if update == 30 else 2)
+        assert checkpoint.newest_good(tmp_path) == (good, [])
+        left = {entry.name for entry in tmp_path.iterdir()} - {good.name, stranger.name}
+        if update == 30:
+            assert left == {f"rejected-update-0000000{number}" for number in (10, 40, 30)}
+    assert left == {"rejected-update-000000020", "rejected-update-000000030"}
+    assert stranger.exists()
 
 
 # --- in the background, and a full disk

@@ -1,20 +1,31 @@
 """A loss or gradient that is not finite is never applied, and a run that keeps diverging goes back to its last good
 checkpoint at half the rate: with models that say for every sample at which rate it was applied (jobs/diverging.py)."""
 
+import json
+import os
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, optim
+from torch import Tensor, nn, optim
+from torch.utils.data import TensorDataset
 
+import hogwild
 from hogwild.checkpoint import load, newest_good
+from hogwild.errors import UserCodeError
 from hogwild.lr import halved
+from hogwild.rundir import RunDir
 from hogwild.scoreboard import Control
 from tests.helpers.jobs import JOBS, Ended, in_turn
 from tests.helpers.one_trainer import Place, examples, go_on
+from tests.helpers.processes import PATIENCE_S
+from workers import execution, rollback
 from workers.divergence import MOST_IN_VAIN, Decision, Divergence
+from workers.rollback import KEEP_REJECTED
 from workers.trainer import Trainer
 
 JOB = str(JOBS / "diverging.yaml")
@@ -173,7 +184,154 @@ def test_a_run_that_diverges_for_ever_fails_with_its_last_good_checkpoint(jobs: 
     assert (job.run_dir / "checkpoints" / "latest").resolve() == path
     went_to = [event["updates"] for event in job.events("rollback")]
     assert went_to == sorted(went_to, reverse=True) and went_to[-1] == 0  # each time further back
+    assert list(path.parent.glob("update-*")) == [path]  # what came after it is given up, and a resume begins there
+    assert path.name == "update-000000000" and len(list(path.parent.glob("rejected-*"))) == KEEP_REJECTED
     assert job.ledger_adds_up() and not job.left_behind
+
+
+# ---- user code that goes wrong while parameters are copied or go back ----------------------------------------------
+
+
+def nothing() -> None:
+    """What most models do when they are saved or restored."""
+
+
+class Scene:
+    """What the loss, and the model's own state, do in a job that runs in this process."""
+
+    losses = 0
+    spoil: Callable[[Tensor], Tensor]
+    saving: Callable[[], None]
+    restoring: Callable[[], None]
+
+    @classmethod
+    def begin(cls, spoil: Callable[[Tensor], Tensor]) -> None:
+        cls.losses, cls.spoil, cls.saving, cls.restoring = 0, staticmethod(spoil), nothing, nothing
+
+
+class Remembering(nn.Linear):
+    def get_extra_state(self) -> dict[str, int]:
+        Scene.saving()
+        return {"seen": 1}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state == {"seen": 1}
+        Scene.restoring()
+
+
+class Spoilt(nn.CrossEntropyLoss):
+    """From the 20th batch on, as the scene says, until the run has gone back."""
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        Scene.losses += 1
+        loss = super().forward(output, target)
+        return Scene.spoil(loss) if 20 < Scene.losses < 60 else loss
+
+
+def to_nan(loss: Tensor) -> Tensor:
+    return loss * float("nan")
+
+
+def call(model: nn.Module, run: Path) -> hogwild.TrainResult:
+    data = TensorDataset(torch.randn(640, 4), torch.randint(2, (640,)))
+    rule = optim.SGD(model.parameters(), lr=0.1)
+    settings: dict[str, Any] = {"checkpoint": {"every_s": None}, "supervise": {"on_nan": "rollback"}}
+    return hogwild.train(model, data, Spoilt(), rule, procs=0, batch_size=8, run_dir=run, **settings)
+
+
+def summary_of(run: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    return summary
+
+
+def test_the_run_directory_goes_back_in_the_errands_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor's loop must not wait for a long file to be rewritten, nor for checkpoints to be removed."""
+    threads: list[str] = []
+
+    def noted(work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return work(*arguments)
+
+        return run
+
+    monkeypatch.setattr(rollback.RunDir, "draft_cut", noted(rollback.RunDir.draft_cut))
+    monkeypatch.setattr(rollback, "set_aside_after", noted(rollback.set_aside_after))
+    Scene.begin(to_nan)
+    assert call(Remembering(4, 2), tmp_path / "run").rollbacks == 1
+    assert threads == ["errand", "errand"]
+
+
+def test_a_record_that_comes_while_a_cut_is_drafted_is_dropped_with_the_others(tmp_path: Path) -> None:
+    with RunDir.create(tmp_path / "run", "job") as run:
+        for updates in (10, 20, 30):
+            run.metrics.append({"updates": updates})
+        before = run.metrics.path.read_bytes()
+        cut = run.draft_cut(10)
+        assert (cut.records, run.metrics.path.read_bytes()) == (2, before)
+        run.metrics.append({"updates": 30})
+        run.cut_records(cut)
+        run.metrics.append({"updates": 11})
+        assert [json.loads(line)["updates"] for line in run.metrics.path.read_text().splitlines()] == [10, 11]
+
+
+def test_a_model_that_cannot_be_restored_fails_the_job_and_nothing_is_saved_of_what_is_half_restored(
+    tmp_path: Path,
+) -> None:
+    def refuse() -> None:
+        raise LookupError("no state for me")
+
+    Scene.begin(to_nan)
+    Scene.restoring = refuse
+    with pytest.raises(UserCodeError, match="LookupError: no state for me"):
+        call(Remembering(4, 2), tmp_path / "run")
+    assert (summary_of(tmp_path / "run")["state"], summary_of(tmp_path / "run")["checkpoint"]) == (
+        "failed", "update-000000000"
+    )  # fmt: skip
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("update-*")] == ["update-000000000"]
+
+
+def test_a_model_that_exits_when_it_is_saved_at_the_end_costs_that_checkpoint_and_not_the_summary(
+    tmp_path: Path,
+) -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    def fail(loss: Tensor) -> Tensor:
+        Scene.saving = leave
+        raise LookupError("this loss knows no answer")
+
+    Scene.begin(fail)
+    with pytest.raises(UserCodeError, match="this loss knows no answer"):
+        call(Remembering(4, 2), tmp_path / "run")
+    summary = summary_of(tmp_path / "run")
+    assert (summary["state"], summary["updates"] > 0) == ("failed", True)
+    assert "this loss knows no answer" in summary["error"]
+    said = (tmp_path / "run" / "logs" / "supervisor.log").read_text()
+    assert "warning: at the end of the job: SystemExit: 3" in said
+
+
+def test_a_call_that_is_cancelled_while_its_model_goes_back_returns_when_that_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "LET_GO_S", PATIENCE_S)
+    has_returned, restored = threading.Event(), []
+
+    def interrupt() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        restored.append(not has_returned.wait(1.0))
+
+    Scene.begin(to_nan)
+    Scene.restoring = interrupt
+    model = Remembering(4, 2)
+    result = call(model, tmp_path / "run")
+    has_returned.set()
+    assert restored == [True]
+    assert (result.state, result.rollbacks, result.updates) == ("cancelled", 1, 0)
+    assert not any(param.is_shared() for param in model.parameters())
+    saved = load(tmp_path / "run" / "checkpoints" / "update-000000000")["model"]
+    assert torch.equal(model.weight, saved["weight"])
 
 
 # ---- what a worker makes again -------------------------------------------------------------------------------------

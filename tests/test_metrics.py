@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -64,6 +64,7 @@ def sums_over(case: Case, cuts: Iterable[int]) -> EvalSums:
 
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss by both:UserWarning")
 @pytest.mark.parametrize("name", CASES)
+@settings(max_examples=25)
 @given(cuts=st.lists(st.integers(1, N - 1), max_size=12))
 def test_any_slicing_gives_the_loss_of_the_whole_set(name: str, cuts: list[int]) -> None:
     loss, output, target = CASES[name]
@@ -72,6 +73,7 @@ def test_any_slicing_gives_the_loss_of_the_whole_set(name: str, cuts: list[int])
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "accuracy" in metrics_for(case[0])])
+@settings(max_examples=25)
 @given(cuts=st.lists(st.integers(1, N - 1), max_size=12))
 def test_any_slicing_counts_exactly_what_the_whole_set_counts(name: str, cuts: list[int]) -> None:
     whole, cut = sums_over(CASES[name], []), sums_over(CASES[name], cuts)

@@ -2,6 +2,7 @@
 exchange, what is too old, what is evaluated."""
 
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -287,6 +288,33 @@ def test_what_was_in_hand_before_a_worker_parked_is_evaluated_before_it_waits() 
         assert EvalSums.read(place.board.result(90)).count == 2 * BATCH
     finally:
         for descriptor in (lease_read, lease_write, ack_read, ack_write, lifeline):
+            os.close(descriptor)
+
+
+def test_a_worker_that_leaves_after_a_rollback_makes_nothing_again() -> None:
+    place = Place(examples(2))
+    place.board.say(Command.PAUSE, 1)
+    trainer, row = place.trainer()
+    before = trainer.model
+    (lease_read, lease_write), (ack_read, ack_write), (lifeline, its_end) = (os.pipe() for _ in range(3))
+    os.set_blocking(lease_read, False)
+
+    def go_back_and_end() -> None:
+        os.read(ack_read, 1)  # it has parked
+        assert row.words[Word.PARKED] == 1
+        place.board.go_back(0, 1, place.ids + 1)
+        place.board.say(Command.LEAVE)
+
+    supervisor = threading.Thread(target=go_back_and_end)
+    supervisor.start()
+    try:
+        WorkerLoop(Start(os.getpid(), lease_read, ack_write, -1, lifeline, -1, ()), trainer, Leaving()).run()
+        assert trainer.model is before
+        trainer.catch_up()
+        assert trainer.model is not before
+    finally:
+        supervisor.join()
+        for descriptor in (lease_read, lease_write, ack_read, ack_write, lifeline, its_end):
             os.close(descriptor)
 
 

@@ -93,7 +93,7 @@ class Burials:
             charged,
             int(session.board.words[worker, Word.BATCHES]),
             end,
-            put_aside=bool(release.quarantined),
+            is_excused=bool(release.quarantined) or session.clock.paused_since_s is not None,
         )
         actions += self._roster.exited(worker, now, death) if is_dead else self._roster.abandoned(worker, death)
         if (too_many := session.check_quarantine(release)) is not None:

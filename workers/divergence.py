@@ -39,6 +39,7 @@ class Divergence:
     ruined: bool = False  # a parameter was found NaN or infinite, in a pause
     in_a_row: int = 0  # updates that were not finite, since the last that was applied
     no_way_back: str = ""  # why there is no checkpoint to go back to
+    is_going_back: bool = False  # parameters and ledger may be of different checkpoints, or halves of them
     _applied: int = 0
     _not_finite: int = 0
     _in_vain: int = 0

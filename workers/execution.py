@@ -5,6 +5,7 @@ records.
 """
 
 import os
+import select
 import sys
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from hogwild.job import Parts, planned_updates
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.params import SharedModel
 from hogwild.plan import Plan
-from hogwild.rundir import RunDir
+from hogwild.rundir import LIBRARY, RunDir
 from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
 from hogwild.traces import report
@@ -42,6 +43,7 @@ from workers.outcome import Clock, Outcome
 from workers.prepare import blob, check_memory, limits_of, share_data, with_profile, write_descriptions
 from workers.request import Request
 from workers.resume import check_changes, record, restore, with_measured
+from workers.rollback import give_up
 from workers.saving import LAST_WRITE_S, Saving
 from workers.session import Session
 from workers.summary import summarise
@@ -49,6 +51,7 @@ from workers.supervisor import Supervisor
 from workers.trainer import Kit
 
 WRITE_LOOK_S = 0.1  # between two looks for a second signal while the last checkpoint is written
+LET_GO_S = 30.0  # how long a call that was cancelled waits for a thread that is in the caller's model
 DIVERGED = Diverged(
     "parameters are NaN or infinite at the end of the job: it has diverged. Lower the learning rate or set "
     "train.grad_clip; checkpoints written before are finite"
@@ -239,21 +242,46 @@ class _Prepared:
             return Outcome("failed", wrapped.code, error=wrapped)
 
     def _finish(self, outcome: Outcome, watch: host.SignalWatch) -> Outcome:
-        """The last checkpoint: the one in flight, and one of what a failed job had learnt."""
-        session = self.session
-        deadline = time.monotonic() + LAST_WRITE_S
+        """The last checkpoint: the one in flight, and one of what a failed job had learnt. Whatever a thread raises
+        only now, user code in a model's own state, too, there is a summary."""
+        outcome = self._settled(outcome, watch)
+        outcome = self._after(outcome, partial(self._save_last, outcome), watch)
+        if isinstance(outcome.error, Diverged):
+            outcome = self._after(outcome, partial(give_up, self.session), watch)
+            outcome = self._settled(outcome, watch)
+        if outcome.state == "cancelled" and self.request.caller == LIBRARY:
+            self._let_go(outcome, watch)
+        return outcome
+
+    def _after(self, outcome: Outcome, step: Callable[[], Outcome | None], watch: host.SignalWatch) -> Outcome:
+        """How the job ends with this step, which may change that. What it raises fails a job that went well, and is
+        said of another, which keeps its own end."""
+        after = self._guard(lambda _: step() or outcome, watch)
+        if after is outcome or outcome.state in ("succeeded", "stopped"):
+            return after
+        self.session.journal.say(f"warning: at the end of the job: {after.error}")
+        return outcome
+
+    def _settled(self, outcome: Outcome, watch: host.SignalWatch) -> Outcome:
+        """Waits for what threads merge, copy and write, unless that takes too long or there is a second signal."""
+        session, deadline = self.session, time.monotonic() + LAST_WRITE_S
         while session.is_waited_for and len(watch.received) < 2 and time.monotonic() < deadline:
-            session.wait(WRITE_LOOK_S)
-        if outcome.state == "cancelled":
+            outcome = self._after(outcome, partial(session.wait, WRITE_LOOK_S), watch)
+        if outcome.state == "cancelled" or not session.is_waited_for:
             return outcome
-        if session.is_waited_for:
-            if len(watch.received) > 1:
-                return Outcome.cancelled_by(watch.received[1])
-            error = CheckpointError(f"the last checkpoint was not written within {LAST_WRITE_S:g} s")
-            return Outcome("failed", error.code, error=error)
+        if len(watch.received) > 1:
+            return Outcome.cancelled_by(watch.received[1])
+        error = CheckpointError(f"the last checkpoint was not written within {LAST_WRITE_S:g} s")
+        return Outcome("failed", error.code, error=error)
+
+    def _save_last(self, outcome: Outcome) -> Outcome:
+        """Nothing of a run that is lost, or half way back to a checkpoint: those before are better, finite or not."""
+        session = self.session
+        if outcome.state == "cancelled" or session.is_waited_for or session.divergence.is_going_back:
+            return outcome
         if not session.shared.finite():  # finite gradients can still overflow a weight, at a far too high rate
             return outcome if outcome.state == "failed" else Outcome("failed", DIVERGED.code, error=DIVERGED)
-        is_lost = isinstance(outcome.error, Diverged)  # finite or not: the checkpoints before are better
+        is_lost = isinstance(outcome.error, Diverged)
         if outcome.state == "failed" and not is_lost and session.queue.updates and session.saving.is_worth_it:
             session.quieten(time.monotonic())
             session.errand.wait()
@@ -263,6 +291,17 @@ class _Prepared:
         if unwritten is not None and outcome.state in ("succeeded", "stopped"):
             return Outcome("failed", unwritten.code, error=unwritten)
         return outcome
+
+    def _let_go(self, outcome: Outcome, watch: host.SignalWatch) -> None:
+        """The caller's model is to be his own again: a thread that still copies it, or goes back with it, ends first.
+        Not for ever, and not after a third signal: user code in a model's own state may never end."""
+        session, deadline = self.session, time.monotonic() + LET_GO_S
+        is_done, poll = not session.errand.is_busy, select.poll()
+        poll.register(session.errand.fileno(), select.POLLIN)
+        while not is_done and len(watch.received) < 3 and time.monotonic() < deadline:
+            is_done = bool(poll.poll(WRITE_LOOK_S * 1000))
+        if is_done and session.divergence.is_going_back:  # of a copy nothing is to follow
+            self._after(outcome, session.settle, watch)
 
     def _set_up(self) -> Callable[[int], tuple[Setup, list[int]]]:
         kit, rundir = cloudpickle.dumps(self.kit), self.session.rundir

@@ -14,6 +14,8 @@ from typing import Any
 from hogwild.background import Background
 from hogwild.rundir import Records, RunDir
 
+LAST_STATUS_S = 10.0
+
 
 class Journal:
     """One per job, in the supervisor. `progress`: show the line; on a terminal it is rewritten in place."""
@@ -55,10 +57,10 @@ class Journal:
             self._status.begin(lambda: self.rundir.try_write_json("status.json", record), self._kept)
 
     def last_status(self, **values: Any) -> None:
-        """The same, for good: it is there when this returns."""
-        self._status.wait()
+        """The same, for good: it is there when this returns, unless the disk does not answer."""
+        self._status.wait(LAST_STATUS_S)
         self.status(**values)
-        self._status.wait()
+        self._status.wait(LAST_STATUS_S)
 
     def say(self, message: str) -> None:
         """A message for the person at the terminal; ends an open progress line first."""

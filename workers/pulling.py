@@ -128,12 +128,14 @@ class WorkerLoop:
             while (item := self._evaluation_in_hand()) is not None:  # perhaps pulled before we parked
                 self._evaluate(item)
             self._pull(WAIT_MS)
+        if command != Command.RUN or self._leaving.asked:
+            return False  # without making anything again, only to leave
         is_void = self.item is not None and self._trainer.is_void(self.item)
         self._row.enter(Phase.WAITING if is_void else Phase(phase))
         self._trainer.profile.enter("wait")
         self._trainer.catch_up()
         self._trainer.follow()
-        return command == Command.RUN and not self._leaving.asked
+        return True
 
     def _evaluation_in_hand(self) -> WorkItem | None:
         for item_id in self._hand:

@@ -1,13 +1,15 @@
 """A run that has diverged (`divergence.py`) goes on from the newest good checkpoint, at half the learning rate: a
 resume that the workers live through.
 
-    everybody is parked -> begin -> [thread: find, verify, load, write into the flats] -> ledger and records -> go on
+    everybody is parked -> begin -> [thread: find, verify, load, write into the flats, run directory] -> ledger -> go on
 
 What a worker still has in hand was leased before and is void: it drops it, and makes everything it holds of its own
-again, when the pause ends. Checkpoints that are newer belong to a history that is gone: they are set aside."""
+again, when the pause ends. Checkpoints that are newer belong to a history that is gone: they are set aside, and those
+set aside last are kept. From `begin` until the ledger fits the flats again, `is_going_back` says that nothing may be
+saved of them."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,10 @@ from hogwild.checkpoint import load, newest_good, set_aside_after
 from hogwild.checkpoint_files import update_of
 from hogwild.errors import CheckpointError, RunDirError
 from hogwild.params import SharedModel
+from hogwild.rundir import Cut, RunDir
 from workers.session import Session
+
+KEEP_REJECTED = 3  # checkpoints that are set aside, in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,8 @@ class Found:
     path: Path | None
     state: dict[str, Any]
     rejected: list[str]
+    cut: Cut | None = None  # of the metrics records; none when the disk refused that or something before it
+    warning: str = ""
 
 
 def begin(session: Session) -> None:
@@ -33,14 +40,58 @@ def begin(session: Session) -> None:
     run is back, or there is no way back, and `due` says so."""
     assert not session.is_waited_for
     divergence = session.divergence
-    work = partial(_restore, session.shared, session.rundir.checkpoints, divergence.older_than)
+    divergence.is_going_back = True
+    work = partial(_restore, session.shared, session.rundir, divergence.older_than)
     session.errand.begin(work, partial(_go_back, session))
 
 
-def _restore(shared: SharedModel, folder: Path, older_than: int | None) -> Found:
+def give_up(session: Session) -> None:
+    """The run has diverged again, and the job fails: what came after the last rollback is set aside, too, so that a
+    resume begins where that went to. The session's errand does it."""
+    older_than = session.divergence.older_than
+    if older_than is not None and not session.errand.is_busy:
+        session.errand.begin(partial(_set_aside_again, session.rundir, older_than), partial(_say_warning, session))
+
+
+def _set_aside_again(rundir: RunDir, went_to: int) -> str:
+    """In a thread; answers with a warning or nothing. When the checkpoint it went to was pruned meanwhile, and there is
+    none before it, the others are all there is."""
+    try:
+        path, _ = newest_good(rundir.checkpoints, went_to + 1)
+        if path is not None:
+            _set_aside(rundir, path)
+    except (OSError, CheckpointError, RunDirError) as error:
+        return f"{error}; the checkpoints later than update {went_to} are of a run that has diverged"
+    return ""
+
+
+def _say_warning(session: Session, warning: str) -> None:
+    if warning:
+        session.journal.say(f"warning: {warning}")
+
+
+def _restore(shared: SharedModel, rundir: RunDir, older_than: int | None) -> Found:
     """In a thread. Where nothing is older than the one that led nowhere, that one again: at a lower rate."""
-    found = _restored(shared, folder, older_than)
-    return found if found.path or older_than is None else _restored(shared, folder, older_than + 1)
+    found = _restored(shared, rundir.checkpoints, older_than)
+    if found.path is None and older_than is not None:
+        found = _restored(shared, rundir.checkpoints, older_than + 1)
+    return found if found.path is None else _set_back(found, found.path, rundir)
+
+
+def _set_back(found: Found, path: Path, rundir: RunDir) -> Found:
+    """What a resume would do with the run directory, but for the last rename (`RunDir.cut_records`). A disk that
+    refuses it costs the records, not the run."""
+    try:
+        _set_aside(rundir, path)
+        return replace(found, cut=rundir.draft_cut(found.state["ledger"]["updates"]))
+    except (OSError, RunDirError) as error:
+        later = f"records and checkpoints later than {path.name} are of what was undone"
+        return replace(found, warning=f"{error}; {later}")
+
+
+def _set_aside(rundir: RunDir, good: Path) -> None:
+    set_aside_after(rundir.checkpoints, good, KEEP_REJECTED)
+    rundir.update_latest(good.name)
 
 
 def _restored(shared: SharedModel, folder: Path, older_than: int | None) -> Found:
@@ -66,6 +117,7 @@ def _go_back(session: Session, found: Found) -> None:
         journal.say(f"warning: {reason}")
         journal.event("checkpoint-rejected", reason=reason)
     if found.path is None:
+        divergence.is_going_back = False  # nothing was changed
         divergence.no_way_back = "there is no good checkpoint to go back to"
         return
     why, before, samples = divergence.why, session.queue.updates, session.before.samples
@@ -75,6 +127,7 @@ def _go_back(session: Session, found: Found) -> None:
     updates = session.queue.updates
     divergence.gone_back(before, updates)
     session.board.go_back(updates, divergence.rollbacks, first_item=next(session.ids))
+    divergence.is_going_back = False
     session.reopen(time.monotonic())
     if session.stop is not None and session.stop.state == "succeeded":
         session.stop = None  # what met the target is undone
@@ -87,21 +140,21 @@ def _go_back(session: Session, found: Found) -> None:
         samples=session.queue.samples,
         reason=why,
         lr_factor=factor,
-        records_cut=_set_records_back(session, found.path),
+        records_cut=_cut_records(session, found.cut),
     )
+    _say_warning(session, found.warning)
     journal.say(
         f"rollback: {why}; back from update {before:,} to {found.path.name}, and on at {factor:g} of the learning rate"
     )
 
 
-def _set_records_back(session: Session, path: Path) -> int:
-    """What a resume would do with the run directory; how many records were cut. A disk that refuses it costs the
-    records, not the run."""
-    rundir = session.rundir
-    try:
-        set_aside_after(rundir.checkpoints, path)
-        rundir.update_latest(path.name)
-        return rundir.cut_records_after(session.queue.updates)
-    except (OSError, RunDirError) as error:
-        session.journal.say(f"warning: {error}; records and checkpoints later than {path.name} are of what was undone")
+def _cut_records(session: Session, cut: Cut | None) -> int:
+    """How many records are dropped. Here and not in the thread: until now others may have come."""
+    if cut is None:
         return 0
+    try:
+        session.rundir.cut_records(cut)
+    except RunDirError as error:
+        _say_warning(session, f"{error}; records of what was undone are left")
+        return 0
+    return cut.records

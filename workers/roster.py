@@ -104,6 +104,7 @@ class Slot:
     start_s: float = 0.0  # the start clock
     silent_s: float = 0.0
     since_s: float = 0.0  # since it was spawned, or since it was killed
+    slowest_s: float = 0.0  # batch of this incarnation
     beat: int = 0
     batches: int = 0
     batches_before: int = 0  # of the incarnations before this one
@@ -258,7 +259,7 @@ class Roster:
         slot = self.slots[worker]
         slot.state = State.STARTING
         slot.incarnation += 1
-        slot.start_s = slot.silent_s = slot.since_s = 0.0
+        slot.start_s = slot.silent_s = slot.since_s = slot.slowest_s = 0.0
         slot.beat, slot.batches_before, slot.killed_as = 0, slot.batches, None
         return Spawn(worker, slot.incarnation)
 
@@ -289,13 +290,19 @@ class Roster:
         slot = self.slots[worker]
         slot.silent_s = 0.0 if reading.beat != slot.beat else slot.silent_s + gap
         slot.beat = reading.beat
-        limit = max(self.policy.stall_timeout_s, SLOW_FACTOR * reading.slowest_s)
+        # A batch that took longer than it may was no slow one: the process was stopped meanwhile, and us with it.
+        if reading.slowest_s <= max(self._limit(slot), self.policy.start_timeout_s):
+            slot.slowest_s = reading.slowest_s
+        limit = self._limit(slot)
         if slot.state is State.READY and not reading.idle:  # its first batch, while a pause waits for it to park
             limit = max(limit, self.policy.start_timeout_s)
         if slot.silent_s <= limit:
             return []
         why = f"stalled: silent for {slot.silent_s:.1f} s (limit {limit:g} s)"
         return [self._kill(worker, End.STALLED, why, slot.silent_s)]
+
+    def _limit(self, slot: Slot) -> float:
+        return max(self.policy.stall_timeout_s, SLOW_FACTOR * slot.slowest_s)
 
     def _kill(self, worker: int, end: End, why: str, silent_s: float) -> Kill:
         slot = self.slots[worker]

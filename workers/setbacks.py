@@ -28,15 +28,15 @@ class End(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Death:
     """A worker's process is gone and reaped, and its leases were released. `charged`: (epoch, batch) the death was
-    charged to; `batches`: what its row counts, perhaps more than the last tick saw; `put_aside`: a batch was
-    quarantined for it."""
+    charged to; `batches`: what its row counts, perhaps more than the last tick saw; `is_excused`: a batch was
+    quarantined for it, or nobody could commit anything, in a pause."""
 
     how: str
     report: Report | None = None
     charged: tuple[int, int] | None = None
     batches: int = 0
     end: End = End.DIED
-    put_aside: bool = False
+    is_excused: bool = False
 
     @property
     def words(self) -> str:
@@ -85,7 +85,7 @@ class Setbacks:
 
     def crash_loop(self, worker: int, death: Death, now: float, total: int) -> CrashLoop | None:
         """The circuit breaker, asked at every death of anybody. Whoever was asked to leave is no setback."""
-        if total != self._deaths_total or death.put_aside:
+        if total != self._deaths_total or death.is_excused:
             self._deaths.clear()
             self._deaths_total = total
         if death.end is End.LEFT:

@@ -56,10 +56,10 @@ class Supervisor:
 
     def run(self) -> Outcome:
         session = self._session
-        session.begin(time.monotonic())
-        session.board.say(Command.RUN)
-        self._memory.start()
         try:
+            session.begin(time.monotonic())
+            session.board.say(Command.RUN)
+            self._memory.start()
             with responsive():
                 while self._outcome is None:
                     self._wait()

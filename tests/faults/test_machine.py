@@ -156,7 +156,7 @@ def limited(limits: dict[str, object]) -> tuple[str, ...]:
     return ("-m", "tests.helpers.limited", json.dumps(limits), RUN_PY)
 
 
-@pytest.mark.parametrize("files", [32, 48, 64, 128, 1024])
+@pytest.mark.parametrize("files", [32, 48, 64, 1024])
 def test_a_limit_on_open_files_is_enough_or_refused_before_anything_starts(
     tmp_path: Path, start_job: Callable[..., Job], files: int
 ) -> None:

@@ -42,6 +42,7 @@ def _terminate_at(job: Job, moment: Moment, before: Baseline, tally: Tally) -> N
             found.append(f"exit status {ended.status}, but the run directory has changed")
         tally.note("before anything was started", 1.0)
     elif ended.status == 75 and not ended.summary["updates"]:
+        found += [f"left behind: {thing}" for thing in ended.left_behind]
         tally.note("before the first update", 1.0)
     else:
         counted = Counted(0, EPOCHS, BATCH)
