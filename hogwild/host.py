@@ -23,6 +23,10 @@ from hogwild.host_limits import available_memory as available_memory
 from hogwild.host_limits import describe_host as describe_host
 from hogwild.host_limits import oom_kills as oom_kills
 from hogwild.host_limits import usable_cores as usable_cores
+from hogwild.host_proc import PARENT, PROC, THREADS, age_s, pids, stat_fields
+from hogwild.host_proc import command_line as command_line
+from hogwild.host_proc import is_stopped as is_stopped
+from hogwild.host_proc import process_state as process_state
 from hogwild.host_signals import CHILD_SIGNALS as CHILD_SIGNALS
 from hogwild.host_signals import STOP_SIGNALS as STOP_SIGNALS
 from hogwild.host_signals import Interrupted as Interrupted
@@ -38,7 +42,6 @@ from hogwild.host_signals import worker_signals as worker_signals
 from hogwild.host_signals import write_stacks_to as write_stacks_to
 from hogwild.host_stacks import KernelThread as KernelThread
 from hogwild.host_stacks import can_write_stacks as can_write_stacks
-from hogwild.host_stacks import command_line as command_line
 from hogwild.host_stacks import descendants as descendants
 from hogwild.host_stacks import is_writing_stack as is_writing_stack
 from hogwild.host_stacks import kernel_threads as kernel_threads
@@ -50,7 +53,6 @@ from hogwild.host_tracker import ensure_resource_tracker as ensure_resource_trac
 from hogwild.host_tracker import is_tracker_known as is_tracker_known
 from hogwild.host_tracker import stop_resource_tracker as stop_resource_tracker
 
-PROC = Path("/proc")
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 CAUSES = {
@@ -105,24 +107,16 @@ def wait_readable(descriptors: Iterable[int], timeout_ms: float) -> None:
     poll.poll(timeout_ms)
 
 
-def process_state(pid: int) -> str | None:
-    """The letter of proc_pid_stat(5): R running, S sleeping, D in the kernel, T stopped, Z dead but not
-    reaped. None: gone."""
-    fields = _stat(pid)
-    return fields[0] if fields else None
-
-
 def thread_count(pid: int) -> int:
     """0 when the process is gone."""
-    fields = _stat(pid)
-    return int(fields[17]) if fields else 0
+    fields = stat_fields(pid)
+    return int(fields[THREADS]) if fields else 0
 
 
 def children(pid: int) -> list[int]:
     """Live and unreaped children. Reads all of /proc: the kernel's own list of children is not built into
     every kernel."""
-    numbers = (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
-    return sorted(number for number in numbers if (fields := _stat(number)) and int(fields[1]) == pid)
+    return sorted(number for number in pids() if (fields := stat_fields(number)) and int(fields[PARENT]) == pid)
 
 
 def pss_bytes(pid: int) -> int:
@@ -146,14 +140,6 @@ def describe_exit(returncode: int) -> str:
     except ValueError:
         return f"killed by signal {-returncode}"
     return f"killed by {name} ({CAUSES[name]})" if name in CAUSES else f"killed by {name}"
-
-
-def _stat(pid: int) -> list[str] | None:
-    """The fields from the state on: the name before them may hold blanks and brackets."""
-    try:
-        return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
 
 
 # --- this process -------------------------------------------------------------------------------------------
@@ -263,6 +249,6 @@ def raise_file_limit(needed: int, wanted: int) -> None:
 def process_start_s() -> float:
     """When this process began, on the monotonic clock (to 10 ms): where the time to the first update is counted
     from."""
-    started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
-    since_boot = int(started) / os.sysconf("SC_CLK_TCK")
-    return time.monotonic() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
+    fields = stat_fields(os.getpid())
+    assert fields is not None
+    return time.monotonic() - age_s(fields)

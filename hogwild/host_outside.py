@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hogwild import host
+from hogwild.host_proc import GROUP, PARENT, PROC, STATE, age_s, command_line, pids, stat_fields
 
 KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 TERMINATE, INTERRUPT = signal.SIGTERM, signal.SIGINT
@@ -26,8 +27,8 @@ def open_child(pid: int, parent: int) -> int | None:
         pidfd = host.pidfd_open(pid)
     except OSError:
         return None
-    fields = _fields(pid)
-    if fields is not None and fields[0] != "Z" and int(fields[1]) == parent:
+    fields = stat_fields(pid)
+    if fields is not None and fields[STATE] != "Z" and int(fields[PARENT]) == parent:
         return pidfd
     os.close(pidfd)
     return None
@@ -37,21 +38,23 @@ def marked(entry: str) -> dict[int, str]:
     """Every living process with `entry` (NAME=VALUE) in the environment it was started with, which all descendants
     inherit, whoever their parent is by now: number -> command line. What is dead has no environment any more."""
     wanted, found = entry.encode(), {}
-    for pid in _pids():
+    for pid in pids():
         with contextlib.suppress(OSError):  # it ended while we looked, or is somebody else's
-            if wanted in (host.PROC / str(pid) / "environ").read_bytes().split(b"\0"):
-                found[pid] = _command(pid)
+            if wanted in (PROC / str(pid) / "environ").read_bytes().split(b"\0"):
+                found[pid] = command_line(pid)
     return found
 
 
 def of_workers(pids_at: dict[int, float], *, with_groups: bool = True) -> dict[int, str]:
     """What lives of these processes (number -> wall time at which it was said to be there) and of the groups they led:
     number -> command line. One that began later is a stranger with the same number, and so is its group."""
-    fields = {pid: found for pid in _pids() if (found := _fields(pid)) is not None and found[0] != "Z"}
-    strangers = {pid for pid, at in pids_at.items() if pid in fields and _began_at(fields[pid]) > at + CLOCK_STEP_S}
+    fields = {pid: found for pid in pids() if (found := stat_fields(pid)) is not None and found[STATE] != "Z"}
+    strangers = {
+        pid for pid, at in pids_at.items() if pid in fields and time.time() - age_s(fields[pid]) > at + CLOCK_STEP_S
+    }
     ours = pids_at.keys() - strangers
     leaders = ours if with_groups else set()
-    return {pid: _command(pid) for pid, found in fields.items() if pid in ours or int(found[2]) in leaders}
+    return {pid: command_line(pid) for pid, found in fields.items() if pid in ours or int(found[GROUP]) in leaders}
 
 
 def wait_until_gone(look: Callable[[], dict[int, str]], limit_s: float) -> tuple[float, dict[int, str]]:
@@ -87,36 +90,11 @@ def left_in_shared_memory(before: frozenset[str]) -> list[str]:
 def _held() -> set[str]:
     """Files in /dev/shm that some process has open or mapped."""
     held: set[str] = set()
-    for pid in _pids():
-        process = host.PROC / str(pid)
+    for pid in pids():
+        process = PROC / str(pid)
         with contextlib.suppress(OSError):
             held.update(os.readlink(link) for link in (process / "fd").iterdir())
         with contextlib.suppress(OSError):
             maps = (process / "maps").read_text(errors="replace").splitlines()
             held.update(line.split(maxsplit=5)[-1] for line in maps if str(SHARED_MEMORY) in line)
     return held
-
-
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in host.PROC.iterdir() if entry.name.isdigit()]
-
-
-def _fields(pid: int) -> list[str] | None:
-    """proc_pid_stat(5) from the state on: state, parent, group, …"""
-    try:
-        return (host.PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-
-
-def _began_at(fields: list[str]) -> float:
-    """Wall time, to about 10 ms."""
-    since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
-
-
-def _command(pid: int) -> str:
-    try:
-        return (host.PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""

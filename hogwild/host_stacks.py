@@ -11,7 +11,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-PROC = Path("/proc")
+from hogwild.host_proc import PARENT, PROC, pids, stat_fields
 
 # Calls that may take for ever, with their numbers on x86_64 and elsewhere (<asm-generic/unistd.h>: aarch64, riscv64).
 _NUMBERS: dict[str, tuple[int, int]] = {
@@ -144,24 +144,13 @@ def is_writing_stack(pid: int, deaf: frozenset[int] = frozenset()) -> bool:
 
 def descendants(pid: int) -> list[int]:
     """Children, their children, and so on. Reads all of /proc once."""
-    parents: dict[int, int] = {}
-    for entry in PROC.iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                parents[int(entry.name)] = int(
-                    (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
-                )
+    parents = {each: int(fields[PARENT]) for each in pids() if (fields := stat_fields(each))}
     found: list[int] = []
     generation = [pid]
     while generation:
         generation = [child for child, parent in parents.items() if parent in generation and child not in found]
         found += generation
     return sorted(found)
-
-
-def command_line(pid: int) -> str:
-    """As `ps` shows it; "" when it is gone."""
-    return (_read(PROC / str(pid) / "cmdline") or "").replace("\0", " ").strip()
 
 
 def system_call(line: str, pid: int, machine: str = "") -> str:

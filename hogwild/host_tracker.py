@@ -9,8 +9,9 @@ import contextlib
 import os
 import select
 import signal
-from pathlib import Path
 from typing import Any
+
+from hogwild.host_proc import is_stopped
 
 
 def is_tracker_known() -> bool:
@@ -27,7 +28,7 @@ def ensure_resource_tracker() -> None:
     from multiprocessing import resource_tracker
 
     tracker: Any = resource_tracker._resource_tracker
-    if tracker._pid is not None and (not _is_live_child(tracker._pid) or _is_stopped(tracker._pid)):
+    if tracker._pid is not None and (not _is_live_child(tracker._pid) or is_stopped(tracker._pid)):
         stop_resource_tracker()
     resource_tracker.ensure_running()
 
@@ -60,11 +61,6 @@ def _is_live_child(pid: int) -> bool:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
         return False
-
-
-def _is_stopped(pid: int) -> bool:
-    """Of a live child."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
 
 
 def _kill_and_reap(pid: int, timeout_s: float) -> bool:

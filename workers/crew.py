@@ -1,5 +1,5 @@
-"""All worker processes of a job that are alive: started, woken, dismissed. Who should be
-alive is the roster's decision."""
+"""All worker processes of a job that are alive: started, woken, dismissed. Who should be alive is the roster's
+decision."""
 
 import os
 import time

@@ -9,6 +9,7 @@ keeps in memory.
 
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from hogwild.background import Background
@@ -67,6 +68,12 @@ class Journal:
         self._end_line()
         self._tell(f"{message}\n")
         self._kept(self._log.try_append_text(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}"))
+
+    def rejected(self, reasons: Iterable[str]) -> None:
+        """Checkpoints that are passed over for an older one."""
+        for reason in reasons:
+            self.say(f"warning: {reason}")
+            self.event("checkpoint-rejected", reason=reason)
 
     def line(self, now: float, text: str) -> None:
         """The progress line: in place on a terminal, every ten intervals elsewhere."""

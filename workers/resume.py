@@ -96,9 +96,7 @@ def _take_over(session: Session, state: dict[str, Any]) -> str | None:
 def record(session: Session, restored: Restored) -> None:
     """Brings the run directory to where the job goes on: what came after is cut, or set aside, and said."""
     rundir, journal, path = session.rundir, session.journal, restored.path
-    for reason in restored.rejected:
-        journal.say(f"warning: {reason}")
-        journal.event("checkpoint-rejected", reason=reason)
+    journal.rejected(restored.rejected)
     set_aside_after(rundir.checkpoints, path)
     cut = rundir.cut_records_after(session.queue.updates)
     if path is None:

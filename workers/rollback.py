@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hogwild.checkpoint import load, newest_good, set_aside_after
-from hogwild.checkpoint_files import update_of
+from hogwild.checkpoint import newest_good, set_aside_after, take_newest
 from hogwild.errors import CheckpointError, RunDirError
 from hogwild.params import SharedModel
 from hogwild.rundir import Cut, RunDir
@@ -95,27 +94,13 @@ def _set_aside(rundir: RunDir, good: Path) -> None:
 
 
 def _restored(shared: SharedModel, folder: Path, older_than: int | None) -> Found:
-    rejected: list[str] = []
-    while True:
-        path, reasons = newest_good(folder, older_than)
-        rejected += reasons
-        if path is None:
-            return Found(None, {}, rejected)
-        try:
-            state = load(path)
-            shared.restore(state)
-        except CheckpointError as error:
-            rejected.append(str(error))
-            older_than = update_of(path.name)
-        else:
-            return Found(path, state, rejected)
+    taken = take_newest(folder, shared.restore, older_than)
+    return Found(taken.path, taken.state, taken.rejected)
 
 
 def _go_back(session: Session, found: Found) -> None:
     journal, divergence = session.journal, session.divergence
-    for reason in found.rejected:
-        journal.say(f"warning: {reason}")
-        journal.event("checkpoint-rejected", reason=reason)
+    journal.rejected(found.rejected)
     if found.path is None:
         divergence.is_going_back = False  # nothing was changed
         divergence.no_way_back = "there is no good checkpoint to go back to"

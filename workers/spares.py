@@ -12,7 +12,6 @@ from workers.handle import Handle
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 60.0
-STOPPED = ("T", "t")  # by a signal, by a debugger
 
 
 @dataclass(slots=True)
@@ -58,7 +57,7 @@ class Spares:
         for handle in sorted(self._handles, key=lambda handle: not handle.is_waiting):
             if handle.killed_for or handle.reap() is not None:
                 continue
-            if host.process_state(handle.pid) in STOPPED:
+            if host.is_stopped(handle.pid):
                 handle.kill("stopped while it waited")
                 continue
             self._handles.remove(handle)
