@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,10 +26,7 @@ class Running:
     process: subprocess.Popen[bytes]
     run_dir: Path
     words: Path
-    watch: Watch = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.watch = Watch(self.run_dir, self.process.pid)
+    watch: Watch
 
     def until(self, what: str, look: Callable[[], Seen]) -> Seen:
         """The first true answer of `look`. Raises RuntimeError when the job ends before."""
@@ -71,10 +68,9 @@ def running(*arguments: str) -> Iterator[Running]:
         argv = [sys.executable, str(ROOT / "run.py"), "train", *arguments, "--run-dir", f"{folder}/run"]
         with open(words, "w") as file:
             process = subprocess.Popen(argv, cwd=folder, stdout=subprocess.DEVNULL, stderr=file)
-        now = Running(process, Path(folder) / "run", words)
-        try:
-            yield now
-        finally:
-            process.terminate()
-            process.wait()
-            now.watch.close()
+        with Watch(Path(folder) / "run", process.pid) as watch:
+            try:
+                yield Running(process, watch.run_dir, words, watch)
+            finally:
+                process.terminate()
+                process.wait()

@@ -40,7 +40,7 @@ class Background:
         """Before a loop; otherwise the first `begin` does it."""
         if self._thread is None:
             given = (self._tasks, self._ends, self._descriptor)  # not `self`, which could not be forgotten then
-            self._thread = _Server(target=_serve, args=given, name=self.name, daemon=True)
+            self._thread = threading.Thread(target=_serve, args=given, name=self.name, daemon=True)
             self._thread.start()
 
     def begin(self, work: Callable[[], Answer], then: Callable[[Answer], None] = lambda _: None) -> None:
@@ -89,26 +89,11 @@ class Background:
             self._tasks.put(None)
 
 
-class _Server(threading.Thread):
-    """`is_working`: in the middle of a piece of work."""
-
-    is_working = False
-
-
-def is_anything_given_up() -> bool:
-    """Whether a thread of ours still works on something: its owner did not wait for it."""
-    return any(isinstance(thread, _Server) and thread.is_working for thread in threading.enumerate())
-
-
 def _serve(tasks: "SimpleQueue[Task | None]", ends: "SimpleQueue[End]", descriptor: int) -> None:
-    server = threading.current_thread()
-    assert isinstance(server, _Server)
     while (task := tasks.get()) is not None:
-        server.is_working = True
         end = _done(*task)
         # Here and now, in this thread: a gigabyte takes a tenth of a second to be given back.
         del task
-        server.is_working = False
         ends.put(end)
         os.eventfd_write(descriptor, 1)
         del end

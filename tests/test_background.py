@@ -79,16 +79,20 @@ def test_what_the_work_held_is_given_back_before_its_end_is_told(background: Bac
 
 
 GIVEN_UP = """
-import time, torch
+import threading, torch
 from hogwild import __main__, cli
-from hogwild.background import Background, is_anything_given_up
+from hogwild.background import Background
 
-busy = Background("busy")
+busy, has_begun = Background("busy"), threading.Event()
+
+def work():
+    has_begun.set()
+    while True:
+        torch.ones(1 << 24).clone()
 
 def run(argv):
-    busy.begin(lambda: [torch.ones(1 << 24).clone() for _ in range(10**6)])
-    while not is_anything_given_up():
-        time.sleep(0.001)
+    busy.begin(work)
+    has_begun.wait()
     return 143
 
 cli.run = run
@@ -100,6 +104,31 @@ def test_a_command_that_gives_up_work_in_native_code_ends_with_its_own_status() 
     """The interpreter's end would abort the process, from inside torch."""
     ended = subprocess.run([sys.executable, "-c", GIVEN_UP], cwd=HOME, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (143, "")
+
+
+LEFT_BEHIND = """
+import atexit, sys, threading
+from hogwild import __main__, cli
+
+class Object:
+    def __del__(self):
+        print("taken apart")
+
+def run(argv):
+    import torch
+    sys.modules["kept"] = Object()
+    atexit.register(print, "exit function")
+    threading.Thread(target=lambda: print("thread")).start()
+    return 75
+
+cli.run = run
+__main__.main()
+"""
+
+
+def test_a_command_waits_for_threads_and_exit_functions_but_does_not_take_torch_apart() -> None:
+    ended = subprocess.run([sys.executable, "-c", LEFT_BEHIND], cwd=HOME, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (75, "thread\nexit function\n", "")
 
 
 @pytest.mark.parametrize("how", ["closed", "forgotten", "closed at work", "never used"])

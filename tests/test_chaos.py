@@ -18,7 +18,7 @@ from hogwild.chaos import schedule
 from hogwild.chaos.command import Order
 from hogwild.chaos.inject import SIGNALS, Hit
 from hogwild.chaos.schedule import Fault, Limits
-from hogwild.chaos.verdict import Baseline, checks
+from hogwild.chaos.verdict import Baseline, attempts_of, checks
 from hogwild.chaos.watch import Watch
 from hogwild.config import load_job
 from tests.helpers.jobs import JOBS, Ended, Job
@@ -184,46 +184,46 @@ def test_only_a_child_of_the_supervisor_is_ever_opened(sleeper: subprocess.Popen
 def test_a_worker_is_hit_when_it_trains_and_in_its_start_only_once_in_a_row(
     tmp_path: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    watch = Watch(tmp_path, os.getpid())
+    record(tmp_path, event="spawn", worker=0, pid=sleeper.pid, incarnation=9)  # an earlier attempt's
+    record(tmp_path, event="start", pid=os.getpid())
 
     def seen(**event: object) -> tuple[bool, bool]:
         record(tmp_path, worker=0, pid=sleeper.pid, **event)
         watch.look()
         return watch.fit(0, early=False) is not None, watch.fit(0, early=True) is not None
 
-    assert watch.fit(0, early=True) is None
-    assert seen(event="spawn", incarnation=1) == (False, True)
-    row = {"worker": 0, "pid": sleeper.pid, "state": "training"}
-    (tmp_path / "status.json").write_text(json.dumps({"workers": [row | {"state": "ready"}]}))
-    assert seen(event="ready", incarnation=1) == (False, True)
-    (tmp_path / "status.json").write_text(json.dumps({"workers": [row]}))
-    assert seen(event="evaluation") == (True, True)
-    assert seen(event="exit", how="killed by SIGKILL") == (False, False)
-    (tmp_path / "status.json").write_text(json.dumps({"workers": []}))
-    assert seen(event="spawn", incarnation=2) == (False, True)
-    assert seen(event="exit", how="killed by SIGKILL") == (False, False)
-    assert seen(event="spawn", incarnation=3) == (False, False)
-    (tmp_path / "status.json").write_text(json.dumps({"workers": [row]}))
-    assert seen(event="ready", incarnation=3) == (True, True)
-    target = watch.fit(0, early=False)
-    assert target is not None
-    target.is_doomed = True
-    assert watch.fit(0, early=True) is None
-    watch.close()
+    with Watch(tmp_path, os.getpid()) as watch:
+        assert watch.fit(0, early=True) is None
+        assert seen(event="spawn", incarnation=1) == (False, True)
+        row = {"worker": 0, "pid": sleeper.pid, "state": "training"}
+        (tmp_path / "status.json").write_text(json.dumps({"workers": [row | {"state": "ready"}]}))
+        assert seen(event="ready", incarnation=1) == (False, True)
+        (tmp_path / "status.json").write_text(json.dumps({"workers": [row]}))
+        assert seen(event="evaluation") == (True, True)
+        assert seen(event="exit", how="killed by SIGKILL") == (False, False)
+        (tmp_path / "status.json").write_text(json.dumps({"workers": []}))
+        assert seen(event="spawn", incarnation=2) == (False, True)
+        assert seen(event="exit", how="killed by SIGKILL") == (False, False)
+        assert seen(event="spawn", incarnation=3) == (False, False)
+        (tmp_path / "status.json").write_text(json.dumps({"workers": [row]}))
+        assert seen(event="ready", incarnation=3) == (True, True)
+        target = watch.fit(0, early=False)
+        assert target is not None
+        target.is_doomed = True
+        assert watch.fit(0, early=True) is None
 
 
 def test_a_torn_line_of_the_records_is_read_when_it_is_whole(tmp_path: Path) -> None:
-    watch = Watch(tmp_path, os.getpid())
-    record(tmp_path, event="start", pid=1)
-    with open(tmp_path / "events.jsonl", "a") as events:
-        events.write('{"time": 0, "event": "st')
-    watch.look()
-    assert not watch.has_started
-    with open(tmp_path / "events.jsonl", "a") as events:
-        events.write(f'art", "pid": {os.getpid()}}}\n')
-    watch.look()
-    assert watch.has_started
-    watch.close()
+    with Watch(tmp_path, os.getpid()) as watch:
+        record(tmp_path, event="start", pid=1)
+        with open(tmp_path / "events.jsonl", "a") as events:
+            events.write('{"time": 0, "event": "st')
+        watch.look()
+        assert not watch.has_started
+        with open(tmp_path / "events.jsonl", "a") as events:
+            events.write(f'art", "pid": {os.getpid()}}}\n')
+        watch.look()
+        assert watch.has_started
 
 
 # ---- real runs ------------------------------------------------------------------------------------------------------
@@ -373,23 +373,27 @@ def events_with(change: Callable[[list[dict[str, Any]], Path], list[dict[str, An
     return damage
 
 
-def killed_pid(run: Path) -> int:
-    return next(hit.pid for hit in hits_of(run) if hit.fault.kind == schedule.KILL)
+def killed(run: Path) -> Hit:
+    return next(hit for hit in hits_of(run) if hit.fault.kind == schedule.KILL)
 
 
 def no_exit(events: list[dict[str, Any]], run: Path) -> list[dict[str, Any]]:
     """The supervisor went on for a quarter of an hour, and never noticed."""
-    *kept, end = (event for event in events if (event["event"], event.get("pid")) != ("exit", killed_pid(run)))
-    return [*kept, {**end, "time": end["time"] + 900.0}]
+    hit = killed(run)
+    kept = [event for event in events if (event["event"], event.get("pid")) != ("exit", hit.pid)]
+    last = max(index for index, (attempt, _) in enumerate(attempts_of(kept)) if attempt == hit.attempt)
+    return [*kept[:last], {**kept[last], "time": hit.time + 900.0}, *kept[last + 1 :]]
 
 
 def another_cause(events: list[dict[str, Any]], run: Path) -> list[dict[str, Any]]:
-    pid = killed_pid(run)
-    is_its_exit = [(event["event"], event.get("pid")) == ("exit", pid) for event in events]
-    return [
-        {**event, "how": "exit status 3"} if is_its else event
-        for is_its, event in zip(is_its_exit, events, strict=True)
-    ]
+    """The exit is put beside the start: a supervisor that was killed soon after has recorded none."""
+    pid, changed = killed(run).pid, []
+    for event in events:
+        if (event["event"], event.get("pid")) != ("exit", pid):
+            changed.append(event)
+        if (event["event"], event.get("pid")) == ("spawn", pid):
+            changed.append({**event, "event": "exit", "how": "exit status 3"})
+    return changed
 
 
 def spoil_parameters(run: Path) -> None:

@@ -110,7 +110,7 @@ from pathlib import Path
 
 class Failing:
     def find_spec(self, name, path=None, target=None):
-        if name == "workers.loop" and "--multiprocessing-fork" in sys.orig_argv:
+        if name == "workers.building" and "--multiprocessing-fork" in sys.orig_argv:
             print("said before there was a log")
             try:
                 (Path(os.environ["DIARY"]) / "claimed").touch(exist_ok=False)

@@ -145,7 +145,7 @@ ONLY = {
     "workers.setbacks": {"hogwild.errors", "workers.messages"},
     "hogwild.traces": {"hogwild.errors", "hogwild.records"},
     "workers.profile": {"hogwild.traces"},
-    "workers.entry": {"hogwild.host", "workers.loop", "workers.messages"},
+    "workers.entry": {"hogwild.host", "workers.building", "workers.messages"},
 }
 
 # From the bottom to the top; a module imports, at module level, only what lies in its own row or below. What is in no
@@ -179,7 +179,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 
 # Inside workers/: the child's side knows nothing of the parent's, and the decisions nothing of either.
-CHILD = {"workers.entry", "workers.loop", "workers.pulling", "workers.trainer", "workers.profile", "workers.messages"}
+CHILD = {
+    "workers.entry",
+    "workers.building",
+    "workers.pulling",
+    "workers.trainer",
+    "workers.profile",
+    "workers.messages",
+}
 PARENT = {
     "workers.supervisor",
     "workers.burials",

@@ -59,7 +59,7 @@ def main(start: Start) -> None:
     cores = host.affinity()
     channel = socket.socket(fileno=start.channel)
     with without_collecting():
-        from workers.loop import run  # imports torch
+        from workers.building import run  # imports torch
 
     gc.freeze()  # a collection looks at torch's few hundred thousand objects never again
     host.set_affinity(cores)  # an OpenMP runtime with OMP_PROC_BIND has bound us to one core by now

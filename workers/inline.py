@@ -13,7 +13,7 @@ from hogwild.shm import Region
 from hogwild.traces import PAUSE
 from hogwild.workqueue import WorkItem
 from workers import rollback
-from workers.loop import make_trainer
+from workers.building import make_trainer
 from workers.outcome import Outcome
 from workers.progress import Progress
 from workers.saving import LAST_WRITE_S

@@ -24,7 +24,7 @@ from hogwild.job import build
 from hogwild.params import SharedModel
 from hogwild.scoreboard import Command, Control, Row, Scoreboard
 from hogwild.workqueue import Kind, WorkItem
-from workers.loop import make_trainer
+from workers.building import make_trainer
 from workers.prepare import share_data
 from workers.trainer import Trainer
 

@@ -112,24 +112,24 @@ class Siege:
         with self._started(arguments) as process:
             attempt = Attempt(len(hits.story.attempts) + 1, process.pid, time.time())
             hits.story.attempts.append(attempt)
-            watch = Watch(self.run_dir, process.pid, offset)
             pidfd = host.pidfd_open(process.pid)  # which we have not reaped: it is there, alive or dead
-            try:
-                while process.poll() is None:
-                    host.wait_readable([pidfd], LOOK_MS)
-                    watch.look()
-                    hits.turn(time.monotonic(), watch, pidfd, attempt)
-            except BaseException:
-                if schedule.SUPERVISOR_TERMINATE not in attempt.asked:  # a second one would be: stop at once
-                    process.terminate()  # it checkpoints, ends its workers and goes
-                host.kill_by_pidfd(pidfd, host_outside.GO_ON)  # perhaps we had just stopped it
-                hits.let_go_on()
-                raise
-            finally:
-                self._end(process, attempt)
-                hits.let_go_on()
-                watch.close()
-                os.close(pidfd)
+            supervisor = Target(0, 0, process.pid, pidfd, time.monotonic())
+            with Watch(self.run_dir, process.pid, offset) as watch:
+                try:
+                    while process.poll() is None:
+                        host.wait_readable([pidfd], LOOK_MS)
+                        watch.look()
+                        hits.turn(time.monotonic(), watch, supervisor, attempt)
+                except BaseException:
+                    if schedule.SUPERVISOR_TERMINATE not in attempt.asked:  # a second one would be: stop at once
+                        process.terminate()  # it checkpoints, ends its workers and goes
+                    supervisor.send(host_outside.GO_ON)  # perhaps we had just stopped it
+                    hits.let_go_on()
+                    raise
+                finally:
+                    self._end(process, attempt)
+                    hits.let_go_on()
+                    supervisor.close()
         return watch.offset
 
     @contextlib.contextmanager
@@ -176,7 +176,7 @@ class _Hits:
         self._began_s: float | None = None
         self._stopped: list[tuple[float, int]] = []  # (when it goes on, a pidfd of ours)
 
-    def turn(self, now: float, watch: Watch, supervisor: int, attempt: Attempt) -> None:
+    def turn(self, now: float, watch: Watch, supervisor: Target, attempt: Attempt) -> None:
         """Carries out what is due and whose target is fit."""
         if self._began_s is None and watch.has_spawned:
             self._began_s = now
@@ -185,7 +185,7 @@ class _Hits:
             target = self._target(fault, watch, supervisor, attempt)
             if target is None or (fault.lasts_s and target.stopped_until_s > now):
                 continue  # a second stop would be ended by the first one's SIGCONT
-            if not host.kill_by_pidfd(target.pidfd, SIGNALS[fault.kind]):
+            if not target.send(SIGNALS[fault.kind]):
                 continue
             self._pending.remove(fault)
             self._note(fault, now, target, attempt)
@@ -201,16 +201,14 @@ class _Hits:
             return []
         return [fault for fault in self._pending if fault.at_s <= now - self._began_s]
 
-    def _target(self, fault: Fault, watch: Watch, supervisor: int, attempt: Attempt) -> Target | None:
+    def _target(self, fault: Fault, watch: Watch, supervisor: Target, attempt: Attempt) -> Target | None:
         if fault.worker is not None:
             return watch.fit(fault.worker, early=fault.early)
         if not (watch.has_started and watch.is_training):
             return None  # a resume that gets nowhere, again and again, would be our doing
         if attempt.asked and fault.kind != schedule.SUPERVISOR_KILL:
             return None  # a second SIGTERM means something else: stop at once
-        if watch.supervisor is None:
-            watch.supervisor = Target(attempt.pid, 0, supervisor)
-        return watch.supervisor
+        return supervisor
 
     def _note(self, fault: Fault, now: float, target: Target, attempt: Attempt) -> None:
         assert self._began_s is not None

@@ -1,14 +1,15 @@
 """A running job as its run directory shows it to another program: events.jsonl and status.json, and a pidfd of every
-worker, taken as soon as its number is known."""
+worker, taken as soon as its number is known, so that no signal can meet a stranger."""
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hogwild import host_outside
+from hogwild import host, host_outside
 
 EVENTS, STATUS, SUMMARY = "events.jsonl", "status.json", "summary.json"
 
@@ -38,26 +39,50 @@ def read_json(file: Path) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Target:
-    """A live worker. `has_trained`: this process has committed something. `is_doomed`: it was sent what ends it.
-    `stopped_until_s`: on the monotonic clock, when it goes on."""
+    """A live worker. Times are of the monotonic clock: `began_s` and `trains_since_s` are when its start and its first
+    commit were seen, `stopped_until_s` when it goes on. `is_doomed`: it was sent what ends it."""
 
-    pid: int
+    worker: int
     incarnation: int
+    pid: int
     pidfd: int
-    has_trained: bool = False
+    began_s: float
+    trains_since_s: float | None = None
     is_doomed: bool = False
     stopped_until_s: float = 0.0
 
+    @property
+    def has_trained(self) -> bool:
+        """This process has committed something."""
+        return self.trains_since_s is not None
+
+    def send(self, number: int) -> bool:
+        """False when it was gone already."""
+        return self.pidfd >= 0 and host.kill_by_pidfd(self.pidfd, number)
+
+    def close(self) -> None:
+        """It is gone: from now on its number may be somebody else's."""
+        os.close(self.pidfd)
+        self.pidfd = -1
+
 
 class Watch:
-    """One attempt of a job, whose supervisor is `pid`. `look` often; `close` gives the pidfds back."""
+    """One attempt of a job, whose supervisor is `pid`: what is in the records before its start, from the byte `offset`
+    on, is another's. `look` often; a context, which gives the pidfds back."""
 
     def __init__(self, run_dir: Path, pid: int, offset: int = 0) -> None:
         self.run_dir, self.pid, self.offset = run_dir, pid, offset
         self.targets: dict[int, Target] = {}
-        self.supervisor: Target | None = None
+        self.exits: list[dict[str, Any]] = []  # the exit events so far
         self.has_started = False
         self.fruitless: dict[int, int] = {}  # worker -> its starts in a row that ended before it trained
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in list(self.targets):
+            self._forget(worker)
 
     @property
     def has_spawned(self) -> bool:
@@ -65,7 +90,11 @@ class Watch:
 
     @property
     def is_training(self) -> bool:
-        return any(target.has_trained for target in self.targets.values())
+        return bool(self.training())
+
+    def training(self) -> list[Target]:
+        """Those that have committed something, by number."""
+        return [self.targets[worker] for worker in sorted(self.targets) if self.targets[worker].has_trained]
 
     def look(self) -> None:
         """Takes in what was written since the last time."""
@@ -73,9 +102,10 @@ class Watch:
             self.offset = offset
             if event["event"] == "start":
                 self.has_started = event.get("pid") == self.pid
-            elif event["event"] == "spawn":
+            elif self.has_started and event["event"] == "spawn":
                 self._meet(event)
-            elif event["event"] == "exit":
+            elif self.has_started and event["event"] == "exit":
+                self.exits.append(event)
                 self._forget(event["worker"])
         self._see_who_trains()
 
@@ -88,10 +118,6 @@ class Watch:
         may_be_hit = target.has_trained or (early and not self.fruitless.get(worker))
         return target if may_be_hit else None
 
-    def close(self) -> None:
-        for worker in list(self.targets):
-            self._forget(worker)
-
     def _meet(self, event: dict[str, Any]) -> None:
         worker, pid = event["worker"], event["pid"]
         self._forget(worker)
@@ -99,12 +125,12 @@ class Watch:
         if pidfd is None:  # it died before we looked, and its exit comes next
             self.fruitless[worker] = self.fruitless.get(worker, 0) + 1
         else:
-            self.targets[worker] = Target(pid, event["incarnation"], pidfd)
+            self.targets[worker] = Target(worker, event["incarnation"], pid, pidfd, time.monotonic())
 
     def _forget(self, worker: int) -> None:
         target = self.targets.pop(worker, None)
         if target is not None:
-            os.close(target.pidfd)
+            target.close()
             self.fruitless[worker] = 0 if target.has_trained else self.fruitless.get(worker, 0) + 1
 
     def _see_who_trains(self) -> None:
@@ -113,4 +139,4 @@ class Watch:
         for row in read_json(self.run_dir / STATUS).get("workers", ()):
             target = self.targets.get(row["worker"])
             if target is not None and target.pid == row["pid"] and row["state"] == "training":
-                target.has_trained = True
+                target.trains_since_s = target.trains_since_s or time.monotonic()

@@ -99,9 +99,7 @@ def send_at(job: Job, moment: Moment, number: int) -> float | None:
 
 
 def _someone_trains(roll: Roll) -> bool:
-    is_over = roll.is_over
-    roll.look()
-    return is_over or bool(roll.training())
+    return not roll.look_alive() or roll.is_training
 
 
 def ended_by_itself(job: Job) -> str:

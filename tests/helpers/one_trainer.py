@@ -15,7 +15,7 @@ from hogwild.params import SharedModel
 from hogwild.scoreboard import Row, Scoreboard, Word
 from hogwild.workqueue import Kind, WorkItem
 from tests.shared_model import build
-from workers.loop import make_trainer
+from workers.building import make_trainer
 from workers.trainer import Kit, Split, Trainer
 
 FEATURES, CLASSES, BATCH, SEED = 4, 2, 8, 3

@@ -14,9 +14,10 @@ from random import Random
 
 from hogwild import host
 from hogwild.chaos.verdict import Baseline
+from hogwild.chaos.watch import Target
 from tests.faults.campaigns.training import FOR_EVER, POLICY
 from tests.faults.invariants import Counted, in_doubt, miscount_of, unaccounted, violations
-from tests.faults.roll import Member, Roll
+from tests.faults.roll import Roll
 from tests.faults.schedule import chance
 from tests.faults.tally import Tally
 from tests.helpers.jobs import JOBS, Job, start
@@ -113,7 +114,7 @@ def _strike(job: Job, diary: Path, drawn: Random, count: int, tally: Tally) -> N
         tally.note("others' speed while one is stopped, over before (median of the job)", statistics.median(ratios))
 
 
-def _is_fenced(roll: Roll, victim: Member, diary: Path) -> bool:
+def _is_fenced(roll: Roll, victim: Target, diary: Path) -> bool:
     """Whether it was killed for its silence. One that goes on is asked to leave: from now on its limit is 20 times its
     slowest batch, and that was a stop."""
     notes = _notes(diary, victim)
@@ -134,22 +135,20 @@ def _gone(roll: Roll) -> set[int]:
 
 def _wait_until(roll: Roll, what: str, holds) -> None:  # type: ignore[no-untyped-def]
     def look() -> bool:
-        is_over = roll.is_over
-        roll.look()
-        assert not is_over, f"the job ended while it was waited for {what}:\n{roll.job.stderr()[-2000:]}"
+        assert roll.look_alive(), f"the job ended while it was waited for {what}:\n{roll.job.stderr()[-2000:]}"
         return bool(holds())
 
     wait_for(what, look)
 
 
-def _speed(diary: Path, members: list[Member], seconds: float) -> float:
+def _speed(diary: Path, members: list[Target], seconds: float) -> float:
     """Batches a second of these workers together, over the next `seconds`."""
     before, began = sum(_notes(diary, member) for member in members), time.monotonic()
     host.wait_readable([], 1000 * seconds)
     return (sum(_notes(diary, member) for member in members) - before) / (time.monotonic() - began)
 
 
-def _notes(diary: Path, member: Member) -> int:
+def _notes(diary: Path, member: Target) -> int:
     """Batches it has begun."""
     file = diary / f"train-{member.pid}"
     return file.read_bytes().count(b"\n") if os.path.exists(file) else 0

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from hogwild import host
 from hogwild.chaos.verdict import Baseline
+from hogwild.chaos.watch import Target
 from hogwild.traces import read_phases
 from tests.faults.invariants import Counted, in_doubt, miscount_of, unaccounted, violations
-from tests.faults.roll import Member, Roll
+from tests.faults.roll import Roll
 from tests.faults.schedule import Lives
 from tests.faults.tally import Tally
 from tests.helpers.jobs import HOME, JOBS, Ended, Job, start
@@ -139,10 +140,10 @@ def kill_workers(job: Job, lives: Lives, count: int) -> tuple[int, int]:
         since = time.monotonic()
         while not _has_gone_on(roll, killed, count):
             _look(roll, job)
-            for member in list(roll.alive.values()):
+            for member in list(roll.targets.values()):
                 if len(killed) < count and member.pid not in killed and _is_due(member, roll, lives):
                     killed |= {member.pid} if member.send(signal.SIGKILL) else set()
-            if (now := (roll.updates, len(roll.exits))) != progress:
+            if (now := (int(job.status().get("updates", 0)), len(roll.exits))) != progress:
                 progress, since = now, time.monotonic()
             assert time.monotonic() - since < PATIENCE_S, f"nothing happened for {PATIENCE_S:g} s:\n{job.stderr()}"
         noticed = {event["pid"] for event in roll.exits}
@@ -151,16 +152,14 @@ def kill_workers(job: Job, lives: Lives, count: int) -> tuple[int, int]:
 
 def _look(roll: Roll, job: Job) -> None:
     """Waits for a death, or a little."""
-    is_over = roll.is_over  # asked first: what it wrote last is there then
-    host.wait_readable([member.pidfd for member in roll.alive.values()], LOOK_MS)
-    roll.look()
-    assert not is_over, f"the job ended by itself, with {job.process.returncode}:\n{job.stderr()[-2000:]}"
+    host.wait_readable([member.pidfd for member in roll.targets.values()], LOOK_MS)
+    assert roll.look_alive(), f"the job ended by itself, with {job.process.returncode}:\n{job.stderr()[-2000:]}"
 
 
-def _is_due(member: Member, roll: Roll, lives: Lives) -> bool:
+def _is_due(member: Target, roll: Roll, lives: Lives) -> bool:
     """A start is never broken off twice in a row: the third time the job would rightly give the worker up."""
     death = lives.death_of(member.worker, member.incarnation)
-    if death.while_starting and member.worker not in roll.died_starting:
+    if death.while_starting and not roll.fruitless.get(member.worker):
         since: float | None = member.began_s
     else:
         since = member.trains_since_s

@@ -1,5 +1,5 @@
-"""A worker after its first lines: receive the set-up, map the shared memory, build the trainer, then pull items
-(`pulling.py`)."""
+"""What a worker builds after its first lines: it receives the set-up, maps the shared memory, builds the trainer, and
+pulls items then (`pulling.py`)."""
 
 import os
 import socket
