@@ -277,11 +277,19 @@ class CheckpointWriter:
         *,
         keep: int | None = None,
         protect: Sequence[str] = (),
+        last: Callable[[], None] = lambda: None,
     ) -> None:
         """Begins to write; nobody may change the tensors until the result is there. With `keep`, older
-        checkpoints are pruned after a success, in the same thread."""
+        checkpoints are pruned after a success, in the same thread, and `last` is called there whatever happened."""
         assert not self.is_busy, "one checkpoint at a time: take the result of the last one first"
-        self._background.begin(lambda: self._write(name, state, tensors, meta, keep, protect), self._take)
+
+        def work() -> Written | Failed:
+            try:
+                return self._write(name, state, tensors, meta, keep, protect)
+            finally:
+                last()
+
+        self._background.begin(work, self._take)
 
     def _take(self, result: Written | Failed) -> None:
         self._result = result

@@ -7,6 +7,7 @@ is there."""
 
 import contextlib
 import ctypes
+import mmap
 import os
 import select
 import signal
@@ -54,6 +55,7 @@ from hogwild.host_tracker import is_tracker_known as is_tracker_known
 from hogwild.host_tracker import stop_resource_tracker as stop_resource_tracker
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+DISCARDED_AT_ONCE = 8 << 20  # bytes: half a millisecond
 
 CAUSES = {
     "SIGKILL": "perhaps out of memory",
@@ -153,6 +155,17 @@ def die_with_parent(expected_ppid: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != expected_ppid:  # it died before prctl: nobody will send us the signal any more
         os._exit(1)
+
+
+def discard_pages(address: int, nbytes: int) -> None:
+    """Gives the whole pages of private memory back, whose content is lost; the addresses stay valid. In pieces and
+    without the interpreter lock, so that no other thread waits. Locked memory stays as it is."""
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    page = mmap.PAGESIZE
+    first, end = -(-address // page) * page, (address + nbytes) // page * page
+    for start in range(first, end, DISCARDED_AT_ONCE):
+        madvise(start, min(DISCARDED_AT_ONCE, end - start), mmap.MADV_DONTNEED)
 
 
 def lead_a_group() -> None:

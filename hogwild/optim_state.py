@@ -16,7 +16,7 @@ from torch import Tensor
 from hogwild.dry_step import parameters_of
 from hogwild.optim import REGION, SpanState, State, StateLayout, StateSlot
 from hogwild.shm import Region
-from hogwild.snapshots import for_saving
+from hogwild.snapshots import Copies
 
 _NUMBER = {"int": int, "float": float, "bool": bool}
 
@@ -107,8 +107,8 @@ class StateBlock:
         """Something was created or restored here."""
         return any(True for _ in self._existing())
 
-    def read(self, *, copied: bool = True) -> tuple[dict[int, dict[str, Any]], dict[tuple[int, str], Any]]:
-        """The state per parameter, each tensor as `snapshots.for_saving`, and the numbers of the groups."""
+    def read(self, copies: Copies) -> tuple[dict[int, dict[str, Any]], dict[tuple[int, str], Any]]:
+        """The state per parameter, each tensor as `copies` has it, and the numbers of the groups."""
         state: dict[int, dict[str, Any]] = {}
         groups: dict[tuple[int, str], Any] = {}
         for slot in self._existing():
@@ -116,9 +116,7 @@ class StateBlock:
             if slot.in_group:
                 groups[slot.index, slot.key] = value
             else:
-                state.setdefault(slot.index, {})[slot.key] = (
-                    for_saving(value, copied=copied) if isinstance(value, Tensor) else value
-                )
+                state.setdefault(slot.index, {})[slot.key] = copies.of(value) if isinstance(value, Tensor) else value
         return state, groups
 
     def write(self, state: State, groups: Mapping[tuple[int, str], Any], *, keep: bool = False) -> None:

@@ -129,18 +129,19 @@ class SharedModel:
         """What private copies of everything a snapshot holds would take, in bytes."""
         return sum(region.nbytes for region in self.regions.values())
 
-    def snapshot(self, *, copied: bool = True) -> dict[str, Any]:
-        """After `merge_buffers`: private copies, or with `copied` false the shared memory itself, to be written before
-        anybody trains on. `model` and `optimizer` as stock state_dicts (the shared state,
+    def snapshot(self, copies: snapshots.Copies | None = None) -> dict[str, Any]:
+        """After `merge_buffers`: private copies, or what `copies` makes of it; the shared memory itself is to be
+        written before anybody trains on. `model` and `optimizer` as stock state_dicts (the shared state,
         or that of the first worker that has any), `optimizer_private` one per worker, None where it has no state yet,
         empty when shared.
 
         `torch.load(weights_only=True)` reads it back, unless the model's own `get_extra_state` says
         otherwise."""
-        blocks = [block.read(copied=copied) for block in self._blocks()]
+        copies = copies or snapshots.Copies()
+        blocks = [block.read(copies) for block in self._blocks()]
         states = [snapshots.optimizer_state_dict(self.optimizer, *block) for block in blocks]
         return {
-            "model": snapshots.model_state_dict(self.model, copied=copied),
+            "model": snapshots.model_state_dict(self.model, copies),
             "optimizer": states[self._exemplar()],
             "optimizer_private": [] if self.layout.state.shared else [s if s["state"] else None for s in states],
         }
@@ -179,7 +180,7 @@ class SharedModel:
             _move(param, torch.empty_strided(param.shape, strides, dtype=param.dtype))
         for buffer in self.model.buffers():
             _move(buffer, torch.empty_strided(buffer.shape, own_strides(buffer), dtype=buffer.dtype))
-        state, groups = self._blocks()[self._exemplar()].read()
+        state, groups = self._blocks()[self._exemplar()].read(snapshots.Copies())
         params = parameters_of(self.optimizer)
         for i, own in state.items():
             self.optimizer.state[params[i]] = own

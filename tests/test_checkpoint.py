@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -371,6 +372,19 @@ def test_a_checkpoint_is_written_in_the_background_and_announced(tmp_path: Path)
         assert writer.result() == Written(tmp_path / checkpoint.checkpoint_name(update))
         assert writer.result() is None  # each is given once
     assert {entry.name for entry in tmp_path.iterdir()} == {"update-000000002", "update-000000003"}
+    writer.close()
+
+
+@pytest.mark.parametrize("state", [big(), {"weight": lambda: None}], ids=["written", "failed"])
+def test_what_comes_last_is_done_in_the_writers_thread_whatever_became_of_it(
+    tmp_path: Path, state: dict[str, Any]
+) -> None:
+    seen: list[tuple[str, bool]] = []
+    path = tmp_path / "update-000000001"
+    writer = CheckpointWriter(tmp_path)
+    writer.submit(path.name, state, {}, {}, last=lambda: seen.append((threading.current_thread().name, path.exists())))
+    result = writer.wait(DEADLINE_S)
+    assert seen == [("checkpoint", isinstance(result, Written))]
     writer.close()
 
 

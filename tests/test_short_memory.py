@@ -1,7 +1,9 @@
 """A checkpoint when memory does not allow a second copy: the same checkpoint, written from the shared memory itself
-while training waits. Memory is made 'short' through the margin that a second copy must leave."""
+while training waits. Memory is made 'short' through the margin that a second copy must leave. And how the second copy
+is given back."""
 
 import io
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import checkpoint
+from hogwild import checkpoint, host
 from hogwild.params import SharedModel
+from hogwild.snapshots import Copies
 from tests.shared_model import ConvNet, build, images, train, updating
 from workers import saving
 
@@ -69,7 +72,7 @@ def lies_in(shared: SharedModel, tensor: Tensor) -> bool:
 @pytest.mark.parametrize("state", ["private", "shared"])
 def test_a_snapshot_in_place_copies_nothing_and_is_written_as_the_copied_one(state: str) -> None:
     shared = trained(state)
-    copied, in_place = shared.snapshot(), shared.snapshot(copied=False)
+    copied, in_place = shared.snapshot(), shared.snapshot(Copies(in_place=True))
     assert same_values(copied, in_place)
     tensors = [leaf for leaf in leaves(in_place).values() if isinstance(leaf, Tensor) and leaf.numel()]
     assert tensors and all(lies_in(shared, tensor) for tensor in tensors)
@@ -79,6 +82,38 @@ def test_a_snapshot_in_place_copies_nothing_and_is_written_as_the_copied_one(sta
         file.seek(0)
     assert abs(len(files[0].getvalue()) - len(files[1].getvalue())) < 4096  # no whole flat behind every view
     assert same_values(torch.load(files[0], weights_only=True), torch.load(files[1], weights_only=True))
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def test_discarded_copies_give_their_memory_back_while_somebody_refers_to_them() -> None:
+    value, copies = torch.ones(1 << 24), Copies()
+    made = copies.of(value)
+    before = resident_bytes()
+    copies.discard()
+    assert before - resident_bytes() > 0.9 * made.nbytes
+    assert bool((value == 1).all())
+
+
+def test_what_is_written_in_place_is_never_discarded() -> None:
+    value, copies = torch.ones(1 << 20), Copies(in_place=True)
+    made = copies.of(value)
+    copies.discard()
+    assert made.data_ptr() == value.data_ptr() and bool((value == 1).all())
+
+
+@pytest.mark.parametrize(("first", "nbytes", "lost"), [(0, 4.0, 4), (0.5, 3.0, 2), (1, 0.5, 0), (0.25, 0.5, 0)])
+def test_only_whole_pages_are_discarded(first: float, nbytes: float, lost: int) -> None:
+    """In pages, of a memory of four."""
+    size = mmap.PAGESIZE
+    memory = np.frombuffer(mmap.mmap(-1, 4 * size, flags=mmap.MAP_PRIVATE), np.uint8)
+    memory[:] = 1
+    host.discard_pages(memory.ctypes.data + int(first * size), int(nbytes * size))
+    pages = memory.reshape(4, size)
+    assert sum(not page.any() for page in pages) == lost
+    assert sum(page.all() for page in pages) == 4 - lost
 
 
 WIDTH = 100_000  # 3 MB to write: long enough that a next update would be seen in it
@@ -108,6 +143,22 @@ def job(run_dir: Path, procs: int, updates: int = UPDATES) -> dict[int, Path]:
 
 def said(run_dir: Path) -> str:
     return (run_dir / "logs" / "supervisor.log").read_text()
+
+
+def test_the_copies_of_every_checkpoint_are_discarded_once_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discarded: list[int] = []
+    discard = Copies.discard
+
+    def discarding(copies: Copies) -> None:
+        discarded.append(len(list((tmp_path / "run" / "checkpoints").glob("update-*"))))
+        discard(copies)
+
+    monkeypatch.setattr(Copies, "discard", discarding)
+    checkpoints = job(tmp_path / "run", 0)
+    assert discarded == list(range(1, len(checkpoints) + 1)) != []
+    assert all(checkpoint.load(path)["model"]["0.weight"].any() for path in checkpoints.values())
 
 
 def test_with_short_memory_every_checkpoint_is_of_its_own_update(

@@ -20,6 +20,7 @@ from hogwild.config_schema import Checkpoint
 from hogwild.errors import CheckpointError, RunDirError
 from hogwild.params import SharedModel
 from hogwild.rundir import RunDir
+from hogwild.snapshots import Copies
 from hogwild.workqueue import WorkQueue
 from workers.journal import Journal
 
@@ -100,19 +101,24 @@ class Saving:
         meta = {"update": queue.updates, "samples": queue.samples, "metrics": rest["metrics"]}
         self._is_begun = True
         self.note_saved()
-        name = checkpoint_name(queue.updates)
-        self.errand.begin(partial(self._copy, name), partial(self._write, name, state, meta))
+        name, copies = checkpoint_name(queue.updates), Copies(in_place=self._is_in_place)
+        self.errand.begin(partial(self._copy, name, copies), partial(self._write, name, copies, state, meta))
 
-    def _copy(self, name: str) -> dict[str, Any] | Failed | None:
+    def _copy(self, name: str, copies: Copies) -> dict[str, Any] | Failed | None:
         """In a thread. None: it is worth nothing."""
         try:
-            return self.shared.snapshot(copied=not self._is_in_place) if self.shared.finite() else None
+            return self.shared.snapshot(copies) if self.shared.finite() else None
         except Exception as error:  # no memory after all, or a model's own get_extra_state
             words = f"cannot copy the parameters for checkpoint {name}: {type(error).__name__}: {error}"
             return Failed(name, CheckpointError(f"{words}; the ones before are kept"))
 
     def _write(
-        self, name: str, state: dict[str, Any], meta: dict[str, Any], snapshot: dict[str, Any] | Failed | None
+        self,
+        name: str,
+        copies: Copies,
+        state: dict[str, Any],
+        meta: dict[str, Any],
+        snapshot: dict[str, Any] | Failed | None,
     ) -> None:
         self._is_begun = False
         if isinstance(snapshot, Failed):
@@ -122,7 +128,8 @@ class Saving:
             self.journal.event("checkpoint-refused", updates=meta["update"], reason="parameters are not finite")
             self.journal.say("warning: parameters are NaN or infinite; no checkpoint is made of them")
         else:
-            self.writer.submit(name, {**snapshot, **state}, snapshot["model"], meta, keep=self.settings.keep)
+            content, keep = {**snapshot, **state}, self.settings.keep
+            self.writer.submit(name, content, snapshot["model"], meta, keep=keep, last=copies.discard)
 
     def settle(self, timeout_s: float = 0.0) -> None:
         """Takes in what was written; waits for it for so long."""
