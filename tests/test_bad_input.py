@@ -475,7 +475,7 @@ AT_WORK = {
 @pytest.mark.parametrize("crime", AT_WORK)
 def test_what_shows_only_at_work_fails_the_job_with_its_words(crime: str, command: Callable[..., Command]) -> None:
     change, words = AT_WORK[crime]
-    job = command(change, "--procs", "2")
+    job = command(change, "--procs", "1")
     assert job.status() == 1
     assert words in job.err
     assert "failed: " in job.out

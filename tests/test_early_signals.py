@@ -18,6 +18,7 @@ from tests.helpers.jobs import HOME, JOBS, RUN_PY, Job, environment
 from tests.helpers.processes import PATIENCE_S, wait_for
 
 CANCELLED = "cancelled; nothing was started\n"
+ONE = "train.procs=1"
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 # What torch imports from compiled code, which goes on after an exception, and ours.
 NUMPY, TORCH, TYPER, WORKERS = "numpy.matrixlib", "torch._C", "typer", "workers.run"
@@ -160,12 +161,11 @@ def nothing_is_left(job: Job) -> bool:
 # ---- while modules are imported -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("number", "status"), SIGNALS)
-@pytest.mark.parametrize("module", [NUMPY, TORCH])
+@pytest.mark.parametrize(("module", "number", "status"), [(NUMPY, *each) for each in SIGNALS] + [(TORCH, *SIGNALS[0])])
 def test_a_signal_while_torch_is_imported_cancels_after_the_import(
     module: str, number: int, status: int, tmp_path: Path, begin: Callable[..., Job]
 ) -> None:
-    job = begin("train.epochs=1", gate=module)
+    job = begin("train.epochs=1", ONE, gate=module)
     sent_when(tmp_path / "diary" / "reached", job, number)
     ended = job.wait()
     assert (ended.status, ended.stderr, ended.stdout) == (status, CANCELLED, "")
@@ -184,7 +184,7 @@ def test_a_signal_while_torch_is_imported_cancels_after_the_import(
 def test_a_second_signal_while_torch_is_imported_ends_the_process_at_once_and_silently(
     first: int, second: int, status: int, tmp_path: Path, begin: Callable[..., Job]
 ) -> None:
-    job = begin("train.epochs=1", gate=NUMPY, signals=3)  # a third never comes: the import does not go on
+    job = begin("train.epochs=1", ONE, gate=NUMPY, signals=3)  # a third never comes: the import does not go on
     sent_when(tmp_path / "diary" / "reached", job, first)
     sent_when(tmp_path / "diary" / "taken-0", job, second)
     ended = job.wait()
@@ -195,7 +195,7 @@ def test_a_second_signal_while_torch_is_imported_ends_the_process_at_once_and_si
 def test_a_terminal_that_hangs_up_twice_during_the_import_gives_one_order(
     tmp_path: Path, begin: Callable[..., Job]
 ) -> None:
-    job = begin("train.epochs=1", gate=NUMPY, signals=2)
+    job = begin("train.epochs=1", ONE, gate=NUMPY, signals=2)
     sent_when(tmp_path / "diary" / "reached", job, signal.SIGHUP)
     sent_when(tmp_path / "diary" / "taken-0", job, signal.SIGHUP)
     ended = job.wait()
@@ -208,7 +208,7 @@ def test_a_terminal_that_hangs_up_twice_during_the_import_gives_one_order(
 def test_a_signal_while_the_command_line_itself_is_imported_is_no_traceback(
     python: tuple[str, ...], number: int, status: int, tmp_path: Path, begin: Callable[..., Job]
 ) -> None:
-    job = begin("train.epochs=1", gate=TYPER, python=python)
+    job = begin("train.epochs=1", ONE, gate=TYPER, python=python)
     sent_when(tmp_path / "diary" / "reached", job, number)
     ended = job.wait()
     assert (ended.status, ended.stderr, ended.stdout) == (status, CANCELLED, "")
@@ -264,7 +264,7 @@ def opened_for_writing(pipe: Path) -> int | None:
 def test_an_error_that_a_signal_leaves_in_an_import_of_user_code_is_not_blamed_on_it(
     user_folder: Path, tmp_path: Path, begin: Callable[..., Job]
 ) -> None:
-    job = begin("model.class_path=myimport.Net", gate="gated")
+    job = begin("model.class_path=myimport.Net", ONE, gate="gated")
     sent_when(tmp_path / "diary" / "reached", job, signal.SIGINT)
     ended = job.wait()
     assert (ended.status, ended.stderr) == (130, CANCELLED)
@@ -298,7 +298,7 @@ def test_a_ctrl_c_at_the_terminal_during_a_deep_check_is_answered_once(user_fold
 def test_a_second_signal_while_exit_functions_run_ends_the_process_without_another_word(
     number: int, status: int, user_folder: Path, begin: Callable[..., Job]
 ) -> None:
-    job = begin("model.class_path=mymodel.LeavesSlowly", "model.init_args={}")
+    job = begin("model.class_path=mymodel.LeavesSlowly", ONE, "model.init_args={}")
     sent_when(user_folder / "building", job, number)
     sent_when(user_folder / "leaving", job, number)
     ended = job.wait()
@@ -309,7 +309,7 @@ def test_a_second_signal_while_exit_functions_run_ends_the_process_without_anoth
 def test_a_second_signal_while_the_first_is_answered_leaves_no_half_removed_run(
     user_folder: Path, begin: Callable[..., Job]
 ) -> None:
-    ended = begin("model.class_path=mymodel.InterruptsTheUndoing", "model.init_args={}").wait()
+    ended = begin("model.class_path=mymodel.InterruptsTheUndoing", ONE, "model.init_args={}").wait()
     assert (ended.status, ended.stderr) == (143, CANCELLED)
     assert not ended.run_dir.exists()
 

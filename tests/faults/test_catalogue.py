@@ -66,6 +66,7 @@ def test_no_reference_on_the_page_is_written_so_that_it_would_not_be_checked() -
 # ---- starting -------------------------------------------------------------------------------------------------------
 
 
+ONE = "train.procs=1"
 PLANNED = Plan(procs=1, threads=1, reason="")
 
 
@@ -168,7 +169,7 @@ def test_memory_that_is_shared_cannot_be_resized(form: str) -> None:
 def test_a_model_that_resizes_its_parameters_fails_with_its_own_line(
     tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:
-    ended = start_job(tmp_path, "train", COUNTING, "model.class_path=odd.Resizing").wait()
+    ended = start_job(tmp_path, "train", COUNTING, ONE, "model.class_path=odd.Resizing").wait()
     assert ended.status == 1
     assert "Trying to resize storage that is not resizable" in ended.stderr
     assert "odd.py" in ended.stderr
@@ -177,7 +178,7 @@ def test_a_model_that_resizes_its_parameters_fails_with_its_own_line(
 
 def test_a_supervisor_with_cuda_in_use_starts_no_worker(tmp_path: Path, start_job: Callable[..., Job]) -> None:
     """Entry 22: what a child of such a process does is undefined."""
-    ended = start_job(tmp_path, "train", COUNTING, "model.class_path=odd.WithCuda").wait()
+    ended = start_job(tmp_path, "train", COUNTING, ONE, "model.class_path=odd.WithCuda").wait()
     assert ended.status == 1
     assert "CUDA was initialised in the supervisor" in ended.stderr
     assert not ended.left_behind
@@ -202,7 +203,7 @@ def test_a_data_file_that_is_truncated_while_training_changes_nothing(
     np.savez(file, x=np.arange(1600), y=np.arange(1600))
     (tmp_path / "hold").touch()
     data = ["data.train.class_path=hogwild.data.Npz", f"data.train.init_args={{path: {file}, inputs: [x], target: y}}"]
-    job = start_job(tmp_path, "train", COUNTING, *data, f"model.init_args.diary={tmp_path}")
+    job = start_job(tmp_path, "train", COUNTING, ONE, *data, f"model.init_args.diary={tmp_path}")
     wait_for("both workers", lambda: len(list(tmp_path.glob("held-*"))) == 2)
     os.truncate(file, 100)
     (tmp_path / "hold").unlink()
