@@ -31,8 +31,9 @@ $(VENV)/.bench: $(BIN)/python pyproject.toml
 run: $(VENV)/.core   ## install the core and train the bundled digits with 4 workers
 	$(BIN)/python run.py --procs 4
 
+# Files in their own order: those that take longest are in tests/faults, and come first.
 test: $(VENV)/.test  ## install what the tests need and run them (CI runs exactly this)
-	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.dev   ## ruff and mypy
 	$(BIN)/ruff format --check .

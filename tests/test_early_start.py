@@ -148,7 +148,7 @@ def test_no_more_workers_start_early_than_there_are_cores(tmp_path: Path, begin:
 # ---- or nothing of them is left -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_while_the_model_is_built_leaves_no_worker_and_no_run(
     number: int, status: int, begin: Callable[..., Job]
 ) -> None:

@@ -212,9 +212,7 @@ def test_where_no_trial_works_the_rule_is_taken_and_the_job_says_what_is_wrong(
 
 
 @several_cores
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
-)
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
 def test_a_signal_ends_the_measurement_and_leaves_nothing(
     number: signal.Signals, status: int, guilty: Path, tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:

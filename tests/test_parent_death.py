@@ -25,7 +25,7 @@ FOR_EVER = "train.epochs=1000000"  # however late the kill comes, the job is not
 def test_a_parent_killed_in_its_first_seconds_leaves_no_child(
     seeds: range, tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:
-    jobs = [start_job(tmp_path / str(seed), "--procs", "4", FOR_EVER) for seed in seeds]
+    jobs = [start_job(tmp_path / str(seed), "--procs", "2", FOR_EVER) for seed in seeds]
     began = time.monotonic()
     moments = sorted(
         (random.Random(seed).uniform(0, FIRST_SECONDS), job) for seed, job in zip(seeds, jobs, strict=True)

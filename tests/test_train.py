@@ -28,7 +28,7 @@ def ended(jobs_folder: Path) -> dict[str, Ended]:
         "inline": ["train.procs=0", *DIGITS],
         "one": ["train.procs=1", *DIGITS],
         "one again": ["train.procs=1", *DIGITS],
-        "target": ["train.procs=2", *DIGITS, "train.epochs=100", "evaluate.target={accuracy: 0.9}"],
+        "target": ["train.procs=1", *DIGITS, "train.epochs=100", "evaluate.target={accuracy: 0.9}"],
         "fraction": ["train.procs=2", *DIGITS, "data.val={fraction: 0.25}", "optimizer.state=shared"],
         "norm": [NORM],
         "three epochs": [COUNTING, "train.epochs=3", *overtaken],

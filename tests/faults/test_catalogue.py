@@ -204,7 +204,7 @@ def test_a_data_file_that_is_truncated_while_training_changes_nothing(
     (tmp_path / "hold").touch()
     data = ["data.train.class_path=hogwild.data.Npz", f"data.train.init_args={{path: {file}, inputs: [x], target: y}}"]
     job = start_job(tmp_path, "train", COUNTING, ONE, *data, f"model.init_args.diary={tmp_path}")
-    wait_for("both workers", lambda: len(list(tmp_path.glob("held-*"))) == 2)
+    wait_for("its worker", lambda: any(tmp_path.glob("held-*")))
     os.truncate(file, 100)
     (tmp_path / "hold").unlink()
     ended = job.wait()

@@ -1,6 +1,7 @@
 """Runs several command lines one after the other in this process and writes down what each one left in it:
 descriptors, threads, child processes. `python -m tests.helpers.in_turn SPECS.json`."""
 
+import atexit
 import json
 import os
 import sys
@@ -43,4 +44,6 @@ def _to_files(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(json.loads(Path(sys.argv[1]).read_text()))
+    atexit._run_exitfuncs()
     sys.stdout.flush()
+    os._exit(0)  # as a command does: torch is not taken apart
