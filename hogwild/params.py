@@ -137,7 +137,7 @@ class SharedModel:
 
         `torch.load(weights_only=True)` reads it back, unless the model's own `get_extra_state` says
         otherwise."""
-        copies = copies or snapshots.Copies()
+        copies = snapshots.Copies() if copies is None else copies
         blocks = [block.read(copies) for block in self._blocks()]
         states = [snapshots.optimizer_state_dict(self.optimizer, *block) for block in blocks]
         return {

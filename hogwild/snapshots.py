@@ -45,8 +45,9 @@ class Copies:
         """The snapshot is needed no longer, and what its copies say is undefined from now on: their memory goes back to
         the machine, piece by piece and without the interpreter lock. A tensor that is dropped holds that lock while
         the kernel takes its pages back, 75 ms for a gigabyte, and every thread of the process waits."""
-        for copy_ in self._made:
-            host.discard_pages(copy_.data_ptr(), copy_.nbytes)
+        for made in self._made:
+            if made.device.type == "cpu":
+                host.discard_pages(made.data_ptr(), made.nbytes)
         self._made.clear()
 
 

@@ -104,6 +104,17 @@ def test_what_is_written_in_place_is_never_discarded() -> None:
     assert made.data_ptr() == value.data_ptr() and bool((value == 1).all())
 
 
+def test_only_memory_of_this_machine_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address of a tensor on a device means something else here."""
+    discarded: list[int] = []
+    monkeypatch.setattr(host, "discard_pages", lambda address, nbytes: discarded.append(nbytes))
+    copies = Copies()
+    copies.of(torch.ones(8, device="meta"))
+    copies.of(torch.ones(4))
+    copies.discard()
+    assert discarded == [16]
+
+
 @pytest.mark.parametrize(("first", "nbytes", "lost"), [(0, 4.0, 4), (0.5, 3.0, 2), (1, 0.5, 0), (0.25, 0.5, 0)])
 def test_only_whole_pages_are_discarded(first: float, nbytes: float, lost: int) -> None:
     """In pages, of a memory of four."""
