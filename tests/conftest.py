@@ -18,11 +18,6 @@ settings.register_profile("ci", settings.get_profile("patient"), derandomize=Tru
 settings.load_profile("ci" if os.environ.get("CI") else "patient")
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are cores: a tenth of the time of these tests is waiting for a deadline or a disk."""
-    return len(os.sched_getaffinity(0)) + 1
-
-
 @pytest.fixture(autouse=True)
 def data_folder() -> Iterator[None]:
     """A command line that is run in this process with --data-dir means that folder from then on: not the next test."""

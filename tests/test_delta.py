@@ -72,7 +72,7 @@ def jobs(jobs_folder: Path, silence: InTurn) -> dict[str, Ended]:
     whole = {
         "crimes": counting(jobs_folder / "diary-crimes", *planned),
         "too old": counting(jobs_folder / "diary-old", "train.exchange=direct", "train.max_staleness=0", overtaken),
-        "4 workers": [*normed, "train.procs=4", "train.epochs=8"],
+        "2 workers": [*normed, "train.procs=2", "train.epochs=8"],
         "8 workers": [*normed, "train.procs=8", "train.epochs=8", "evaluate.every_epochs=8"],
         "1 worker": [*normed, "train.procs=1", "train.epochs=1", "evaluate.every_epochs=1"],
         "inline": [*normed, "train.procs=0", "train.epochs=1", "evaluate.every_epochs=1"],
@@ -139,7 +139,7 @@ def test_an_update_that_was_overtaken_is_skipped_where_the_job_says_so(jobs: dic
 # ---- many workers, and BatchNorm ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["4 workers", "8 workers"])
+@pytest.mark.parametrize("name", ["2 workers", "8 workers"])
 def test_many_workers_with_running_averages_converge_in_delta(jobs: dict[str, Ended], name: str) -> None:
     job = jobs[name]
     assert (job.status, job.reason, job.summary["exchange"]) == (0, ("succeeded", "epochs"), "delta"), job.stderr
@@ -150,7 +150,7 @@ def test_many_workers_with_running_averages_converge_in_delta(jobs: dict[str, En
     assert int(tensors["layers.1.num_batches_tracked"]) == 8 * 90
 
 
-@pytest.mark.parametrize("name", ["4 workers", "8 workers"])
+@pytest.mark.parametrize("name", ["2 workers", "8 workers"])
 def test_running_averages_are_those_of_the_data(jobs: dict[str, Ended], name: str) -> None:
     model = trained(jobs[name])
     pixels = torch.stack([image for image, _ in whole_set("train")]).flatten(1)
@@ -163,7 +163,7 @@ def test_running_averages_are_those_of_the_data(jobs: dict[str, Ended], name: st
     assert float(ratio.min()) > 0.25 and float(ratio.max()) < 4.0
 
 
-@pytest.mark.parametrize("name", ["4 workers", "8 workers", "1 worker"])
+@pytest.mark.parametrize("name", ["2 workers", "8 workers", "1 worker"])
 def test_an_evaluation_is_of_what_everybody_flushed_and_the_checkpoint_holds(jobs: dict[str, Ended], name: str) -> None:
     model, correct, loss = trained(jobs[name]).eval(), 0, 0.0
     samples = whole_set("test")
