@@ -76,7 +76,7 @@ def stalls(effort: Effort) -> list[float]:
         for number in range(effort.stalls):
             victim = now.until_all_train(2)[number % 2]
             stopped = time.time()
-            host.kill_by_pidfd(victim.pidfd, signal.SIGSTOP)
+            victim.send(signal.SIGSTOP)
             event = now.event("stall", pid=victim.pid)
             limit = re.search(r"limit ([0-9.]+) s", event["why"])
             assert limit, event
@@ -94,7 +94,7 @@ def replacements(effort: Effort, spares: int) -> list[float]:
             if spares:
                 now.until("spare that waits", lambda: _has_spare(now))
             killed = time.monotonic()
-            host.kill_by_pidfd(victim.pidfd)
+            victim.send(signal.SIGKILL)
             now.event("exit", pid=victim.pid)
             now.until_all_train(2)
             found.append(time.monotonic() - killed)
@@ -173,7 +173,7 @@ def under_fire(*more: str) -> tuple[float, int]:
                 due = time.monotonic() + KILL_EVERY_S
             victim = now.watch.targets.get(kills % 2)
             if due is not None and time.monotonic() >= due and victim is not None:
-                kills += host.kill_by_pidfd(victim.pidfd)
+                kills += victim.send(signal.SIGKILL)
                 due += KILL_EVERY_S
             time.sleep(LOOK_S)
         took = time.monotonic() - began

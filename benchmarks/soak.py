@@ -4,6 +4,7 @@ MNIST files (`HOGWILD_DATA`)."""
 
 import argparse
 import os
+import signal
 import statistics
 import sys
 import time
@@ -79,7 +80,7 @@ def soak(minutes: float, spares: int) -> Curves:
                 curves.take(now, at_s)
                 next_sample += SAMPLE_EVERY_S
             victim = now.watch.targets.get(len(curves.kills_s) % 2)
-            if at_s >= next_kill and victim is not None and host.kill_by_pidfd(victim.pidfd):
+            if at_s >= next_kill and victim is not None and victim.send(signal.SIGKILL):
                 curves.kills_s.append(at_s)
                 next_kill += KILL_EVERY_S
             time.sleep(LOOK_S)

@@ -112,12 +112,12 @@ class Siege:
         with self._started(arguments) as process:
             attempt = Attempt(len(hits.story.attempts) + 1, process.pid, time.time())
             hits.story.attempts.append(attempt)
-            pidfd = host.pidfd_open(process.pid)  # which we have not reaped: it is there, alive or dead
-            supervisor = Target(0, 0, process.pid, pidfd, time.monotonic())
+            # Which we have not reaped: it is there, alive or dead.
+            supervisor = Target(0, 0, process.pid, host.pidfd_open(process.pid), time.monotonic())
             with Watch(self.run_dir, process.pid, offset) as watch:
                 try:
                     while process.poll() is None:
-                        host.wait_readable([pidfd], LOOK_MS)
+                        host.wait_readable([supervisor.pidfd], LOOK_MS)
                         watch.look()
                         hits.turn(time.monotonic(), watch, supervisor, attempt)
                 except BaseException:

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -71,11 +71,15 @@ PLANNED = Plan(procs=1, threads=1, reason="")
 
 
 @pytest.fixture
-def lifeline() -> "list[int]":
+def lifeline() -> Iterator[list[int]]:
+    """And, with a worker, comes multiprocessing's resource tracker: it is not left to the tests after this one."""
+    was_known = host.is_tracker_known()
     ends = list(os.pipe())
-    yield ends  # type: ignore[misc]
+    yield ends
     for end in ends:
         os.close(end)
+    if not was_known:
+        host.stop_resource_tracker()
 
 
 def test_a_hundred_processes_that_die_at_once_leave_no_descriptor_and_hit_none_of_the_next(
