@@ -8,18 +8,16 @@ A signal to stop is only noted (`__main__.py`) while modules are imported, and r
 raised at once where we may wait: `raising_on_signals`.
 """
 
-import contextlib
-import errno
 import json
-import os
-import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from hogwild import cli_start
+from hogwild.cli_base import flush_results, hold_standard_streams, print_result, reading, say
 from hogwild.cli_input import (
     COMMANDS,
     data_folder,
@@ -31,13 +29,12 @@ from hogwild.cli_input import (
     with_command,
 )
 from hogwild.cli_options import Arguments, DataDir, Every, Faults, Json, Kills, NewRun, Procs, ScheduleOnly, Seed
-from hogwild.errors import HogwildError, RunError, UsageError
+from hogwild.errors import HogwildError, UsageError
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
 from hogwild.rundir import require_current_folder
 
 STATUS = {"succeeded": 0, "failed": 1, "stopped": 75, "cancelled": 130}
 INTERRUPT = 2  # the number of SIGINT; a status of 128 + n says that signal n ended it
-LAST_STANDARD = 2  # 0, 1, 2: standard input, output, error
 # ClickException, wherever it lives: typer imports click or, in newer versions, carries its own.
 _CLICK_ERROR: Any = typer.BadParameter.__mro__[2]
 
@@ -54,7 +51,7 @@ def run(argv: Sequence[str]) -> int:
     """One command; answers the exit status and lets no error of ours out."""
     debug = "--debug" in argv
     try:
-        _hold_standard_streams()
+        hold_standard_streams()
         raise_noted()
         require_linux()
         require_current_folder()
@@ -77,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
         return _report(_unexpected(error), 1, debug)
     finally:
         end_at_second()
-        _flush_results()
+        flush_results()
 
 
 @app.command()
@@ -98,7 +95,7 @@ def train(
     window = profile_window(profile)
     job_file, overrides = split_arguments(arguments)
     flags: dict[str, object] = {} if procs is None else {"train.procs": int(procs) if procs.isdecimal() else procs}
-    with _reading():
+    with reading():
         if resume is not None:
             refuse_beside_resume(job_file, run_dir)
             job, job_file, job_text = resumed(resume, overrides, flags)
@@ -109,7 +106,7 @@ def train(
 
         with raising_on_signals():
             question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
-            job = with_measured_plan(job, question, flags, _say)
+            job = with_measured_plan(job, question, flags, say)
     from hogwild.registry import claim_our_packages
 
     claim_our_packages()
@@ -128,7 +125,7 @@ def train(
         profile=window,
     )
     if summary.get("error"):
-        _say(f"error: {summary['error']}")
+        say(f"error: {summary['error']}")
     _print_end(summary, as_json, dry_run)
     if dry_run:
         return 0
@@ -146,7 +143,7 @@ def check(
     from hogwild.cli_text import plain_lines, plan_lines
 
     job_file, overrides = split_arguments(arguments)
-    with _reading():
+    with reading():
         job, _ = load(job_file, overrides)
     found: dict[str, Any] = {}
     if deep:
@@ -155,11 +152,11 @@ def check(
         with raising_on_signals():
             found = deep_check(job, job_file, data_folder(data_dir, None))
     if as_json:
-        _print(json.dumps({"job": job.name, "ok": True, **found}))
+        print_result(json.dumps({"job": job.name, "ok": True, **found}))
         return 0
-    _print(f"{job_file or 'configs/digits.yaml'}: ok")
+    print_result(f"{job_file or 'configs/digits.yaml'}: ok")
     for line in plain_lines(found) if deep else plan_lines(job):
-        _print(line)
+        print_result(line)
     return 0
 
 
@@ -174,13 +171,13 @@ def plan(
     from hogwild.cli_plan import answer, question_of
 
     job_file, overrides = split_arguments(arguments)
-    with _reading():
+    with reading():
         job, job_text = load(job_file, overrides)
     question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
     with raising_on_signals():
-        status, lines = answer(job, question, _say, measure=measure, as_json=as_json)
+        status, lines = answer(job, question, say, measure=measure, as_json=as_json)
     for line in lines:
-        _print(line)
+        print_result(line)
     return status
 
 
@@ -200,13 +197,13 @@ def chaos(
     from hogwild.chaos.command import Order, answer, dry_run_lines
 
     job_file, overrides = split_arguments(arguments)
-    with _reading():
+    with reading():
         job, job_text = load(job_file, overrides)
     read, folders = (job, job_file, job_text, overrides), (run_dir, data_folder(data_dir, None))
     order = Order.checked(read, kills=kills, seed=seed, every_s=every, faults=faults, folders=folders)
-    status, lines = (0, dry_run_lines(order)) if dry_run else answer(order, _say, as_json=as_json)
+    status, lines = (0, dry_run_lines(order)) if dry_run else answer(order, say, as_json=as_json)
     for line in lines:
-        _print(line)
+        print_result(line)
     return status
 
 
@@ -218,60 +215,13 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> int:
     with raising_on_signals():
         status, lines = answer(data_folder(data_dir, None), as_json=as_json)
     for line in lines:
-        _print(line)
+        print_result(line)
     return status
 
 
-@app.command()
-def show(arguments: Arguments = None) -> None:
-    """Prints the resolved job: every field, defaults and overrides included."""
-    with _reading():
-        job, _ = load(*split_arguments(arguments))
-    _print(job.to_yaml().rstrip("\n"))
-
-
-@app.command()
-def schema() -> None:
-    """Prints the job file's JSON Schema, for editors."""
-    text = schema_text()
-    raise_noted()
-    _print(text.rstrip("\n"))
-
-
-@app.command("list")
-def list_(what: Annotated[str, typer.Argument(metavar="models|data|configs")]) -> None:
-    """Lists what comes with hogwild."""
-    from hogwild.config import list_configs
-
-    if what == "configs":
-        rows = {str(path): "" for path in list_configs()}
-    elif what in ("models", "data"):
-        from importlib import import_module
-
-        package = f"hogwild.{what}"
-        rows = {f"{package}.{name}": text for name, text in import_module(package).CATALOG.items()}
-    else:
-        raise UsageError(f"cannot list {what!r}; choose models, data or configs")
-    raise_noted()
-    width = max((len(name) for name in rows), default=0)
-    for name, text in rows.items():
-        _print(f"{name:<{width}}  {text}".rstrip())
-
-
-def schema_text() -> str:
-    """The content of configs/job.schema.json."""
-    from hogwild.config import json_schema
-
-    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
-
-
-@contextlib.contextmanager
-def _reading() -> Iterator[None]:
-    """Around a job file, which may be a terminal or a pipe that does not end; not around the imports for it."""
-    import hogwild.config  # noqa: F401
-
-    with raising_on_signals():
-        yield
+app.command("show")(cli_start.show)
+app.command("schema")(cli_start.schema)
+app.command("list")(cli_start.list_)
 
 
 def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
@@ -280,55 +230,16 @@ def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
     if as_json:
         from hogwild.rundir import to_json
 
-        _print(json.dumps(to_json(summary), allow_nan=False))
+        print_result(json.dumps(to_json(summary), allow_nan=False))
         return
     for line in plain_lines(summary, "") if dry_run else summary_lines(summary, "hogwild"):
-        _print(line)
-
-
-def _hold_standard_streams() -> None:
-    """Takes the numbers 0 to 2 where they are closed: the next file or pipe would get them, and whatever is printed
-    by native code or a worker's start with it."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= LAST_STANDARD:
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
-    if sys.stderr is None:  # `print(file=None)` would take standard output
-        sys.stderr = os.fdopen(os.dup(LAST_STANDARD), "w")
-
-
-def _print(text: str) -> None:
-    """A result. A reader that has gone (`hogwild show | head`, a closed terminal) has what it wanted, and the status
-    says how the command went. Raises RunError for a disk that is full."""
-    try:
-        print(text, flush=True)
-    except OSError as error:
-        if error.errno in (errno.EPIPE, errno.EIO):
-            return
-        raise RunError(f"the result cannot be written to standard output: {error.strerror}") from error
-
-
-def _flush_results() -> None:
-    """The interpreter's own flush at exit would complain, and change the status, for what was dropped."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except OSError:
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, stream.fileno())
-            os.close(null)
-
-
-def _say(message: str) -> None:
-    """To a person. Where nobody reads it, the exit status remains."""
-    with contextlib.suppress(OSError):
-        print(message, file=sys.stderr, flush=True)
+        print_result(line)
 
 
 def _report(message: str, status: int, debug: bool) -> int:
     if debug:
-        _say(traceback.format_exc())
-    _say(message)
+        say(traceback.format_exc())
+    say(message)
     return status
 
 

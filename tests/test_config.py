@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hogwild import torch_arguments
-from hogwild.cli import schema_text
+from hogwild.cli_start import schema_text
 from hogwild.config import Job, default_config, job_from_mapping, list_configs, load_job
 from hogwild.errors import ConfigError, NotFoundError, Problem
 
