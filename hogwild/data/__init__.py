@@ -1,8 +1,10 @@
 """Data sets that ship with hogwild. Any other map-style `torch.utils.data.Dataset` is named in a job by its
 class path.
 
-Each class is a `torch.utils.data.TensorDataset`: `dataset[i]` is one sample, `dataset.tensors` is all of it
-in memory, samples first, inputs first and the target last. Importing this package imports no torch; a class
+Each class is map-style: `dataset[i]` is one sample, inputs first and the target last. Digits, Mnist, FashionMnist and
+Npz are `torch.utils.data.TensorDataset`s: `dataset.tensors` is all of it in memory, samples first. Csv and ImageFolder
+read only when they are asked: `dataset.rows(start, stop)` gives many samples at once, in any process, and
+`dataset.fingerprint()` is what `hogwild.data.cache` keeps them under. Importing this package imports no torch; a class
 is loaded at its first use. `hogwild.data.files` says where data files are looked for.
 """
 
@@ -10,21 +12,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hogwild.data.csv import Csv
     from hogwild.data.digits import Digits
+    from hogwild.data.images import ImageFolder
     from hogwild.data.mnist import FashionMnist, Mnist
     from hogwild.data.npz import Npz
 
-__all__ = ["CATALOG", "Digits", "FashionMnist", "Mnist", "Npz"]
+__all__ = ["CATALOG", "Csv", "Digits", "FashionMnist", "ImageFolder", "Mnist", "Npz"]
 
 # What `hogwild list data` prints.
 CATALOG: dict[str, str] = {
     "Digits": "1,797 handwritten digits of 8x8 pixels, bundled: needs no file (split)",
-    "Mnist": "handwritten digits, 28x28, the four original IDX files, plain or .gz (split, root, normalize)",
-    "FashionMnist": "pictures of clothes, 28x28, the same four IDX files (split, root, normalize)",
+    "Mnist": "handwritten digits, 28x28, the four original IDX files, plain or .gz (split, root, normalize, download)",
+    "FashionMnist": "pictures of clothes, 28x28, the same four IDX files (split, root, normalize, download)",
     "Npz": "your own arrays from one .npz file (path, inputs, target, root)",
+    "Csv": "your own table as text, plain or .gz (path, target, inputs, categorical, missing, target_type, …)",
+    "ImageFolder": "your own pictures, a folder per class (path, size, split, channels, mean, deviation, classes)",
 }
 
 _HOMES = {
+    "Csv": "hogwild.data.csv",
+    "ImageFolder": "hogwild.data.images",
     "Digits": "hogwild.data.digits",
     "Mnist": "hogwild.data.mnist",
     "FashionMnist": "hogwild.data.mnist",

@@ -1,8 +1,8 @@
 """Where data files are looked for, and what is said when they are not there.
 
 In this order: `init_args.root` of the data class, DIR/its own folder, DIR. DIR is `--data-dir`, else the
-environment variable HOGWILD_DATA. The files of one data set come from one folder: never images from here and
-labels from there.
+environment variable HOGWILD_DATA. A file of the user's own (Npz, Csv) may also lie beside the job file, or in the
+current folder. The files of one data set come from one folder: never images from here and labels from there.
 """
 
 import os
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hogwild.errors import DataError, NotFoundError, UsageError
+from hogwild.registry import job_folder
 
 _chosen: Path | None = None
 
@@ -38,6 +39,12 @@ def folders(root: str | os.PathLike[str] | None, own: str | None) -> list[Path]:
         found += [directory / own] if own else []
         found.append(directory)
     return list(dict.fromkeys(found))
+
+
+def beside() -> list[Path]:
+    """Where a file of the user's own is looked for last: in the job file's folder, then in the current one."""
+    folder = job_folder()
+    return list(dict.fromkeys([*([folder] if folder is not None else []), Path.cwd()]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,8 @@ def find(wanted: Sequence[Wanted], where: Sequence[Path], who: str, advice: str)
                 "Say where the files are with --data-dir DIR, the environment variable HOGWILD_DATA=DIR or"
                 " init_args.root in the job file.",
             ]
-        )
+        ),
+        code="data/not-found",
     )
 
 
@@ -87,10 +95,10 @@ def read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}", code="data/unreadable") from error
 
 
 def check_split(who: str, split: str, allowed: Sequence[str]) -> None:
     """Raises UsageError unless `split` is one of `allowed`."""
     if split not in allowed:
-        raise UsageError(f"{who}: split must be one of {', '.join(allowed)}, got {split!r}")
+        raise UsageError(f"{who}: split must be one of {', '.join(allowed)}, got {split!r}", code="config/bad-argument")

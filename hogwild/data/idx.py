@@ -36,10 +36,11 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         what = "truncated" if found < promised else "has bytes after its end"
         raise DataError(
             f"{path}: {what}: the header promises {_times(shape)} = {promised:,} bytes of values after byte "
-            f"{start}, the file holds {found:,}; get the file again"
+            f"{start}, the file holds {found:,}; get the file again",
+            code="data/truncated-file",
         )
     if shape[0] == 0:
-        raise DataError(f"{path}: holds no items: its header says {_times(shape)}")
+        raise DataError(f"{path}: holds no items: its header says {_times(shape)}", code="data/empty")
     return np.frombuffer(content, np.uint8, promised, start).reshape(shape)
 
 
@@ -51,11 +52,15 @@ def _shape(path: Path, content: bytes | bytearray, dimensions: int) -> tuple[int
         hint = f": {_KINDS[found[3]]} where" if found[:3] == expected[:3] and found[3] in _KINDS else ";"
         raise DataError(
             f"{path}: wrong magic number at byte 0: found {found!r}{hint} {_KINDS[dimensions]} were "
-            f"expected, which begin with {expected!r}"
+            f"expected, which begin with {expected!r}",
+            code="data/wrong-format",
         )
     header = 4 + 4 * dimensions
     if len(content) < header:
-        raise DataError(f"{path}: truncated: the header is {header} bytes long, the file holds {len(content)}")
+        raise DataError(
+            f"{path}: truncated: the header is {header} bytes long, the file holds {len(content)}",
+            code="data/truncated-file",
+        )
     return tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, 4))
 
 
@@ -76,12 +81,14 @@ def _gunzip(path: Path, raw: bytes) -> bytearray:
             end = min(at + _CHUNK, len(raw))
             raise DataError(
                 f"{path}: damaged gzip file between bytes {at:,} and {end:,} of {len(raw):,}, after "
-                f"{len(content):,} good bytes: {error}; get the file again"
+                f"{len(content):,} good bytes: {error}; get the file again",
+                code="data/damaged-file",
             ) from error
     if not stream.eof:
         raise DataError(
             f"{path}: truncated gzip file: it stops after {len(raw):,} bytes ({len(content):,} unpacked) "
-            "without its end mark; get the file again"
+            "without its end mark; get the file again",
+            code="data/truncated-file",
         )
     return content
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from hogwild.data.download import Published, cache_folder, fetch
 from hogwild.data.files import Wanted, check_split, find, folders
 from hogwild.data.idx import read_idx
-from hogwild.errors import DataError
+from hogwild.errors import DataError, UsageError
 
 SIDE = 28
 CLASSES = 10
@@ -26,8 +27,13 @@ class Mnist(TensorDataset):
     Files: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte,
     each also with .gz and also spelt train-images.idx3-ubyte; looked for as `hogwild.data.files` says, the
     own folder being `mnist`. `normalize` subtracts the mean of the training pixels and divides by their
-    deviation, as everybody does; without it x is in [0, 1]. Raises NotFoundError where files are missing and
-    DataError where they are not what they should be.
+    deviation, as everybody does; without it x is in [0, 1].
+
+    With `download` what no folder holds is fetched from the published addresses, or from `mirror` (the address of a
+    folder) alone, compared with the published checksums, and kept in `root`, else DIR/own folder, else a folder of
+    the user's cache (~/.cache/hogwild/mnist), where it is then found by any job that says `download` too.
+
+    Raises NotFoundError where files are missing and DataError where they are not what they should be.
     """
 
     own_folder: ClassVar[str] = "mnist"
@@ -35,19 +41,51 @@ class Mnist(TensorDataset):
     deviation: ClassVar[float] = 0.3081
     advice: ClassVar[str] = (
         "MNIST is published by Y. LeCun, C. Cortes and C. Burges (yann.lecun.com/exdb/mnist): four files, "
-        "{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz, usable as they are."
+        "{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz, usable as they are; download: true fetches them."
+    )
+    # The first publisher's own site asks for a password now.
+    mirrors: ClassVar[tuple[str, ...]] = (
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        "https://storage.googleapis.com/cvdf-datasets/mnist",
+    )
+    published: ClassVar[tuple[Published, ...]] = (  # SHA-256 of files whose published MD5 sums are right
+        Published("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        Published("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        Published("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        Published("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
     )
 
     def __init__(
-        self, split: str = "train", root: str | os.PathLike[str] | None = None, normalize: bool = True
+        self,
+        split: str = "train",
+        root: str | os.PathLike[str] | None = None,
+        normalize: bool = True,
+        download: bool = False,
+        mirror: str | None = None,
     ) -> None:
         who = f"{type(self).__name__}(split={split!r})"
         check_split(type(self).__name__, split, tuple(_STEMS))
         wanted = [_wanted(_STEMS[split], "images", 3), _wanted(_STEMS[split], "labels", 1)]
-        image_file, label_file = find(wanted, folders(root, self.own_folder), who, self.advice)
+        where = folders(root, self.own_folder)
+        if mirror is not None and not download:
+            raise UsageError(f"{who}: mirror means nothing without download: true", code="config/contradiction")
+        if download:
+            where = self._downloaded(wanted, where, mirror, who)
+        image_file, label_file = find(wanted, where, who, self.advice)
         images, labels = _read_pair(image_file, label_file)
         mean, deviation = (self.mean, self.deviation) if normalize else (0.0, 1.0)
         super().__init__(_scaled(images, mean, deviation), torch.from_numpy(labels.astype(np.int64)))
+
+    def _downloaded(self, wanted: list[Wanted], where: list[Path], mirror: str | None, who: str) -> list[Path]:
+        """The folders to look in, one of which holds all that is wanted now. A root that was named is the user's, and
+        gets the files itself; DIR gets a folder for them, because both data sets have the same names."""
+        own = cache_folder(self.own_folder)
+        if any(all(file.inside(folder) for file in wanted) for folder in [*where, own]):
+            return [*where, own]
+        home = where[0] if where else own
+        names = {name for file in wanted if file.inside(home) is None for name in file.names}
+        fetch([file for file in self.published if file.name in names], [mirror] if mirror else self.mirrors, home, who)
+        return [home]
 
 
 class FashionMnist(Mnist):
@@ -59,7 +97,17 @@ class FashionMnist(Mnist):
     deviation: ClassVar[float] = 0.3530
     advice: ClassVar[str] = (
         "Fashion-MNIST is published by Zalando Research (zalandoresearch/fashion-mnist on GitHub): four "
-        "files, {train,t10k}-{images-idx3,labels-idx1}-ubyte.gz, usable as they are."
+        "files, {train,t10k}-{images-idx3,labels-idx1}-ubyte.gz, usable as they are; download: true fetches them."
+    )
+    mirrors: ClassVar[tuple[str, ...]] = (
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+    )
+    published: ClassVar[tuple[Published, ...]] = (  # MD5, as the publishers' README gives them
+        Published("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        Published("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
+        Published("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
+        Published("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
     )
 
 
@@ -73,15 +121,22 @@ def _read_pair(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarr
     """images (N, 28, 28) uint8 and labels (N,) uint8, checked against each other."""
     images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
     if images.shape[1:] != (SIDE, SIDE):
-        raise DataError(f"{image_file}: images must be {SIDE} x {SIDE}, its header says {images.shape[1:]}")
+        raise DataError(
+            f"{image_file}: images must be {SIDE} x {SIDE}, its header says {images.shape[1:]}",
+            code="data/wrong-format",
+        )
     if len(images) != len(labels):
         raise DataError(
             f"{image_file} holds {len(images):,} images, {label_file} holds {len(labels):,} labels: "
-            "they must be as many; the two do not belong together"
+            "they must be as many; the two do not belong together",
+            code="data/fields",
         )
     if labels.max() >= CLASSES:
         at = int(labels.argmax())
-        raise DataError(f"{label_file}: label {labels[at]} of sample {at:,} is out of range: must be < {CLASSES}")
+        raise DataError(
+            f"{label_file}: label {labels[at]} of sample {at:,} is out of range: must be < {CLASSES}",
+            code="data/bad-value",
+        )
     return images, labels
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from hogwild.data.files import Wanted, find, folders
+from hogwild.data.files import Wanted, beside, find, folders
 from hogwild.errors import DataError
 
 # torch computes little with unsigned numbers above 8 bits: each goes to a signed type that can hold it.
@@ -25,8 +25,8 @@ class Npz(TensorDataset):
 
     Floats of any width become float32. Integer and bool targets become int64 (class numbers; store float
     targets for a regression or a BCE loss), integer inputs keep their type. A relative `path` is looked for
-    below `root`, below DIR and in the current folder. Raises NotFoundError where the file is missing,
-    DataError where it is damaged, lacks an array, or holds one that has no rows, another number of rows, or
+    below `root`, below DIR, beside the job file and in the current folder. Raises NotFoundError where the file
+    is missing, DataError where it is damaged, lacks an array, or holds one that has no rows, another number of rows, or
     values that are no numbers (pickled objects too).
     """
 
@@ -45,7 +45,7 @@ class Npz(TensorDataset):
 
 
 def _find(path: Path, root: str | os.PathLike[str] | None) -> Path:
-    where = [path.parent] if path.is_absolute() else [*folders(root, None), Path.cwd()]
+    where = [path.parent] if path.is_absolute() else [*folders(root, None), *beside()]
     name = path.name if path.is_absolute() else str(path)
     advice = "It is a file of your own: write one with numpy.savez(path, x=..., y=...)."
     return find([Wanted((name,))], where, f"Npz(path={str(path)!r})", advice)[0]
@@ -55,21 +55,23 @@ def _read(file: Path, names: Sequence[str]) -> list[np.ndarray]:
     """The named arrays: there, readable, with rows, and as many rows each."""
     if not zipfile.is_zipfile(file):
         raise DataError(
-            f"{file}: not an .npz file, or truncated ({file.stat().st_size:,} bytes without a zip directory)"
+            f"{file}: not an .npz file, or truncated ({file.stat().st_size:,} bytes without a zip directory)",
+            code="data/wrong-format",
         )
     with np.load(file, allow_pickle=False) as archive:
         absent = [name for name in names if name not in archive.files]
         if absent:
             raise DataError(
-                f"{file}: no array named {', '.join(absent)}; it holds {', '.join(archive.files) or 'none'}"
+                f"{file}: no array named {', '.join(absent)}; it holds {', '.join(archive.files) or 'none'}",
+                code="data/wrong-arrays",
             )
         arrays = [_array(file, archive, name) for name in names]
     rows = {name: len(array) for name, array in zip(names, arrays, strict=True)}
     if len(set(rows.values())) > 1:
         counts = ", ".join(f"{name} {count:,}" for name, count in rows.items())
-        raise DataError(f"{file}: the arrays must have as many rows each, found {counts}")
+        raise DataError(f"{file}: the arrays must have as many rows each, found {counts}", code="data/fields")
     if not len(arrays[-1]):
-        raise DataError(f"{file}: holds no samples: its arrays have no rows")
+        raise DataError(f"{file}: holds no samples: its arrays have no rows", code="data/empty")
     return arrays
 
 
@@ -81,13 +83,21 @@ def _array(file: Path, archive: "np.lib.npyio.NpzFile", name: str) -> np.ndarray
         if "allow_pickle" in str(error):
             raise DataError(
                 f"{file}: array {name!r} holds Python objects, which are never loaded (they can run code); "
-                "store it as numbers, for example with numpy.asarray(values, dtype=numpy.float32)"
+                "store it as numbers, for example with numpy.asarray(values, dtype=numpy.float32)",
+                code="data/wrong-arrays",
             ) from error
-        raise DataError(f"{file}: array {name!r} is damaged: {error}; write or get the file again") from error
+        raise DataError(
+            f"{file}: array {name!r} is damaged: {error}; write or get the file again", code="data/damaged-file"
+        ) from error
     if not isinstance(array, np.ndarray) or array.ndim == 0:
-        raise DataError(f"{file}: {name!r} is not an array of samples: it must have at least one dimension")
+        raise DataError(
+            f"{file}: {name!r} is not an array of samples: it must have at least one dimension",
+            code="data/wrong-arrays",
+        )
     if array.dtype.kind not in "fiub":
-        raise DataError(f"{file}: array {name!r} has type {array.dtype}: must be floats, integers or bool")
+        raise DataError(
+            f"{file}: array {name!r} has type {array.dtype}: must be floats, integers or bool", code="data/wrong-arrays"
+        )
     return array
 
 
@@ -107,7 +117,9 @@ def _target_tensor(file: Path, name: str, array: np.ndarray) -> Tensor:
 
 def _check_signed_range(file: Path, name: str, array: np.ndarray) -> None:
     if array.dtype.name == "uint64" and int(array.max(initial=0)) > np.iinfo(np.int64).max:
-        raise DataError(f"{file}: array {name!r} holds {array.max()}, more than a signed 64-bit number can")
+        raise DataError(
+            f"{file}: array {name!r} holds {array.max()}, more than a signed 64-bit number can", code="data/bad-value"
+        )
 
 
 def _tensor(array: np.ndarray, dtype: np.dtype | type) -> Tensor:

@@ -1,0 +1,291 @@
+"""A user's own table from a text file: CSV, with any delimiter, plain or gzipped."""
+
+import hashlib
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from hogwild.data.csv_careful import Format, Records, Table
+from hogwild.data.csv_columns import MISSING_CODE, Column, layout
+from hogwild.data.csv_header import read_header
+from hogwild.data.csv_index import Text, count_rows
+from hogwild.data.csv_parse import Parser
+from hogwild.data.files import Wanted, beside, find, folders
+from hogwild.errors import DataError, UsageError
+
+PIECE = 1 << 20  # bytes of text parsed at a time: they, and what is made of them, stay in the caches
+VERSION = 1  # of what this class makes of a file, for the fingerprint
+log = logging.getLogger(__name__)
+
+
+class Csv(Dataset[tuple[Tensor, ...]]):
+    """One sample per row of a table in a text file, as tensors in this order:
+
+        x       (N, F) float32   all numeric inputs, in their order; left out where every input is categorical
+        codes   (N, C) int64     all categorical inputs, each coded from 0 on; only where there are any
+        target  (N, T) float32   one column for each name in `target`, so (N, 1) for one: what a model with one output
+                                 gives, and MSELoss, L1Loss and BCEWithLogitsLoss compare it with
+                (N,) int64       a class: with `target_type: class` (whole numbers from 0 on), or where the target is
+                                 listed under `categorical`; what CrossEntropyLoss wants
+
+    Columns are named as in the header, or numbered from 0 on, -1 being the last one. `inputs` are all columns but the
+    target and those in `leave_out`. `categorical` says for a column {hash: N} (a stable hash, N codes), a list of its
+    values (a value's place is its code; any other is an error), or {values: [...], other: true} (all others get one
+    more code, the last). Spaces around a value are no part of it.
+
+    `missing`: what is done about an empty value, and about NA, NaN, null, None, ? and the like in a column of numbers:
+    fail (an error with its line), drop (the row is left out, and how many were is logged), mean (of the column, in this
+    file), or a number. A missing category then gets the code of all others; the target is never filled in. `drop` and
+    `mean` read the whole file once more, in one process, before anything else: as long as reading it takes.
+
+    `delimiter` is one character (tab: "\\t"), `decimal` "." or ",", `encoding` utf-8, latin-1 or cp1252; `skip_lines`
+    lines before the header, or the first row, are not looked at. Values may be quoted, with delimiters and line ends
+    inside; a quote inside a quoted value is written twice. Empty lines are skipped.
+
+    A relative `path` is looked for below `root`, below DIR, beside the job file and in the current folder. The
+    constructor counts the rows; values are parsed by `rows`, in whatever process. Needs pyarrow (pip install
+    'hogwild[csv]'). Raises NotFoundError, UsageError for arguments that do not fit the file, and DataError with file,
+    line, column, value and rule.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        target: Column | Sequence[Column],
+        inputs: Sequence[Column] | None = None,
+        categorical: Mapping[Column, Any] | None = None,
+        missing: str | float = "fail",
+        target_type: Literal["float", "class"] = "float",
+        leave_out: Sequence[Column] = (),
+        header: bool = True,
+        delimiter: str = ",",
+        decimal: str = ".",
+        encoding: str = "utf-8",
+        skip_lines: int = 0,
+        root: str | os.PathLike[str] | None = None,
+    ) -> None:
+        who = f"Csv(path={str(path)!r})"
+        _require_pyarrow()
+        _check_format(who, delimiter, decimal, encoding, skip_lines)
+        self.missing = _missing_policy(who, missing)
+        file = _find(Path(path).expanduser(), root, who)
+        self._text = Text(file)
+        names, start, line = read_header(self._text, header, delimiter, encoding, skip_lines)
+        self._layout = layout(who, names, header, target, inputs, leave_out, categorical or {}, target_type)
+        self._index = count_rows(self._text, start, line)
+        if not self._index.rows:
+            raise DataError(f"{file}: holds no samples: there is no row after line {line - 1}", code="data/empty")
+        form = Format(delimiter, decimal, encoding, self._index.has_quotes)
+        self._parser = Parser(Table(file, self._layout, form, refuse_missing=self.missing == "fail"))
+        self._piece = max(1, PIECE * self._index.rows // max(self._index.end - start, 1))
+        self._fill = np.full(len(self._layout.numbers), self.missing, np.float32) if _is_number(self.missing) else None
+        self._dropped = np.empty(0, np.int64)  # numbers of the records that are left out, rising
+        if self.missing == "drop":
+            self._drop()
+        elif self.missing == "mean":
+            self._fill = self._means()
+        self._text.close()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the file's columns; their numbers where there is no header."""
+        return self._layout.names
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the numeric inputs, in the order of the columns of x."""
+        return tuple(self.columns[place] for place in self._layout.numbers)
+
+    @property
+    def categories(self) -> dict[str, int]:
+        """Name -> how many codes it has, of the categorical inputs, in the order of the columns of `codes`."""
+        pairs = zip(self._layout.coded, self._layout.codes, strict=True)
+        return {self.columns[place]: codes.size for place, codes in pairs}
+
+    def __len__(self) -> int:
+        return self._index.rows - len(self._dropped)
+
+    def __getitem__(self, position: int) -> tuple[Tensor, ...]:
+        """One sample. For looking: it parses a piece of the file; `rows` is what reads a whole file."""
+        size = len(self)
+        if not -size <= position < size:
+            raise IndexError(f"sample {position} of {size}")
+        return tuple(field[0] for field in self.rows(position % size, position % size + 1))
+
+    def rows(self, start: int, stop: int) -> tuple[Tensor, ...]:
+        """Samples [start, stop) as tensors (stop - start, …), in any process that has a copy of this object. The file
+        stays open between calls; a gzipped one is best read in rising order. Raises DataError as the class says."""
+        if not 0 <= start <= stop <= len(self):
+            raise IndexError(f"samples {start} to {stop} of {len(self)}")
+        fields = self._empty(stop - start)
+        first, last = (self._record(start), self._record(stop - 1) + 1) if start < stop else (0, 0)
+        done = 0
+        for begin in range(first, last, self._piece):
+            records = self._records(begin, min(begin + self._piece, last))
+            for field, values in zip(fields, self._finished(records, begin), strict=True):
+                field[done : done + len(values)] = values
+            done += len(values)
+        return tuple(torch.from_numpy(field) for field in fields)
+
+    def fingerprint(self) -> str:
+        """A hash of the file's content and of every argument that changes a sample. 0.6 s a gigabyte."""
+        digest = hashlib.sha256()
+        arguments = (VERSION, self._layout, self._parser.table.format, self._index.start, self._index.first_line)
+        digest.update(repr((*arguments, self.missing)).encode())
+        self._text.hash_into(digest)
+        return digest.hexdigest()
+
+    def _record(self, sample: int) -> int:
+        """The number of the record behind a sample: those left out before it are counted in."""
+        before = self._dropped - np.arange(len(self._dropped))
+        return sample + int(np.searchsorted(before, sample, side="right"))
+
+    def _records(self, begin: int, end: int) -> Records:
+        content, line = self._index.read(self._text, begin, end)
+        return self._parser.parse(content, end - begin, line)
+
+    def _empty(self, count: int) -> list[np.ndarray]:
+        plan = self._layout
+        is_coded = plan.is_class or plan.target_codes is not None
+        target = np.empty(count, np.int64) if is_coded else np.empty((count, len(plan.targets)), np.float32)
+        inputs = [np.empty((count, len(plan.numbers)), np.float32)] if plan.numbers else []
+        inputs += [np.empty((count, len(plan.coded)), np.int64)] if plan.coded else []
+        return [*inputs, target]
+
+    def _finished(self, records: Records, begin: int) -> list[np.ndarray]:
+        """The fields of the samples in these records, nothing missing any more."""
+        numbers, codes, target = records.numbers, records.codes, records.target
+        if self._fill is not None:
+            self._refuse_missing_target(target, begin)
+            lacks = np.isnan(numbers)
+            if lacks.any():
+                numbers = np.where(lacks, self._fill, numbers)
+            codes = self._filled_codes(codes, begin)
+        elif len(self._dropped):
+            gone = np.searchsorted(self._dropped, [begin, begin + len(target)])
+            keep = np.ones(len(target), bool)
+            keep[self._dropped[gone[0] : gone[1]] - begin] = False
+            numbers, codes, target = numbers[keep], codes[keep], target[keep]
+        fields = [numbers] if self._layout.numbers else []
+        return [*fields, *([codes] if self._layout.coded else []), target]
+
+    def _filled_codes(self, codes: np.ndarray, begin: int) -> np.ndarray:
+        for i, (place, each) in enumerate(zip(self._layout.coded, self._layout.codes, strict=True)):
+            lacks = codes[:, i] == MISSING_CODE
+            if lacks.any():
+                filled = each.filled("")
+                if filled is None:
+                    self._refuse_missing(
+                        begin + int(lacks.argmax()), place, "say other: true for what is not listed, or"
+                    )
+                codes[lacks, i] = filled
+        return codes
+
+    def _refuse_missing_target(self, target: np.ndarray, begin: int) -> None:
+        lacks = target == MISSING_CODE if target.dtype == np.int64 else np.isnan(target)
+        if lacks.any():
+            row = lacks.reshape(len(target), -1)
+            at = int(row.any(axis=1).argmax())
+            place = self._layout.targets[int(row[at].argmax())]
+            self._refuse_missing(begin + at, place, "a target is never filled in;")
+
+    def _refuse_missing(self, record: int, place: int, what: str) -> None:
+        view, line = self._index.read(self._text, record, record + 1)
+        content = bytes(view)
+        line += content[: len(content) - len(content.lstrip(b"\r\n"))].count(b"\n")  # empty lines before it
+        raise DataError(
+            f"{self._text.path}: line {line}: {self._layout.label(place)}: the value is missing; {what} leave such "
+            "rows out with missing: drop",
+            code="data/csv-missing",
+        )
+
+    def _pieces(self) -> "list[tuple[int, int]]":
+        rows = self._index.rows
+        return [(begin, min(begin + self._piece, rows)) for begin in range(0, rows, self._piece)]
+
+    def _drop(self) -> None:
+        found = [np.flatnonzero(self._records(*piece).missing()) + piece[0] for piece in self._pieces()]
+        self._dropped = np.concatenate(found).astype(np.int64)
+        if len(self._dropped) == self._index.rows:
+            raise DataError(
+                f"{self._text.path}: every one of its {self._index.rows:,} rows misses a value, and missing: drop "
+                "leaves those out; leave out the columns that are empty with leave_out",
+                code="data/empty",
+            )
+        if len(self._dropped):
+            log.warning(
+                "%s: %s of %s rows miss a value and are left out (missing: drop)",
+                self._text.path,
+                f"{len(self._dropped):,}",
+                f"{self._index.rows:,}",
+            )
+
+    def _means(self) -> np.ndarray:
+        """(F,) float32: of what is there, summed in float64."""
+        sums = np.zeros(len(self._layout.numbers))
+        counts = np.zeros(len(self._layout.numbers), np.int64)
+        for piece in self._pieces():
+            numbers = self._records(*piece).numbers
+            there = ~np.isnan(numbers)
+            sums += np.where(there, numbers, 0).sum(axis=0, dtype=np.float64)
+            counts += there.sum(axis=0)
+        if (counts == 0).any():
+            place = self._layout.numbers[int((counts == 0).argmax())]
+            raise DataError(
+                f"{self._text.path}: {self._layout.label(place)} holds no value at all, so it has no mean; "
+                "leave it out with leave_out",
+                code="data/csv-missing",
+            )
+        return (sums / counts).astype(np.float32)
+
+
+def _require_pyarrow() -> None:
+    try:
+        import pyarrow.csv  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"hogwild.data.Csv needs pyarrow ({error}): pip install 'hogwild[csv]'", code="usage/missing-extra"
+        ) from error
+
+
+def _check_format(who: str, delimiter: str, decimal: str, encoding: str, skip_lines: int) -> None:
+    """Raises UsageError for what is no format."""
+    code = "config/bad-argument"
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
+        raise UsageError(
+            f'{who}: delimiter must be one ASCII character, such as "," or "\\t", got {delimiter!r}', code=code
+        )
+    if decimal not in (".", ",") or decimal == delimiter:
+        raise UsageError(f'{who}: decimal must be "." or ",", and not the delimiter, got {decimal!r}', code=code)
+    if encoding not in ("utf-8", "latin-1", "cp1252"):
+        raise UsageError(f"{who}: encoding must be utf-8, latin-1 or cp1252, got {encoding!r}", code=code)
+    if type(skip_lines) is not int or skip_lines < 0:
+        raise UsageError(f"{who}: skip_lines must be a whole number >= 0, got {skip_lines!r}", code=code)
+
+
+def _missing_policy(who: str, missing: Any) -> str | float:
+    if missing in ("fail", "drop", "mean"):
+        return str(missing)
+    if _is_number(missing) and math.isfinite(np.float32(missing)):
+        return float(missing)
+    raise UsageError(
+        f"{who}: missing must be fail, drop, mean or a finite number, got {missing!r}", code="config/bad-argument"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _find(path: Path, root: str | os.PathLike[str] | None, who: str) -> Path:
+    where = [path.parent] if path.is_absolute() else [*folders(root, None), *beside()]
+    name = path.name if path.is_absolute() else str(path)
+    return find([Wanted((name,))], where, who, "It is a file of your own: a table as text, one sample a line.")[0]

@@ -1,0 +1,200 @@
+"""Which columns of a text file are read, and as what: names and numbers resolved, values of categories coded."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Literal, TypeAlias
+
+from hogwild.errors import UsageError
+
+MISSING_CODE = -1
+Column: TypeAlias = str | int
+"""A column by its name in the header, or by its number: 0 is the first, -1 the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """Text -> a number in [0, size). Listed values get their places, and with `other` all the rest one more, the last;
+    hashed ones the same number in every process, program and year (BLAKE2b), which several values may share."""
+
+    size: int
+    places: Mapping[str, int] = field(default_factory=dict)
+    other: bool = False
+    is_hashed: bool = False
+
+    def code(self, text: str) -> int | None:
+        """MISSING_CODE for an empty text that is not listed, None for a value that is not allowed."""
+        found = self.places.get(text)
+        if found is not None or text == "":
+            return MISSING_CODE if found is None else found
+        return self.filled(text)
+
+    def filled(self, text: str) -> int | None:
+        """The code of what is not listed, or missing and not to be refused or dropped."""
+        if self.is_hashed:
+            return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % self.size
+        return self.size - 1 if self.other else None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Places in a record: of the inputs that are numbers and those that are coded, and of the target. One coded target
+    (`target_codes`), one class number (`is_class`), or float targets, several perhaps."""
+
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    coded: tuple[int, ...]
+    codes: tuple[Codes, ...]
+    targets: tuple[int, ...]
+    target_codes: Codes | None
+    is_class: bool
+
+    def label(self, place: int) -> str:
+        name = self.names[place]
+        return f"column {place}" if name == str(place) else f"column {name!r}"
+
+
+def layout(
+    who: str,
+    names: Sequence[str],
+    has_header: bool,
+    target: Column | Sequence[Column],
+    inputs: Sequence[Column] | None,
+    leave_out: Sequence[Column],
+    categorical: Mapping[Column, Any],
+    target_type: Literal["float", "class"],
+) -> Layout:
+    """Raises UsageError for columns that are not there, named twice, or categories that make no sense."""
+    if target_type not in ("float", "class"):
+        raise _wrong(f"{who}: target_type must be float or class, got {target_type!r}")
+    look_up = _Names(who, tuple(names), has_header)
+    targets = look_up.places("target", target if _is_list(target) else [target])
+    absent = look_up.places("leave_out", leave_out)
+    codes = {
+        look_up.place("categorical", column): _codes(f"{who}: categorical column {column!r}", given)
+        for column, given in categorical.items()
+    }
+    used = {*targets, *absent}
+    chosen = (
+        look_up.places("inputs", inputs)
+        if inputs is not None
+        else [place for place in range(len(names)) if place not in used]
+    )
+    _check_disjoint(who, names, chosen, targets)
+    coded = tuple(place for place in chosen if place in codes)
+    is_coded = any(place in codes for place in targets)
+    if len(targets) > 1 and (is_coded or target_type == "class"):
+        raise _wrong(f"{who}: one target may be a class; {len(targets)} targets are numbers")
+    unread = [names[place] for place in codes if place not in (*chosen, *targets)]
+    if unread:
+        raise _wrong(f"{who}: categorical column {unread[0]!r} is neither an input nor the target")
+    return Layout(
+        tuple(names),
+        tuple(place for place in chosen if place not in codes),
+        coded,
+        tuple(codes[place] for place in coded),
+        tuple(targets),
+        codes[targets[0]] if is_coded else None,
+        target_type == "class" and not is_coded,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    who: str
+    names: tuple[str, ...]
+    has_header: bool
+
+    def places(self, argument: str, columns: Any) -> list[int]:
+        if not _is_list(columns):
+            raise _wrong(f"{self.who}: {argument} must be a list of columns, got {columns!r}")
+        found = [self.place(argument, column) for column in columns]
+        twice = [self.names[place] for i, place in enumerate(found) if place in found[:i]]
+        if twice:
+            raise _wrong(f"{self.who}: {argument} names column {twice[0]!r} twice")
+        if not found and argument != "leave_out":
+            raise _wrong(f"{self.who}: {argument} names no column")
+        return found
+
+    def place(self, argument: str, column: Any) -> int:
+        count = len(self.names)
+        if isinstance(column, int) and not isinstance(column, bool):
+            if not -count <= column < count:
+                raise _wrong(
+                    f"{self.who}: {argument}: there is no column {column}; the file has {count} columns: 0 to "
+                    f"{count - 1}, or -1 for the last"
+                )
+            return column % count
+        if column in self.names and self.has_header:
+            return self.names.index(column)
+        if not isinstance(column, str):
+            raise _wrong(f"{self.who}: {argument}: a column is a name or a number, got {column!r}")
+        if not self.has_header:
+            raise _wrong(f"{self.who}: {argument}: with header: false columns are numbers from 0 on, got {column!r}")
+        close = get_close_matches(column, self.names, n=1)
+        near = f"; did you mean {close[0]!r}?" if close else ""
+        raise _wrong(f"{self.who}: {argument}: there is no column {column!r}{near} {_shown(self.names)}")
+
+
+def _shown(names: Sequence[str]) -> str:
+    if all(_is_number(name) for name in names):
+        return f"(the first line holds numbers, {', '.join(names[:3])}, …: without a header say header: false)"
+    more = f", … ({len(names)} in all)" if len(names) > 12 else ""
+    return f"(columns: {', '.join(names[:12])}{more})"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_disjoint(who: str, names: Sequence[str], chosen: Sequence[int], targets: Sequence[int]) -> None:
+    both = [names[place] for place in chosen if place in targets]
+    if both:
+        raise _wrong(f"{who}: column {both[0]!r} is the target and an input; a model would only copy it")
+    if not chosen:
+        raise _wrong(f"{who}: no column is left to be an input; the file has only {', '.join(names)}")
+
+
+def _codes(where: str, given: Any) -> Codes:
+    rule = "must be a list of values, {values: […], other: true} or {hash: N}"
+    if isinstance(given, Mapping):
+        if set(given) == {"hash"}:
+            size = given["hash"]
+            if type(size) is not int or size < 2:
+                raise _wrong(f"{where}: hash must be a whole number >= 2: how many codes there are, got {size!r}")
+            return Codes(size, is_hashed=True)
+        if "values" not in given or not set(given) <= {"values", "other"}:
+            raise _wrong(f"{where}: {rule}, got {dict(given)!r}")
+        if not isinstance(given.get("other", False), bool):
+            raise _wrong(f"{where}: other must be true or false, got {given['other']!r}")
+        return _listed(where, given["values"], given.get("other", False))
+    if not _is_list(given):
+        raise _wrong(f"{where}: {rule}, got {given!r}")
+    return _listed(where, given, False)
+
+
+def _listed(where: str, values: Any, other: bool) -> Codes:
+    if not _is_list(values) or not values:
+        raise _wrong(f"{where}: values must be a list of at least one value, got {values!r}")
+    odd = [value for value in values if isinstance(value, bool) or not isinstance(value, str | int)]
+    if odd:
+        raise _wrong(
+            f"{where}: a value is compared with the file's text, so write it in quotes, as it stands there: {odd[0]!r}"
+        )
+    places = {str(value).strip(): place for place, value in enumerate(values)}
+    if len(places) < len(values):
+        raise _wrong(f"{where}: lists a value twice: {', '.join(map(str, values))}")
+    return Codes(len(places) + other, places, other)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _wrong(message: str) -> UsageError:
+    return UsageError(message, code="data/csv-columns")

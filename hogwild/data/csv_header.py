@@ -1,0 +1,111 @@
+"""The first lines of a text file: what they say, and what they give away about a wrong delimiter or encoding."""
+
+import codecs
+import csv
+import io
+
+from hogwild.data.csv_index import Text
+from hogwild.errors import DataError
+
+HEAD = 1 << 20  # bytes in which the header, or the first row, must end
+OTHER_DELIMITERS = (",", ";", "\t", "|", " ")
+WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_header(
+    text: Text, has_header: bool, delimiter: str, encoding: str, skip_lines: int
+) -> tuple[list[str], int, int]:
+    """(names, offset of the first row, its line number); names are "0", "1", … where there is no header. Raises
+    DataError where there is no first line, or it cannot be right."""
+    head = text.read_at(0, HEAD)
+    start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
+    if head.startswith(WIDE) or b"\0" in head[:1000]:
+        raise DataError(
+            f"{text.path}: is UTF-16 or binary, not a text file; save it as CSV UTF-8", code="data/csv-encoding"
+        )
+    start, line = _skipped(text, head, start, skip_lines)
+    record, end, next_line = _first_record(text, head, start, line, encoding, delimiter)
+    if len(record) == 1:
+        _refuse_one_column(text, record[0], line, delimiter)
+    if not has_header:
+        return [str(place) for place in range(len(record))], start, line
+    names = [name.strip() for name in record]
+    _check_names(text, names, line)
+    return names, end, next_line
+
+
+def _skipped(text: Text, head: bytes, start: int, skip_lines: int) -> tuple[int, int]:
+    """Offset and number of the first line that counts: behind `skip_lines` and the empty ones after them."""
+    line = 1
+    while start < len(head):
+        end = head.find(b"\n", start)
+        content = head[start : end if end >= 0 else len(head)]
+        if skip_lines < line and content.strip(b"\r"):
+            return start, line
+        if end < 0:
+            break
+        start, line = end + 1, line + 1
+    what = "is empty" if not head else f"holds no line with text after the {skip_lines} that are skipped"
+    raise DataError(f"{text.path}: {what if skip_lines or not head else 'holds only empty lines'}", code="data/empty")
+
+
+def _first_record(
+    text: Text, head: bytes, start: int, line: int, encoding: str, delimiter: str
+) -> tuple[list[str], int, int]:
+    """Its fields, the offset behind it and the number of the line there."""
+    end, inside, next_line = start, False, line
+    while end < len(head):
+        newline = head.find(b"\n", end)
+        part = head[end : newline if newline >= 0 else len(head)]
+        inside ^= bool(part.count(b'"') & 1)
+        end = newline + 1 if newline >= 0 else len(head)
+        next_line += newline >= 0
+        if not inside:
+            break
+    if inside or (end == len(head) == HEAD):
+        raise DataError(
+            f'{text.path}: line {line}: does not end within {HEAD:,} bytes; is a quote (") opened and never closed, or '
+            "is it not a text file?",
+            code="data/csv-quotes",
+        )
+    content = head[start:end].rstrip(b"\r\n")
+    if b"\r" in content:
+        raise DataError(
+            f"{text.path}: line {line}: lines end with a carriage return alone, as on Macintoshes before 2001; write "
+            "it again with \\n",
+            code="data/csv-line-ends",
+        )
+    try:
+        decoded = content.decode(encoding)
+        (record,) = csv.reader(io.StringIO(decoded, newline=""), delimiter=delimiter, strict=True)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{text.path}: line {line}: byte {content[error.start : error.start + 1]!r} is not {encoding} text; save "
+            "the file as UTF-8, or say encoding: latin-1 or cp1252",
+            code="data/csv-encoding",
+        ) from error
+    except (csv.Error, ValueError) as error:
+        raise DataError(f"{text.path}: line {line}: cannot be taken apart: {error}", code="data/csv-quotes") from error
+    return record, end, next_line
+
+
+def _refuse_one_column(text: Text, content: str, line: int, delimiter: str) -> None:
+    better = max(OTHER_DELIMITERS, key=lambda sign: content.count(sign) if sign != delimiter else 0)
+    hint = f"; is it {better!r}?" if content.count(better) and better != delimiter else "."
+    raise DataError(
+        f"{text.path}: line {line}: only one column is found with the delimiter {delimiter!r}{hint} An input and "
+        f"a target are needed: {content[:60]!r}",
+        code="data/csv-delimiter",
+    )
+
+
+def _check_names(text: Text, names: list[str], line: int) -> None:
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is None:
+        return
+    places = ", ".join(str(i) for i, name in enumerate(names) if name == twice)
+    what = f"{twice!r} names the columns {places}" if twice else f"the columns {places} have no name"
+    raise DataError(
+        f"{text.path}: line {line}: {what}; every column needs a name of its own (without a header say header: false)",
+        code="data/csv-columns",
+    )

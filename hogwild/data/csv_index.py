@@ -1,0 +1,233 @@
+"""Where the rows of a text file are, found in one quick pass, so that any range of them can be read later.
+
+A record ends at a line end outside quotes; an empty line is none. Blocks of a fixed size are looked at as arrays of
+bytes: the number of records that end before each block, and whether it begins inside quotes, is all that is kept (24
+bytes per block). A row is then found by looking at one block again. 0.3 s a gigabyte, a fourteenth of the parsing;
+where short values are quoted, up to 5 s a gigabyte, because every quote counts."""
+
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from hogwild.errors import DataError
+
+BLOCK = 1 << 17  # bytes: fits a core's cache with its masks
+READ = 16 * BLOCK
+GZIP = b"\x1f\x8b"
+LF, CR, QUOTE = 10, 13, 34
+
+
+class Text:
+    """A file's bytes, unzipped where it begins like gzip, by offset. One process, one reader: a gzip stream is read
+    forwards, and goes back only to its beginning. Picklable: the file is opened at the first read.
+
+    Raises DataError naming the file when it cannot be read, is damaged, or is another one than it was at first."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._streams: tuple[BinaryIO, ...] = ()  # what is read from, and the file behind it
+        self._last = 0, b""  # what was read last, and from where: a gzip stream would have to begin again for it
+        self._identity = _explained(path, lambda: _identity(os.stat(path)))
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """`size` bytes from `offset`, fewer at the end of the file."""
+        return cast(bytes, _explained(self.path, partial(self._read_at, offset, size)))
+
+    def close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+        self._streams, self._last = (), (0, b"")
+
+    def changed(self) -> DataError:
+        return DataError(
+            f"{self.path}: was changed after its rows were counted; start again when nobody writes to it any more",
+            code="data/file-changed",
+        )
+
+    def hash_into(self, digest: Any) -> None:
+        """Adds the file's bytes, as they lie on the disk, to a `hashlib` object."""
+        with _explained(self.path, partial(open, self.path, "rb", buffering=0)) as stream:
+            while chunk := _explained(self.path, partial(stream.read, 4 << 20)):
+                digest.update(chunk)
+
+    def __del__(self) -> None:
+        if "_streams" in self.__dict__:
+            self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_streams": (), "_last": (0, b"")}
+
+    def _read_at(self, offset: int, size: int) -> bytes:
+        stream = self._streams[0] if self._streams else self._open()
+        at, content = self._last
+        known = content[offset - at : offset - at + size] if at <= offset < at + len(content) else b""
+        if len(known) < size:
+            if stream.tell() != offset + len(known):
+                stream.seek(offset + len(known))
+            known += stream.read(size - len(known))
+        self._last = offset, known
+        return known
+
+    def _open(self) -> BinaryIO:
+        raw = open(self.path, "rb")  # noqa: SIM115 until `close`
+        self._streams = (raw,)
+        if _identity(os.fstat(raw.fileno())) != self._identity:
+            self.close()
+            raise self.changed()
+        is_zipped = raw.read(2) == GZIP
+        raw.seek(0)
+        if is_zipped:
+            self._streams = (cast(BinaryIO, gzip.GzipFile(fileobj=raw)), raw)
+        return self._streams[0]
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _explained(path: Path, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(
+            f"{path}: damaged or truncated gzip file: {error}; get the file again", code="data/damaged-file"
+        ) from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}", code="data/unreadable") from error
+
+
+@dataclass(frozen=True, slots=True)
+class RowIndex:
+    """`rows` records lie between the bytes `start` and `end`. Of block b, which begins at `start + b * BLOCK`:
+    `ends[b]` records end before it, and `lines[b]` lines; `quoted[b]`: it begins inside quotes."""
+
+    start: int
+    end: int
+    rows: int
+    first_line: int  # the number of the line at `start`, from 1
+    has_quotes: bool
+    ends: np.ndarray  # (blocks,) int64
+    lines: np.ndarray  # (blocks,) int64
+    quoted: np.ndarray  # (blocks,) bool
+
+    def read(self, text: Text, first: int, stop: int) -> tuple[memoryview, int]:
+        """The bytes of records [first, stop), with what empty lines lie around them, and the number of the line they
+        begin with. One read, forwards: that of the next records begins in the last block of this one. first < stop."""
+        early, late = self._block_of_end(first), self._block_of_end(stop)
+        lead = min(2, early * BLOCK)  # the two bytes before tell whether a line end at the very beginning ends a line
+        offset = self.start + early * BLOCK - lead
+        until = min(self.start + (late + 1) * BLOCK, self.end)
+        content = text.read_at(offset, until - offset)
+        if len(content) < until - offset:
+            raise text.changed()
+        begin, line = self._after(content, lead, early, first)
+        if stop >= self.rows:
+            return memoryview(content)[begin:], line
+        skipped = (late - early) * BLOCK + lead  # where the last block begins
+        back = 0 if skipped == 0 else 2
+        end, _ = self._after(content[skipped - back :], back, late, stop)
+        return memoryview(content)[begin : end + skipped - back], line
+
+    def _block_of_end(self, row: int) -> int:
+        """The block in which the record before `row` ends: that is where `row` begins."""
+        if row >= self.rows:
+            return len(self.ends) - 2
+        return max(int(np.searchsorted(self.ends, row, side="left")) - 1, 0)
+
+    def _after(self, content: bytes, lead: int, block: int, row: int) -> tuple[int, int]:
+        """(place in `content`, line number) behind the record before `row`; content[lead:] is from the beginning of
+        `block` on."""
+        line = self.first_line + int(self.lines[block])
+        if row == 0:
+            return lead, line
+        part = np.frombuffer(content, np.uint8, min(len(content), BLOCK + lead))
+        newlines, ends = record_ends(part, lead, bool(self.quoted[block]))
+        at = int(ends[row - int(self.ends[block]) - 1])
+        return at + 1, line + int(np.searchsorted(newlines, at, side="right"))
+
+
+def count_rows(text: Text, start: int, first_line: int) -> RowIndex:
+    """Looks at every byte from `start` on. Raises DataError where the file ends inside quotes."""
+    ends, lines, quoted = [0], [0], [False]
+    has_quotes = False
+    tail, size = b"", 0
+    for block in _blocks(text, start):
+        size += len(block)
+        found_ends, found_lines, quotes = _counted(tail + block, len(tail), quoted[-1])
+        has_quotes = has_quotes or quotes > 0
+        ends.append(ends[-1] + found_ends)
+        lines.append(lines[-1] + found_lines)
+        quoted.append(quoted[-1] ^ bool(quotes & 1))
+        tail = (tail + block)[-2:]
+    if quoted[-1]:
+        _refuse_open_quote(text, start, first_line)
+    is_open = bool(tail.strip(b"\r\n")) and not tail.endswith(b"\n")  # the last line has no end of its own
+    return RowIndex(
+        start,
+        start + size,
+        ends[-1] + is_open,
+        first_line,
+        has_quotes,
+        np.array(ends, dtype=np.int64),
+        np.array(lines, dtype=np.int64),
+        np.array(quoted, dtype=bool),
+    )
+
+
+def _blocks(text: Text, start: int) -> Iterator[bytes]:
+    while content := text.read_at(start, READ):
+        start += len(content)
+        while len(content) % BLOCK and (more := text.read_at(start, BLOCK - len(content) % BLOCK)):
+            content, start = content + more, start + len(more)
+        for at in range(0, len(content), BLOCK):
+            yield content[at : at + BLOCK]
+
+
+def _counted(content: bytes, lead: int, inside: bool) -> tuple[int, int, int]:
+    """(records that end, lines that end, quotes) in content[lead:]. The quick way, one comparison a byte, is right
+    where there is no quote and no empty line."""
+    values = np.frombuffer(content, np.uint8)
+    quotes = content.count(b'"', lead) if b'"' in content else 0
+    if not quotes and not inside and not (lead == 0 and content.startswith((b"\n", b"\r\n"))):
+        newline = values == LF
+        is_empty = (newline[1:] & newline[:-1]).any() or (b"\r" in content and (newline[2:] & newline[:-2]).any())
+        if not is_empty:
+            count = int(np.count_nonzero(newline[lead:]))
+            return count, count, 0
+    newlines, ends = record_ends(values, lead, inside)
+    return len(ends), len(newlines), quotes
+
+
+def record_ends(content: np.ndarray, lead: int, inside: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Places in `content` of all line ends and of those that end a record, from `lead` (0 or 2) on; what lies before
+    is the end of the block before. `inside`: content[lead:] begins inside quotes."""
+    newlines = np.flatnonzero(content == LF)
+    newlines = newlines[newlines >= lead]
+    quotes = np.flatnonzero(content == QUOTE)
+    before = np.searchsorted(quotes[quotes >= lead], newlines) + int(inside)
+    is_end = before % 2 == 0
+    padding = 0 if lead else 2  # at the very beginning a line end ends an empty line
+    padded = np.concatenate([np.full(padding, LF, np.uint8), content])
+    one, two = padded[newlines + padding - 1], padded[newlines + padding - 2]
+    is_empty = (one == LF) | ((one == CR) & (two == LF))
+    return newlines, newlines[is_end & ~is_empty]
+
+
+def _refuse_open_quote(text: Text, start: int, first_line: int) -> None:
+    """Names the first line with an odd number of quotes: where the trouble begins, though it shows at the end only."""
+    line = first_line
+    content = text.read_at(start, READ).split(b"\n")
+    odd = next((i for i, each in enumerate(content) if each.count(b'"') % 2), None)
+    place = f"line {line + odd}" if odd is not None else f"after line {line + len(content) - 1}"
+    raise DataError(
+        f'{text.path}: {place}: a quote (") is opened and the file ends before it is closed; a quote inside a value is '
+        'written twice, and the value in quotes: "5"" pipe"',
+        code="data/csv-quotes",
+    )

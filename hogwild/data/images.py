@@ -1,0 +1,263 @@
+"""A user's own pictures, one folder per class, by Pillow."""
+
+import hashlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from hogwild.data.files import beside, folders
+from hogwild.errors import DataError, NotFoundError, UsageError
+
+EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+MODES = {1: "L", 3: "RGB"}
+VERSION = 1  # of what this class makes of a file, for the fingerprint
+SHOWN = 5  # names in a message
+log = logging.getLogger(__name__)
+
+
+class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
+    """One sample per picture below `path`, or `path`/`split`: x (C, H, W) float32 in [0, 1], y () int64; from `rows`
+    x (N, C, H, W) and y (N,).
+
+    Every folder there is a class, and its place among the sorted names is its number; `classes`, a list of folder
+    names, fixes the numbers instead, for parts of which one may lack a class, and takes only those. Pictures are
+    found in folders inside a class folder too, in the order of their names. Files that are no pictures
+    (by extension: bmp, gif, jpg, jpeg, pgm, png, ppm, tif, tiff, webp) are not read, and how many there are is logged.
+
+    Every picture is turned as its camera says (EXIF), made `channels` deep (3: RGB, 1: grey; transparency is dropped;
+    16-bit grey is scaled) and stretched to `size` (H, W), or one number for both, by Pillow's bilinear filter,
+    whatever its proportions. `mean` and `deviation`, one number per channel in units of [0, 1], normalise:
+    (x - mean) / deviation. Of several frames the first is taken.
+
+    A relative `path` is looked for below `root`, below DIR, beside the job file and in the current folder. Needs Pillow
+    (pip install 'hogwild[images]'). Raises NotFoundError, UsageError for arguments, and DataError naming the file:
+    no classes, an empty class, a picture that cannot be read, with Pillow's words.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        size: int | Sequence[int],
+        split: str | None = None,
+        channels: int = 3,
+        mean: Sequence[float] | None = None,
+        deviation: Sequence[float] | None = None,
+        classes: Sequence[str] | None = None,
+        root: str | os.PathLike[str] | None = None,
+    ) -> None:
+        who = f"ImageFolder(path={str(path)!r})"
+        _require_pillow()
+        self.size = _size(who, size)
+        if channels not in MODES:
+            raise _wrong(f"{who}: channels must be 3 (RGB) or 1 (grey), got {channels!r}")
+        self._mode = MODES[channels]
+        self._mean = _per_channel(who, "mean", mean, channels, 0.0)
+        self._deviation = _per_channel(who, "deviation", deviation, channels, 1.0)
+        self.folder = _find(Path(path).expanduser(), split, root, who)
+        self.classes = _classes(self.folder, classes, who)
+        self._names, counts = _pictures(self.folder, self.classes)
+        self._labels = np.repeat(np.arange(len(counts)), counts)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, position: int) -> tuple[Tensor, Tensor]:
+        count = len(self)
+        if not -count <= position < count:
+            raise IndexError(f"picture {position} of {count}")
+        x, y = self.rows(position % count, position % count + 1)
+        return x[0], y[0]
+
+    def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Pictures [start, stop): x (stop - start, C, H, W) float32, y (stop - start,) int64. Raises DataError naming
+        a file that cannot be read."""
+        if not 0 <= start <= stop <= len(self):
+            raise IndexError(f"pictures {start} to {stop} of {len(self)}")
+        pixels = np.empty((stop - start, *self.size, len(self._mean)), np.uint8)
+        for picture, name in zip(pixels, self._names[start:stop], strict=True):
+            picture[:] = self._pixels(self.folder / name)
+        x = np.empty((stop - start, len(self._mean), *self.size), np.float32)
+        scale = np.float32(1) / (255 * self._deviation)
+        np.multiply(pixels.transpose(0, 3, 1, 2), scale[:, None, None], out=x)
+        if self._mean.any():
+            x -= (self._mean / self._deviation)[:, None, None]
+        return torch.from_numpy(x), torch.from_numpy(self._labels[start:stop].astype(np.int64))
+
+    def fingerprint(self) -> str:
+        """A hash of every picture's name, size and content, and of every argument that changes a sample."""
+        digest = hashlib.sha256(
+            repr((VERSION, self.classes, self.size, self._mode, self._mean.tolist(), self._deviation.tolist())).encode()
+        )
+        for name in self._names:
+            file = self.folder / name
+            content = _read(file)
+            digest.update(f"{len(os.fsencode(name))} {len(content)} ".encode() + os.fsencode(name))
+            digest.update(content)
+        return digest.hexdigest()
+
+    def _pixels(self, file: Path) -> np.ndarray:
+        """(H, W, C) uint8."""
+        from PIL import Image, ImageOps
+
+        height, width = self.size
+        try:
+            with warnings.catch_warnings(), Image.open(file) as opened:
+                warnings.simplefilter("ignore")  # of odd metadata; what cannot be read raises
+                opened.draft(self._mode, (max(self.size),) * 2)  # a large JPEG is decoded at a half, a quarter …
+                whole = _eight_bits(ImageOps.exif_transpose(opened))
+                small = whole.convert(self._mode).resize((width, height), Image.Resampling.BILINEAR)
+        except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+            raise DataError(
+                f"{file}: cannot be read as a picture: {error or type(error).__name__}; replace or remove it",
+                code="data/broken-image",
+            ) from error
+        return np.asarray(small, np.uint8).reshape(height, width, len(self._mean))
+
+
+def _eight_bits(picture: Any) -> Any:
+    """A grey picture of 16 bits as one of 8: Pillow's own conversion cuts everything above 255 off. Palettes with
+    transparency go through RGBA, as Pillow wants it."""
+    from PIL import Image
+
+    if picture.mode.startswith("I"):
+        values = np.asarray(picture, np.float32) / 257  # 65,535 becomes 255
+        return Image.fromarray(values.clip(0, 255).round().astype(np.uint8))
+    return picture.convert("RGBA") if picture.mode == "P" and "transparency" in picture.info else picture
+
+
+def _find(path: Path, split: str | None, root: str | os.PathLike[str] | None, who: str) -> Path:
+    where = [Path()] if path.is_absolute() else [*folders(root, None), *beside()]
+    places = list(dict.fromkeys(folder / path / (split or "") for folder in where))
+    found = next((place for place in places if place.is_dir()), None)
+    if found is not None:
+        return found
+    looked = "\n".join(f"  {place}: {'is a file' if place.exists() else 'no such folder'}" for place in places)
+    raise NotFoundError(
+        f"{who}: there is no such folder{f' with a part {split!r}' if split else ''}. Looked at:\n{looked}\n"
+        "Say where it is with --data-dir DIR, the environment variable HOGWILD_DATA=DIR or init_args.root.",
+        code="data/not-found",
+    )
+
+
+def _classes(folder: Path, wanted: Sequence[str] | None, who: str) -> tuple[str, ...]:
+    entries = sorted(_listed(folder), key=lambda entry: entry.name)
+    there = tuple(entry.name for entry in entries if entry.is_dir())
+    beside_them = [entry.name for entry in entries if not entry.is_dir()]
+    if not there:
+        found = f"it holds {len(beside_them)} files" if beside_them else "it is empty"
+        raise DataError(
+            f"{folder}: there are no class folders in it ({found}); put the pictures of each class into a folder of "
+            "its own" + ("" if not beside_them else ", or say with split which part is meant"),
+            code="data/image-classes",
+        )
+    if beside_them:
+        log.warning("%s: %s beside the class folders are not read: %s", folder, *_counted(beside_them))
+    return there if wanted is None else _chosen(folder, there, wanted, who)
+
+
+def _chosen(folder: Path, there: tuple[str, ...], wanted: Sequence[str], who: str) -> tuple[str, ...]:
+    if isinstance(wanted, str) or not wanted or len(set(wanted)) < len(wanted):
+        raise _wrong(f"{who}: classes must be a list of different folder names, got {wanted!r}")
+    unknown = [name for name in there if name not in wanted]
+    if unknown:
+        close = get_close_matches(unknown[0], wanted, n=1)
+        near = f"; did you mean {close[0]!r}?" if close else ""
+        raise DataError(
+            f"{folder / unknown[0]}: is not one of the classes ({', '.join(wanted[:12])}){near}; add it or move it",
+            code="data/image-classes",
+        )
+    return tuple(wanted)
+
+
+def _pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Paths below `folder` of all pictures, class by class, and how many each class has. A class that was asked for
+    and has no folder has none."""
+    names: list[str] = []
+    counts: list[int] = []
+    others: list[str] = []
+    for name in classes:
+        before = len(names)
+        for file in _walk(folder / name) if (folder / name).is_dir() else ():
+            is_picture = file.lower().endswith(EXTENSIONS)
+            (names if is_picture else others).append(os.path.relpath(file, folder))
+        counts.append(len(names) - before)
+        if not counts[-1] and (folder / name).is_dir():
+            raise DataError(
+                f"{folder / name}: this class has no picture ({', '.join(EXTENSIONS)}); remove the folder, or fill it",
+                code="data/image-classes",
+            )
+    if others:
+        log.warning("%s: %s that are no pictures (by extension) are not read: %s", folder, *_counted(others))
+    if not names:
+        raise DataError(f"{folder}: holds no picture of any of the classes {', '.join(classes)}", code="data/empty")
+    return names, counts
+
+
+def _walk(folder: Path) -> Iterator[str]:
+    """Every file below, in the order of the names; hidden ones (.DS_Store) are nobody's pictures."""
+    for entry in sorted(_listed(folder), key=lambda entry: entry.name):
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path))
+        else:
+            yield entry.path
+
+
+def _listed(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror or error}", code="data/unreadable") from error
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror or error}", code="data/unreadable") from error
+
+
+def _counted(names: Sequence[str]) -> tuple[str, str]:
+    more = ", …" if len(names) > SHOWN else ""
+    return f"{len(names):,} file{'s' * (len(names) > 1)}", ", ".join(names[:SHOWN]) + more
+
+
+def _size(who: str, size: Any) -> tuple[int, int]:
+    pair = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, Sequence) else ()
+    if len(pair) != 2 or not all(type(side) is int and side > 0 for side in pair):
+        raise _wrong(f"{who}: size must be [height, width] in pixels, or one number for both, got {size!r}")
+    return pair[0], pair[1]
+
+
+def _per_channel(who: str, what: str, given: Any, channels: int, otherwise: float) -> np.ndarray:
+    """(channels,) float32."""
+    values = [otherwise] * channels if given is None else given
+    is_list = isinstance(values, Sequence) and not isinstance(values, str) and len(values) == channels
+    numbers = is_list and all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
+    if not numbers or not np.isfinite(values).all() or (what == "deviation" and min(values) <= 0):
+        rule = "positive numbers" if what == "deviation" else "numbers"
+        raise _wrong(f"{who}: {what} must be a list of {channels} {rule}, one per channel, got {given!r}")
+    return np.array(values, np.float32)
+
+
+def _require_pillow() -> None:
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"hogwild.data.ImageFolder needs Pillow ({error}): pip install 'hogwild[images]'",
+            code="usage/missing-extra",
+        ) from error
+
+
+def _wrong(message: str) -> UsageError:
+    return UsageError(message, code="config/bad-argument")

@@ -1,0 +1,205 @@
+"""The cache of what was read in: kept, found again, never believed when damaged, never in the way."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hogwild.data.cache import DATA, MANIFEST, STALE_S, Cache, Spec
+
+X = np.arange(24, dtype=np.float32).reshape(6, 4)
+Y = np.arange(6, dtype=np.int64)
+SPECS = (Spec("float32", (6, 4)), Spec("int64", (6,)))
+PRINT = "ab" * 32
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def cache(tmp_path: Path, said: list[str]) -> Cache:
+    return Cache(tmp_path, keep=3, say=said.append)
+
+
+def read(cache: Cache, fingerprint: str = PRINT) -> tuple[np.ndarray, np.ndarray] | None:
+    """What the cache has, through buffers that were something else before."""
+    entry = cache.load(fingerprint)
+    if entry is None:
+        return None
+    assert entry.specs == SPECS
+    x, y = np.full_like(X, 7), np.full_like(Y, 7)
+    return (x, y) if entry.read_into([memoryview(x), y]) else None
+
+
+def entries(cache: Cache) -> list[str]:
+    return sorted(path.name for path in cache.folder.iterdir())
+
+
+def test_what_was_stored_is_read_into_the_callers_memory(cache: Cache, said: list[str], tmp_path: Path) -> None:
+    assert cache.load(PRINT) is None
+    assert cache.store(PRINT, SPECS, [X, memoryview(Y)])
+    found = read(Cache(tmp_path))
+    assert found is not None and np.array_equal(found[0], X) and np.array_equal(found[1], Y)
+    assert entries(cache) == [PRINT] and said == []
+    assert cache.load("cd" * 32) is None
+
+
+def test_fields_without_values_and_single_numbers_are_kept(cache: Cache) -> None:
+    specs = (Spec("uint8", (3, 0)), Spec("float64", ()))
+    assert cache.store(PRINT, specs, [np.empty((3, 0), np.uint8), np.array(2.5)])
+    entry = cache.load(PRINT)
+    value = np.array(0.0)
+    assert entry is not None and entry.read_into([np.empty((3, 0), np.uint8), value]) and value == 2.5
+
+
+def cut(folder: Path) -> None:
+    os.truncate(folder / DATA, 100)
+
+
+def flip(folder: Path) -> None:
+    raw = bytearray((folder / DATA).read_bytes())
+    raw[60] ^= 1
+    (folder / DATA).write_bytes(raw)
+
+
+def swap(folder: Path) -> None:
+    """Two fields of another order, and as many bytes in all."""
+    content = json.loads((folder / MANIFEST).read_text())
+    content["fields"].reverse()
+    (folder / MANIFEST).write_text(json.dumps(content))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "truncated": (cut, "holds 100 bytes, the manifest promises 144"),
+    "a flipped bit": (flip, "field 0 is damaged"),
+    "another order": (swap, ""),
+    "no data": (lambda folder: (folder / DATA).unlink(), "No such file"),
+    "no manifest": (lambda folder: (folder / MANIFEST).unlink(), "there is no manifest.json"),
+    "half a manifest": (lambda folder: (folder / MANIFEST).write_text('{"format": 1, "fie'), "cannot be used"),
+    "no fields": (lambda folder: (folder / MANIFEST).write_text('{"format": 1}'), "damaged manifest.json"),
+    "an unknown type": (
+        lambda folder: (folder / MANIFEST).write_text((folder / MANIFEST).read_text().replace("float32", "float33")),
+        "damaged manifest.json",
+    ),
+    "another format": (lambda folder: (folder / MANIFEST).write_text('{"format": 2}'), "format 2, this version"),
+}
+
+
+@pytest.mark.parametrize("crime", DAMAGE)
+def test_a_damaged_entry_is_removed_said_and_made_again(cache: Cache, said: list[str], crime: str) -> None:
+    damage, words = DAMAGE[crime]
+    assert cache.store(PRINT, SPECS, [X, Y])
+    damage(cache.folder / PRINT)
+    entry = cache.load(PRINT)
+    if crime == "another order":
+        assert entry is not None and not entry.read_into([np.empty_like(Y), np.empty_like(X)])
+    elif entry is not None:
+        assert not entry.read_into([np.empty_like(X), np.empty_like(Y)])
+    assert entries(cache) == [] and len(said) == 1
+    assert words in said[0] and str(cache.folder / PRINT) in said[0] and "read from its files again" in said[0]
+    assert cache.store(PRINT, SPECS, [X, Y]) and read(cache) is not None
+
+
+def test_an_entry_that_is_cut_after_it_was_found_is_noticed(cache: Cache, said: list[str]) -> None:
+    assert cache.store(PRINT, SPECS, [X, Y])
+    entry = cache.load(PRINT)
+    cut(cache.folder / PRINT)
+    assert entry is not None and not entry.read_into([np.empty_like(X), np.empty_like(Y)])
+    assert entries(cache) == [] and "field 1 is damaged or truncated" in said[0]
+
+
+def test_a_disk_without_room_is_a_word_and_no_error(
+    cache: Cache, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hogwild.data.cache.FREE_SHARE", 0.0)
+    assert not cache.store(PRINT, SPECS, [X, Y])
+    assert "more than half of what is free" in said[0] and entries(cache) == []
+
+
+def test_a_disk_that_gets_full_leaves_nothing_behind(tmp_path: Path, said: list[str]) -> None:
+    """/dev/full refuses every byte, as a full disk does."""
+
+    class Full(Cache):
+        def _check_room(self, nbytes: int) -> None:
+            (aside,) = (self.folder / f".tmp-{PRINT}-{os.getpid()}",)
+            original = Path.mkdir
+
+            def mkdir(path: Path, *args: Any, **options: Any) -> None:
+                original(path, *args, **options)
+                if path == aside:
+                    (path / DATA).symlink_to("/dev/full")
+
+            patch.setattr(Path, "mkdir", mkdir)
+
+    with pytest.MonkeyPatch.context() as patch:
+        cache = Full(tmp_path, say=said.append)
+        assert not cache.store(PRINT, SPECS, [X, Y])
+    assert "No space left on device" in said[0] and entries(cache) == []
+    assert cache.load(PRINT) is None
+
+
+def test_a_folder_that_cannot_be_made_is_a_word_and_no_error(tmp_path: Path, said: list[str]) -> None:
+    (tmp_path / "runs").write_text("a file where the runs should be")
+    cache = Cache(tmp_path / "runs", say=said.append)
+    assert cache.load(PRINT) is None
+    assert not cache.store(PRINT, SPECS, [X, Y])
+    assert all("runs" in sentence for sentence in said) and said
+
+
+def test_only_the_entries_that_were_used_last_are_kept(cache: Cache) -> None:
+    names = [f"{number:08x}" for number in range(5)]
+    for age, name in enumerate(names[:3]):
+        assert cache.store(name, SPECS, [X, Y])
+        os.utime(cache.folder / name, (1000 + age, 1000 + age))
+    assert cache.load(names[0]) is not None  # used: the youngest now
+    assert cache.store(names[3], SPECS, [X, Y])
+    assert entries(cache) == [names[0], names[2], names[3]]
+
+
+def test_an_entry_that_goes_while_it_is_read_is_read_to_its_end(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another job prunes: what is open stays."""
+    assert cache.store(PRINT, SPECS, [X, Y])
+    entry = cache.load(PRINT)
+    assert entry is not None
+    field = type(entry)._field
+
+    def prune_first(self: Any, *arguments: Any) -> bool:
+        cache.reject(cache.folder / PRINT, "pruned")
+        return field(self, *arguments)
+
+    monkeypatch.setattr(type(entry), "_field", prune_first)
+    assert entry.read_into([np.empty_like(X), np.empty_like(Y)])
+
+
+def test_what_a_killed_writer_left_is_removed_a_day_later(cache: Cache) -> None:
+    for name, age in ((".tmp-old-1", 2 * STALE_S), (".tmp-new-2", 60)):
+        (cache.folder / name).mkdir(parents=True)
+        now = (cache.folder / name).stat().st_mtime
+        os.utime(cache.folder / name, (now - age, now - age))
+    assert cache.store(PRINT, SPECS, [X, Y])
+    assert entries(cache) == [".tmp-new-2", PRINT]
+
+
+def test_two_writers_of_the_same_leave_one_entry(cache: Cache, said: list[str]) -> None:
+    assert cache.store(PRINT, SPECS, [X, Y])
+    assert cache.store(PRINT, SPECS, [X, Y])
+    assert entries(cache) == [PRINT] and read(cache) is not None and said == []
+
+
+def test_types_that_cannot_be_kept_are_a_word(cache: Cache, said: list[str]) -> None:
+    assert not cache.store(PRINT, [Spec("float8_e4m3fn", (6,))], [np.zeros(6, np.uint8)])
+    assert "float8_e4m3fn" in said[0]
+
+
+def test_buffers_of_another_size_and_odd_fingerprints_are_our_own_mistakes(cache: Cache) -> None:
+    with pytest.raises(ValueError, match="has 96 bytes, the buffer 48"):
+        cache.store(PRINT, SPECS, [X[:3], Y])
+    for odd in ("", "../" + PRINT, "AB" * 32, "ab"):
+        with pytest.raises(ValueError, match="fingerprint"):
+            cache.load(odd)
