@@ -2,43 +2,45 @@
 
 Each evaluation slice is one row of WORDS float64 words, written by the worker that holds its lease:
 
-    word  0 loss_sum      sum of the (weighted) loss of every element
-          1 loss_weight   what it is divided by at the end: the sum of the weights, or the number of elements
-          2 correct       right predictions
-          3 count         predictions judged; 0 where the loss names no accuracy
+    word  0         loss_sum      sum of the (weighted) loss of every element
+          1         loss_weight   what it is divided by at the end: the sum of the weights, or the number of elements
+          2 + 2 k   total         of the k-th metric that is a sum: right predictions, squared differences, …
+          3 + 2 k   count         what that is divided by: how many were judged
 
-Rows are added word by word in float64 and divided once, in `metrics.finalize`. The counts are whole numbers below
-2**53 and so exact; a sum of float32 losses leaves 29 bits to spare."""
+Rows are added word by word in float64 and divided once, in `metrics.Panel.values`. The counts are whole numbers below
+2**53 and so exact; a sum of float32 losses leaves 29 bits to spare. A scoring item's row (`Kind.SCORE`) holds the
+values of the metrics that are no sums, in their order, instead."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-WORDS = 4
+from hogwild.metric_names import MOST
+
+WORDS = 2 + 2 * MOST
 
 
 @dataclass(frozen=True, slots=True)
 class EvalSums:
-    """The sums of one slice, or of several added together. The fields are the words of a row, in order."""
+    """The sums of one slice, or of several added together: the words of a row."""
 
-    loss_sum: float = 0.0
-    loss_weight: float = 0.0
-    correct: float = 0.0
-    count: float = 0.0
+    words: tuple[float, ...] = (0.0,) * WORDS
+
+    @classmethod
+    def of(cls, first: Iterable[float]) -> "EvalSums":
+        """The first words; the others are zero."""
+        given = tuple(map(float, first))
+        return cls(given + (0.0,) * (WORDS - len(given)))
 
     def __add__(self, other: "EvalSums") -> "EvalSums":
-        return EvalSums(
-            self.loss_sum + other.loss_sum,
-            self.loss_weight + other.loss_weight,
-            self.correct + other.correct,
-            self.count + other.count,
-        )
+        return EvalSums(tuple(mine + theirs for mine, theirs in zip(self.words, other.words, strict=True)))
 
     def write(self, row: np.ndarray) -> None:
         """Into a row (WORDS,) float64; only the worker that holds the slice's lease may."""
-        row[:] = (self.loss_sum, self.loss_weight, self.correct, self.count)
+        row[:] = self.words
 
     @classmethod
     def read(cls, row: np.ndarray) -> "EvalSums":
         """From a row (WORDS,) float64."""
-        return cls(*(float(word) for word in row))
+        return cls(tuple(row.tolist()))

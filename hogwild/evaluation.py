@@ -1,28 +1,43 @@
-"""A slice of the validation data, evaluated by one worker: the model as it is now, in eval mode, batch by batch."""
+"""A slice of the validation data, evaluated by one worker: the model as it is now, in eval mode, batch by batch. And,
+where a metric is no sum, the scores of all outputs, once every slice is done."""
 
 from collections.abc import Callable, Iterable
 
 import torch
+from torch import Tensor, nn
 
 from hogwild.batches import batch_seed
+from hogwild.errors import BuildError
 from hogwild.eval_sums import EvalSums
 from hogwild.feeds import Feed
-from hogwild.metrics import evaluate_batch
-from hogwild.worker_model import WorkerModel
+from hogwild.metrics import Loss, Panel
 
 EPOCH = -1  # for the seeds of an evaluation's batches: no epoch of training has them
 
 
 class Evaluator:
-    """Owns the buffers of `feed`; the model is the worker's own, and is in its former mode again afterwards."""
+    """Owns the buffers of `feed`; the model is the process's own, and is in its former mode again afterwards. `outputs`
+    (N, …) and `targets` (N, …) are shared, where a metric needs them: rows are written by whoever holds their slice."""
 
-    def __init__(self, worker_model: WorkerModel, feed: Feed, seed: int) -> None:
-        self._model, self._loss = worker_model.model, worker_model.loss
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        feed: Feed,
+        seed: int,
+        panel: Panel,
+        outputs: Tensor | None = None,
+        targets: Tensor | None = None,
+    ) -> None:
+        self._model, self._loss = model, loss
         self._feed = feed
         self._seed = seed
+        self._panel = panel
+        self._outputs, self._targets = outputs, targets
 
     def sums(self, batches: Iterable[int], beat: Callable[[], None]) -> EvalSums:
-        """The metrics' sums over these batches of the validation data; `beat` is called after each."""
+        """The metrics' sums over these batches of the validation data, whose outputs are kept if they are needed;
+        `beat` is called after each."""
         training = [part for part in self._model.modules() if part.training]
         self._model.eval()
         sums = EvalSums()
@@ -31,9 +46,28 @@ class Evaluator:
                 for number in batches:
                     batch = self._feed.gather(0, number)
                     torch.default_generator.manual_seed(batch_seed(self._seed, EPOCH, batch.first_position))
-                    sums += evaluate_batch(self._model(*batch.inputs), batch.target, self._loss)
+                    output = self._model(*batch.inputs)
+                    if self._outputs is not None:
+                        self._keep(output, batch.first_position, batch.size)
+                    sums += self._panel.add(output, batch.target, self._loss)
                     beat()
         finally:
             for part in training:
                 part.training = True
         return sums
+
+    def scores(self) -> EvalSums:
+        """The values of the metrics that are no sums, as the words of a scoring item's row. Every slice is done."""
+        assert self._outputs is not None and self._targets is not None
+        return EvalSums.of(self._panel.score(self._outputs, self._targets, self._loss))
+
+    def _keep(self, output: Tensor, first: int, size: int) -> None:
+        assert self._outputs is not None
+        rows = self._outputs[first : first + size]
+        if output.shape != rows.shape:  # copying would broadcast
+            raise BuildError(
+                f"the model's output has shape {tuple(output.shape)} for samples {first} to {first + size - 1} of "
+                f"data.val, and had {(size, *rows.shape[1:])} at first; metrics over all outputs need them alike",
+                code="model/output-shape",
+            )
+        rows.copy_(output)

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hogwild.errors import UsageError
-from hogwild.metrics import WORDS, EvalSums, check_target, evaluate_batch, finalize, meets, metrics_for
+from hogwild.errors import BuildError, UsageError
+from hogwild.eval_sums import WORDS, EvalSums
+from hogwild.metrics import Panel, meets, named
 
 N, C = 37, 4
 GENERATOR = torch.Generator().manual_seed(3)
@@ -27,6 +28,8 @@ PROBABILITIES = torch.rand(N, C, generator=GENERATOR).softmax(1)
 YES_NO = (torch.rand(N, C, generator=GENERATOR) > 0.5).float()
 PIXELS = torch.randn(N, C, 3, 2, generator=GENERATOR)
 PIXEL_CLASSES = torch.randint(0, C, (N, 3, 2), generator=GENERATOR)
+
+NOBODY = nn.Identity()  # a model that names no metrics
 
 Case = tuple[Callable[..., Tensor], Tensor, Tensor]
 
@@ -55,11 +58,22 @@ def cases() -> Iterable[tuple[str, Case]]:
 CASES: dict[str, Case] = dict(cases())
 
 
-def sums_over(case: Case, cuts: Iterable[int]) -> EvalSums:
+def sums_over(case: Case, cuts: Iterable[int], metrics: list[Any] | None = None) -> EvalSums:
     loss, output, target = case
     edges = sorted({0, N, *cuts})
-    parts = [evaluate_batch(output[a:b], target[a:b], loss) for a, b in pairwise(edges)]
-    return sum(parts, EvalSums())
+    panel = Panel.of(None if metrics is None else named(metrics), NOBODY, loss)
+    return sum((panel.add(output[a:b], target[a:b], loss) for a, b in pairwise(edges)), EvalSums())
+
+
+def values_over(case: Case, cuts: Iterable[int] = (), metrics: list[Any] | None = None) -> dict[str, float]:
+    """Sums over the slices, and scores of the whole where a metric needs that."""
+    loss, output, target = case
+    panel = Panel.of(None if metrics is None else named(metrics), NOBODY, loss)
+    return panel.values(sums_over(case, cuts, metrics), panel.score(output, target, loss))
+
+
+def metrics_for(loss: Any) -> tuple[str, ...]:
+    return Panel.of(None, NOBODY, loss).reported
 
 
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss by both:UserWarning")
@@ -69,7 +83,7 @@ def sums_over(case: Case, cuts: Iterable[int]) -> EvalSums:
 def test_any_slicing_gives_the_loss_of_the_whole_set(name: str, cuts: list[int]) -> None:
     loss, output, target = CASES[name]
     whole = loss(output, target)  # in float32: good to six digits
-    assert finalize(sums_over(CASES[name], cuts))["loss"] == pytest.approx(float(whole), rel=5e-6)
+    assert values_over(CASES[name], cuts)["loss"] == pytest.approx(float(whole), rel=5e-6)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "accuracy" in metrics_for(case[0])])
@@ -77,45 +91,44 @@ def test_any_slicing_gives_the_loss_of_the_whole_set(name: str, cuts: list[int])
 @given(cuts=st.lists(st.integers(1, N - 1), max_size=12))
 def test_any_slicing_counts_exactly_what_the_whole_set_counts(name: str, cuts: list[int]) -> None:
     whole, cut = sums_over(CASES[name], []), sums_over(CASES[name], cuts)
-    assert (cut.correct, cut.count) == (whole.correct, whole.count)
-    assert whole.count > 0
+    assert cut.words[2:4] == whole.words[2:4]
+    assert whole.words[3] > 0
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_the_reduction_of_a_classification_loss_does_not_change_the_accuracy(reduction: str) -> None:
-    sums = evaluate_batch(LOGITS, CLASSES, nn.CrossEntropyLoss(reduction=reduction))
-    assert finalize(sums)["accuracy"] == float((LOGITS.argmax(1) == CLASSES).double().mean())
-    assert finalize(sums)["loss"] == pytest.approx(float(F.cross_entropy(LOGITS, CLASSES)), rel=1e-6)
+    values = values_over((nn.CrossEntropyLoss(reduction=reduction), LOGITS, CLASSES))
+    assert values["accuracy"] == float((LOGITS.argmax(1) == CLASSES).double().mean())
+    assert values["loss"] == pytest.approx(float(F.cross_entropy(LOGITS, CLASSES)), rel=1e-6)
 
 
 def test_a_summed_loss_is_reported_per_sample() -> None:
-    sums = evaluate_batch(LOGITS, PROBABILITIES, nn.MSELoss(reduction="sum"))
-    assert finalize(sums)["loss"] == pytest.approx(float((LOGITS - PROBABILITIES).pow(2).sum()) / N, rel=1e-6)
+    values = values_over((nn.MSELoss(reduction="sum"), LOGITS, PROBABILITIES))
+    assert values["loss"] == pytest.approx(float((LOGITS - PROBABILITIES).pow(2).sum()) / N, rel=1e-6)
 
 
 def test_ignored_targets_are_neither_right_nor_wrong() -> None:
-    sums = evaluate_batch(LOGITS, SOME_IGNORED, nn.CrossEntropyLoss())
+    _, _, right, judged, *_ = sums_over((nn.CrossEntropyLoss(), LOGITS, SOME_IGNORED), []).words
     kept = SOME_IGNORED != -100
-    assert sums.count == float(kept.sum()) < N
-    assert sums.correct == float((LOGITS.argmax(1) == CLASSES)[kept].sum())
+    assert judged == float(kept.sum()) < N
+    assert right == float((LOGITS.argmax(1) == CLASSES)[kept].sum())
 
 
 def test_a_batch_of_which_everything_is_ignored_changes_nothing() -> None:
-    nothing = evaluate_batch(LOGITS, torch.full((N,), -100), nn.CrossEntropyLoss())
-    assert nothing == EvalSums()
-    assert math.isnan(finalize(nothing)["loss"]) and "accuracy" not in finalize(nothing)
+    case = (nn.CrossEntropyLoss(), LOGITS, torch.full((N,), -100))
+    assert sums_over(case, []) == EvalSums()
+    assert math.isnan(values_over(case)["loss"]) and "accuracy" not in values_over(case)
 
 
 def test_a_yes_is_above_zero_for_logits_and_above_a_half_for_probabilities() -> None:
     right = float(((LOGITS > 0) == (YES_NO > 0.5)).sum())
     for loss, output in ((nn.BCEWithLogitsLoss(), LOGITS), (nn.BCELoss(), LOGITS.sigmoid())):
-        sums = evaluate_batch(output, YES_NO, loss)
-        assert (sums.correct, sums.count) == (right, N * C)
+        assert sums_over((loss, output, YES_NO), []).words[2:4] == (right, N * C)
 
 
 def test_the_loss_given_is_not_changed() -> None:
     loss = nn.CrossEntropyLoss(weight=WEIGHT.clone())
-    evaluate_batch(LOGITS, CLASSES, loss)
+    values_over((loss, LOGITS, CLASSES))
     assert loss.reduction == "mean" and loss.weight is not None and torch.equal(loss.weight, WEIGHT)
 
 
@@ -141,14 +154,16 @@ class PerSample:
 
 def test_a_subclass_with_a_forward_of_its_own_is_weighted_by_batch_size_and_keeps_its_accuracy() -> None:
     sums = sums_over((Focal(), LOGITS, CLASSES), [10])
-    assert finalize(sums)["loss"] == pytest.approx(float(Focal()(LOGITS, CLASSES)), rel=1e-6)
-    assert sums.count == N and metrics_for(Focal()) == ("loss", "accuracy")
+    assert values_over((Focal(), LOGITS, CLASSES), [10])["loss"] == pytest.approx(
+        float(Focal()(LOGITS, CLASSES)), rel=1e-6
+    )
+    assert sums.words[3] == N and metrics_for(Focal()) == ("loss", "accuracy")
 
 
 def test_a_loss_per_sample_is_averaged_over_all_samples() -> None:
-    sums = sums_over((PerSample(), LOGITS, PROBABILITIES), [5, 6, 30])
+    values = values_over((PerSample(), LOGITS, PROBABILITIES), [5, 6, 30])
     expected = float((LOGITS - PROBABILITIES).pow(2).sum(1).mean())
-    assert finalize(sums)["loss"] == pytest.approx(expected, rel=1e-6)
+    assert values["loss"] == pytest.approx(expected, rel=1e-6)
     assert metrics_for(PerSample()) == ("loss",)
 
 
@@ -160,8 +175,11 @@ def test_a_loss_per_sample_is_averaged_over_all_samples() -> None:
         (nn.BCEWithLogitsLoss(), ("loss", "accuracy")),
         (nn.BCELoss(), ("loss", "accuracy")),
         (F.cross_entropy, ("loss", "accuracy")),
-        (nn.MSELoss(), ("loss",)),
-        (F.mse_loss, ("loss",)),
+        (nn.MSELoss(), ("loss", "rmse")),
+        (F.mse_loss, ("loss", "rmse")),
+        (nn.HuberLoss(), ("loss", "rmse")),
+        (nn.L1Loss(), ("loss", "mae")),
+        (F.l1_loss, ("loss", "mae")),
         (abs, ("loss",)),
     ],
 )
@@ -170,8 +188,8 @@ def test_which_metrics_are_reported_follows_from_the_loss(loss: Any, names: tupl
 
 
 def test_what_is_finalized_has_the_names_promised() -> None:
-    for loss, output, target in CASES.values():
-        assert tuple(finalize(evaluate_batch(output, target, loss))) == metrics_for(loss)
+    for case in CASES.values():
+        assert tuple(values_over(case)) == metrics_for(case[0])
 
 
 class Flattened(nn.CrossEntropyLoss):
@@ -181,25 +199,34 @@ class Flattened(nn.CrossEntropyLoss):
         return super().forward(output.flatten(0, 1), target.flatten())
 
 
-def test_predictions_of_another_shape_than_the_targets_are_not_judged() -> None:
+def test_a_language_models_classes_are_in_the_last_dimension() -> None:
     output, target = PIXELS.flatten(2).transpose(1, 2), PIXEL_CLASSES.flatten(1)
-    sums = evaluate_batch(output, target, Flattened())
-    assert (sums.correct, sums.count) == (0.0, 0.0)
-    expected = F.cross_entropy(PIXELS, PIXEL_CLASSES)
-    assert finalize(sums)["loss"] == pytest.approx(float(expected), rel=1e-6)
+    values = values_over((Flattened(), output, target), [7])
+    assert values["loss"] == pytest.approx(float(F.cross_entropy(PIXELS, PIXEL_CLASSES)), rel=1e-6)
+    assert values["accuracy"] == float((PIXELS.argmax(1) == PIXEL_CLASSES).double().mean())
+
+
+def test_what_suits_the_loss_but_not_the_outputs_is_left_out() -> None:
+    narrow = torch.randn(N, 3, 2)  # cross-entropy in a loss of the user's own, which makes what it needs of it
+    panel = Panel.of(None, NOBODY, Flattened())
+    assert panel.settle(PIXELS, PIXEL_CLASSES, nn.CrossEntropyLoss()).names == ("accuracy",)
+    own = Panel.of(named(["accuracy"]), NOBODY, lambda output, target: output.sum() * 0)
+    with pytest.raises(BuildError, match=r"accuracy: neither classes nor yes and no.*\(37, 3, 2\)") as raised:
+        own.settle(narrow, torch.rand(N), lambda output, target: output.sum() * 0)
+    assert raised.value.code == "model/metric"
 
 
 def test_no_gradient_is_recorded() -> None:
     output = LOGITS.clone().requires_grad_()
-    evaluate_batch(output, CLASSES, nn.CrossEntropyLoss())
+    values_over((nn.CrossEntropyLoss(), output, CLASSES), metrics=["auc", "log_loss"])
     assert output.grad is None
 
 
 @given(words=st.lists(st.floats(allow_nan=False), min_size=WORDS, max_size=WORDS))
 def test_a_row_of_shared_memory_holds_the_sums_exactly(words: list[float]) -> None:
     table = np.zeros((3, WORDS))
-    EvalSums(*words).write(table[1])
-    assert EvalSums.read(table[1]) == EvalSums(*words)
+    EvalSums.of(words).write(table[1])
+    assert EvalSums.read(table[1]) == EvalSums.of(words)
     assert not table[0].any() and not table[2].any()
 
 
@@ -219,10 +246,111 @@ def test_a_row_of_shared_memory_holds_the_sums_exactly(words: list[float]) -> No
 def test_a_target_is_met_when_every_goal_is(
     metrics: dict[str, float], target: dict[str, float], expected: bool
 ) -> None:
-    assert meets(metrics, target) is expected
+    assert meets(metrics, target, {"loss": False, "accuracy": True}) is expected
 
 
-def test_a_goal_that_is_not_reported_is_an_error() -> None:
-    with pytest.raises(UsageError, match=r"accuracy: not reported by this job; it reports loss"):
-        check_target({"accuracy": 0.9}, metrics_for(nn.MSELoss()))
-    check_target({"accuracy": 0.9, "loss": 0.1}, metrics_for(nn.NLLLoss()))
+# ---- metrics that are asked for -------------------------------------------------------------------------------------
+
+SUMS = ["accuracy", "top1", "top3", "log_loss", "perplexity"]
+
+
+@settings(max_examples=25)
+@given(cuts=st.lists(st.integers(1, N - 1), max_size=12))
+def test_any_slicing_gives_the_metrics_of_the_whole_set(cuts: list[int]) -> None:
+    whole = values_over(CASES["ce ignored"], [], SUMS)
+    assert values_over(CASES["ce ignored"], cuts, SUMS) == pytest.approx(whole, rel=1e-12)
+    numbers = ["rmse", "mae"]
+    assert values_over(CASES["mse"], cuts, numbers) == pytest.approx(values_over(CASES["mse"], [], numbers), rel=1e-6)
+
+
+def test_metrics_that_are_sums_against_their_definitions() -> None:
+    kept = SOME_IGNORED != -100
+    logits, wanted = LOGITS[kept], SOME_IGNORED[kept]
+    values = values_over((nn.CrossEntropyLoss(weight=WEIGHT, label_smoothing=0.1), LOGITS, SOME_IGNORED), [9], SUMS)
+    surprise = float(F.cross_entropy(logits.double(), wanted))
+    in_order = logits.argsort(1, descending=True)
+    assert values["log_loss"] == pytest.approx(surprise, rel=1e-12)
+    assert values["perplexity"] == pytest.approx(math.exp(surprise), rel=1e-12)
+    assert values["accuracy"] == values["top1"] == float((in_order[:, 0] == wanted).double().mean())
+    assert values["top3"] == float((in_order[:, :3] == wanted[:, None]).any(1).double().mean())
+    values = values_over((nn.MSELoss(), LOGITS, PROBABILITIES), [9], ["rmse", "mae"])
+    assert values["rmse"] == pytest.approx(float((LOGITS - PROBABILITIES).double().pow(2).mean().sqrt()), rel=1e-6)
+    assert values["mae"] == pytest.approx(float((LOGITS - PROBABILITIES).double().abs().mean()), rel=1e-6)
+
+
+def test_log_loss_of_yes_and_no_is_the_same_from_logits_and_from_probabilities() -> None:
+    ours = [
+        values_over((loss, output, YES_NO.double()), [4], ["log_loss"])["log_loss"]
+        for loss, output in ((nn.BCEWithLogitsLoss(), LOGITS.double()), (nn.BCELoss(), LOGITS.double().sigmoid()))
+    ]
+    assert ours == pytest.approx([float(F.binary_cross_entropy_with_logits(LOGITS.double(), YES_NO.double()))] * 2)
+
+
+def area_by_definition(scores: Tensor, wanted: Tensor) -> float:
+    """How often a positive is above a negative, ties counting half: every pair is looked at."""
+    above = scores[wanted][:, None] - scores[~wanted][None, :]
+    return float(((above > 0).double() + (above == 0).double() / 2).mean())
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=30))
+def test_the_area_under_the_curve_is_that_of_all_pairs_ties_included(pairs: list[tuple[int, bool]]) -> None:
+    output = torch.tensor([[float(score)] for score, _ in pairs])
+    wanted = torch.tensor([[float(answer)] for _, answer in pairs])
+    value = values_over((nn.BCEWithLogitsLoss(), output, wanted), metrics=["auc"])["auc"]
+    if len({answer for _, answer in pairs}) == 1:
+        assert math.isnan(value)
+    else:
+        assert value == pytest.approx(area_by_definition(output[:, 0], wanted[:, 0] > 0.5))
+
+
+def test_the_area_of_two_classes_and_of_several() -> None:
+    two = CLASSES % 2
+    value = values_over((nn.CrossEntropyLoss(), LOGITS[:, :2], two), metrics=["auc"])["auc"]
+    assert value == pytest.approx(area_by_definition(LOGITS[:, 1] - LOGITS[:, 0], two == 1))
+    shares = LOGITS.double().softmax(1)
+    expected = sum(area_by_definition(shares[:, c], c == CLASSES) for c in range(C)) / C
+    assert values_over((nn.CrossEntropyLoss(), LOGITS, CLASSES), metrics=["auc"])["auc"] == pytest.approx(expected)
+
+
+def f1_by_definition(predicted: list[int], wanted: list[int]) -> float:
+    scores = []
+    for each in sorted({*predicted, *wanted}):
+        hits = sum(p == w == each for p, w in zip(predicted, wanted, strict=True))
+        precision, recall = hits / max(1, predicted.count(each)), hits / max(1, wanted.count(each))
+        scores.append(2 * precision * recall / (precision + recall) if hits else 0.0)
+    return sum(scores) / len(scores)
+
+
+def test_macro_f1_is_the_mean_over_the_classes_that_occur() -> None:
+    expected = f1_by_definition(LOGITS.argmax(1).tolist(), CLASSES.tolist())
+    assert values_over((nn.NLLLoss(), LOGITS, CLASSES), metrics=["macro_f1"])["macro_f1"] == pytest.approx(expected)
+    column = LOGITS[:, :1], YES_NO[:, :1]
+    expected = f1_by_definition((column[0][:, 0] > 0).long().tolist(), column[1][:, 0].long().tolist())
+    found = values_over((nn.BCEWithLogitsLoss(), *column), metrics=["macro_f1"])["macro_f1"]
+    assert found == pytest.approx(expected)
+
+
+def spread(outputs: Tensor, targets: Tensor) -> float:
+    return float(outputs.max() - outputs.min()) + len(targets)
+
+
+def test_a_function_of_the_users_own_gets_all_outputs_and_targets_at_once() -> None:
+    values = values_over((nn.CrossEntropyLoss(), LOGITS, CLASSES), [3, 20], ["accuracy", spread])
+    assert tuple(values) == ("loss", "accuracy", "spread")
+    assert values["spread"] == pytest.approx(float(LOGITS.max() - LOGITS.min()) + N)
+
+
+def test_what_a_metric_is_called_and_which_way_is_better() -> None:
+    panel = Panel.of(named([spread, "auc", "rmse", "top7"]), NOBODY, nn.CrossEntropyLoss())
+    assert [panel.higher_is_better(name) for name in panel.reported] == [False, None, True, False, True]
+    assert list(named([spread, "auc", nn.Identity()])) == ["spread", "auc", "Identity"]
+
+
+def test_a_model_may_name_its_metrics() -> None:
+    model = nn.Identity()
+    model.metrics = ["macro_f1", spread]  # type: ignore[assignment]
+    assert Panel.of(None, model, nn.CrossEntropyLoss()).reported == ("loss", "macro_f1", "spread")
+    model.metrics = {"accuracy": 3}  # type: ignore[assignment]  # something else of the same name
+    assert Panel.of(None, model, nn.CrossEntropyLoss()).reported == ("loss", "accuracy")
+    with pytest.raises(UsageError, match="no such metric: nosuch"):
+        Panel.of(named(["nosuch"]), model, nn.CrossEntropyLoss())

@@ -1,0 +1,54 @@
+"""Files and links that are replaced as a whole: written aside (`.tmp-NAME-PID`), then renamed, so that a reader sees
+the old one or the new one."""
+
+import os
+from pathlib import Path
+
+from hogwild.records import explained
+
+TEMPORARY = ".tmp-"
+
+
+def replace(file: Path, content: bytes, sync: bool) -> None:
+    aside = write_aside(file, content, sync)
+    try:
+        aside.replace(file)
+    finally:
+        aside.unlink(missing_ok=True)
+    if sync:
+        sync_folder(file.parent)
+
+
+def write_aside(file: Path, content: bytes, sync: bool) -> Path:
+    aside = file.with_name(f"{TEMPORARY}{file.name}-{os.getpid()}")
+    try:
+        with open(aside, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            if sync:
+                os.fsync(stream.fileno())
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    return aside
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes names made or changed in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def point(link: Path, name: str) -> None:
+    """A symbolic link to `name` beside it: relative, so that a run can be moved."""
+    aside = link.with_name(f"{TEMPORARY}{link.name}-{os.getpid()}")
+    with explained(f"cannot update {link}"):
+        try:
+            aside.unlink(missing_ok=True)
+            aside.symlink_to(name)
+            aside.replace(link)
+        finally:
+            aside.unlink(missing_ok=True)

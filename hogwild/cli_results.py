@@ -1,0 +1,79 @@
+"""Commands for what a run leaves: its report, and its numbers once more."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hogwild.cli_base import print_result, reading
+from hogwild.cli_export import Which, check_choice, checkpoint_of
+from hogwild.cli_input import data_folder, resumed
+from hogwild.cli_options import DataDir, Json
+from hogwild.errors import NotFoundError, UsageError
+from hogwild.host import raise_noted, raising_on_signals
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs; several are laid over each other.")]
+
+
+def report(
+    runs: Runs,
+    out: Annotated[Path | None, typer.Option(help="A folder; default: report/ in the (first) run.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Writes one page with plots and tables of a run, or of several side by side."""
+    from hogwild.cli_report import answer
+
+    raise_noted()
+    with raising_on_signals():
+        status, lines = answer(runs, out=out, as_json=as_json)
+    for line in lines:
+        print_result(line)
+    return status
+
+
+def eval_(
+    source: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A run directory, or one checkpoint of it.")],
+    which: Which = None,
+    predictions: Annotated[
+        Path | None, typer.Option(help="Also writes all outputs and targets there.", metavar="FILE.npz|FILE.csv")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> int:
+    """Evaluates a run's best checkpoint, or another, on its validation data again."""
+    check_choice(which)
+    with reading():
+        path = checkpoint_of(source, which)
+        run = path.parent.parent
+        job, users_file, _ = resumed(run, [], {})
+        folder = data_folder(data_dir, run)
+        if predictions is not None:
+            _check_file(predictions)
+    from hogwild.registry import user_path
+
+    user_path(users_file)
+    from hogwild import reevaluation
+
+    raise_noted()
+    with raising_on_signals():
+        found = reevaluation.reevaluate(job, path, folder, keep_outputs=predictions is not None)
+        if predictions is not None:
+            reevaluation.write_predictions(found, predictions)
+    names = [name for name in ("best", "latest") if (path.parent / name).resolve() == path]
+    if as_json:
+        print_result(reevaluation.as_json(found, " and ".join(names)))
+        return 0
+    for line in reevaluation.lines_of(found, f" ({' and '.join(names)})" if names else ""):
+        print_result(line)
+    if predictions is not None:
+        print_result(f"  predictions: {predictions}")
+    return 0
+
+
+def _check_file(file: Path) -> None:
+    if file.suffix not in (".npz", ".csv"):
+        raise UsageError(f"--predictions {file}: must end in .npz or .csv", code="usage/bad-value")
+    if not file.parent.is_dir():
+        raise NotFoundError(
+            f"--predictions {file}: there is no folder {file.parent.absolute()}", code="usage/no-folder"
+        )

@@ -1,0 +1,213 @@
+"""A job's objects looked at before anything starts: what can be known to fail does not start.
+
+One forward pass and one loss on a few samples, the labels of all, the metrics on samples of the validation data.
+Nothing is left behind: the random state is put back, no gradient is made, modes are as before."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.config import Job
+from hogwild.config_schema import Evaluate
+from hogwild.errors import BuildError, DataError, ModelError, UsageError
+from hogwild.metrics import Panel
+
+if TYPE_CHECKING:
+    from hogwild.job import Parts, Source
+
+TRIAL_SAMPLES = 3  # more than two: a loss that broadcasts (2, 2) over 2 labels would be wrong with any other number
+METRIC_SAMPLES = 64  # spread over the validation data, so that a metric sees more than one class
+UNLABELLED = -100  # what torch's classification losses leave out unless told otherwise
+NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+def inspect(job: Job, parts: "Parts") -> None:
+    plan = parts.train.plan
+    if plan.batches == 0:
+        raise DataError(
+            f"data.train has {plan.samples} samples, fewer than data.batch_size {plan.batch_size}, and data.drop_last "
+            "is true: there is no batch to train on",
+            code="data/no-batch",
+        )
+    if plan.merges:
+        parts.notes.append(
+            f"the last batch would hold one sample, which BatchNorm cannot train on: it is merged into the one before "
+            f"({plan.largest} samples)"
+        )
+    if parts.val is not None and _fields(parts.val) != _fields(parts.train):
+        raise DataError(
+            f"data.val has samples of {', '.join(_fields(parts.val))}, data.train of "
+            f"{', '.join(_fields(parts.train))}; both must be alike",
+            code="data/val-unlike-train",
+        )
+    _try_forward(parts)
+    first, last = plan.positions(plan.batches - 1)
+    if plan.merge_single and last - first == 1:
+        _refuse_single(parts)
+    for what, source in (("data.train", parts.train), ("data.val", parts.val)):
+        if source is not None:
+            _check_labels(parts, source, what)
+    _check_evaluation(job.evaluate, parts)
+
+
+def directions(evaluate: Evaluate, panel: Panel) -> dict[str, bool]:
+    """Whether more is better, of `evaluate.monitor` and of every metric in `evaluate.target`. Raises UsageError for one
+    that this job does not report, and for a function of the user's that nobody has said it of."""
+    found = {}
+    for key, name in (("monitor", evaluate.monitor), *(("target", name) for name in evaluate.target)):
+        if name not in panel.reported:
+            raise UsageError(
+                f"evaluate.{key}: {name}: not reported by this job; it reports {', '.join(panel.reported)}",
+                code="config/unknown-metric",
+            )
+        is_said = name == evaluate.monitor and evaluate.mode != "auto"
+        higher = evaluate.mode == "max" if is_said else panel.higher_is_better(name)
+        if higher is None:
+            raise UsageError(
+                f"evaluate.{key}: {name}: is more of it better, or less? Give the function an attribute "
+                "higher_is_better = True or False" + (", or set evaluate.mode" if key == "monitor" else ""),
+                code="config/metric-direction",
+            )
+        found[name] = higher
+    return found
+
+
+def _check_evaluation(evaluate: Evaluate, parts: "Parts") -> None:
+    """The metrics that were not asked for and do not suit are left out here."""
+    if parts.val is None:
+        asked = [key for key in ("target", "patience", "every_updates") if getattr(evaluate, key)]
+        if asked:
+            raise BuildError(
+                f"evaluate.{asked[0]} needs data.val: without it nothing is evaluated", code="config/needs-validation"
+            )
+        return
+    samples = len(parts.val.tensors[0])
+    chosen = torch.linspace(0, samples - 1, min(METRIC_SAMPLES, samples)).long().unique()
+    *inputs, target = (tensor[chosen] for tensor in parts.val.tensors)
+    with _evaluating(parts.model):
+        output = parts.model(*inputs)
+        parts.panel = parts.panel.settle(output, target, parts.loss)
+    parts.output = output[:0].clone() if isinstance(output, Tensor) and output.dim() else None
+    if parts.panel.whole and (parts.output is None or len(output) != len(chosen)):
+        raise BuildError(
+            f"evaluate.metrics: {', '.join(parts.panel.whole)}: need an output per sample in one tensor, and "
+            f"{len(chosen)} samples gave {_described(output) if isinstance(output, Tensor) else type(output).__name__}",
+            code="model/metric",
+        )
+    directions(evaluate, parts.panel)
+
+
+def _try_forward(parts: "Parts") -> None:
+    """One forward pass and one loss over the first samples, in evaluation mode, leaving no trace: the random state is
+    put back and no gradient is made."""
+    sample = [tensor[:TRIAL_SAMPLES].clone() for tensor in parts.train.tensors]
+    constructed = {id(param) for param in parts.model.parameters()}
+    try:
+        with _evaluating(parts.model):
+            output = parts.model(*sample[:-1])
+            _check_sample_labels(parts, output)
+            loss = parts.loss(output, sample[-1])
+    except BuildError:
+        raise
+    except (Exception, SystemExit) as error:
+        *inputs, target = map(_described, sample)
+        raise ModelError(
+            f"{type(parts.model).__name__} and {_name(parts.loss)} cannot compute a loss on the first samples "
+            f"(inputs {', '.join(inputs)}; target {target}): {type(error).__name__}: {error}",
+            code="model/forward-failed",
+        ) from error
+    made = [name for name, param in parts.model.named_parameters() if id(param) not in constructed]
+    if made:
+        raise ModelError(
+            f"{type(parts.model).__name__} creates parameter {made[0]} in forward; the optimizer, built before that, "
+            "would never train it. Create all parameters in the constructor",
+            code="model/gained-parameters",
+        )
+    parts.output_shape = tuple(output.shape) if isinstance(output, Tensor) else ()
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+        got = _described(loss) if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise BuildError(
+            f"{_name(parts.loss)} returned {got}; a loss is one floating-point number in a tensor (reduction='mean')",
+            code="model/bad-loss",
+        )
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _refuse_single(parts: "Parts") -> None:
+    """A batch of one sample is too small only for a norm that sees one value per channel of it: that of an image has
+    many."""
+    starved: list[nn.Module] = []
+
+    def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if inputs[0].numel() == inputs[0].shape[1]:
+            starved.append(module)
+
+    hooks = [m.register_forward_pre_hook(look) for m in parts.model.modules() if isinstance(m, NORMS)]
+    try:
+        with _evaluating(parts.model):
+            parts.model(*(tensor[:1].clone() for tensor in parts.train.tensors[:-1]))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if starved:
+        raise DataError(
+            "BatchNorm cannot train on a batch of one sample; give more samples or a larger data.batch_size",
+            code="data/batch-norm",
+        )
+
+
+def _fields(source: "Source") -> list[str]:
+    return [f"{tuple(tensor.shape[1:])} {_type(tensor)}" for tensor in source.tensors]
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {_type(tensor)}"
+
+
+def _type(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _check_sample_labels(parts: "Parts", output: Any) -> None:
+    """Before the loss would fail on them with an index error and no sample's number."""
+    if isinstance(output, Tensor):
+        parts.output_shape = tuple(output.shape)
+        _check_labels(parts, parts.train, "data.train")
+
+
+def _check_labels(parts: "Parts", source: "Source", what: str) -> None:
+    """Class indices must lie in [0, classes): on a CPU a wrong one is an index error in the middle of the job."""
+    is_plain = parts.loss in (nn.functional.cross_entropy, nn.functional.nll_loss)
+    if not (is_plain or isinstance(parts.loss, (nn.CrossEntropyLoss, nn.NLLLoss))) or len(parts.output_shape) < 2:
+        return
+    target = source.tensors[-1]
+    if target.is_floating_point():
+        return  # class probabilities
+    classes = parts.output_shape[1]
+    wrong = ((target < 0) | (target >= classes)) & (target != getattr(parts.loss, "ignore_index", UNLABELLED))
+    if wrong.any():
+        where = int(wrong.reshape(len(target), -1).any(dim=1).nonzero()[0])
+        value = int(target[where][wrong[where]].reshape(-1)[0])
+        raise DataError(
+            f"{what}: the label of sample {where} is {value}; the model has {classes} outputs, so labels must be in "
+            f"[0, {classes - 1}]",
+            code="data/labels",
+        )
+
+
+def _name(loss: Any) -> str:
+    return getattr(loss, "__name__", type(loss).__name__)

@@ -1,0 +1,42 @@
+"""The metrics that a job may name, without torch: what each is, which way is better, and which need every output of the
+validation data at once. What they compute is in `hogwild.metrics`."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LOSS = "loss"
+TOP = re.compile(r"top([1-9]\d{0,4})\Z")
+MOST = 15  # metrics of one job, beside the loss: as many have room in a row of results (`eval_sums.py`)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """`whole`: it is not a sum over samples; the outputs of all of them are kept until it is computed."""
+
+    words: str
+    higher_is_better: bool
+    whole: bool = False
+
+
+CATALOG: Mapping[str, Known] = {
+    LOSS: Known("the job's loss over all samples; always reported", False),
+    "accuracy": Known("share of right predictions: the largest output, or a yes above one half", True),
+    "top5": Known("share of targets among the k largest outputs; any k: top3, top10", True),
+    "auc": Known("area under the ROC curve; several classes: the mean of one against the rest", True, whole=True),
+    "log_loss": Known("mean negative logarithm of the probability of the target, unweighted", False),
+    "perplexity": Known("exp of log_loss: between how many classes the model wavers", False),
+    "macro_f1": Known("F1 of every class, then their mean: rare classes count as much", True, whole=True),
+    "rmse": Known("root of the mean squared difference between output and target", False),
+    "mae": Known("mean absolute difference between output and target", False),
+}
+
+
+def known(name: str) -> Known | None:
+    """What is known of a metric by its name; None for one of the user's own, or that is none."""
+    return CATALOG["top5"] if TOP.match(name) else CATALOG.get(name)
+
+
+def is_own(name: str) -> bool:
+    """A class path: the user's own function of (outputs, targets)."""
+    return "." in name

@@ -1,0 +1,169 @@
+"""A checkpoint evaluated again, in this process: what `hogwild eval` does.
+
+The job is built as a resume builds it (same data, same split, same batches), the checkpoint is loaded as a resume loads
+it, and the metrics come from the same sums over the same batches as in training. Predictions, on request, are the
+outputs of all samples of the validation data, in its order."""
+
+import contextlib
+import csv
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hogwild.checkpoint import load, verify
+from hogwild.config import Job
+from hogwild.errors import RunError, UsageError
+from hogwild.eval_sums import EvalSums
+from hogwild.evaluation import Evaluator
+from hogwild.feeds import ResidentData, ResidentFeed
+from hogwild.job import Parts, build
+from hogwild.lean_torch import sparing_the_compiler
+from hogwild.params import SharedModel
+from hogwild.rundir import TEMPORARY
+
+FORMATS = (".npz", ".csv")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`recorded` are the metrics that training wrote into the checkpoint, where it evaluated exactly these parameters;
+    `outputs` (N, …) and `targets` (N, …) are there when they were asked for."""
+
+    checkpoint: Path
+    updates: int
+    samples: int
+    metrics: dict[str, float]
+    recorded: dict[str, float] | None
+    outputs: Tensor | None = None
+    targets: Tensor | None = None
+
+
+@sparing_the_compiler()
+def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_outputs: bool = False) -> Found:
+    """Raises CheckpointError for a checkpoint that is damaged or of another model, UsageError where the job has nothing
+    to evaluate on, and what building the job raises."""
+    if job.data.val is None:
+        raise UsageError(
+            f"{checkpoint}: its job has no data.val, so there is nothing to evaluate it on", code="config/needs-validation"
+        )
+    manifest = verify(checkpoint)
+    state = load(checkpoint)
+    parts = build(job, data_dir)
+    if keep_outputs and parts.output is None:
+        raise UsageError("--predictions: the model does not answer one tensor per batch", code="usage/no-predictions")
+    with contextlib.closing(_Loaded.of(job, parts, state)) as loaded:
+        values, outputs, targets = loaded.evaluate(keep_outputs)
+    is_same = state["evaluated_at"] == manifest.update
+    recorded = {str(name): float(value) for name, value in state["metrics"].items()} if is_same else None
+    samples = len(targets)
+    return Found(checkpoint, manifest.update, samples, values, recorded, outputs, targets if keep_outputs else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The job's model as the checkpoint has it, and its validation data as an evaluation reads it."""
+
+    job: Job
+    parts: Parts
+    shared: SharedModel
+    data: ResidentData
+
+    @classmethod
+    def of(cls, job: Job, parts: Parts, state: dict[str, Any]) -> "_Loaded":
+        """Through shared memory, like a resume: it alone knows what fits what, and lays weights out as in training."""
+        model = (parts.model, parts.loss, parts.optimizer)
+        shared = SharedModel.build(*model, procs=1, state=job.optimizer.state, memory_format=job.model.memory_format)
+        try:
+            shared.restore(state)
+            assert parts.val is not None
+            tensors, is_last = parts.val.tensors, shared.uses_channels_last
+            data = ResidentData.from_tensors("data-val", tensors, channels_last=is_last)
+        except BaseException:
+            shared.release()
+            raise
+        return cls(job, parts, shared, data)
+
+    def evaluate(self, keep_outputs: bool) -> tuple[dict[str, float], Tensor | None, Tensor]:
+        parts, seed = self.parts, self.job.seed
+        assert parts.val is not None
+        feed = ResidentFeed(self.data, parts.val.plan, seed=seed, order="none")
+        targets = self.data.views()[-1]
+        outputs = None
+        if parts.output is not None and (keep_outputs or parts.panel.whole):
+            outputs = torch.empty((len(targets), *parts.output.shape[1:]), dtype=parts.output.dtype)
+        evaluator = Evaluator(parts.model, parts.loss, feed, seed, parts.panel, outputs, targets)
+        sums = evaluator.sums(range(parts.val.plan.batches), beat=_nothing)
+        scores = evaluator.scores() if parts.panel.whole else EvalSums()
+        values = parts.panel.values(sums, scores.words[: len(parts.panel.whole)])
+        return values, outputs if keep_outputs else None, targets.clone()
+
+    def close(self) -> None:
+        self.shared.release()
+
+
+def write_predictions(found: Found, file: Path) -> None:
+    """As a whole or not at all: .npz with arrays `outputs` (N, …), `targets` (N, …) and, of classes, `predicted` (N,);
+    .csv with a line per sample: sample, target…, predicted, output…. Raises RunError."""
+    assert found.outputs is not None and found.targets is not None
+    outputs, targets = found.outputs.numpy(), found.targets.numpy()
+    predicted = outputs.argmax(1) if targets.dtype.kind in "iu" and outputs.ndim == targets.ndim + 1 else None
+    aside = file.with_name(f"{TEMPORARY}{file.stem}-{os.getpid()}{file.suffix}")
+    try:
+        if file.suffix == ".npz":
+            extra = {} if predicted is None else {"predicted": predicted}
+            np.savez(aside, outputs=outputs, targets=targets, **extra)
+        else:
+            _write_csv(aside, outputs, targets, predicted)
+        aside.replace(file)
+    except OSError as error:
+        raise RunError(
+            f"{file}: cannot be written: {error.strerror or error}", code="run/output-not-written"
+        ) from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _write_csv(file: Path, outputs: np.ndarray, targets: np.ndarray, predicted: np.ndarray | None) -> None:
+    columns = {"target": targets, "predicted": predicted, "output": outputs}
+    with open(file, "w", newline="") as stream:
+        table = csv.writer(stream)
+        flat = {name: each.reshape(len(each), -1) for name, each in columns.items() if each is not None}
+        widths = {name: each.shape[1] for name, each in flat.items()}
+        names = [name if width == 1 else f"{name}_{k}" for name, width in widths.items() for k in range(width)]
+        table.writerow(["sample", *names])
+        for number, rows in enumerate(zip(*flat.values(), strict=True)):
+            table.writerow([number, *(value for row in rows for value in row.tolist())])
+
+
+def _nothing() -> None:
+    """Nobody waits for a sign of life."""
+
+
+def lines_of(found: Found, what: str) -> list[str]:
+    """For a person."""
+    words = ", ".join(f"{name} {value:.6g}" for name, value in found.metrics.items())
+    lines = [f"{found.checkpoint}{what}: update {found.updates:,}, {found.samples:,} samples of data.val", f"  {words}"]
+    if found.recorded is not None:
+        recorded = ", ".join(f"{name} {value:.6g}" for name, value in found.recorded.items())
+        lines.append(f"  recorded while training: {recorded}")
+    return lines
+
+
+def as_json(found: Found, which: str) -> str:
+    from hogwild.records import to_json
+
+    answer = {
+        "checkpoint": str(found.checkpoint),
+        "which": which,
+        "updates": found.updates,
+        "samples": found.samples,
+        "metrics": found.metrics,
+        "recorded": found.recorded,
+    }
+    return json.dumps(to_json(answer), allow_nan=False)

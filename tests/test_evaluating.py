@@ -1,0 +1,164 @@
+"""Evaluations of real jobs: the metrics that were asked for, the best checkpoint, patience, and the same numbers once
+more from `hogwild eval`."""
+
+import csv
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hogwild import cli
+from tests.helpers.jobs import JOBS, Ended, Job, in_turn
+
+ASKED = "evaluate.metrics=[accuracy, top3, auc, macro_f1, log_loss, perplexity, judging.gini]"
+JUDGING = str(JOBS / "judging.yaml")
+DIGITS = ["train.threads=1", "train.epochs=3", "checkpoint.every_s=null"]
+GROWS = [
+    "optimizer.init_args.lr=0.0",
+    "evaluate.monitor=loss",
+]  # nothing is learnt: the first evaluation stays the best
+
+
+@pytest.fixture(scope="module")
+def ended(jobs_folder: Path) -> dict[str, Ended]:
+    """Small jobs, one after the other in one process; all but two train in it."""
+    jobs = {
+        "two": ["train.procs=2", *DIGITS, ASKED, "evaluate.every_epochs=1", "evaluate.monitor=gini"],
+        "inline": ["train.procs=0", *DIGITS, ASKED, "evaluate.every_epochs=3"],
+        "updates": ["train.procs=0", *DIGITS, "evaluate.every_epochs=null", "evaluate.every_updates=100"],
+        "patience": ["train.procs=0", *DIGITS, *GROWS, "train.epochs=50", "evaluate.patience=2", "checkpoint.keep=1"],
+        "no best": ["train.procs=0", *DIGITS, "evaluate.every_epochs=1", "checkpoint.keep_best=false"],
+    }
+    return in_turn(jobs_folder / "evaluating", {name: [JUDGING, *argv] for name, argv in jobs.items()})
+
+
+def evaluations(job: Ended) -> list[dict[str, float]]:
+    records = [json.loads(line) for line in (job.run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if record["kind"] == "evaluation"]
+
+
+def best_of(job: Ended) -> str:
+    return os.readlink(job.run_dir / "checkpoints" / "best")
+
+
+def run_eval(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
+    assert cli.run(["eval", *argv, "--json"]) == 0
+    answer: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return answer
+
+
+def test_every_metric_asked_for_is_reported_in_its_order(ended: dict[str, Ended]) -> None:
+    names = ["loss", "accuracy", "top3", "auc", "macro_f1", "log_loss", "perplexity", "gini"]
+    for job in (ended["two"], ended["inline"]):
+        assert job.status == 0 and list(job.summary["metrics"]) == names
+        values = job.summary["metrics"]
+        assert values["log_loss"] == pytest.approx(values["loss"], rel=1e-6)
+        assert values["accuracy"] < values["top3"] <= 1 and 0.5 < values["auc"] < 1 and 0 < values["gini"] < 1
+
+
+def test_eval_gives_the_numbers_of_the_training_and_writes_the_predictions(
+    ended: dict[str, Ended], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(JOBS)
+    job = ended["two"]
+    for number, evaluation in enumerate(evaluations(job)):
+        name = f"update-{evaluation['updates']:09d}"
+        if not (job.run_dir / "checkpoints" / name).exists():
+            assert name != best_of(job)
+            continue
+        answer = run_eval(capsys, str(job.run_dir / "checkpoints" / name))
+        recorded = {key: evaluation[key] for key in job.summary["metrics"]}
+        assert answer["metrics"] == pytest.approx(recorded, rel=1e-6), f"evaluation {number}"
+        assert answer["recorded"] == pytest.approx(recorded, rel=1e-12)
+    answer = run_eval(capsys, str(job.run_dir), "--predictions", str(tmp_path / "all.npz"))
+    assert Path(str(answer["checkpoint"])).name == best_of(job)
+    with np.load(tmp_path / "all.npz") as arrays:
+        outputs, targets, predicted = arrays["outputs"], arrays["targets"], arrays["predicted"]
+    assert outputs.shape == (360, 10) and (predicted == outputs.argmax(1)).all()
+    assert float((predicted == targets).mean()) == pytest.approx(answer["metrics"]["accuracy"])  # type: ignore[index]
+    run_eval(capsys, str(job.run_dir), "--which", "latest", "--predictions", str(tmp_path / "all.csv"))
+    with open(tmp_path / "all.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 360 and list(rows[0])[:4] == ["sample", "target", "predicted", "output_0"]
+    assert [int(row["target"]) for row in rows] == targets.tolist()
+
+
+def test_the_best_checkpoint_is_the_monitored_metrics_best(ended: dict[str, Ended]) -> None:
+    job = ended["two"]
+    best = max(evaluations(job), key=lambda evaluation: evaluation["gini"])
+    assert job.summary["best"]["updates"] == best["updates"]
+    assert best_of(job) == f"update-{best['updates']:09d}"
+
+
+def test_evaluations_come_every_so_many_updates_and_at_the_end(ended: dict[str, Ended]) -> None:
+    assert [evaluation["updates"] for evaluation in evaluations(ended["updates"])] == [100, 200, 270]
+
+
+def test_patience_ends_a_job_as_succeeded_and_the_best_checkpoint_outlives_the_pruning(ended: dict[str, Ended]) -> None:
+    job = ended["patience"]
+    assert job.reason == ("succeeded", "patience")
+    found = [evaluation["updates"] for evaluation in evaluations(job)]
+    assert len(found) == 3 and job.summary["best"]["updates"] == found[0]
+    there = {path.name for path in (job.run_dir / "checkpoints").iterdir()}
+    assert there == {"best", "latest", f"update-{found[0]:09d}", f"update-{found[2]:09d}"}  # keep: 1, and the best
+
+
+def test_without_keep_best_no_evaluation_writes_a_checkpoint(ended: dict[str, Ended]) -> None:
+    there = {path.name for path in (ended["no best"].run_dir / "checkpoints").iterdir()}
+    assert there == {"latest", "update-000000270"}
+
+
+def test_a_run_that_goes_on_remembers_its_best_and_its_patience(
+    ended: dict[str, Ended], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = ended["patience"]
+    first = job.summary["best"]["updates"]
+    assert cli.run(["train", "--resume", str(job.run_dir), "evaluate.patience=3", "--no-progress"]) == 0
+    capsys.readouterr()
+    assert job.reason == ("succeeded", "patience")
+    assert len(evaluations(job)) == 4 and job.summary["best"]["updates"] == first
+    assert best_of(job) == f"update-{first:09d}"
+
+
+def test_a_worker_that_dies_while_it_scores_costs_nothing(tmp_path: Path, start_job: Callable[..., Job]) -> None:
+    argv = [JUDGING, "train.procs=1", *DIGITS, "evaluate.metrics=[judging.Dying]", "evaluate.every_epochs=3"]
+    job = start_job(tmp_path / "job", *argv, extra={"JUDGING_DIARY": str(tmp_path)})
+    ended = job.wait()
+    assert ended.status == 0 and ended.summary["metrics"]["Dying"] == 360 and ended.summary["restarts"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "status", "code", "words"),
+    [
+        (["evaluate.metrics=[judging.refuses]"], 1, "model/metric", "refuses: ValueError: needs more than this"),
+        (["evaluate.metrics=[rmse]"], 1, "model/metric", "rmse: output and target must have the same shape"),
+        (["evaluate.metrics=[top11]"], 1, "model/metric", "top11: there are only 10 classes"),
+        (["evaluate.metrics=[judging.nothing]"], 2, "config/no-such-name", "has no 'nothing'"),
+        (
+            ["evaluate.metrics=[judging.sideless]", "evaluate.monitor=sideless"],
+            2,
+            "config/metric-direction",
+            "is more of it better, or less?",
+        ),
+        (["evaluate.patience=3", "data.val=null"], 1, "config/needs-validation", "evaluate.patience needs data.val"),
+        (["evaluate.target={rmse: 1.0}"], 2, "config/unknown-metric", "it reports loss, accuracy"),
+    ],
+)
+def test_metrics_that_cannot_be_are_refused_before_anything_starts(
+    settings: list[str],
+    status: int,
+    code: str,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(JOBS)
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["train", JUDGING, "train.procs=0", *settings]) == status
+    said = capsys.readouterr().err
+    assert words in said and code in said
+    assert list(tmp_path.iterdir()) == []

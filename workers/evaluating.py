@@ -1,0 +1,145 @@
+"""Evaluations of a running job: when one is due, what is leased for it, what it came to, and whether that is the best,
+or enough.
+
+    due -> begin -> slices are leased, their rows added up -> [one item that scores all outputs] -> finish
+
+Owned by the session; the pauses drive it."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hogwild import metrics
+from hogwild.batches import BatchPlan
+from hogwild.config_schema import Evaluate
+from hogwild.eval_sums import EvalSums
+from hogwild.metrics import Panel
+from hogwild.scoreboard import Scoreboard
+from hogwild.workqueue import Kind, Limits, WorkItem, WorkQueue
+from workers.monitor import Monitor
+from workers.outcome import Outcome
+
+SLICE_BATCHES = 16
+
+
+@dataclass(slots=True)
+class Evaluating:
+    """One per attempt. `plan` is that of the validation data, None without any; `queue` that of training; `higher` says
+    of which metrics more is better. `current` holds what may be leased while an evaluation is on."""
+
+    settings: Evaluate
+    plan: BatchPlan | None
+    panel: Panel
+    higher: Mapping[str, bool]
+    queue: WorkQueue
+    board: Scoreboard
+    limits: Limits
+    ids: Iterator[int]
+    monitor: Monitor = field(init=False)
+    values: dict[str, float] = field(default_factory=dict)
+    current: WorkQueue | None = None
+    evaluated_at: int = -1  # updates
+    _due_updates: float = math.inf
+    _sums: EvalSums = field(default_factory=EvalSums)
+    _scores: tuple[float, ...] = ()
+    _is_scoring: bool = False
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.monitor = Monitor(settings.monitor, self.higher.get(settings.monitor, False), settings.patience)
+
+    # ---- when
+
+    def schedule(self) -> None:
+        """Epochs up to the next evaluation flow into each other without a barrier."""
+        if self.plan is None:
+            return
+        queue, every = self.queue, self.settings.every_epochs
+        last = queue.limits.epochs
+        queue.open_until = last if every is None else min(last, (queue.epoch // every + 1) * every)
+        if self._is_owed:
+            queue.open_until = queue.epoch
+        if (every_updates := self.settings.every_updates) is not None:
+            self._due_updates = (queue.updates // every_updates + 1) * every_updates
+
+    @property
+    def is_due(self) -> bool:
+        if self.plan is None:
+            return False
+        return self.queue.updates >= self._due_updates or self.queue.is_epoch_settled(self.queue.open_until - 1)
+
+    @property
+    def is_due_at_the_end(self) -> bool:
+        return self.plan is not None and self.evaluated_at != self.queue.updates
+
+    @property
+    def _is_owed(self) -> bool:
+        """The attempt before this one was stopped between an epoch's last update and its evaluation."""
+        epoch, every = self.queue.epoch, self.settings.every_epochs
+        at_barrier = every is not None and epoch > 0 and epoch % every == 0 and not self.queue.is_begun(epoch)
+        return at_barrier and self.evaluated_at != self.queue.updates
+
+    # ---- how
+
+    def begin(self) -> WorkQueue:
+        assert self.plan is not None
+        self._sums, self._scores, self._is_scoring = EvalSums(), (), False
+        self.current = WorkQueue(self.plan, self.limits, kind=Kind.EVALUATE, ids=self.ids)
+        return self.current
+
+    def acknowledge(self, worker: int, item_id: int) -> None:
+        """`worker` has finished that item, whose row holds what it came to. Nothing where it is none of ours."""
+        item = self.current.ack(worker, item_id, 0) if self.current is not None else None
+        if item is not None:
+            self.add(item)
+
+    def add(self, item: WorkItem) -> None:
+        row = EvalSums.read(self.board.result(item.id))
+        if item.kind is Kind.SCORE:
+            self._scores = row.words[: len(self.panel.whole)]
+        else:
+            self._sums += row
+
+    @property
+    def is_finished(self) -> bool:
+        """Everything is done; where the outputs are still to be scored, the item for that is there to be leased."""
+        if self.current is None or not self.current.is_finished:
+            return False
+        if self._is_scoring or not self.panel.whole:
+            return True
+        self._is_scoring = True
+        self.current = WorkQueue(BatchPlan(1, 1), self.limits, kind=Kind.SCORE, ids=self.ids)
+        return False
+
+    def abandon(self) -> None:
+        """It ends here, finished or not: a stop does not wait for a long evaluation."""
+        self.current = None
+
+    def finish(self) -> bool:
+        """The values are there; whether they are the best so far."""
+        self.values = self.panel.values(self._sums, self._scores)
+        self.evaluated_at = self.queue.updates
+        is_best = self.monitor.look(self.queue.updates, self.values)
+        self.schedule()
+        return is_best
+
+    # ---- what became of it
+
+    def enough(self) -> Outcome | None:
+        """How the job ends with this evaluation, if it does."""
+        if self.settings.target and metrics.meets(self.values, self.settings.target, self.higher):
+            return Outcome("succeeded", "target")
+        return Outcome("succeeded", "patience") if self.monitor.is_out_of_patience else None
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"metrics": self.values, "evaluated_at": self.evaluated_at, **self.monitor.state()}
+
+    def take_over(self, state: Mapping[str, Any]) -> None:
+        self.values, self.evaluated_at = dict(state["metrics"]), state["evaluated_at"]
+        self.monitor.take_over(state)
+
+
+def evaluation_limits(procs: int, max_attempts: int) -> Limits:
+    return Limits(procs=max(1, procs), max_attempts=max_attempts, max_item_updates=SLICE_BATCHES)
