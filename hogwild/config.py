@@ -8,7 +8,7 @@ line.
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,16 @@ def job_from_mapping(values: Mapping[str, Any], source: str) -> Job:
 
 def json_schema() -> dict[str, Any]:
     """The job file's JSON Schema, for editors."""
-    schema = Job.model_json_schema()
+    schema: dict[str, Any] = _in_its_words(Job.model_json_schema())
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _in_its_words(node: Any) -> Any:
+    """pydantic leaves the bounds of an optional number in words of its own, which an editor does not know."""
+    words = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+    if isinstance(node, dict):
+        return {words.get(key, key): _in_its_words(value) for key, value in node.items()}
+    return [_in_its_words(value) for value in node] if isinstance(node, list) else node
 
 
 def is_text(path: KeyPath) -> bool:
@@ -83,13 +91,16 @@ def _parse_override(text: str) -> _Change:
     path = tuple(key.split("."))
     if not equals or not all(path):
         message = f"{text!r} is no override; write key.path=value, such as train.epochs=3"
-        return _Change((), None, [Problem(COMMAND_LINE, 0, 0, "", message)])
+        return _Change((), None, [Problem(COMMAND_LINE, 0, 0, "", message, code="config/bad-override")])
     try:
         shown = list(readings(value, COMMAND_LINE, is_text, path))
     except ConfigError as error:
-        problems = [Problem(COMMAND_LINE, 0, 0, key, f"{one.message}, in {value!r}") for one in error.problems]
+        problems = [
+            replace(one, source=COMMAND_LINE, line=0, column=0, path=key, message=f"{one.message}, in {value!r}")
+            for one in error.problems
+        ]
         return _Change(path, BROKEN, problems)
-    problems = [Problem(COMMAND_LINE, 0, 0, one.path, one.message) for each in shown for one in each.problems]
+    problems = [replace(one, source=COMMAND_LINE, line=0, column=0) for each in shown for one in each.problems]
     return _Change(path, shown[-1].values, problems)
 
 
@@ -121,7 +132,7 @@ class _Draft:
         what = "is empty" if self.values is None else f"must be a map of sections, not {_kind(self.values)}"
         message = f"the job file {what}; it needs at least model.class_path and data.train.class_path"
         place = self.places.get((), Place(self.source, 1, 1))
-        self.problems.append(place.problem((), message))
+        self.problems.append(place.problem((), message, code="config/empty"))
 
     def _apply(self, change: _Change) -> None:
         section = self.values
@@ -148,9 +159,9 @@ class _Draft:
             job = Job.model_validate(self.values)
         except ValidationError as error:
             wrong = list(schema_findings(error)) + wrong
-        for path, message, at_key in wrong:
+        for path, message, at_key, code in wrong:
             if path not in broken:
-                self.problems.append(self._place(path, at_key).problem(path, message))
+                self.problems.append(self._place(path, at_key).problem(path, message, code))
         return job
 
     def _place(self, path: KeyPath, at_key: bool) -> Place:

@@ -30,6 +30,13 @@ _TYPES = {
     "model_type": "must be a map of keys and values",
     "finite_number": "must be finite",
 }
+_CODES = {  # of what is neither an unknown key, nor a type, nor a bound, nor a rule of ours, which brings its code
+    "missing": "config/missing-key",
+    "literal_error": "config/unknown-choice",
+    "too_short": "config/out-of-range",
+    "too_long": "config/out-of-range",
+    "finite_number": "config/not-finite",
+}
 _ON = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
 _ELSEWHERE = {"lr": "optimizer.init_args.lr", "momentum": "optimizer.init_args.momentum"}
 
@@ -42,7 +49,7 @@ def schema_findings(error: ValidationError) -> Iterator[Finding]:
         path = _path(detail)
         if detail["type"] == "missing" and path in meant:
             continue  # the misspelt key was reported, with this one as the suggestion
-        yield path, _words(detail), _is_unknown(detail)
+        yield path, _words(detail), _is_unknown(detail), _code(detail)
 
 
 def _path(detail: ErrorDetails) -> Path:
@@ -54,6 +61,15 @@ def _path(detail: ErrorDetails) -> Path:
 
 def _is_unknown(detail: ErrorDetails) -> bool:
     return detail["type"] == "extra_forbidden" or detail["loc"][-1] == "[key]"
+
+
+def _code(detail: ErrorDetails) -> str:
+    kind = detail["type"]
+    if _is_unknown(detail):
+        return "config/unknown-key"
+    if kind == "rule":
+        return str(detail["ctx"]["code"])
+    return _CODES.get(kind, "config/out-of-range" if kind in _BOUNDS else "config/wrong-type")
 
 
 def _words(detail: ErrorDetails) -> str:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from hogwild.config_rules import suggestion
 from hogwild.errors import NotFoundError
 from hogwild.strict_yaml import decode
 
@@ -16,8 +15,13 @@ def default_config(name: str) -> Path:
     """The embedded job file `name` (without .yaml). Raises NotFoundError."""
     path = _folder() / f"{name}.yaml"
     if not path.is_file():
+        from hogwild.config_rules import suggestion  # with it comes pydantic, which completion in a shell does without
+
         known = [config.stem for config in list_configs()]
-        raise NotFoundError(f"no embedded job file {name!r} in {_folder()}{suggestion(name, known)} (there: {known})")
+        raise NotFoundError(
+            f"no embedded job file {name!r} in {_folder()}{suggestion(name, known)} (there: {known})",
+            code="run/job-file-not-found",
+        )
     return path
 
 
@@ -27,9 +31,9 @@ def read_job_file(path: Path) -> str:
         return decode(path.read_bytes(), str(path))
     except IsADirectoryError:
         hint = "; to go on with a run: train --resume" if (path / "resolved.yaml").exists() else ""
-        raise NotFoundError(f"{path} is a folder, not a job file{hint}") from None
+        raise NotFoundError(f"{path} is a folder, not a job file{hint}", code="run/job-file-not-found") from None
     except OSError as error:
-        raise NotFoundError(_not_found(path, error)) from None
+        raise NotFoundError(_not_found(path, error), code="run/job-file-not-found") from None
 
 
 def _folder() -> Path:
@@ -39,6 +43,8 @@ def _folder() -> Path:
 
 
 def _not_found(path: Path, error: OSError) -> str:
+    from hogwild.config_rules import suggestion
+
     place = path.absolute()
     nearby = [file.name for file in place.parent.glob("*.y*ml")] if place.parent.is_dir() else []
     close = suggestion(place.name, nearby) or _embedded(path)

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from hogwild import torch_arguments
+from hogwild import metric_names, torch_arguments
 from hogwild.config_schema import SGD, Supervise
 from hogwild.leases import MAX_ITEM_BATCHES
 from hogwild.strict_yaml import Path
 from hogwild.torch_arguments import Check
 
-Finding = tuple[Path, str, bool]
-"""Where, what is wrong, and whether the place is the key's (True) or the value's (False)."""
+Finding = tuple[Path, str, bool, str]
+"""Where, what is wrong, whether the place is the key's (True) or the value's (False), and the code."""
 
 # What torch reads from the constructor's arguments and never from a group.
 _FOR_ALL = dict.fromkeys(
@@ -43,6 +43,7 @@ def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _deadlines(values)
     yield from _spares(values)
     yield from _exchange(values)
+    yield from _metrics(_at(values, ("evaluate",)))
 
 
 def suggestion(name: Any, known: Any) -> str:
@@ -90,16 +91,22 @@ def _catalogued(here: Path, module: str, name: str) -> Iterator[Finding]:
     catalog: Mapping[str, str] = import_module(module).CATALOG
     if name not in catalog:
         known = ", ".join(catalog)
-        yield here, f"{module} has no {name!r}{suggestion(name, catalog)} (it has: {known})", False
+        yield here, f"{module} has no {name!r}{suggestion(name, catalog)} (it has: {known})", False, "config/class-path"
 
 
 def _optimizer(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
     here = (*path, "class_path")
     if name in torch_arguments.REFUSED:
-        yield here, f"torch.optim.{name} {torch_arguments.REFUSED[name]}", False
+        yield (
+            here,
+            f"torch.optim.{name} {torch_arguments.REFUSED[name]}",
+            False,
+            "optimizer/closure" if name == "LBFGS" else "config/class-path",
+        )
     elif name not in torch_arguments.OPTIMIZERS:
         known = torch_arguments.OPTIMIZERS
-        yield here, f"torch.optim has no {name!r}{suggestion(name, known)} (known: {', '.join(known)})", False
+        words = f"torch.optim has no {name!r}{suggestion(name, known)} (known: {', '.join(known)})"
+        yield here, words, False, "config/class-path"
     elif isinstance(init_args, Mapping):
         yield from _arguments(path, name, torch_arguments.OPTIMIZERS[name], init_args)
         if name == "SGD":
@@ -127,8 +134,8 @@ def _nesterov_of_group(path: Path, common: Mapping[str, Any], own: Mapping[str, 
     """At what the group itself says; what `init_args` say alone is reported there."""
     if not any(_nesterov(path, common)):
         guilty = next((key for key in ("nesterov", "momentum", "dampening") if key in own), "nesterov")
-        for _, message, is_key in _nesterov(path, {**common, **own}):
-            yield (*path, "init_args", guilty), f"nesterov {message}", is_key
+        for _, message, is_key, code in _nesterov(path, {**common, **own}):
+            yield (*path, "init_args", guilty), f"nesterov {message}", is_key, code
 
 
 def _loss(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
@@ -138,34 +145,39 @@ def _loss(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
     elif name not in torch_arguments.UNCHECKED_LOSSES:
         known = torch_arguments.LOSSES
         message = f"torch.nn has no loss {name!r}{suggestion(name, known)} (known: {', '.join(known)})"
-        yield (*path, "class_path"), message, False
+        yield (*path, "class_path"), message, False, "config/class-path"
 
 
 def _arguments(path: Path, name: str, known: Mapping[str, Check], init_args: Mapping[str, Any]) -> Iterator[Finding]:
     for argument, value in init_args.items():
         here = (*path, "init_args", argument)
         if argument in torch_arguments.FILLED_IN:
-            yield here, torch_arguments.FILLED_IN[argument], True
+            yield here, torch_arguments.FILLED_IN[argument], True, "config/unknown-argument"
         elif argument in _FOR_ALL and argument not in known and argument in torch_arguments.OPTIMIZERS.get(name, ()):
-            yield here, _FOR_ALL[argument], True
+            yield here, _FOR_ALL[argument], True, "config/unknown-argument"
         elif argument not in known:
             allowed = ", ".join(known)
             close = suggestion(argument, known)
-            yield here, f"unknown argument of {name}{close} (allowed: {allowed})", True
+            yield here, f"unknown argument of {name}{close} (allowed: {allowed})", True, "config/unknown-argument"
         elif rule := known[argument](value):
-            yield here, f"{rule}, got {show(value)}", False
+            yield here, f"{rule}, got {show(value)}", False, "config/bad-argument"
 
 
 def _nesterov(path: Path, init_args: Mapping[str, Any]) -> Iterator[Finding]:
     """torch.optim.SGD raises for this only once it is built."""
     if init_args.get("nesterov") is True and (not init_args.get("momentum") or init_args.get("dampening")):
-        yield (*path, "init_args", "nesterov"), "needs a momentum > 0 and no dampening", False
+        yield (*path, "init_args", "nesterov"), "needs a momentum > 0 and no dampening", False, "config/bad-argument"
 
 
 def _enough_workers(values: Mapping[str, Any]) -> Iterator[Finding]:
     procs, least = _at(values, ("train", "procs")), _at(values, ("supervise", "min_workers"))
     if type(procs) is int and type(least) is int and 0 < procs < least:
-        yield ("supervise", "min_workers"), f"must be <= train.procs ({procs}), got {least}", False
+        yield (
+            ("supervise", "min_workers"),
+            f"must be <= train.procs ({procs}), got {least}",
+            False,
+            "config/contradiction",
+        )
 
 
 def _deadlines(values: Mapping[str, Any]) -> Iterator[Finding]:
@@ -178,10 +190,10 @@ def _deadlines(values: Mapping[str, Any]) -> Iterator[Finding]:
     if "grace_s" in given:
         default = "" if "deadlock_timeout_s" in given else ", the default"
         message = f"must be <= supervise.deadlock_timeout_s ({deadline_s:g}{default}), got {show(grace_s)}"
-        yield ("supervise", "grace_s"), message, False
+        yield ("supervise", "grace_s"), message, False, "config/contradiction"
     else:
         message = f"must be >= supervise.grace_s ({grace_s:g}, the default), got {show(deadline_s)}"
-        yield ("supervise", "deadlock_timeout_s"), message, False
+        yield ("supervise", "deadlock_timeout_s"), message, False, "config/contradiction"
 
 
 def _default(name: str) -> Any:
@@ -197,17 +209,45 @@ def _spares(values: Mapping[str, Any]) -> Iterator[Finding]:
         value = _at(values, path)
         if type(value) is int and value == 0:
             message = f"must be 0 where {'.'.join(path)} is 0: there is {why} to wait for, got {spares}"
-            yield ("supervise", "spares"), message, False
+            yield ("supervise", "spares"), message, False, "config/contradiction"
 
 
 def _exchange(values: Mapping[str, Any]) -> Iterator[Finding]:
     if _at(values, ("train", "exchange")) == "delta" and _at(values, ("optimizer", "state")) == "shared":
         message = "must be direct where optimizer.state is shared: a state for all belongs to parameters for all"
-        yield ("train", "exchange"), f"{message}, got 'delta'", False
+        yield ("train", "exchange"), f"{message}, got 'delta'", False, "config/contradiction"
     accumulate, sync_every = (_at(values, ("train", name)) for name in ("accumulate", "sync_every"))
     if type(accumulate) is int and type(sync_every) is int and accumulate * sync_every > MAX_ITEM_BATCHES >= sync_every:
         yield (
             ("train", "sync_every"),
             f"times train.accumulate must be <= {MAX_ITEM_BATCHES} batches, got {sync_every} x {accumulate}",
             False,
+            "config/contradiction",
         )
+
+
+def _metrics(section: Any) -> Iterator[Finding]:
+    """Names that are monitored or aimed at must be among those listed; with `auto`, which is settled once the loss is
+    there, among those we know: others must be listed."""
+    if not isinstance(section, Mapping):
+        return
+    listed = section.get("metrics", "auto")
+    names = [metric_names.LOSS]
+    for number, metric in enumerate(listed if isinstance(listed, list) else []):
+        name = str(metric).rpartition(".")[2]
+        if name in names and metric != metric_names.LOSS:
+            where = ("evaluate", "metrics", number)
+            yield where, f"must not be listed twice, got {show(metric)}", False, "config/duplicate-key"
+        names.append(name)
+    target = section.get("target")
+    goals = [("target", name) for name in target] if isinstance(target, Mapping) else []
+    for *path, name in (("monitor", section.get("monitor")), *((*goal, goal[1]) for goal in goals)):
+        if not isinstance(name, str) or name in names or (listed == "auto" and metric_names.known(name)):
+            continue
+        known = metric_names.CATALOG if listed == "auto" else names
+        rule = "must be a metric that we know, or be listed in evaluate.metrics" if listed == "auto" else _LISTED
+        words = f"{rule}{suggestion(name, known)} (they are: {', '.join(known)}), got {show(name)}"
+        yield ("evaluate", *path), words, len(path) > 1, "config/unknown-metric"
+
+
+_LISTED = "must be one that evaluate.metrics lists"

@@ -80,7 +80,7 @@ def _name_of(value: Any) -> Any:
 def _known(value: Any) -> Any:
     name = _name_of(value)
     if not isinstance(name, str) or (name not in SCHEDULES and "." not in name):
-        raise rule(f"must be one of {', '.join(SCHEDULES)}, or a class path", at="name")
+        raise rule(f"must be one of {', '.join(SCHEDULES)}, or a class path", at="name", code="config/unknown-choice")
     return value
 
 

@@ -16,6 +16,8 @@ from hogwild.config_types import (
     Component,
     FileName,
     InitArgs,
+    Metric,
+    MetricName,
     Procs,
     Progress,
     Seconds,
@@ -25,6 +27,7 @@ from hogwild.config_types import (
     Whole,
 )
 from hogwild.leases import MAX_ITEM_BATCHES
+from hogwild.metric_names import MOST
 
 SGD = "torch.optim.SGD"
 
@@ -70,6 +73,7 @@ class Data(Section):
     train: Component = Field(description="A map-style dataset of (input, target).")
     val: Val | None = Field(default=None, description="Evaluated: a dataset, {fraction: f}, or nothing.")
     batch_size: Whole = Field(default=64, ge=1, description="Samples; the batch is the unit of the ledger.")
+    transform: Component | None = Field(default=None, description="Applied to each training batch, in the worker.")
     drop_last: bool = Field(default=False, description="Leaves out the last, smaller batch of an epoch.")
     feed: Literal["auto", "resident"] = Field(default="auto", description="resident: in shared memory.")
     loaders: Literal["auto"] = Field(default="auto", description="Processes; the resident feed needs none.")
@@ -140,13 +144,31 @@ class Train(Section):
     )
 
 
+def _metrics_kind(value: Any) -> str:
+    return TAG + ("list" if isinstance(value, list | tuple) else "auto")
+
+
+Metrics = Annotated[
+    Annotated[Literal["auto"], Tag(TAG + "auto")] | Annotated[list[Metric], Field(max_length=MOST), Tag(TAG + "list")],
+    Discriminator(_metrics_kind),
+]
+
+
 class Evaluate(Section):
     """What is measured on the validation data, and when it is enough."""
 
-    every_epochs: Whole = Field(default=1, ge=1, description="Training pauses meanwhile, so not too often.")
-    metrics: Literal["auto"] = Field(default="auto", description="loss, and accuracy where targets are classes.")
-    target: dict[Literal["loss", "accuracy"], float] = Field(
+    every_epochs: Whole | None = Field(default=1, ge=1, description="Training pauses meanwhile; null: only at the end.")
+    every_updates: Whole | None = Field(default=None, ge=1, description="Besides, every so many updates.")
+    metrics: Metrics = Field(
+        default="auto", description="auto: what suits the loss, or what the model names in its attribute `metrics`."
+    )
+    monitor: MetricName = Field(default="loss", description="The metric that says which checkpoint is the best.")
+    mode: Literal["auto", "min", "max"] = Field(default="auto", description="auto: known for our own metrics.")
+    target: dict[MetricName, float] = Field(
         default={}, description="Ends the job as succeeded at the first evaluation that meets all of them."
+    )
+    patience: Whole | None = Field(
+        default=None, ge=1, description="Ends the job after so many evaluations in a row without a better `monitor`."
     )
 
 
@@ -156,6 +178,7 @@ class Checkpoint(Section):
     every_s: Seconds | None = Field(default=60.0, description="The most seconds of work that can be lost.")
     every_updates: Whole | None = Field(default=None, ge=1, description="The same in updates.")
     keep: Whole = Field(default=3, ge=1, description="More than one, should the newest be damaged.")
+    keep_best: bool = Field(default=True, description="The best evaluation's is made at once, and kept.")
     on_signal: bool = Field(default=True, description="Ctrl-C and SIGTERM write one before stopping.")
 
 
@@ -185,7 +208,10 @@ class Log(Section):
     """What is written down while training."""
 
     jsonl: bool = Field(default=True, description="metrics.jsonl, for programs; events.jsonl is always written.")
-    tensorboard: Literal["auto"] = Field(default="auto", description="auto: not written by this version.")
+    tensorboard: Progress = Field(default="auto", description="auto: where its package is installed.")
+    histograms_every: Whole | None = Field(
+        default=None, ge=1, description="Parameters as TensorBoard histograms, every so many evaluations."
+    )
     progress: Progress = Field(default="auto", description="The line on stderr; auto: only on a terminal.")
     every_s: Seconds = Field(default=1.0, description="Between two records.")
 

@@ -7,49 +7,55 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from hogwild import metric_names
+
 MAX_SECONDS = 1e9  # 30 years; the operating system's timers overflow somewhere beyond
 MAX_WHOLE = 2**63 - 1  # what a word of shared memory holds
 TAG = "tag:"  # begins the union tags that pydantic puts into an error's location; they are no keys of the file
 
 
-def rule(message: str, at: str = "") -> PydanticCustomError:
-    """A broken rule in our own words; the value is appended. `at` is a key below where it was noticed."""
-    return PydanticCustomError("rule", "{message}", {"message": message, "at": at})
+def rule(message: str, at: str = "", *, code: str) -> PydanticCustomError:
+    """A broken rule in our own words; the value is appended. `at` is a key below where it was noticed, `code` one of
+    `errors.CODES`."""
+    return PydanticCustomError("rule", "{message}", {"message": message, "at": at, "code": code})
 
 
 def _fits(number: int) -> int:
     if abs(number) > MAX_WHOLE:
-        raise rule("must fit into 64 bits")
+        raise rule("must fit into 64 bits", code="config/out-of-range")
     return number
 
 
 def _class_path(text: str) -> str:
     parts = text.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise rule("must be a dotted path to a class or function, such as mymodel.Net")
+        raise rule("must be a dotted path to a class or function, such as mymodel.Net", code="config/class-path")
     return text
 
 
 def _file_name(text: str) -> str:
     if not text.strip() or len(text) > 100 or text[0] in ".-" or not text.isprintable() or set(text) & set("/\\"):
-        raise rule("must be usable as a folder name: 1 to 100 characters, no slash, no dot or dash first")
+        raise rule(
+            "must be usable as a folder name: 1 to 100 characters, no slash, no dot or dash first",
+            code="config/bad-name",
+        )
     return text
 
 
 def _plain(value: Any) -> Any:
     """What a YAML file can hold; a job is written to resolved.yaml and read back."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise rule("must hold finite numbers only")
+        raise rule("must hold finite numbers only", code="config/not-finite")
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str | int) or isinstance(key, bool):
-                raise rule(f"must have text or whole numbers as keys, not {key!r}")
+                raise rule(f"must have text or whole numbers as keys, not {key!r}", code="config/wrong-type")
             _plain(item)
     elif isinstance(value, list):
         for item in value:
             _plain(item)
     elif not (value is None or isinstance(value, bool | int | float | str)):
-        raise rule(f"must hold plain values only, not a {type(value).__name__}")
+        raise rule(f"must hold plain values only, not a {type(value).__name__}", code="config/wrong-type")
     return value
 
 
@@ -57,7 +63,8 @@ def _auto_or_whole(low: int, high: int) -> BeforeValidator:
     def check(value: Any) -> Any:
         if value == "auto" or (type(value) is int and low <= value <= high):
             return value
-        raise rule(f"must be auto or a whole number from {low} to {high}")
+        code = "config/out-of-range" if type(value) is int else "config/wrong-type"
+        raise rule(f"must be auto or a whole number from {low} to {high}", code=code)
 
     return BeforeValidator(check)
 
@@ -65,13 +72,33 @@ def _auto_or_whole(low: int, high: int) -> BeforeValidator:
 def _auto_or_bool(value: Any) -> Any:
     if value == "auto" or isinstance(value, bool):
         return value
-    raise rule("must be auto, true or false")
+    raise rule("must be auto, true or false", code="config/wrong-type")
 
 
 def _version(value: Any) -> Any:
     if value != 1 or type(value) is not int:
-        raise rule("must be 1, the only version of the job file there is")
+        raise rule("must be 1, the only version of the job file there is", code="config/unknown-choice")
     return value
+
+
+def _metric_name(text: str) -> str:
+    """What a metric is reported under: its name, or the last part of a class path."""
+    if not text.isidentifier():
+        raise rule(
+            "must be a metric's name, such as loss or accuracy (hogwild list metrics)", code="config/unknown-metric"
+        )
+    return text
+
+
+def _metric(text: str) -> str:
+    if metric_names.is_own(text):
+        return _class_path(text)
+    if metric_names.known(text) is None:
+        raise rule(
+            f"must be one of {', '.join(metric_names.CATALOG)}, or the class path of a function of your own",
+            code="config/unknown-metric",
+        )
+    return text
 
 
 Whole = Annotated[int, AfterValidator(_fits)]
@@ -82,6 +109,8 @@ Progress = Annotated[Literal["auto"] | bool, BeforeValidator(_auto_or_bool)]
 Version = Annotated[Literal[1], BeforeValidator(_version)]
 FileName = Annotated[str, AfterValidator(_file_name)]
 ClassPath = Annotated[str, AfterValidator(_class_path)]
+MetricName = Annotated[str, AfterValidator(_metric_name)]
+Metric = Annotated[str, AfterValidator(_metric)]
 InitArgs = Annotated[dict[str, Any], AfterValidator(_plain)]
 
 

@@ -17,6 +17,7 @@ from hogwild.yaml_scalars import NULLS, Trap, read_scalar
 MAX_BYTES = 1_000_000  # a job file is a page; PyYAML needs seconds for a megabyte
 MAX_NODES = 100_000  # counted after aliases are expanded: nine lines of aliases can stand for 10**9 values
 MAX_DEPTH = 64  # below Python's recursion limit, wherever we are called from
+_TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 MAX_COPIES = 100  # readings of a file with duplicate keys: each shows other copies to the schema
 
 Path = tuple[str | int, ...]
@@ -32,8 +33,8 @@ class Place:
     line: int = 0
     column: int = 0
 
-    def problem(self, path: Path, message: str) -> Problem:
-        return Problem(self.source, self.line, self.column, dotted(path), message)
+    def problem(self, path: Path, message: str, code: str) -> Problem:
+        return Problem(self.source, self.line, self.column, dotted(path), message, code)
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ class _Composer(yaml.SafeLoader):
         self.depth += 1
         if self.depth > MAX_DEPTH:
             mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(problem=f"nested more than {MAX_DEPTH} levels deep", problem_mark=mark)
+            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=mark)
         node: Node | None = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -106,9 +107,9 @@ def compose(text: str, source: str) -> Node | None:
         before = text[: error.position]
         line, column = before.count("\n") + 1, error.position - before.rfind("\n")
         message = f"character U+{int(error.character):04X} is not allowed in YAML; remove it"
-        raise ConfigError([Problem(source, line, column, "", message)]) from None
+        raise ConfigError([Problem(source, line, column, "", message, code="config/encoding")]) from None
     except ValueError as error:  # PyYAML builds chr(0x110000) from "\U00110000" without a check
-        raise ConfigError([Problem(source, 1, 1, "", f"not valid YAML: {error}")]) from None
+        raise ConfigError([Problem(source, 1, 1, "", f"not valid YAML: {error}", code="config/bad-yaml")]) from None
     return node
 
 
@@ -116,11 +117,12 @@ def _syntax_problem(error: yaml.MarkedYAMLError, source: str) -> Problem:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     message = str(error.problem or error.context or "not valid YAML")
+    is_deep = message == _TOO_DEEP
     if "'\\t'" in message:
         message = "a tab; YAML allows only spaces here"
     elif error.context and error.problem:
         message = f"{message} ({error.context})"
-    return Problem(source, line, column, "", message)
+    return Problem(source, line, column, "", message, code="config/too-large" if is_deep else "config/bad-yaml")
 
 
 class _Reader:
@@ -145,15 +147,15 @@ class _Reader:
     def _place(self, node: Node) -> Place:
         return Place(self.source, node.start_mark.line + 1, node.start_mark.column + 1)
 
-    def _report(self, node: Node, path: Path, message: str) -> Any:
-        self.reading.problems.append(self._place(node).problem(path, message))
+    def _report(self, node: Node, path: Path, message: str, code: str = "config/bad-yaml") -> Any:
+        self.reading.problems.append(self._place(node).problem(path, message, code))
         return BROKEN
 
     def _value(self, node: Node, path: Path, trail: Path) -> tuple[Any, bool]:
         self.nodes += 1
         if self.nodes > MAX_NODES:
             message = f"more than {MAX_NODES:,} values once aliases are expanded"
-            raise ConfigError([self._place(node).problem(path, message)])
+            raise ConfigError([self._place(node).problem(path, message, code="config/too-large")])
         tag = _TAGS.get(node.tag, node.tag)
         if tag not in (*_KINDS, _Composer.PLAIN):
             tag = tag.replace("tag:yaml.org,2002:", "!!")
@@ -176,7 +178,7 @@ class _Reader:
         try:
             return read_scalar(text)
         except Trap as trap:
-            return self._report(node, path, str(trap))
+            return self._report(node, path, str(trap), trap.code)
 
     def _items(self, node: Node, path: Path, trail: Path) -> tuple[list[Any], bool]:
         items, all_shown = [], True
@@ -215,7 +217,7 @@ class _Reader:
         first = pairs[0][0].start_mark
         for key_node, _ in pairs[1:]:
             message = f"duplicate key; it was already given at line {first.line + 1}, column {first.column + 1}"
-            self._report(key_node, (*path, key), message)
+            self._report(key_node, (*path, key), message, code="config/duplicate-key")
 
     def _key(self, node: Node, path: Path) -> Any:
         if not isinstance(node, ScalarNode) or node.tag.startswith(("!", "tag:")):
@@ -227,7 +229,7 @@ class _Reader:
         try:
             key = read_scalar(node.value)
         except Trap as trap:
-            return self._report(node, path, str(trap))
+            return self._report(node, path, str(trap), trap.code)
         if isinstance(key, str | int) and not isinstance(key, bool):
             return key
         return self._report(node, path, f"a key must be text or a whole number, got {node.value!r}; write it in quotes")
@@ -254,11 +256,22 @@ def decode(content: bytes, source: str) -> str:
     """A job file's text. Raises ConfigError with the place for a file too large or not UTF-8."""
     if len(content) > MAX_BYTES:
         message = f"{len(content):,} bytes; a job file has at most {MAX_BYTES:,}"
-        raise ConfigError([Problem(source, 1, 1, "", message)])
+        raise ConfigError([Problem(source, 1, 1, "", message, code="config/too-large")])
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise ConfigError([Problem(source, 1, 1, "", "saved as UTF-16; save it as UTF-8")])
+        raise ConfigError([Problem(source, 1, 1, "", "saved as UTF-16; save it as UTF-8", code="config/encoding")])
     if content.startswith(b"\xef\xbb\xbf"):
-        raise ConfigError([Problem(source, 1, 1, "", "starts with a byte order mark; save it as UTF-8 without one")])
+        raise ConfigError(
+            [
+                Problem(
+                    source,
+                    1,
+                    1,
+                    "",
+                    "starts with a byte order mark; save it as UTF-8 without one",
+                    code="config/encoding",
+                )
+            ]
+        )
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -266,4 +279,4 @@ def decode(content: bytes, source: str) -> str:
         line = before.count(b"\n") + 1
         column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8")) + 1
         message = f"byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        raise ConfigError([Problem(source, line, column, "", message)]) from None
+        raise ConfigError([Problem(source, line, column, "", message, code="config/encoding")]) from None

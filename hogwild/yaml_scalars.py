@@ -12,6 +12,10 @@ from typing import Any
 class Trap(ValueError):
     """A plain scalar nobody can rely on; the message is complete and says what to write."""
 
+    def __init__(self, message: str, *, code: str = "config/ambiguous-value") -> None:
+        super().__init__(message)
+        self.code = code
+
 
 NULLS = {"", "~", "null", "Null", "NULL"}
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -40,20 +44,20 @@ def read_scalar(text: str) -> Any:
 
 def _integer(text: str) -> int:
     if len(text) > 300:
-        raise Trap(f"a number of {len(text)} digits is too large")
+        raise Trap(f"a number of {len(text)} digits is too large", code="config/out-of-range")
     return int(text)
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise Trap(f"must be finite, got {text}")
+        raise Trap(f"must be finite, got {text}", code="config/not-finite")
     return number
 
 
 def _refuse_traps(text: str) -> None:
     if _NOT_FINITE.fullmatch(text):
-        raise Trap(f'must be finite, got {text}; write a number, or "{text}" for text')
+        raise Trap(f'must be finite, got {text}; write a number, or "{text}" for text', code="config/not-finite")
     if _LEADING_ZERO.fullmatch(text):
         number = re.sub(r"^([-+]?)0+(?=[0-9])", r"\1", text.replace("_", ""))
         raise Trap(f'{text} is 8-based for some YAML readers; write {number}, or "{text}" for text')

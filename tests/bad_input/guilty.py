@@ -48,6 +48,11 @@ class RaisesInTheConstructor(Net):
         raise ValueError("no weights today")
 
 
+class NeedsASize(Net):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+
+
 class ExitsInTheConstructor(Net):
     def __init__(self) -> None:
         sys.exit(7)

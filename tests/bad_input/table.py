@@ -1,0 +1,19 @@
+"""The table of bad inputs, whole: crime -> what is given, exit status, code, words."""
+
+from pathlib import Path
+
+from tests.bad_input.commands import COMMANDS
+from tests.bad_input.damaged import DAMAGED, DATA_FILES
+from tests.bad_input.jobs import FIELDS, FILES, TEXTS
+from tests.bad_input.objects import OBJECTS
+from tests.bad_input.row import Row
+
+PARTS = (FILES, FIELDS, COMMANDS, OBJECTS, DATA_FILES)
+TABLE: dict[str, Row] = {crime: row for part in PARTS for crime, row in part.items()}
+
+
+def write_files(folder: Path) -> None:
+    """What the commands of the table name."""
+    for name, content in {**TEXTS, **{f"damaged/{name}": content for name, content in DAMAGED.items()}}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
