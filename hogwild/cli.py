@@ -8,7 +8,9 @@ A signal to stop is only noted (`__main__.py`) while modules are imported, and r
 raised at once where we may wait: `raising_on_signals`.
 """
 
+import contextlib
 import json
+import os
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hogwild import cli_start
+from hogwild import cli_completion, cli_export, cli_init, cli_results, cli_start
 from hogwild.cli_base import flush_results, hold_standard_streams, print_result, reading, say
 from hogwild.cli_input import (
     COMMANDS,
@@ -29,7 +31,7 @@ from hogwild.cli_input import (
     with_command,
 )
 from hogwild.cli_options import Arguments, DataDir, Every, Faults, Json, Kills, NewRun, Procs, ScheduleOnly, Seed
-from hogwild.errors import HogwildError, UsageError
+from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
 from hogwild.rundir import require_current_folder
 
@@ -55,6 +57,8 @@ def run(argv: Sequence[str]) -> int:
         raise_noted()
         require_linux()
         require_current_folder()
+        if shell := os.environ.get(cli_completion.VARIABLE):
+            return cli_completion.answer(shell, argv, typer.main.get_command(app))
         arguments = with_command([argument for argument in argv if argument != "--debug"])
         command = typer.main.get_command(app)
         # Not `app(...)`: that makes a bare status of a Ctrl-C or a reader that is gone before we can say anything.
@@ -65,13 +69,14 @@ def run(argv: Sequence[str]) -> int:
     except typer.Exit as done:  # --help
         return int(done.exit_code)
     except HogwildError as error:
-        return _report(str(error), error.exit_status, debug)
+        return _failed(error, argv, debug)
     except _CLICK_ERROR as error:
-        return _report(f"{_message(error)}\nTry: hogwild {_command_of(argv)}--help", UsageError.exit_status, debug)
+        words = f"{_message(error)}\nTry: hogwild {_command_of(argv)}--help"
+        return _failed(UsageError(words, code="usage/arguments"), argv, debug)
     except (KeyboardInterrupt, typer.Abort) as error:  # before workers run; after that a signal is only noted
         return _report("cancelled; nothing was started", 128 + getattr(error, "number", INTERRUPT), debug)
     except Exception as error:
-        return _report(_unexpected(error), 1, debug)
+        return _failed(HogwildError(_unexpected(error), code="run/unexpected"), argv, debug)
     finally:
         end_at_second()
         flush_results()
@@ -125,7 +130,7 @@ def train(
         profile=window,
     )
     if summary.get("error"):
-        say(f"error: {summary['error']}")
+        say(f"error: {summary['error']}\n{hint(summary['error_code'])}")
     _print_end(summary, as_json, dry_run)
     if dry_run:
         return 0
@@ -222,6 +227,11 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> int:
 app.command("show")(cli_start.show)
 app.command("schema")(cli_start.schema)
 app.command("list")(cli_start.list_)
+app.command("init")(cli_init.init)
+app.command("export")(cli_export.export)
+app.command("eval")(cli_results.eval_)
+app.command("report")(cli_results.report)
+app.command("completion")(cli_completion.completion)
 
 
 def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
@@ -234,6 +244,16 @@ def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
         return
     for line in plain_lines(summary, "") if dry_run else summary_lines(summary, "hogwild"):
         print_result(line)
+
+
+def _failed(error: HogwildError, argv: Sequence[str], debug: bool) -> int:
+    """Words and code; with --json the same as an object, for which standard output may be too full."""
+    message = str(error) if isinstance(error, ConfigError) else f"{error}\n{hint(error.code)}"
+    status = _report(message, error.exit_status, debug)
+    if "--json" in argv:
+        with contextlib.suppress(RunError):
+            print_result(json.dumps(error.record()))
+    return status
 
 
 def _report(message: str, status: int, debug: bool) -> int:

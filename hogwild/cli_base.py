@@ -30,7 +30,9 @@ def print_result(text: str) -> None:
     except OSError as error:
         if error.errno in (errno.EPIPE, errno.EIO):
             return
-        raise RunError(f"the result cannot be written to standard output: {error.strerror}") from error
+        raise RunError(
+            f"the result cannot be written to standard output: {error.strerror}", code="run/stdout"
+        ) from error
 
 
 def say(message: str) -> None:

@@ -14,7 +14,21 @@ if TYPE_CHECKING:
     from hogwild.config import Job
     from hogwild.traces import Window
 
-COMMANDS = ("train", "check", "plan", "show", "schema", "doctor", "list", "chaos")
+COMMANDS = (
+    "train",
+    "check",
+    "plan",
+    "show",
+    "schema",
+    "doctor",
+    "list",
+    "chaos",
+    "init",
+    "eval",
+    "report",
+    "export",
+    "completion",
+)
 
 
 def with_command(argv: list[str]) -> list[str]:
@@ -28,7 +42,10 @@ def with_command(argv: list[str]) -> list[str]:
 
     close = get_close_matches(first, COMMANDS, n=1)
     hint = f"; did you mean '{close[0]}'?" if close else ""
-    raise UsageError(f"unknown command {first!r}{hint} (commands: {', '.join(COMMANDS)}; a job file ends in .yaml)")
+    raise UsageError(
+        f"unknown command {first!r}{hint} (commands: {', '.join(COMMANDS)}; a job file ends in .yaml)",
+        code="usage/unknown-command",
+    )
 
 
 def _exists(argument: str) -> bool:
@@ -48,7 +65,10 @@ def split_arguments(arguments: Sequence[str] | None) -> tuple[Path | None, list[
         is_override = "=" in argument and "/" not in key and not _exists(argument)
         (overrides if is_override else files).append(argument)
     if len(files) > 1:
-        raise UsageError(f"one job file at a time, got {' and '.join(files)}; a field is changed with key=value")
+        raise UsageError(
+            f"one job file at a time, got {' and '.join(files)}; a field is changed with key=value",
+            code="usage/contradiction",
+        )
     return (Path(files[0]) if files else None), overrides
 
 
@@ -71,14 +91,17 @@ def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) ->
     from hogwild.config_places import read_job_file
 
     if not run.is_dir():
-        raise NotFoundError(f"run {run}: there is no such folder (looked for {run.absolute()})")
+        raise NotFoundError(f"run {run}: there is no such folder (looked for {run.absolute()})", code="run/not-found")
     resolved = run / "resolved.yaml"
     if not resolved.is_file():
-        raise NotFoundError(f"run {run}: is no run, it has no resolved.yaml (looked for {resolved.absolute()})")
+        raise NotFoundError(
+            f"run {run}: is no run, it has no resolved.yaml (looked for {resolved.absolute()})", code="run/not-a-run"
+        )
     if _environment(run).get("caller") == LIBRARY:
         raise UsageError(
             f"run {run} was made by a call of {LIBRARY}, with objects that no file can build again: class paths are "
-            f"recorded, their arguments are not. Go on by the same call, with resume={str(run)!r} and the same objects"
+            f"recorded, their arguments are not. Go on by the same call, with resume={str(run)!r} and the same objects",
+            code="usage/library-run",
         )
     job, _ = load(resolved, overrides, flags)
     as_written = run / "job.yaml"
@@ -91,7 +114,8 @@ def refuse_beside_resume(job_file: Path | None, run_dir: Path | None) -> None:
         if value is not None:
             raise UsageError(
                 f"--resume takes job and folder from the run; {what} ({value}) beside it contradicts that; "
-                "fields are changed with key=value"
+                "fields are changed with key=value",
+                code="usage/contradiction",
             )
 
 
@@ -105,7 +129,8 @@ def profile_window(given: str | None) -> "Window | None":
     if found is None or not 0 < int(found[2]) - int(found[1]) <= LONGEST:
         raise UsageError(
             f"--profile {given}: must be A:B, whole numbers with 0 <= A < B and B - A at most {LONGEST:,}: updates A "
-            "to B-1 of each worker, counted from 0, are recorded (for example 100:110)"
+            "to B-1 of each worker, counted from 0, are recorded (for example 100:110)",
+            code="usage/bad-value",
         )
     return Window(int(found[1]), int(found[2]))
 
@@ -114,7 +139,10 @@ def data_folder(given: Path | None, resume: Path | None) -> Path | None:
     """--data-dir, or what the resumed run recorded, or HOGWILD_DATA; absolute."""
     if given is not None:
         if not given.is_dir():
-            raise NotFoundError(f"--data-dir {given}: there is no such folder (looked for {given.absolute()})")
+            raise NotFoundError(
+                f"--data-dir {given}: there is no such folder (looked for {given.absolute()})",
+                code="data/folder-not-found",
+            )
         return given.absolute()
     recorded = _environment(resume).get("data_dir") if resume is not None else None
     folder = recorded or os.environ.get("HOGWILD_DATA")
@@ -137,5 +165,5 @@ def _environment(run: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, TypeError) as error:
         raise NotFoundError(
-            f"{env}: cannot be read ({error}); it names the run's data folder: mend or remove it"
+            f"{env}: cannot be read ({error}); it names the run's data folder: mend or remove it", code="run/not-a-run"
         ) from error

@@ -1,6 +1,10 @@
 """Commands for the beginning: what there is to choose from, a job file's schema, a job as it is resolved."""
 
 import json
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +15,15 @@ from hogwild.cli_options import Arguments
 from hogwild.errors import UsageError
 from hogwild.host import raise_noted
 
+# What `hogwild list` can list.
+GROUPS = {
+    "models": "model.class_path",
+    "data": "data.train.class_path",
+    "configs": "job files: hogwild train FILE",
+    "metrics": "evaluate.metrics",
+    "tasks": "hogwild init TASK",
+}
+
 
 def show(arguments: Arguments = None) -> None:
     """Prints the resolved job: every field, defaults and overrides included."""
@@ -19,30 +32,59 @@ def show(arguments: Arguments = None) -> None:
     print_result(job.to_yaml().rstrip("\n"))
 
 
-def schema() -> None:
+def schema(
+    markdown: Annotated[bool, typer.Option("--markdown", help="The same for people: docs/job-file.md.")] = False,
+) -> None:
     """Prints the job file's JSON Schema, for editors."""
-    text = schema_text()
+    text = reference_text() if markdown else schema_text()
     raise_noted()
     print_result(text.rstrip("\n"))
 
 
-def list_(what: Annotated[str, typer.Argument(metavar="models|data|configs")]) -> None:
-    """Lists what comes with hogwild."""
-    from hogwild.config import list_configs
-
-    if what == "configs":
-        rows = {str(path): "" for path in list_configs()}
-    elif what in ("models", "data"):
-        from importlib import import_module
-
-        package = f"hogwild.{what}"
-        rows = {f"{package}.{name}": text for name, text in import_module(package).CATALOG.items()}
-    else:
-        raise UsageError(f"cannot list {what!r}; choose models, data or configs")
+def list_(
+    what: Annotated[str | None, typer.Argument(metavar="[models|data|configs|metrics|tasks]")] = None,
+) -> None:
+    """Lists what comes with hogwild: everything, or one kind of it."""
+    if what is not None and what not in GROUPS:
+        raise UsageError(f"cannot list {what!r}; choose {', '.join(GROUPS)}", code="usage/bad-value")
+    groups = {name: dict(_rows(name)) for name in ([what] if what else GROUPS)}
     raise_noted()
-    width = max((len(name) for name in rows), default=0)
-    for name, text in rows.items():
-        print_result(f"{name:<{width}}  {text}".rstrip())
+    for name, rows in groups.items():
+        if what is None:
+            print_result(f"{name}: {GROUPS[name]}")
+        width = max((len(row) for row in rows), default=0)
+        for row, text in rows.items():
+            print_result(f"{'' if what else '  '}{row:<{width}}  {text}".rstrip())
+
+
+def _rows(group: str) -> Iterator[tuple[str, str]]:
+    """Name -> one line about it."""
+    if group in ("models", "data"):
+        package = f"hogwild.{group}"
+        yield from ((f"{package}.{name}", text) for name, text in import_module(package).CATALOG.items())
+    elif group == "metrics":
+        from hogwild.metric_names import CATALOG
+
+        yield from ((name, known.words) for name, known in CATALOG.items())
+    elif group == "tasks":
+        from hogwild.cli_init import TASKS, source
+
+        yield from ((name, first_sentence(source(task.job))) for name, task in TASKS.items())
+    else:
+        from hogwild.config import list_configs
+
+        yield from ((str(path), first_sentence(path)) for path in list_configs())
+
+
+def first_sentence(job_file: Path) -> str:
+    """What a job file's first comment says of it, to the first full stop or colon; empty where it has none."""
+    words: list[str] = []
+    for line in job_file.read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if not line.startswith("# yaml-language-server"):
+            words += line[1:].split()
+    return re.split(r"[.:](?: |$)", " ".join(words), maxsplit=1)[0]
 
 
 def schema_text() -> str:
@@ -50,3 +92,11 @@ def schema_text() -> str:
     from hogwild.config import json_schema
 
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def reference_text() -> str:
+    """The content of docs/job-file.md."""
+    from hogwild.config import json_schema
+    from hogwild.job_reference import markdown
+
+    return markdown(json_schema())

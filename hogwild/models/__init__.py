@@ -6,23 +6,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hogwild.models.convnet import ConvNet
     from hogwild.models.lenet import LeNet
     from hogwild.models.linear import LogisticRegression
     from hogwild.models.mlp import Mlp
+    from hogwild.models.tabular import Tabular
 
-__all__ = ["CATALOG", "LeNet", "LogisticRegression", "Mlp"]
+__all__ = ["CATALOG", "ConvNet", "LeNet", "LogisticRegression", "Mlp", "Tabular"]
 
 # What `hogwild list models` prints.
 CATALOG: dict[str, str] = {
     "LogisticRegression": "one linear layer; convex with a cross-entropy loss (features, classes)",
     "Mlp": "fully connected layers with ReLU and dropout (features, hidden, classes, dropout)",
     "LeNet": "two 5x5 convolutions of 10 and 20 channels, then 320-50-classes, for 28x28 images",
+    "ConvNet": "3x3 convolutions, group norm, pooling, for pictures of any size (classes, channels, widths)",
+    "Tabular": "a table's numbers and categories (features, outputs, categories, hidden, width, dropout)",
 }
 
 _HOMES = {
     "LogisticRegression": "hogwild.models.linear",
     "Mlp": "hogwild.models.mlp",
     "LeNet": "hogwild.models.lenet",
+    "ConvNet": "hogwild.models.convnet",
+    "Tabular": "hogwild.models.tabular",
 }
 
 

@@ -1,0 +1,200 @@
+"""Completion in a shell: `hogwild completion SHELL` prints a script that asks this module for the words that fit.
+
+    shell, at TAB ──► _HOGWILD_COMPLETE=bash hogwild WORDS... ──► one `word <TAB> what it is` per line
+
+The words are arguments, the last one unfinished: no shell's quoting is parsed here. Everything is read from what the
+parser itself knows and from job.schema.json; neither torch nor pydantic is imported, because somebody waits."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hogwild.cli_base import print_result
+from hogwild.cli_init import SCHEMA, TASKS, source
+from hogwild.errors import UsageError
+
+VARIABLE = "_HOGWILD_COMPLETE"  # set to the shell's name by its script
+Word = tuple[str, str]  # what may stand there, what it is
+
+# bash cuts words at = and :, so they are put together again, and the answer is cut in the same way.
+BASH = """\
+_hogwild_completion() {
+    local IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}" words=()
+    IFS=' ' read -ra words <<< "$line"
+    [[ "$line" == *' ' ]] && words+=('')
+    COMPREPLY=($(_HOGWILD_COMPLETE=bash "$1" "${words[@]:1}" 2>/dev/null))
+    [[ ${#COMPREPLY[@]} -eq 1 && "${COMPREPLY[0]}" == *[=/.] ]] && compopt -o nospace
+}
+complete -F _hogwild_completion hogwild
+"""
+ZSH = """\
+#compdef hogwild
+_hogwild() {
+    local -a plain open
+    local line word
+    for line in "${(@f)$(_HOGWILD_COMPLETE=zsh "${words[1]}" "${(@Q)words[2,CURRENT]}" 2>/dev/null)}"; do
+        word="${line%%$'\\t'*}"
+        [[ -z "$word" ]] && continue
+        line="${word//:/\\\\:}:${line#*$'\\t'}"
+        [[ "$word" == *[=/.] ]] && open+=("$line") || plain+=("$line")
+    done
+    (( ${#plain} )) && _describe hogwild plain
+    (( ${#open} )) && _describe hogwild open -S ''
+}
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+compdef _hogwild hogwild
+"""
+FISH = """\
+function __hogwild_complete
+    set -l words (commandline -opc) (commandline -ct)
+    _HOGWILD_COMPLETE=fish $words[1] $words[2..-1] 2>/dev/null
+end
+complete --command hogwild --no-files --arguments '(__hogwild_complete)'
+"""
+SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+WITH_JOB = ("train", "check", "plan", "show", "chaos")  # commands that take a job file and overrides
+PATHS = ("--out", "--run-dir", "--data-dir", "--resume")
+CHOICES = {"--format": ("safetensors", "state_dict"), "--which": ("best", "latest"), "--procs": ("auto",)}
+
+
+def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish")]) -> None:
+    """Prints a script that completes commands, options and fields in a shell."""
+    if shell not in SCRIPTS:
+        raise UsageError(f"no completion for {shell!r}: must be one of {', '.join(SCRIPTS)}", code="usage/bad-value")
+    print_result(SCRIPTS[shell].rstrip("\n"))
+
+
+def answer(shell: str, words: Sequence[str], group: Any) -> int:
+    """Prints what may stand in place of the last of `words`, those after the program's name. `group` is the parser's
+    own command group."""
+    unfinished = words[-1] if words else ""
+    for word, about in candidates(list(words[:-1]), unfinished, group):
+        if shell == "bash":
+            print_result(word[len(unfinished) - len(_last_part(unfinished)) :])
+        else:
+            print_result(f"{word}\t{about}")
+    return 0
+
+
+def candidates(before: list[str], unfinished: str, group: Any) -> list[Word]:
+    """The words that begin with `unfinished` and may follow `before`."""
+    return [found for found in _all(before, unfinished, group) if found[0].startswith(unfinished)]
+
+
+def _all(before: list[str], unfinished: str, group: Any) -> Iterator[Word]:
+    commands = group.commands
+    name = before[0] if before and before[0] in commands else ""
+    if before and (last := before[-1]) in (*PATHS, *CHOICES):
+        yield from _paths(unfinished, "") if last in PATHS else ((word, "") for word in CHOICES[last])
+        return
+    if unfinished.startswith("-"):
+        yield from _options(commands[name or "train"])
+        return
+    if not before:
+        yield from ((each, _first_line(command.help)) for each, command in commands.items() if not command.hidden)
+    if name in WITH_JOB or not name:
+        yield from _paths(unfinished, ".yaml")
+        yield from _fields(unfinished)
+    else:
+        yield from _arguments(name, before[1:], unfinished)
+
+
+def _arguments(name: str, before: list[str], unfinished: str) -> Iterator[Word]:
+    """The arguments of the commands that take no job file."""
+    from hogwild.cli_start import GROUPS, first_sentence
+
+    if name == "init":
+        yield from ((task, first_sentence(source(each.job))) for task, each in TASKS.items())
+    elif name == "list":
+        yield from GROUPS.items()
+    elif name == "completion":
+        yield from ((shell, "") for shell in SCRIPTS)
+    elif name not in ("doctor", "schema"):
+        yield from _paths(unfinished, "")
+
+
+def _options(command: Any) -> Iterator[Word]:
+    for param in command.params:
+        for option in param.opts:
+            if option.startswith("--"):
+                yield option, _first_line(getattr(param, "help", ""))
+    yield "--help", "Shows the options."
+
+
+def _paths(unfinished: str, ending: str) -> Iterator[Word]:
+    """Folders, and files that end so."""
+    shown, slash, _ = unfinished.rpartition("/")
+    folder = Path(shown + slash).expanduser()
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:  # nothing there, or nothing that may be seen: nothing to offer
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield f"{shown}{slash}{entry.name}/", "folder"
+        elif entry.name.endswith(ending):
+            yield f"{shown}{slash}{entry.name}", "file"
+
+
+def _fields(unfinished: str) -> Iterator[Word]:
+    """`train.`, then `train.procs=`, then those of its values that are words."""
+    schema = json.loads(source(SCHEMA).read_text("utf-8"))
+    key, equals, _ = unfinished.partition("=")
+    sections: set[str] = set()
+    for path, field in _leaves(schema, schema, ()):
+        end = path.find(".", len(unfinished)) + 1
+        if equals:
+            yield from ((f"{path}={word}", "") for word in _words(schema, field) if path == key)
+        elif not end and f"{path}." != unfinished:
+            yield path + ("." if _is_open(schema, field) else "="), field.get("description", "")
+        elif end and path[:end] not in sections and path.startswith(unfinished):
+            sections.add(path[:end])
+            yield path[:end], "section"
+
+
+def _leaves(schema: Any, section: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Every field that is no section, by its path in a job file."""
+    for name, field in section.get("properties", {}).items():
+        sections = [one for one in _kinds(schema, field) if one.get("properties")]
+        for one in sections:
+            yield from _leaves(schema, one, (*path, name))
+        if not sections:
+            yield ".".join((*path, name)), field
+
+
+def _kinds(schema: Any, field: Any) -> Iterator[Any]:
+    """A field's type, or each of those it may have."""
+    if "$ref" in field:
+        yield from _kinds(schema, schema["$defs"][field["$ref"].rpartition("/")[2]])
+    elif options := field.get("anyOf") or field.get("oneOf"):
+        for option in options:
+            yield from _kinds(schema, option)
+    else:
+        yield field
+
+
+def _words(schema: Any, field: Any) -> Iterator[str]:
+    for kind in _kinds(schema, field):
+        if kind.get("type") == "boolean":
+            yield from ("true", "false")
+        for value in [*kind.get("enum", ()), *([kind["const"]] if "const" in kind else [])]:
+            yield str(value)
+
+
+def _is_open(schema: Any, field: Any) -> bool:
+    """A map with keys of the user's own: init_args."""
+    return any(kind.get("type") == "object" for kind in _kinds(schema, field))
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0]
+
+
+def _last_part(word: str) -> str:
+    """What bash replaces: the part after the last character that cuts words there."""
+    return word[max(word.rfind("="), word.rfind(":")) + 1 :]

@@ -1,0 +1,219 @@
+"""`hogwild export`: a checkpoint's model in one file for others, without the optimizer and the ledger.
+
+    RUN/checkpoints/update-000003600/model.safetensors ── every hash checked ──► digits-update-000003600.safetensors
+                                    /state.pt          ─────────────────────► ... .pt, a state_dict
+
+A safetensors file is a JSON header and then the tensors' bytes. The bytes are copied as they are; only the header is
+written anew, with what the job was. Needs no torch, which `state_dict` does."""
+
+import errno
+import json
+import os
+import shutil
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from hogwild.cli_base import print_result, reading
+from hogwild.errors import ConfigError, NotFoundError, RunError, UsageError
+from hogwild.host import raise_noted, raising_on_signals
+
+ENDINGS = {"safetensors": ".safetensors", "state_dict": ".pt"}
+CHOICES = ("best", "latest")
+PREFIX = "hogwild."  # begins our words in the header, among which the names of tied parameters stand, too
+Which = Annotated[
+    str | None, typer.Option(help="Of a RUN; default: the best, if it was evaluated.", metavar="best|latest")
+]
+ALIGNMENT = 8  # bytes: where the tensors begin, as the format's own writer has it
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A checkpoint whose every byte was checked. `job` is the run's name for it."""
+
+    path: Path
+    job: str
+    words: Mapping[str, str]
+
+
+def export(
+    source: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A run directory, or one checkpoint of it.")],
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="safetensors; or state_dict: torch.load(FILE, weights_only=True) reads it.",
+            metavar="safetensors|state_dict",
+        ),
+    ] = "safetensors",
+    out: Annotated[
+        Path | None, typer.Option(help="A file or a folder; default: JOB-update-N in the current one.", metavar="FILE")
+    ] = None,
+    which: Which = None,
+    force: Annotated[bool, typer.Option("--force", help="Replaces FILE.")] = False,
+) -> int:
+    """Writes a run's model to one file: every hash is checked first."""
+    _check_choice("--format", format_, tuple(ENDINGS))
+    check_choice(which)
+    with reading():
+        path = checkpoint_of(source, which)
+        name = _job_name(path)
+    file = _target(out, f"{name}-{path.name}{ENDINGS[format_]}", force)
+    if format_ == "state_dict":
+        import hogwild.checkpoint  # noqa: F401  # imports torch, during which a signal is only noted
+
+        raise_noted()
+    with raising_on_signals():
+        chosen = _verified(path, name)
+        _write(file, _safetensors(chosen) if format_ == "safetensors" else _state_dict(chosen), force)
+    print_result(str(file))
+    return 0
+
+
+def check_choice(which: str | None) -> None:
+    """Raises UsageError for what `--which` cannot be."""
+    if which is not None:
+        _check_choice("--which", which, CHOICES)
+
+
+def _check_choice(option: str, given: str, choices: tuple[str, ...]) -> None:
+    if given not in choices:
+        raise UsageError(f"{option} {given}: must be {' or '.join(choices)}", code="usage/bad-value")
+
+
+def checkpoint_of(source: Path, which: str | None) -> Path:
+    """The folder of the checkpoint, no longer a link. Raises NotFoundError, UsageError."""
+    from hogwild.checkpoint_files import MANIFEST
+
+    if not source.is_dir():
+        raise NotFoundError(f"{source}: there is no such folder (looked for {source.absolute()})", code="run/not-found")
+    if (source / MANIFEST).exists():
+        if which is not None:
+            raise UsageError(
+                f"--which {which}: {source} is one checkpoint already; --which is for a run", code="usage/contradiction"
+            )
+        return source.resolve()
+    folder = source / "checkpoints"
+    names = CHOICES if which is None else (which,)
+    for name in names:
+        if (folder / name).exists():
+            return (folder / name).resolve()
+    raise NotFoundError(_nothing_there(source, folder, which), code="export/no-checkpoint")
+
+
+def _nothing_there(source: Path, folder: Path, which: str | None) -> str:
+    if not folder.is_dir():
+        return f"{source}: neither a run, which has a folder checkpoints, nor a checkpoint, which has a manifest.json"
+    from hogwild.checkpoint_files import NAME
+
+    there = sorted(entry.name for entry in folder.iterdir() if NAME.fullmatch(entry.name))
+    if which == "best" and there:
+        return f"{source}: has no best checkpoint: nothing was evaluated before its end; --which latest takes the last"
+    if there:
+        return (
+            f"{folder}: there is no '{which or 'latest'}'; it holds {', '.join(there)}: try export {folder / there[-1]}"
+        )
+    return f"{folder}: holds no checkpoint: the job ended before its first one"
+
+
+def _job_name(checkpoint: Path) -> str:
+    """The name in the run's resolved.yaml. A checkpoint that was copied away from its run has none, nor has a run whose
+    file was damaged: what its folder is called will do."""
+    from hogwild.config import load_job
+
+    run = checkpoint.parent.parent
+    try:
+        return load_job(run / "resolved.yaml").name
+    except (NotFoundError, ConfigError):
+        return run.name if checkpoint.parent.name == "checkpoints" and run.name else "model"
+
+
+def _target(out: Path | None, default: str, force: bool) -> Path:
+    file = Path(default) if out is None else out / default if out.is_dir() else out
+    if not file.parent.is_dir():
+        raise NotFoundError(f"--out {file}: there is no folder {file.parent.absolute()}", code="usage/no-folder")
+    if not force and os.path.lexists(file):
+        raise UsageError(_exists(file), code="usage/file-exists")
+    return file
+
+
+def _exists(file: Path) -> str:
+    return f"{file}: is there already, and is not replaced; --force replaces it, --out names another"
+
+
+def _verified(path: Path, job: str) -> Chosen:
+    """Raises CheckpointError for a checkpoint that is not whole."""
+    from hogwild.checkpoint_files import verify
+
+    manifest = verify(path)
+    words = {"job": job, "checkpoint": manifest.name, "updates": str(manifest.update), "created": manifest.created}
+    if "samples" in manifest.meta:
+        words["samples"] = str(manifest.meta["samples"])
+    if metrics := manifest.meta.get("metrics"):
+        words["metrics"] = json.dumps(metrics)
+    return Chosen(path, job, {PREFIX + key: text for key, text in words.items()})
+
+
+def _safetensors(chosen: Chosen) -> Callable[[BinaryIO], None]:
+    """The checkpoint's own file with more words in its header; the tensors' places count from the header's end, so
+    they stay as they are."""
+    from hogwild.checkpoint_files import MODEL
+
+    def write(target: BinaryIO) -> None:
+        with open(chosen.path / MODEL, "rb") as source:
+            (size,) = struct.unpack("<Q", source.read(8))
+            header: dict[str, Any] = json.loads(source.read(size))
+            header["__metadata__"] = {**chosen.words, **header.get("__metadata__", {})}
+            text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+            text += b" " * (-len(text) % ALIGNMENT)
+            target.write(struct.pack("<Q", len(text)) + text)
+            shutil.copyfileobj(source, target, 1 << 20)
+
+    return write
+
+
+def _state_dict(chosen: Chosen) -> Callable[[BinaryIO], None]:
+    """From state.pt, because it also has what is no tensor (`get_extra_state`), and ties as ties."""
+    import torch
+
+    from hogwild.checkpoint import load
+
+    model = load(chosen.path)["model"]
+    return lambda target: torch.save(model, target)
+
+
+def _write(file: Path, write: Callable[[BinaryIO], None], force: bool) -> None:
+    """As a whole or not at all, and durable. Raises RunError, and UsageError for a file that appeared meanwhile."""
+    from hogwild.atomic import TEMPORARY, sync_folder
+
+    aside = file.with_name(f"{TEMPORARY}{file.name}-{os.getpid()}")
+    try:
+        with open(aside, "wb") as target:
+            write(target)
+            target.flush()
+            os.fsync(target.fileno())
+        _give_its_name(aside, file, force)
+        sync_folder(file.parent)
+    except FileExistsError:
+        raise UsageError(_exists(file), code="usage/file-exists") from None
+    except (OSError, RuntimeError) as error:  # torch's zip writer makes the latter of the former
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(f"{file}: cannot be written: {reason}", code="run/output-not-written") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _give_its_name(aside: Path, file: Path, force: bool) -> None:
+    """Without `force` as a link, which unlike a rename refuses an existing name."""
+    try:
+        if not force:
+            os.link(aside, file)
+            return
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):  # what a file system without links says
+            raise
+    aside.replace(file)

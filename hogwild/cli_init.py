@@ -1,0 +1,147 @@
+"""`hogwild init`: a commented job file for a task, with what it needs beside it. All files that it writes are those of
+configs/, which our own tests train; job.schema.json comes along, because an editor that is pointed to a schema and does
+not find it reports that as an error of the job file."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hogwild.cli_base import print_result, say
+from hogwild.errors import NotFoundError, RunError, UsageError
+from hogwild.host import raise_noted
+
+SCHEMA = "job.schema.json"
+MODELINE = "# yaml-language-server: $schema="
+STDOUT = Path("-")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`job`: the file in configs/; `beside`: files it needs in its own folder; `change`: what a user puts into it."""
+
+    job: str
+    change: str
+    beside: tuple[str, ...] = ()
+
+
+TASKS: dict[str, Task] = {
+    "digits": Task("digits.yaml", "nothing: its data is bundled"),
+    "mnist": Task("mnist.yaml", "nothing: --data-dir DIR says where MNIST's four files are"),
+    "fashion-mnist": Task("fashion_mnist.yaml", "nothing: --data-dir DIR says where its four files are"),
+    "csv-regression": Task(
+        "csv_regression.yaml", "path, target, inputs, categorical and the model's numbers", ("houses.csv",)
+    ),
+    "csv-classification": Task(
+        "templates/csv_classification.yaml",
+        "path, target, inputs, categorical and the model's numbers",
+        ("houses.csv",),
+    ),
+    "npz": Task("templates/npz.yaml", "path, and how many features and classes the model has"),
+    "images": Task("templates/images.yaml", "path, and how many classes the model has"),
+    "own-model": Task("own_model.yaml", "mymodel.py beside it: model, loss, data, metric", ("mymodel.py",)),
+}
+
+
+def init(
+    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="What to train; --list names them.")] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE|-", help="The job file; - prints it.")] = Path("job.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Replaces FILE; nothing beside it.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Lists the tasks.")] = False,
+) -> int:
+    """Writes a commented job file to begin with."""
+    if list_ or task is None:
+        raise_noted()
+        for line in task_lines():
+            print_result(line)
+        return 0
+    chosen = _task(task)
+    text = job_text(chosen)
+    if out == STDOUT:
+        print_result(text.rstrip("\n"))
+        say(f"{SCHEMA}, for an editor, is what hogwild schema prints{_also(chosen)}")
+        return 0
+    _write(out, text, force)
+    print_result(f"wrote {out}: change {chosen.change}")
+    for line in _bring(chosen, out.parent):
+        print_result(line)
+    print_result(f"next: hogwild check {out} --deep\nthen: hogwild train {out}")
+    return 0
+
+
+def task_lines() -> list[str]:
+    """`name  what it is`, one line each."""
+    from hogwild.cli_start import first_sentence
+
+    width = max(map(len, TASKS))
+    return [f"{name:<{width}}  {first_sentence(source(task.job))}" for name, task in TASKS.items()]
+
+
+def job_text(task: Task) -> str:
+    """The job file as it is written: its first line names the schema beside it."""
+    first, _, rest = source(task.job).read_text("utf-8").partition("\n")
+    assert first.startswith(MODELINE), task.job
+    return f"{MODELINE}./{SCHEMA}\n{rest}"
+
+
+def _task(name: str) -> Task:
+    if name in TASKS:
+        return TASKS[name]
+    from hogwild.config_rules import suggestion
+
+    raise UsageError(
+        f"no task {name!r}{suggestion(name, [*TASKS])} (tasks: {', '.join(TASKS)})", code="usage/unknown-task"
+    )
+
+
+def source(name: str) -> Path:
+    """A file in configs/, in a checkout or a wheel."""
+    from hogwild.config_places import default_config
+
+    return default_config("digits").parent / name
+
+
+def _also(task: Task) -> str:
+    return f"; {' and '.join(task.beside)} is written with --out FILE" if task.beside else ""
+
+
+def _bring(task: Task, folder: Path) -> list[str]:
+    """Writes what the job needs beside it. What is there already stays, whatever is in it: it may be the user's."""
+    lines = []
+    for name in (*task.beside, SCHEMA):
+        content = source(name).read_text("utf-8")
+        file = folder / name
+        if not os.path.lexists(file):
+            _write(file, content, force=False)
+            lines.append(f"wrote {file}")
+        elif not _holds(file, content):
+            hint = f"; hogwild schema > {file} renews it" if name == SCHEMA else ""
+            lines.append(f"kept {file}, which is not the one of this version{hint}")
+    return lines
+
+
+def _holds(file: Path, content: str) -> bool:
+    try:
+        return file.read_bytes() == content.encode()
+    except OSError:  # a folder, or nothing that we may read: it is not ours
+        return False
+
+
+def _write(file: Path, text: str, force: bool) -> None:
+    """Raises UsageError where there is one already, NotFoundError without a folder, RunError for the system's words."""
+    try:
+        with open(file, "w" if force else "x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise UsageError(
+            f"{file}: is there already, and is not replaced; --force replaces it, --out names another",
+            code="usage/file-exists",
+        ) from None
+    except FileNotFoundError:
+        raise NotFoundError(
+            f"--out {file}: there is no folder {file.parent.absolute()}; make it first", code="usage/no-folder"
+        ) from None
+    except OSError as error:
+        raise RunError(f"{file}: cannot be written: {error.strerror}", code="run/output-not-written") from error

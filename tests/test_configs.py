@@ -1,0 +1,169 @@
+"""The job files that come with hogwild, and those `init` writes: each trains, its words are true, and an editor sees in
+them what we see."""
+
+import gzip
+import json
+import random
+import re
+import shutil
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from hogwild.cli_init import MODELINE, TASKS, job_text, source
+from hogwild.config_places import list_configs
+from tests.helpers.jobs import Ended, in_turn
+
+CONFIGS = list_configs()[0].parent
+ALL = [*list_configs(), *sorted((CONFIGS / "templates").glob("*.yaml"))]
+UPDATES = 3
+IN_A_WORKER = ("own_model", "csv_regression")  # the others train in the parent: a worker imports torch, a second each
+
+
+def name(file: Path) -> str:
+    return str(file.relative_to(CONFIGS).with_suffix(""))
+
+
+# ---- an editor's eyes -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((CONFIGS / "job.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(found)
+    return found
+
+
+@pytest.mark.parametrize("file", ALL, ids=name)
+def test_the_first_line_leads_an_editor_to_the_schema_which_accepts_the_job(file: Path, schema: dict[str, Any]) -> None:
+    first = file.read_text().splitlines()[0]
+    assert first.startswith(MODELINE)
+    assert (file.parent / first.removeprefix(MODELINE)).resolve() == (CONFIGS / "job.schema.json").resolve()
+    jsonschema.Draft202012Validator(schema).validate(yaml.safe_load(file.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ("train: {epochs: 0}", "train.epochs"),
+        ("train: {epoch: 3}", "train"),
+        ("train: {procs: many}", "train.procs"),
+        ("train: {max_updates: 0}", "train.max_updates"),  # a bound of an optional number
+        ("checkpoint: {every_updates: -1}", "checkpoint.every_updates"),
+        ("supervise: {on_nan: ignore}", "supervise.on_nan"),
+        ("seed: 1.5", "seed"),
+        ("data: {batch_size: 16}", "data"),  # nothing to train on
+        ("optimiser: {}", ""),
+        ("version: 2", "version"),
+    ],
+)
+def test_an_editor_sees_a_mistake_where_it_is(change: str, where: str, schema: dict[str, Any]) -> None:
+    job = yaml.safe_load((CONFIGS / "digits.yaml").read_text()) | yaml.safe_load(change)
+    errors = [*jsonschema.Draft202012Validator(schema).iter_errors(job)]
+    assert {".".join(map(str, error.absolute_path)) for error in errors} == {where}
+
+
+def test_every_job_file_belongs_to_a_task_and_is_written_with_all_it_needs() -> None:
+    assert {source(task.job).resolve() for task in TASKS.values()} == {file.resolve() for file in ALL}
+    for task in TASKS.values():
+        mentioned = {*re.findall(r"\b(\w+)\.\w+\b", job_text(task))} | {*re.findall(r"\b\w+\.csv\b", job_text(task))}
+        assert {Path(file).stem for file in task.beside} == {"mymodel"} & mentioned | {"houses"} & mentioned
+
+
+# ---- training -------------------------------------------------------------------------------------------------------
+
+
+def idx(folder: Path, stem: str, values: np.ndarray) -> None:
+    """A file as the publishers of MNIST and Fashion-MNIST have it, gzipped."""
+    head = bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape)
+    (folder / f"{stem}-idx{values.ndim}-ubyte.gz").write_bytes(gzip.compress(head + values.tobytes()))
+
+
+def make_data(folder: Path) -> None:
+    """Few samples, in the right format, of what does not come with hogwild."""
+    draw = np.random.default_rng(0)
+    for own in ("mnist", "fashion_mnist"):
+        (folder / own).mkdir(parents=True)
+        for stem, count in (("train", 256), ("t10k", 32)):
+            idx(folder / own, f"{stem}-images", draw.integers(0, 256, (count, 28, 28), np.uint8))
+            idx(folder / own, f"{stem}-labels", draw.integers(0, 10, count, np.uint8))
+    np.savez(folder / "data.npz", x=draw.normal(size=(128, 20)), y=draw.integers(0, 3, 128))
+    for label in ("cat", "dog"):
+        (folder / "pictures" / label).mkdir(parents=True)
+        for number in range(64):
+            picture = Image.fromarray(draw.integers(0, 256, (20, 30, 3), np.uint8))
+            picture.save(folder / "pictures" / label / f"{number}.png")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ended]:
+    """Every job for a few updates, from a copy of configs/ that lies elsewhere, as in a wheel, in other folders."""
+    folder = tmp_path_factory.mktemp("configs")
+    make_data(folder / "data")
+    shutil.copytree(CONFIGS, folder / "configs")
+    for companion in ("houses.csv", "mymodel.py"):  # where `init` puts them: beside the job
+        shutil.copy(CONFIGS / companion, folder / "configs" / "templates")
+    jobs = {
+        name(file): [
+            "train",
+            str(folder / "configs" / file.relative_to(CONFIGS)),
+            *("--data-dir", str(folder / "data")),
+            f"train.procs={int(name(file) in IN_A_WORKER)}",
+            f"train.max_updates={UPDATES}",
+        ]
+        for file in ALL
+    }
+    return in_turn(folder / "jobs", {job.replace("/", "-"): argv for job, argv in jobs.items()})
+
+
+@pytest.mark.parametrize("file", ALL, ids=name)
+def test_it_trains_from_the_command_line_wherever_it_lies(file: Path, trained: Mapping[str, Ended]) -> None:
+    ended = trained[name(file).replace("/", "-")]
+    assert ended.status == 0, ended.stderr
+    summary = ended.summary
+    assert summary["updates"] == UPDATES and summary["state"] == "succeeded"
+    wanted = yaml.safe_load(file.read_text())["evaluate"].get("metrics", [])
+    assert {"loss", *(metric.rpartition(".")[2] for metric in wanted)} <= summary["metrics"].keys()
+
+
+# ---- true words -----------------------------------------------------------------------------------------------------
+
+HEATING = {"gas": 0.0, "district": 0.15, "heat pump": 0.35}
+
+
+def houses() -> str:
+    """configs/houses.csv: invented by this formula, so it is nobody's, and the best possible error is known."""
+    draw = random.Random(2011)
+    lines = ["area_m2,rooms,age_years,distance_km,heating,price,band"]
+    for _ in range(240):
+        area = 30 + round(150 * draw.random())
+        rooms = 1 + round(area / 32 + 2 * draw.random() - 1)
+        age = round(90 * draw.random())
+        distance = round(25 * draw.random(), 1)
+        heating = [*HEATING][int(3 * draw.random())]
+        noise = 0.2 * (sum(draw.random() for _ in range(3)) - 1.5)  # of deviation 0.1
+        price = 0.9 + 0.022 * area + 0.12 * rooms - 0.009 * age - 0.055 * distance + HEATING[heating] + noise
+        band = "affordable" if price < 2 else "middle" if price < 3.2 else "expensive"
+        lines.append(f"{area},{rooms},{age},{distance},{heating},{price:.3f},{band}")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_houses_are_those_of_the_formula() -> None:
+    assert (CONFIGS / "houses.csv").read_text() == houses()
+
+
+@pytest.mark.parametrize(("file", "samples"), [("csv_regression", 240), ("templates/csv_classification", 240)])
+def test_the_counts_in_its_comments_are_right(file: str, samples: int) -> None:
+    text = (CONFIGS / f"{file}.yaml").read_text()
+    job = yaml.safe_load(text)
+    assert f"{samples} invented rows" in text and samples == len(houses().splitlines()) - 1
+    held = round(samples * job["data"]["val"]["fraction"])
+    updates = -(-(samples - held) // job["data"]["batch_size"]) * job["train"]["epochs"]
+    assert f"{held} of the rows" in text and f"# {updates:,} updates" in text

@@ -1,0 +1,225 @@
+"""`hogwild export`: what comes out is what was trained, to the bit; nothing is replaced unasked or half written."""
+
+import json
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import hogwild
+from hogwild import cli
+from hogwild.checkpoint_files import MODEL, checkpoint_name
+
+UPDATES = 4
+
+
+class Tied(nn.Module):
+    """Two names for one parameter, buffers that change, and a state that is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(6, 6, bias=False)
+        self.norm = nn.BatchNorm1d(6)
+        self.decode = nn.Linear(6, 6)
+        self.decode.weight = self.encode.weight
+        self.words = "fresh"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decode(torch.relu(self.norm(self.encode(x))))
+
+    def get_extra_state(self) -> dict[str, str]:
+        return {"words": self.words}
+
+    def set_extra_state(self, state: dict[str, str]) -> None:
+        self.words = state["words"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tied, Path]:
+    """A model, and the run directory it was trained in."""
+    torch.manual_seed(0)
+    model = Tied()
+    model.words = "trained"
+    x = torch.randn(32, 6)
+    run = tmp_path_factory.mktemp("export") / "run"
+    rule = torch.optim.SGD(model.parameters(), lr=0.1)
+    hogwild.train(model, TensorDataset(x, x), nn.MSELoss(), rule, procs=0, batch_size=8, run_dir=run, name="tied")
+    return model.eval(), run
+
+
+@pytest.fixture
+def run(trained: tuple[Tied, Path], tmp_path: Path) -> Path:
+    """A copy to be damaged."""
+    shutil.copytree(trained[1], tmp_path / "run", symlinks=True)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[int, str, str]]]:
+    """Runs the command in a folder of its own; answers status, standard output and standard error."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        status = cli.run(["export", *map(str, arguments)])
+        return status, *capsys.readouterr()
+
+    yield call
+    assert not [name for name in folder.iterdir() if name.name.startswith(".")], "nothing half written stays"
+
+
+def probe() -> Tensor:
+    return torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_safetensors_export_gives_a_fresh_model_the_same_outputs(
+    trained: tuple[Tied, Path], export: Callable[..., tuple[int, str, str]]
+) -> None:
+    model, run = trained
+    status, out, _ = export(run)
+    assert (status, out) == (0, f"tied-{checkpoint_name(UPDATES)}.safetensors\n")
+    fresh = Tied()
+    missing, unexpected = fresh.load_state_dict(safetensors.torch.load_file(out.strip()), strict=False)
+    assert {*missing} == {"_extra_state", "decode.weight"} and not unexpected, "no tensor; the other name of a tied one"
+    assert torch.equal(fresh.eval()(probe()), model(probe()))
+    with safetensors.safe_open(out.strip(), "pt") as file:
+        words = file.metadata()
+    assert (words["hogwild.job"], words["hogwild.updates"]) == ("tied", str(UPDATES))
+    assert words["decode.weight"] == "encode.weight", "the checkpoint's own words are kept"
+    saved = run / "checkpoints" / "latest" / MODEL
+    assert tensor_bytes(Path(out.strip())) == tensor_bytes(saved) and Path(out.strip()).stat().st_size % 4 == 0
+
+
+def tensor_bytes(file: Path) -> bytes:
+    content = file.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    assert size % 8 == 0, "tensors begin at a multiple of 8, where they can be mapped"
+    return content[8 + size :]
+
+
+def test_a_state_dict_loads_safely_into_the_stock_module(
+    trained: tuple[Tied, Path], export: Callable[..., tuple[int, str, str]]
+) -> None:
+    model, run = trained
+    status, out, _ = export(run / "checkpoints" / "latest", "--format", "state_dict", "--out", "model.pt")
+    assert (status, out) == (0, "model.pt\n")
+    fresh = Tied()
+    fresh.load_state_dict(torch.load("model.pt", weights_only=True))
+    assert torch.equal(fresh.eval()(probe()), model(probe()))
+    assert fresh.words == "trained" and fresh.decode.weight is fresh.encode.weight
+
+
+def test_the_best_is_taken_before_the_latest_unless_another_is_asked_for(
+    run: Path, export: Callable[..., tuple[int, str, str]]
+) -> None:
+    folder = run / "checkpoints"
+    best = with_update(folder, 2)
+    (folder / "best").unlink(missing_ok=True)
+    (folder / "best").symlink_to(best)
+    assert export(run)[1] == f"tied-{best}.safetensors\n"
+    assert export(run, "--which", "latest")[1] == f"tied-{checkpoint_name(UPDATES)}.safetensors\n"
+    assert export(run, "--which", "best", "--out", ".", "--force")[1] == f"tied-{best}.safetensors\n"
+    status, _, err = export(folder / "latest", "--which", "best")
+    assert status == 2 and "is one checkpoint already" in err
+    (folder / "best").unlink()
+    status, _, err = export(run, "--which", "best")
+    assert status == 3 and "--which latest takes the last" in err
+
+
+def with_update(folder: Path, update: int) -> str:
+    """Another checkpoint of the same content."""
+    from hogwild import checkpoint
+
+    tensors = safetensors.torch.load_file(folder / "latest" / MODEL)
+    return checkpoint.write(folder, checkpoint_name(update), {"model": tensors}, tensors, {}).name
+
+
+def test_nothing_is_replaced_without_force(trained: tuple[Tied, Path], export: Callable[..., Any]) -> None:
+    mine = Path("mine.safetensors")
+    mine.write_text("mine")
+    status, out, err = export(trained[1], "--out", mine)
+    assert (status, out, mine.read_text()) == (2, "", "mine") and "--force" in err
+    assert export(trained[1], "--out", mine, "--force")[0] == 0 and mine.stat().st_size > 100
+
+
+def test_a_damaged_checkpoint_is_never_exported(run: Path, export: Callable[..., Any]) -> None:
+    model = run / "checkpoints" / checkpoint_name(UPDATES) / MODEL
+    content = bytearray(model.read_bytes())
+    content[-3] ^= 1
+    model.write_bytes(content)
+    for format_ in ("safetensors", "state_dict"):
+        status, out, err = export(run, "--format", format_)
+        assert (status, out) == (1, "") and f"{MODEL} is damaged" in err
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("format_", ["safetensors", "state_dict"])
+def test_a_disk_that_takes_no_more_leaves_no_half_of_a_file(
+    format_: str, trained: tuple[Tied, Path], export: Callable[..., Any]
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256, hard))
+    try:
+        status, out, err = export(trained[1], "--format", format_)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (status, out) == (1, "") and "cannot be written" in err and "Traceback" not in err
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["nowhere"], 3, "there is no such folder"),
+        (["."], 3, "neither a run, which has a folder checkpoints, nor a checkpoint"),
+        (["RUN", "--format", "onnx"], 2, "--format onnx: must be safetensors or state_dict"),
+        (["RUN", "--which", "first"], 2, "--which first: must be best or latest"),
+        (["RUN", "--out", "no/such/file"], 3, "there is no folder"),
+    ],
+)
+def test_what_cannot_be_exported_is_said(
+    arguments: list[str], status: int, said: str, trained: tuple[Tied, Path], export: Callable[..., Any]
+) -> None:
+    ended, out, err = export(*(str(trained[1]) if each == "RUN" else each for each in arguments))
+    assert (ended, out) == (status, "") and said in err and "Traceback" not in err
+
+
+def test_a_run_without_a_checkpoint_and_one_without_its_links_say_what_is_there(
+    run: Path, export: Callable[..., Any]
+) -> None:
+    folder = run / "checkpoints"
+    for name in ("latest", "best"):
+        (folder / name).unlink(missing_ok=True)
+    status, _, err = export(run)
+    assert status == 3 and checkpoint_name(UPDATES) in err
+    shutil.rmtree(folder / checkpoint_name(UPDATES))
+    status, _, err = export(run)
+    assert status == 3 and "the job ended before its first one" in err
+
+
+def test_a_checkpoint_far_from_its_run_is_named_after_no_job(run: Path, export: Callable[..., Any]) -> None:
+    moved = run.parent / "kept" / checkpoint_name(UPDATES)
+    shutil.copytree(run / "checkpoints" / checkpoint_name(UPDATES), moved)
+    assert export(moved)[1] == f"model-{moved.name}.safetensors\n"
+
+
+def test_the_metrics_of_a_checkpoint_come_along(run: Path, export: Callable[..., Any]) -> None:
+    from hogwild import checkpoint
+
+    tensors = safetensors.torch.load_file(run / "checkpoints" / "latest" / MODEL)
+    meta = {"update": 9, "samples": 72, "metrics": {"loss": 0.5}}
+    path = checkpoint.write(run / "checkpoints", checkpoint_name(9), {"model": tensors}, tensors, meta)
+    with safetensors.safe_open(export(path)[1].strip(), "pt") as file:
+        words = file.metadata()
+    assert json.loads(words["hogwild.metrics"]) == {"loss": 0.5} and words["hogwild.samples"] == "72"

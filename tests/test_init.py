@@ -1,0 +1,108 @@
+"""`hogwild init`: every task's job file is right as it is written, for us and for an editor; nothing of the user's is
+replaced. And `hogwild list`, which says what there is to choose from."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from hogwild import cli
+from hogwild.cli_init import MODELINE, SCHEMA, TASKS, job_text
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_job_file_passes_check_as_it_was_written(task: str, here: Path, capsys: Captured) -> None:
+    assert cli.run(["init", task]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("wrote job.yaml: change ") and out[-2:] == [
+        "next: hogwild check job.yaml --deep",
+        "then: hogwild train job.yaml",
+    ]
+    assert {f"wrote {file.name}" for file in here.iterdir() if file.name != "job.yaml"} == {*out[1:-2]}
+    assert cli.run(["check", "job.yaml"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_an_editor_finds_the_schema_beside_the_job_file_and_the_job_right(task: str, here: Path) -> None:
+    assert cli.run(["init", task]) == 0
+    text = (here / "job.yaml").read_text()
+    first = text.splitlines()[0]
+    assert first.startswith(MODELINE)
+    schema = json.loads((here / first.removeprefix(MODELINE)).read_text())
+    jsonschema.Draft202012Validator(schema).validate(yaml.safe_load(text))
+
+
+def test_what_is_there_already_stays_unless_it_is_forced(here: Path, capsys: Captured) -> None:
+    for name in ("job.yaml", "mymodel.py", SCHEMA):
+        (here / name).write_text("mine")
+    assert cli.run(["init", "own-model"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "job.yaml: is there already" in said.err and "--force" in said.err
+    assert (here / "job.yaml").read_text() == "mine"
+    assert cli.run(["init", "own-model", "--force"]) == 0
+    assert (here / "job.yaml").read_text() == job_text(TASKS["own-model"])
+    assert {(here / name).read_text() for name in ("mymodel.py", SCHEMA)} == {"mine"}, "--force is about the job file"
+    said = capsys.readouterr()
+    assert "kept mymodel.py" in said.out and f"hogwild schema > {SCHEMA} renews it" in said.out
+
+
+def test_a_second_job_in_the_same_folder_shares_what_lies_beside_it(here: Path, capsys: Captured) -> None:
+    assert cli.run(["init", "csv-regression"]) == 0
+    capsys.readouterr()
+    assert cli.run(["init", "csv-classification", "--out", "second.yaml"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3, "neither written again nor complained about"
+    assert {file.name for file in here.iterdir()} == {"job.yaml", "second.yaml", "houses.csv", SCHEMA}
+
+
+def test_a_dash_prints_the_job_and_writes_nothing(here: Path, capsys: Captured) -> None:
+    assert cli.run(["init", "own-model", "--out", "-"]) == 0
+    said = capsys.readouterr()
+    assert said.out == job_text(TASKS["own-model"]) and "mymodel.py is written with --out FILE" in said.err
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["init", "csv-regresion"], 2, "did you mean 'csv-regression'?"),
+        (["init", "digits", "--out", "no/such/job.yaml"], 3, "there is no folder"),
+        (["init", "digits", "--out", "/dev/null/job.yaml"], 1, "cannot be written"),
+        (["list", "model"], 2, "choose models, data, configs, metrics, tasks"),
+    ],
+)
+def test_what_cannot_be_written_or_listed_is_said(
+    arguments: list[str], status: int, said: str, capsys: Captured
+) -> None:
+    assert cli.run(arguments) == status
+    out, err = capsys.readouterr()
+    assert out == "" and said in err and "Traceback" not in err
+
+
+def test_the_tasks_are_listed_with_a_line_each(capsys: Captured) -> None:
+    listed = []
+    for arguments in (["init", "--list"], ["init"], ["list", "tasks"]):
+        assert cli.run(arguments) == 0
+        listed.append(capsys.readouterr().out)
+    assert listed[0] == listed[1] == listed[2]
+    assert [line.split()[0] for line in listed[0].splitlines()] == [*TASKS]
+
+
+def test_everything_is_listed_under_headings_with_a_line_about_each(capsys: Captured) -> None:
+    assert cli.run(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    headings = [line for line in lines if not line.startswith(" ")]
+    assert [heading.partition(":")[0] for heading in headings] == ["models", "data", "configs", "metrics", "tasks"]
+    for line in lines:
+        assert len(line.split(maxsplit=1)) == 2, f"no word about {line}"
+    for name in ("hogwild.models.LeNet", "hogwild.data.Digits", "digits.yaml", "macro_f1", "own-model"):
+        assert any(name in line for line in lines)
