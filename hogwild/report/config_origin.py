@@ -1,0 +1,68 @@
+"""Where each value of a run's configuration comes from: a default, the job file, or what was said beside it.
+
+resolved.yaml is what ran, job.yaml what was asked for in writing. What that file alone would have meant is found by
+loading it as `train` does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hogwild.errors import ConfigError
+from hogwild.report.read import Run
+from hogwild.report.wording import flat
+from hogwild.rundir import LIBRARY
+from hogwild.strict_yaml import readings
+
+DEFAULT, JOB_FILE, OVERRIDE, CALL, UNKNOWN = "default", "job file", "override", "call", "not in the job file"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`key` in dots, e.g. train.procs; `origin` one of the five words above."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+def plain_values(text: str) -> Mapping[str, Any]:
+    """A job file's text as nested values, by the rules of job files (1e-3 is a number). Empty where it is no YAML."""
+    try:
+        values = next(iter(readings(text, "job"))).values
+    except ConfigError:
+        return {}
+    return values if isinstance(values, Mapping) else {}
+
+
+def settings(run: Run) -> list[Setting]:
+    """Every field of resolved.yaml, in its order. `override` is also what a resume changed, and the numbers that `procs
+    auto` measured."""
+    resolved = dict(flat(plain_values(run.resolved_text)))
+    if run.env.get("caller") == LIBRARY:  # there is no file: job.yaml is what resolved.yaml is
+        return [Setting(key, value, CALL) for key, value in resolved.items()]
+    written = dict(flat(plain_values(run.job_text)))
+    meant = _meant(run.job_text)
+    return [Setting(key, value, _origin(key, value, written, meant)) for key, value in resolved.items()]
+
+
+def _origin(key: str, value: Any, written: Mapping[str, Any], meant: Mapping[str, Any] | None) -> str:
+    asked = written if meant is None else meant
+    if key in asked and asked[key] != value:
+        return OVERRIDE
+    if key in written or any(name.startswith(f"{key}.") for name in written):
+        return JOB_FILE
+    if meant is None:
+        return UNKNOWN
+    return DEFAULT if key in meant else OVERRIDE
+
+
+def _meant(text: str) -> dict[str, Any] | None:
+    """Every field of the job that the file alone describes; None where this version cannot read it."""
+    from hogwild.config import load_job
+
+    if not text:
+        return None
+    try:
+        return dict(flat(load_job(None, source_text=text).model_dump()))
+    except ConfigError:
+        return None

@@ -1,0 +1,302 @@
+"""A run directory as data, however the run ended, and while it goes on. Reads only; torch-free, matplotlib-free.
+
+Records are read once, line by line, into columns of float64: a number is 8 bytes there and 80 in a dict. Whatever a
+record lacks is NaN; a line that is torn or no JSON is counted."""
+
+import json
+import time
+from array import array
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hogwild.errors import NotFoundError
+from hogwild.rundir import ENV, RESOLVED
+
+Floats = NDArray[np.float64]
+PHASE = "phase"
+WORKER_NUMBERS = ("updates", "samples_per_s", "cpu", "pss_bytes")
+
+
+class Table:
+    """Rows that arrive one after the other, kept by column. A column begins when it is first heard of."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._columns: dict[Hashable, array[float]] = {}
+
+    def add(self, values: Iterable[tuple[Hashable, Any]]) -> None:
+        """One row. What is no number is left out (a bool, too: it is an answer)."""
+        for name, value in values:
+            if type(value) is float or type(value) is int:
+                column = self._columns.get(name)
+                if column is None:
+                    column = self._columns[name] = array("d")
+                _pad(column, self.rows)
+                column.append(value)
+        self.rows += 1
+
+    def __getitem__(self, name: Hashable) -> Floats:
+        """(rows,) float64; NaN where a row had no such number, so all NaN for a column nobody wrote."""
+        column = self._columns.get(name)
+        if column is None:
+            return np.full(self.rows, np.nan)
+        _pad(column, self.rows)
+        return np.array(column, np.float64)
+
+    def __contains__(self, name: Hashable) -> bool:
+        return name in self._columns
+
+    @property
+    def names(self) -> list[Any]:
+        return list(self._columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One that is on the disk. `size_bytes` is of all its files; `at` is the manifest's own words (ISO 8601)."""
+
+    name: str
+    update: int | None
+    at: str
+    size_bytes: int
+    metrics: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Records:
+    """metrics.jsonl. `workers[field]` has a column per worker, `phases` the phase of each as a place in `phase_names`;
+    their rows are those of `train`. `staleness`: the last histogram, a count per age in updates of others."""
+
+    train: Table = field(default_factory=Table)
+    evaluations: Table = field(default_factory=Table)
+    workers: dict[str, Table] = field(default_factory=lambda: {name: Table() for name in WORKER_NUMBERS})
+    phases: Table = field(default_factory=Table)
+    phase_names: list[str] = field(default_factory=list)
+    staleness: tuple[float, ...] = ()
+    unreadable: int = 0
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        kind = record.get("kind")
+        if kind == "train":
+            self.train.add(record.items())
+            self._take_workers(record.get("workers"))
+        elif kind == "evaluation":
+            self.evaluations.add(record.items())
+        elif kind == "staleness" and isinstance(counts := record.get("counts"), list):
+            self.staleness = tuple(max(0.0, float(count)) if _is_number(count) else 0.0 for count in counts)
+
+    def _take_workers(self, workers: Any) -> None:
+        given = workers if isinstance(workers, dict) else {}
+        for name, table in self.workers.items():
+            table.add(enumerate(_list(given.get(name))))
+        self.phases.add((worker, self._phase(word)) for worker, word in enumerate(_list(given.get(PHASE))))
+
+    def _phase(self, word: Any) -> int | None:
+        if not isinstance(word, str):
+            return None
+        if word not in self.phase_names:
+            self.phase_names.append(word)
+        return self.phase_names.index(word)
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that is known about a run. Times are seconds since the epoch, as recorded."""
+
+    path: Path
+    status: Mapping[str, Any]
+    summary: Mapping[str, Any]  # of the attempt that ended last; empty while one is going on, and after a kill
+    env: Mapping[str, Any]
+    job_text: str
+    resolved_text: str
+    records: Records
+    events: list[dict[str, Any]]
+    checkpoints: tuple[Checkpoint, ...]
+    read_at: float
+
+    @property
+    def name(self) -> str:
+        """Of its folder: what a job is called, several runs may be."""
+        return self.path.name
+
+    @property
+    def is_over(self) -> bool:
+        """It came to an end and said so. False while it runs, and for one that was killed."""
+        return bool(self.summary)
+
+    @property
+    def last_heard(self) -> float | None:
+        times = [*(event["time"] for event in self.events[-1:]), *self.records.train["time"][-1:]]
+        heard = [at for at in [*times, self.status.get("time")] if _is_number(at) and at == at]
+        return max(heard, default=None)
+
+    @cached_property
+    def span_s(self) -> float:
+        """Seconds of running from the first to the last that is known of."""
+        last = self.last_heard
+        return max(0.0, float(self.clock.elapsed(last))) if last is not None else 0.0
+
+    @cached_property
+    def workers(self) -> int:
+        """How many it had: the highest number that any record or event names."""
+        named = [event["worker"] for event in self.events if isinstance(event.get("worker"), int)]
+        recorded = [worker for table in (*self.records.workers.values(), self.records.phases) for worker in table.names]
+        return 1 + max([*named, *recorded], default=-1)
+
+    def events_of(self, *kinds: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] in kinds]
+
+    def numbers_of(self, kind: str, worker: int | None = None) -> Table:
+        """The events of a kind, of one worker or of all, by column: `time` and every other number in them."""
+        table = Table()
+        for event in self.events_of(kind):
+            if worker is None or event.get("worker") == worker:
+                table.add(event.items())
+        return table
+
+    @cached_property
+    def clock(self) -> "Clock":
+        return Clock.of(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Seconds in which the job was running: the gap between an attempt's end and its resume is left out, be it a week.
+    `ends[i]` and `starts[i]` are that gap; `zero` is where the first attempt began."""
+
+    zero: float
+    ends: Floats
+    starts: Floats
+
+    @classmethod
+    def of(cls, run: Run) -> "Clock":
+        records = run.records
+        columns = [records.train["time"], records.evaluations["time"], np.array([e["time"] for e in run.events])]
+        times = np.sort(np.concatenate(columns))
+        times = times[np.isfinite(times)]
+        zero = float(times[0]) if times.size else 0.0
+        starts = [event["time"] for event in run.events_of("start") if event["time"] > zero]
+        before = [times[np.searchsorted(times, start) - 1] for start in starts]
+        return cls(zero, np.array(before, np.float64), np.array(starts, np.float64))
+
+    def elapsed(self, times: Floats | float) -> Floats:
+        """Seconds of running at these times (seconds since the epoch); in a gap, at its beginning. NaN stays NaN."""
+        at = np.asarray(times, np.float64)
+        result = at - self.zero
+        for end, start in zip(self.ends, self.starts, strict=True):
+            result -= np.clip(at, end, start) - end
+        return result
+
+    @property
+    def resumes(self) -> Floats:
+        """Where attempts after the first begin, in seconds of running."""
+        return self.elapsed(self.starts)
+
+
+def read_run(path: Path) -> Run:
+    """Reads a run directory without its lock: the job may be writing. Raises NotFoundError where there is no run, in
+    the words of `train --resume`."""
+    if not path.is_dir():
+        raise NotFoundError(f"run {path}: there is no such folder (looked for {path.absolute()})", code="run/not-found")
+    resolved = path / RESOLVED
+    if not resolved.is_file():
+        words = f"run {path}: is no run, it has no {RESOLVED} (looked for {resolved.absolute()})"
+        raise NotFoundError(words, code="run/not-a-run")
+    records = Records()
+    for record in _lines(path / "metrics.jsonl", records):
+        records.take(record)
+    events = [event for event in _lines(path / "events.jsonl", records) if _is_event(event)]
+    return Run(
+        path=path.absolute(),
+        status=_json(path / "status.json"),
+        summary=_json(path / "summary.json") if _has_ended(events) else {},
+        env=_json(path / ENV),
+        job_text=_text(path / "job.yaml"),
+        resolved_text=_text(resolved),
+        records=records,
+        events=events,
+        checkpoints=tuple(_checkpoints(path / "checkpoints")),
+        read_at=time.time(),
+    )
+
+
+def _has_ended(events: list[dict[str, Any]]) -> bool:
+    """A resume leaves the summary of the attempt before where it is: it is of no attempt that began since."""
+    marks = [event["event"] for event in events if event["event"] in ("start", "end")]
+    return not marks or marks[-1] == "end"
+
+
+def _lines(file: Path, records: Records) -> Iterator[dict[str, Any]]:
+    """The records of a file that may be growing; its last line may be torn."""
+    try:
+        stream = file.open("rb")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise NotFoundError(f"{file}: {error.strerror}", code="run/unreadable") from error
+    with stream:
+        for line in stream:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                record = None
+            if isinstance(record, dict):
+                yield record
+            else:
+                records.unreadable += 1
+
+
+def _checkpoints(folder: Path) -> Iterator[Checkpoint]:
+    for file in sorted(folder.glob("*/manifest.json")):
+        manifest = _json(file)
+        if file.parent.is_symlink() or not manifest:
+            continue
+        files, meta = manifest.get("files"), manifest.get("meta")
+        entries = files.values() if isinstance(files, dict) else ()
+        sizes = [entry.get("size") for entry in entries if isinstance(entry, dict)]
+        metrics = meta.get("metrics") if isinstance(meta, dict) else None
+        yield Checkpoint(
+            file.parent.name,
+            manifest.get("update") if isinstance(manifest.get("update"), int) else None,
+            str(manifest.get("created", "")),
+            sum(size for size in sizes if isinstance(size, int)),
+            metrics if isinstance(metrics, dict) else {},
+        )
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_bytes())
+    except (OSError, ValueError):  # not there yet, or of a job that was killed before: the page says what is missing
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _pad(column: "array[float]", rows: int) -> None:
+    if len(column) < rows:
+        column.extend([np.nan] * (rows - len(column)))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_event(event: Mapping[str, Any]) -> bool:
+    return isinstance(event.get("event"), str) and _is_number(event.get("time"))

@@ -1,0 +1,232 @@
+"""The tables of a report as rows of text: what was reached, on what, with which configuration, and what happened."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hogwild.report.config_origin import DEFAULT, OVERRIDE, plain_values, settings
+from hogwild.report.read import Run
+from hogwild.report.wording import duration, exact, flat, moment, number, size, told
+
+MOST_EVENTS = 200
+# Told by the pictures, or the everyday life of a job; of all of them there is a count.
+ORDINARY = ("spawn", "ready", "restart", "evaluation", "checkpoint", "pause", "spare", "exchange")
+QUIET_S = 60.0  # without a sign for so long, and longer than ten records take, a job that is "running" may be no more
+ENDS = ("succeeded", "stopped", "cancelled", "failed")
+LOUD = ("exit", "stall", "fence", "deadlock", "rollback", "checkpoint-failed", "checkpoint-refused", "spare-exit")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A table: `head` may be empty; `marks` are words for the look of a row ('quiet', 'strong', or '')."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    marks: Sequence[str] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """What a person wants to know first. `mood`: good, bad, or neither; `figures`: a word and a number each."""
+
+    state: str
+    mood: str
+    sentence: str
+    figures: list[tuple[str, str]]
+    advice: str
+    error: str
+
+
+def headline(run: Run) -> Headline:
+    state = str(run.summary.get("state") or run.status.get("state") or "unknown")
+    reason = run.summary.get("reason")
+    if not run.is_over:
+        state, reason = _unfinished(run, state)
+    mood = {"succeeded": "good", "failed": "bad"}.get(state, "neither")
+    return Headline(
+        f"{state}: {reason}" if reason else state,
+        mood,
+        _sentence(run),
+        list(_figures(run)),
+        str(run.summary.get("advice") or ""),
+        str(run.summary.get("error") or ""),
+    )
+
+
+def _unfinished(run: Run, state: str) -> tuple[str, str]:
+    heard = run.last_heard
+    if heard is None:
+        return "not started", "there are no records yet"
+    if state in ENDS or state == "unknown":  # of the attempt before; the one since has written no status yet
+        state = "starting"
+    silent_s = max(0.0, run.read_at - heard)
+    every_s = dict(flat(plain_values(run.resolved_text))).get("log.every_s")
+    if silent_s <= max(QUIET_S, 10 * every_s if isinstance(every_s, (int, float)) else 0.0):
+        return state, f"last heard of {duration(silent_s)} before this page"
+    return (
+        "interrupted",
+        f"no end was recorded, and nothing since {duration(silent_s)} before this page: killed, or stuck",
+    )
+
+
+def _sentence(run: Run) -> str:
+    """From the summary, or, without one, from the last status or record."""
+    latest = _latest(run)
+    did = [f"{number(latest[name])} {name}" for name in ("updates", "samples") if name in latest]
+    planned = run.status.get("planned_updates")
+    if did and isinstance(planned, int) and not run.is_over:
+        did[0] += f" of {number(planned)} planned"
+    wall_s = run.summary.get("wall_s") or run.status.get("wall_s") or run.span_s
+    workers = run.summary.get("procs", run.workers)
+    who = "in the parent" if workers == 0 else f"by {workers} worker{'' if workers == 1 else 's'}"
+    return f"{' and '.join(did)} {who} in {duration(wall_s)}" if did else "Nothing was recorded yet."
+
+
+def _latest(run: Run) -> Mapping[str, Any]:
+    train = run.records.train
+    recorded = {
+        name: float(train[name][-1])
+        for name in ("updates", "samples")
+        if name in train and train[name][-1] == train[name][-1]
+    }
+    return {**recorded, **{k: v for k, v in run.status.items() if v is not None}, **run.summary}
+
+
+def _figures(run: Run) -> Iterator[tuple[str, str]]:
+    latest = _latest(run)
+    metrics = latest.get("metrics")
+    for name, value in (metrics if isinstance(metrics, dict) else {}).items():
+        yield name, told(value)
+    rate = latest.get("samples_per_s")
+    if rate is None and "samples_per_s" in run.records.train:
+        rate = float(np.nanmean(run.records.train["samples_per_s"]))
+    if rate is not None:
+        yield "samples/s", number(float(rate))
+    for name in ("restarts", "rollbacks"):
+        count = latest.get(name, len(run.events_of(name[:-1])))
+        if name == "restarts" or count:
+            yield name, told(count)
+    peak = latest.get("peak_pss_bytes")
+    if peak is None and "pss_bytes" in run.records.train:
+        peak = float(np.nanmax(run.records.train["pss_bytes"]))
+    if peak:
+        yield "peak memory", size(peak)
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+def tables(run: Run) -> Iterator[Rows]:
+    """In the order of the page; those without a row are left out."""
+    yield from (
+        table for table in (summary(run), plan(run), checkpoints(run), configuration(run), *events(run)) if table.rows
+    )
+
+
+def summary(run: Run) -> Rows:
+    values = dict(flat(run.summary or {k: v for k, v in run.status.items() if k not in ("workers", "spares", "time")}))
+    rows = [(key, told(value, key)) for key, value in values.items() if key not in ("error", "advice")]
+    note = "" if run.summary else "From status.json: there is no summary before the end."
+    return Rows("Summary" if run.summary else "Status", (), rows, note=note)
+
+
+def plan(run: Run) -> Rows:
+    """env.json: the machine, the versions, and what was planned for them."""
+    return Rows("Plan and machine", (), [(key, told(value, key)) for key, value in flat(run.env)])
+
+
+def checkpoints(run: Run) -> Rows:
+    rows = [
+        (
+            one.name,
+            "" if one.update is None else number(one.update),
+            one.at,
+            size(one.size_bytes),
+            ", ".join(f"{name} {told(value)}" for name, value in one.metrics.items()),
+        )
+        for one in run.checkpoints
+    ]
+    return Rows("Checkpoints on the disk", ("name", "update", "written", "size", "metrics"), rows)
+
+
+def configuration(run: Run) -> Rows:
+    """Every field; what was said beside the job file is strong, defaults are quiet."""
+    found = settings(run)
+    marks = [{DEFAULT: "quiet", OVERRIDE: "strong"}.get(one.origin, "") for one in found]
+    rows = [(one.key, exact(one.value), one.origin) for one in found]
+    return Rows("Configuration", ("field", "value", "from"), rows, marks)
+
+
+def events(run: Run) -> Iterator[Rows]:
+    """What was out of the ordinary, at most so many, and a count of everything."""
+    told_ones = [event for event in run.events if event["event"] not in ORDINARY and event.get("kind") != "left"]
+    shown, left_out = _ends(told_ones)
+    rows = [_event_row(run, event) for event in shown]
+    marks = ["strong" if event["event"] in LOUD else "" for event in shown]
+    note = ""
+    if left_out:
+        rest = f"{_counted(left_out)} in between are left out (events.jsonl has them)"
+        note = f"The first and the last {MOST_EVENTS // 2}; {rest}."
+    yield Rows("Events", ("after", "at", "event", "what"), rows, marks, note)
+    counts = Counter(str(event["event"]) for event in run.events)
+    yield Rows("All events by kind", ("event", "count"), [(kind, number(n)) for kind, n in counts.most_common()])
+
+
+def _ends(events: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
+    if len(events) <= MOST_EVENTS:
+        return events, ()
+    half = MOST_EVENTS // 2
+    return [*events[:half], *events[-half:]], events[half:-half]
+
+
+def _counted(events: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{number(n)} x {kind}" for kind, n in Counter(str(e["event"]) for e in events).most_common())
+
+
+def _event_row(run: Run, event: Mapping[str, Any]) -> tuple[str, ...]:
+    words = ", ".join(
+        f"{key} {told(value, key)}"
+        for key, value in event.items()
+        if key not in ("time", "event") and value not in ("", None, [], {})
+    )
+    after = duration(float(run.clock.elapsed(event["time"])))
+    return after, moment(event["time"]), str(event["event"]), words
+
+
+# ---- what is not there ----------------------------------------------------------------------------------------------
+
+
+def missing(run: Run) -> list[str]:
+    """A line for each thing a reader might look for in vain, with the reason where it is known."""
+    records = run.records
+    lines = {
+        "No training records: metrics.jsonl is empty or not there (log.jsonl: false, or a job that just began).": (
+            not records.train.rows
+        ),
+        "No evaluation was recorded (no data.val, or none was due yet).": not records.evaluations.rows,
+        "No figures of each worker: the records have no workers.": (
+            bool(records.train.rows) and not any(table.names for table in records.workers.values())
+        ),
+        "No phases of workers were recorded: the timeline has only births and deaths.": (
+            bool(run.workers) and not records.phases.names
+        ),
+        f"No histogram of staleness was recorded{_percentiles(run)}.": not sum(records.staleness),
+        "No memory was recorded.": "pss_bytes" not in records.train,
+        "No events: events.jsonl is empty or not there.": not run.events,
+        "No env.json: the machine and the plan are not known.": not run.env,
+        f"{records.unreadable} line(s) could not be read: torn by a kill, or still being written.": records.unreadable
+        > 0,
+    }
+    return [line for line, is_so in lines.items() if is_so]
+
+
+def _percentiles(run: Run) -> str:
+    known = run.summary.get("staleness")
+    if not isinstance(known, dict) or not known:
+        return ""
+    return f" (summary.json: {', '.join(f'{name} {told(value)}' for name, value in known.items())})"

@@ -1,0 +1,80 @@
+"""Numbers, times and sizes in a person's words, and nested values as lines. Needs nothing."""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+TIME_UNITS = (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
+BINARY_UNITS = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+SIZES = ("_bytes", "size")
+
+
+def time_unit(span_s: float) -> tuple[str, float]:
+    """The unit in which a span is a number of some size, and its seconds: three days are days, 100 s are seconds."""
+    return next(((word, unit) for word, unit in TIME_UNITS if span_s >= 3 * unit), TIME_UNITS[-1])
+
+
+def binary_unit(size: float) -> tuple[str, float]:
+    return next(((word, unit) for word, unit in BINARY_UNITS if size >= unit), BINARY_UNITS[-1])
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {whole % 60:02d} s"
+
+
+def size(count: float) -> str:
+    word, unit = binary_unit(count)
+    return f"{count / unit:.0f} {word}" if unit == 1 else f"{count / unit:.1f} {word}"
+
+
+def moment(at: float) -> str:
+    """Local time, with its distance from UTC: a run may come from another machine."""
+    try:
+        return datetime.fromtimestamp(at).astimezone().isoformat(sep=" ", timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return str(at)
+
+
+def number(value: float) -> str:
+    """Four digits that count; whole numbers as they are."""
+    if isinstance(value, int) or (value == int(value) if abs(value) < 1e15 else False):
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def told(value: Any, name: str = "") -> str:
+    """A value of a record; `name` says what it is of: `…_s` are seconds, `…_bytes` a size."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        if value != value or value in (float("inf"), float("-inf")):
+            return str(value)
+        if name.endswith(SIZES):
+            return size(value)
+        if name.endswith("_s") and not name.endswith("_per_s"):
+            return duration(value)
+        return number(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def exact(value: Any) -> str:
+    """A value of a job file, as YAML has it, on one line."""
+    return json.dumps(value, ensure_ascii=False, default=str) if not isinstance(value, str) else value
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested mappings as dotted names with their values; an empty mapping is a value, and so is every list."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

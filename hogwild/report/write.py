@@ -1,0 +1,140 @@
+"""The report of one run, or of several, onto the disk. No lock is taken: the job has it.
+
+Every file is written aside and renamed, as all of a run directory is; pictures of an earlier report that this one does
+not have are removed."""
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hogwild import tensorboard
+from hogwild.atomic import replace
+from hogwild.errors import UsageError
+from hogwild.records import explained
+from hogwild.report import compare, tables
+from hogwild.report.page import contents, gallery, header, notes, page, table
+from hogwild.report.picture import Picture
+from hogwild.report.read import Run, read_run
+from hogwild.report.wording import moment
+
+INDEX = "index.html"
+INSTALL = "pip install 'hogwild[report]'"
+LONGEST_NAME = 120  # of the folder of a comparison: a file system takes 255 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where the report is: the page, and its pictures beside it. `missing`: what it says it does not have."""
+
+    index: Path
+    pictures: tuple[Path, ...]
+    missing: tuple[str, ...]
+
+
+def write_report(path: Path, out: Path | None = None) -> Written:
+    """The page of one run, in RUN/report or in `out`. Raises NotFoundError where there is no run, UsageError without
+    matplotlib, RunDirError where it cannot be written."""
+    run = read_run(path)
+    with _matplotlib():
+        from hogwild.report.figures import NAMES, pictures
+        from hogwild.report.style import drawing
+
+        with drawing():
+            drawn = list(pictures(run))
+    missing = tables.missing(run)
+    found = list(tables.tables(run))
+    texts = [
+        header(str(run.summary.get("name") or run.name), _places(run), tables.headline(run)),
+        contents([*(["Pictures"] if drawn else []), *(one.title for one in found)]),
+        *([gallery("Pictures", drawn)] if drawn else []),
+        *([notes("What is not in this report", missing)] if missing else []),
+        *map(table, found),
+    ]
+    folder = out if out is not None else run.path / "report"
+    _write(folder, page(f"{run.name}: a run of hogwild", texts), {one.name: one.png for one in drawn}, NAMES)
+    _to_tensorboard(run, drawn)
+    return _written(folder, [one.name for one in drawn], missing)
+
+
+def write_comparison(paths: Sequence[Path], out: Path | None = None) -> Written:
+    """The page of several runs, in FIRST/report/report-NAME1-NAME2 or in `out`. Raises as `write_report`, and
+    UsageError for the same run twice."""
+    resolved = [path.resolve() for path in paths]
+    twice = next((path for place, path in enumerate(resolved) if path in resolved[:place]), None)
+    if twice is not None:
+        raise UsageError(f"{twice} is named twice: a run is compared with others", code="usage/contradiction")
+    runs = [read_run(path) for path in paths]
+    with _matplotlib():
+        from hogwild.report.overlays import NAMES, overlays
+        from hogwild.report.style import drawing
+
+        with drawing():
+            drawn = list(overlays(runs))
+    missing = [
+        f"{name}: {line}" for name, run in zip(compare.labels(runs), runs, strict=True) for line in tables.missing(run)
+    ]
+    found = list(compare.differences(runs))
+    texts = [
+        header(" and ".join(compare.labels(runs)), [str(run.path) for run in runs]),
+        contents([*(["Pictures"] if drawn else []), *(one.title for one in found)]),
+        table(found[0]),
+        *([gallery("Pictures", drawn)] if drawn else []),
+        *([notes("What is not in this report", missing)] if missing else []),
+        *map(table, found[1:]),
+    ]
+    folder = out if out is not None else runs[0].path / "report" / _folder_name(runs)
+    _write(folder, page(f"{len(runs)} runs of hogwild", texts), {one.name: one.png for one in drawn}, NAMES)
+    return _written(folder, [one.name for one in drawn], missing)
+
+
+def _to_tensorboard(run: Run, drawn: Sequence[Picture]) -> None:
+    """The pictures beside the curves, as the run `report` of TensorBoard, where a job that is over has written any; in
+    place of those of the report before."""
+    samples = run.records.train["samples"]
+    if not (drawn and run.is_over and (run.path / "tensorboard").is_dir() and tensorboard.is_installed()):
+        return
+    folder = run.path / "tensorboard" / "report"
+    with explained(f"cannot write the pictures to {folder}"):
+        for before in folder.glob("events.out.tfevents.*"):
+            before.unlink()
+        at = int(samples[np.isfinite(samples)][-1]) if np.isfinite(samples).any() else 0
+        figures = {one.name: one.png for one in drawn}
+        tensorboard.add_figures(folder, figures, samples=at, time_s=run.read_at)
+
+
+def _written(folder: Path, names: Sequence[str], missing: Sequence[str]) -> Written:
+    return Written(folder / INDEX, tuple(folder / f"{name}.png" for name in names), tuple(missing))
+
+
+def _places(run: Run) -> list[str]:
+    return [str(run.path), f"Page made {moment(run.read_at)} from the files of the run directory."]
+
+
+def _folder_name(runs: Sequence[Run]) -> str:
+    names = "-".join(re.sub(r"[^\w.+-]+", "_", run.name) for run in runs)
+    return f"report-{names}"[:LONGEST_NAME]
+
+
+@contextlib.contextmanager
+def _matplotlib() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "matplotlib":
+            raise
+        words = f"a report needs matplotlib, which is not installed: {INSTALL}"
+        raise UsageError(words, code="usage/missing-extra") from None
+
+
+def _write(folder: Path, text: str, pictures: dict[str, bytes], names: Sequence[str]) -> None:
+    with explained(f"cannot write the report to {folder} (another folder: --out DIR)"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, png in pictures.items():
+            replace(folder / f"{name}.png", png, sync=False)
+        for name in set(names) - pictures.keys():
+            (folder / f"{name}.png").unlink(missing_ok=True)
+        replace(folder / INDEX, text.encode(errors="replace"), sync=False)
