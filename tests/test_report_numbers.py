@@ -126,7 +126,8 @@ def shares(found: Lanes, worker: int, begin_s: float, end_s: float) -> dict[str,
     """The part of each word in a stretch of a worker's bar."""
     begin, end = (round(at / found.span_s * COLUMNS) for at in (begin_s, end_s))
     places = found.pixels[worker][:, begin:end]
-    parts = {word: float((places == place).mean()) for place, word in enumerate(found.words)}
+    words = np.array(found.words)[places]  # several places may have the same word
+    parts = {word: float((words == word).mean()) for word in found.words}
     return {word: round(part, 2) for word, part in parts.items() if part > 0.005}
 
 
@@ -165,12 +166,23 @@ def test_a_bar_shows_phases_in_proportion_where_records_are_denser_than_pixels(l
     assert shares(found, 0, 20, 180) == {"working": 0.5, "waiting": 0.5}
 
 
-def test_a_worker_that_is_starting_is_shown_so_whether_a_record_or_an_event_says_it(
+def test_a_record_made_just_after_a_death_says_nothing_about_the_moments_before(
     lanes_of: Callable[..., Lanes],
 ) -> None:
-    found = lanes_of([["booting", "working"]] * 20)
-    assert found.used() == [STARTING, "working"]
-    assert found.pixels[0].min() > 0
+    found = lanes_of([["working", "booting" if 102 <= at <= 154 else "working"] for at in range(4, 204, 4)])
+    assert shares(found, 1, 90, 99.9) == {"working": 1.0}
+    assert shares(found, 1, 141, 149) == {STARTING: 1.0}
+    assert shares(found, 1, 151, 200) == {"working": 1.0}
+
+
+def test_without_events_a_record_that_says_starting_is_believed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "resolved.yaml").write_text(RESOLVED)
+    for at in range(1, 11):
+        phase = "booting" if at < 6 else "working"
+        add_lines(run / "metrics.jsonl", {"time": float(at), "kind": "train", "workers": {"phase": [phase]}})
+    assert lanes(read_run(run)).used() == [STARTING, "working"]
 
 
 def test_without_phases_a_bar_still_shows_that_the_worker_was_there(lanes_of: Callable[..., Lanes]) -> None:

@@ -42,7 +42,10 @@ def lanes(run: Run) -> Lanes:
     pixels = np.zeros((run.workers, HEIGHT, COLUMNS), np.int64)
     for worker in range(run.workers):
         shares = _alive(run, worker, edges, len(words))
-        _put_phases(shares, times, records.phases[worker], edges)
+        phases = records.phases[worker]
+        if any(lives(run, worker)):
+            phases = _while_alive(phases, records.phase_names)
+        _put_phases(shares, times, phases, edges)
         pixels[worker] = _stacked(shares)
     return Lanes(pixels, words, span_s)
 
@@ -75,6 +78,13 @@ def _alive(run: Run, worker: int, edges: Floats, words: int) -> Floats:
             shares[1 if word == STARTING else 2] += overlap / width
     shares[0] = np.clip(1.0 - shares.sum(0), 0.0, None)
     return shares
+
+
+def _while_alive(phases: Floats, names: list[str]) -> Floats:
+    """The records of a process that was there: one that says 'starting' was made after the death of the one before it,
+    and would stand for the last moments of that one."""
+    starting = [number for number, name in enumerate(names) if name == BOOTING]
+    return np.where(np.isin(phases, starting), np.nan, phases)
 
 
 def _put_phases(shares: Floats, times: Floats, phases: Floats, edges: Floats) -> None:
