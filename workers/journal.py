@@ -1,72 +1,91 @@
-"""What a job says while it runs: records, events, the status file, the supervisor's log, the progress line on
-standard error.
+"""What a job says while it runs: records, events, the status file, what a scraper reads, TensorBoard's events, the
+supervisor's log, and words and pictures on standard error.
 
 A full disk, or a terminal that has gone, must not stop training, so nothing here raises: what could not be written is
-said once, on standard error, if that is still there. Nor must a slow disk: the status file, which a file system that is
-busy with a checkpoint takes its time to replace, is written by a thread; a line is only appended to what the kernel
-keeps in memory.
+said once, on standard error, if that is still there. Nor must a slow disk, or a terminal that does not read: files that
+are replaced (a file system that is busy with a checkpoint takes its time for that), standard error and TensorBoard's
+files are each written by a thread; a line is only appended to what the kernel keeps in memory.
 """
 
-import sys
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from hogwild import prometheus
 from hogwild.background import Background
+from hogwild.errors import RunDirError
+from hogwild.glance import Glance
 from hogwild.rundir import Records, RunDir
+from hogwild.screen import Look, Screen
+from hogwild.tensorboard import Curves, NoCurves
 
 LAST_STATUS_S = 10.0
+LINE_EVERY = 10  # intervals, where it is not rewritten in place
+NEWS = 8  # the latest events that a glance holds
+NEWS_EVERY_S = 0.1  # between two pictures because of events: a crash loop has many
+NOT_NEWS = ("start", "spawn", "exchange", "pause", "evaluation", "end")  # said in other words, or of no interest
+PLAIN = ("name", "how", "why", "reason", "error")  # keys whose values speak for themselves
+DETAILS = ("pid", "kind", "incarnation", "update", "blocked", "from_updates", "records_cut", "samples")
 
 
 class Journal:
-    """One per job, in the supervisor. `progress`: show the line; on a terminal it is rewritten in place."""
+    """One per job, in the supervisor. `look`: what is shown on standard error beside messages."""
 
-    def __init__(self, rundir: RunDir, *, jsonl: bool, progress: bool | None, every_s: float) -> None:
+    def __init__(
+        self, rundir: RunDir, *, jsonl: bool, look: Look, every_s: float, curves: Curves | NoCurves | None = None
+    ) -> None:
         self.rundir = rundir
         self.every_s = every_s
         self._jsonl = jsonl
-        self._terminal = sys.stderr is not None and sys.stderr.isatty()  # None in a daemon
-        self._progress = True if progress is None else progress
+        self._screen = Screen(look)
+        self._curves = curves or NoCurves()
         self._log = Records(rundir.supervisor_log)
-        self._line_open = False
+        self._news: deque[str] = deque(maxlen=NEWS)
+        self._has_news = False
+        self._glance: Glance | None = None
         self._complained = False
-        self._mute = False
         self._next_line = 0.0
         self._next_status = 0.0
+        self._next_glance = 0.0
         self._status = Background("status")
 
     def start(self) -> None:
-        """Its thread, before a loop that must not wait for that."""
+        """Its threads, before a loop that must not wait for that."""
         self._status.start()
+        self._screen.start()
+
+    @property
+    def news(self) -> tuple[str, ...]:
+        """The latest events, each with the time of day."""
+        return tuple(self._news)
+
+    # ---- what happens ------------------------------------------------------------------------------------------
 
     def event(self, kind: str, /, **values: Any) -> None:
         """One line of events.jsonl, and of the supervisor's log."""
         self._kept(self.rundir.events.try_append({"time": time.time(), "event": kind, **values}))
         words = " ".join(f"{key}={value}" for key, value in values.items() if value not in ("", None))
-        self._kept(self._log.try_append_text(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {kind} {words}".rstrip()))
+        line = f"{kind} {words}".rstrip()
+        self._kept(self._log.try_append_text(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}"))
+        if kind not in NOT_NEWS:
+            self._news.append(f"{time.strftime('%H:%M:%S')}  {_in_words(kind, values)}")
+            self._has_news = True
+        if kind in ("resume", "rollback"):
+            self._curves.go_on_from(values.get("samples", 0))
 
     def metrics(self, kind: str, **values: Any) -> None:
         """One line of metrics.jsonl; `updates` is always among the values, so that a resume can cut what was lost."""
+        record = {"time": time.time(), "kind": kind, **values}
         if self._jsonl:
-            self._kept(self.rundir.metrics.try_append({"time": time.time(), "kind": kind, **values}))
-
-    def status(self, **values: Any) -> None:
-        """Replaces status.json, in a while; not at all while it is still being replaced."""
-        self._status.settle()
-        if not self._status.is_busy:
-            record = {"time": time.time(), **values}
-            self._status.begin(lambda: self.rundir.try_write_json("status.json", record), self._kept)
-
-    def last_status(self, **values: Any) -> None:
-        """The same, for good: it is there when this returns, unless the disk does not answer."""
-        self._status.wait(LAST_STATUS_S)
-        self.status(**values)
-        self._status.wait(LAST_STATUS_S)
+            self._kept(self.rundir.metrics.try_append(record))
+        self._curves.take(record)
+        self._look_at_curves()
 
     def say(self, message: str) -> None:
-        """A message for the person at the terminal; ends an open progress line first."""
-        self._end_line()
-        self._tell(f"{message}\n")
+        """A message for the person at the terminal."""
+        self._screen.say(message)
         self._kept(self._log.try_append_text(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}"))
 
     def rejected(self, reasons: Iterable[str]) -> None:
@@ -75,16 +94,7 @@ class Journal:
             self.say(f"warning: {reason}")
             self.event("checkpoint-rejected", reason=reason)
 
-    def line(self, now: float, text: str) -> None:
-        """The progress line: in place on a terminal, every ten intervals elsewhere."""
-        if not self._progress or now < self._next_line:
-            return
-        self._next_line = now + (self.every_s if self._terminal else 10 * self.every_s)
-        if self._terminal:
-            self._tell(f"\r\x1b[2K{text}")
-            self._line_open = True
-        else:
-            self._tell(f"{text}\n")
+    # ---- the job at one moment ---------------------------------------------------------------------------------
 
     def is_status_due(self, now: float) -> bool:
         if now < self._next_status:
@@ -92,27 +102,105 @@ class Journal:
         self._next_status = now + self.every_s
         return True
 
+    def wants_glance(self, now: float) -> bool:
+        """Something has happened that a person who watches should see at once."""
+        return self._screen.look is Look.LIVE and self._has_news and now >= self._next_glance
+
+    def show(self, now: float, glance: Glance) -> None:
+        """On the terminal only."""
+        self._has_news, self._next_glance = False, now + NEWS_EVERY_S
+        if self._screen.look is Look.LIVE:
+            self._screen.show(glance)
+
+    def record(self, now: float, glance: Glance, line: str, status: Mapping[str, Any]) -> None:
+        """Everywhere: metrics.jsonl and the curves, if something was trained since the last time; status.json and
+        metrics.prom; the terminal, where `line` is what stands for a picture."""
+        self._glance = glance
+        if glance.loss is not None:
+            self.metrics(
+                "train",
+                epoch=glance.epoch,
+                updates=glance.updates,
+                samples=glance.samples,
+                loss=glance.loss,
+                samples_per_s=glance.samples_per_s,
+                lr=glance.lr,
+                pss_bytes=glance.pss_bytes,
+                workers=glance.workers_record(),
+            )
+        self._replace(glance, status)
+        self.show(now, glance)
+        if self._screen.look in (Look.LINES, Look.ONE_LINE) and now >= self._next_line:
+            self._next_line = now + self.every_s * (1 if self._screen.look is Look.ONE_LINE else LINE_EVERY)
+            self._screen.line(line)
+
+    def staleness(self, updates: int, counts: Iterable[int]) -> None:
+        """The histogram so far; bins behind the last update are left out."""
+        found = [int(count) for count in counts]
+        while found and not found[-1]:
+            found.pop()
+        self.metrics("staleness", updates=updates, counts=found)
+
+    def last_status(self, **values: Any) -> None:
+        """How it ended, for good: it is there when this returns, unless the disk does not answer."""
+        self._status.wait(LAST_STATUS_S)
+        known = {name: values[name] for name in ("state", "epoch", "updates", "samples", "progress", "metrics")}
+        if self._glance is not None:
+            last = replace(self._glance, **known, wall_s=values["wall_s"], samples_per_s=0.0, left_s=None, workers=())
+            if self._screen.look is Look.LIVE:
+                self._screen.show(replace(last, samples_per_s=self._glance.samples_per_s, is_between=True))
+            self._glance = last
+        self._replace(self._glance, values)
+        self._status.wait(LAST_STATUS_S)
+
+    def _replace(self, glance: Glance | None, status: Mapping[str, Any]) -> None:
+        """status.json and metrics.prom, in a while; not at all while they are still being replaced."""
+        self._status.settle()
+        if self._status.is_busy:
+            return
+        record, rundir = {"time": time.time(), **status}, self.rundir
+
+        def write() -> bool:
+            is_kept = rundir.try_write_json("status.json", record)
+            return _try_write(rundir, glance) and is_kept
+
+        self._status.begin(write, self._kept)
+
     def close(self) -> None:
-        self._end_line()
+        self._curves.close()
+        self._look_at_curves()
+        self._screen.close()
         self._log.close()
         self._status.close()
 
-    def _end_line(self) -> None:
-        if self._line_open:
-            self._tell("\n")
-            self._line_open = False
-
-    def _tell(self, text: str) -> None:
-        """To standard error, until it cannot be written to: its reader has gone, it was closed, its disk is full."""
-        if self._mute or sys.stderr is None:
-            return
-        try:
-            sys.stderr.write(text)
-            sys.stderr.flush()
-        except (OSError, ValueError):
-            self._mute = True
+    def _look_at_curves(self) -> None:
+        failure = self._curves.failure
+        if failure is not None:
+            self._curves = NoCurves()
+            self.say(f"warning: TensorBoard's files cannot be written any more: {failure}; nothing else is lost")
 
     def _kept(self, written: bool) -> None:
         if not written and not self._complained:
             self._complained = True
-            self._tell(f"warning: records of {self.rundir.path} cannot be written (disk full?); training goes on\n")
+            self._screen.say(f"warning: records of {self.rundir.path} cannot be written (disk full?); training goes on")
+
+
+def _in_words(kind: str, values: Mapping[str, Any]) -> str:
+    """An event for a person: `worker 0  exit  killed by SIGKILL (perhaps out of memory)`."""
+    worker = [f"worker {values['worker']}"] if "worker" in values else []
+    rest = [
+        str(value) if key in PLAIN else f"{key} {value}"
+        for key, value in values.items()
+        if value not in ("", None) and key not in (*DETAILS, "worker")
+    ]
+    return "  ".join([*worker, kind, *rest])
+
+
+def _try_write(rundir: RunDir, glance: Glance | None) -> bool:
+    if glance is None:
+        return True
+    try:
+        rundir.write_text(prometheus.FILE, prometheus.exposition(glance))
+    except RunDirError:
+        return False
+    return True

@@ -1,10 +1,35 @@
-"""How far a running job has come, once per `log.every_s`: the training record, status.json and the progress line."""
+"""How far a running job has come, once per `log.every_s`: made into a glance, which the journal shows and records. On a
+terminal also when something happens, with the rates of the last full one."""
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
+from hogwild import host
+from hogwild.glance import Glance, WorkerGlance
+from hogwild.job import schedule_of
+from hogwild.lr import NAMED, Factor
+from hogwild.scoreboard import STALENESS_BINS, Phase, Word
 from workers.session import Session
+
+Rows = Callable[[], Sequence[Mapping[str, Any]]]
+ALIVE = ("starting", "ready", "training")
+
+
+@dataclass(slots=True)
+class _Rates:
+    """What was made in the interval that ended with the last full glance."""
+
+    samples_per_s: float = 0.0
+    loss: float | None = None
+    shares: Sequence[float] = ()  # (procs,) of all samples
+    phases: Sequence[Mapping[str, float]] = ()  # (procs,)
+    pids: Sequence[int | None] = ()  # (procs,) whose they are
+    cpu: Mapping[int, float] = field(default_factory=dict)  # by pid
 
 
 class Progress:
@@ -14,42 +39,200 @@ class Progress:
         self._session = session
         self._loss_mark: tuple[float, int] = (0.0, 0)
         self._last: tuple[float, int] = (now, session.queue.samples)
+        self._batches = np.array(session.board.batches(), dtype=np.int64)
+        self._phase_s = session.board.phase_s(time.monotonic_ns())
+        self._cpu_s: dict[int, float] = {}
+        self._rates = _Rates()
+        self._curve = _curve_of(session)
+        self._evaluated_at = session.evaluating.evaluated_at
+        self._lr = _first_rate(session)
 
-    def record(self, now: float, workers: Sequence[dict[str, Any]], spares: Sequence[dict[str, Any]] = ()) -> None:
-        """`workers`, `spares`: a row for each, for status.json."""
-        session = self._session
-        if not session.journal.is_status_due(now):
+    def record(
+        self,
+        now: float,
+        workers: Rows,
+        spares: Rows = tuple,
+        memory: Mapping[int, int] | None = None,
+        *,
+        is_last: bool = False,
+    ) -> None:
+        """`workers`, `spares`: ask for a row of each, for status.json. `memory`: PSS by pid, in bytes, as last
+        measured. `is_last`: in any case, so that what was trained since the last time is recorded, too."""
+        session, journal = self._session, self._session.journal
+        is_due = journal.is_status_due(now) or is_last
+        if not is_due and not journal.wants_glance(now):
             return
-        queue = session.queue
-        loss, self._loss_mark = session.board.mean_loss_since(self._loss_mark)
-        then, samples = self._last
-        speed = max(0, queue.samples - samples) / (now - then) if now > then else 0.0  # a rollback takes some away
-        self._last = (now, queue.samples)
-        position = {"epoch": queue.epoch, "updates": queue.updates, "samples": queue.samples}
-        if loss is not None:
-            session.journal.metrics("train", **position, loss=loss, samples_per_s=speed)
-        session.journal.status(
-            state="running" if session.clock.paused_since_s is None else "paused",
-            **position,
+        rows, waiting = workers(), spares()
+        if is_due:
+            self._rates = self._measured(now, rows)
+        glance = self.glance(now, rows, len(waiting), memory or {})
+        if is_due:
+            journal.record(now, glance, _line(session, glance), self._status(glance, rows, waiting))
+            self._record_staleness()
+        else:
+            journal.show(now, replace(glance, is_between=True))
+
+    def _record_staleness(self) -> None:
+        """After each evaluation."""
+        session = self._session
+        if session.evaluating.evaluated_at != self._evaluated_at:
+            self._evaluated_at = session.evaluating.evaluated_at
+            session.journal.staleness(session.queue.updates, session.board.staleness_counts().sum(axis=0))
+
+    def glance(self, now: float, rows: Sequence[Mapping[str, Any]], spares: int, memory: Mapping[int, int]) -> Glance:
+        """The job as it is now, with the rates of the last interval."""
+        session, queue = self._session, self._session.queue
+        counts = session.board.staleness_counts()
+        p50, p99 = _percentiles(counts.sum(axis=0, keepdims=True))[0]
+        return Glance(
+            name=session.job.name,
+            run_dir=str(session.rundir.path),
+            state=self._doing(),
+            wall_s=session.wall_s(now),
+            left_s=session.left_s(now) or None,
+            epoch=queue.epoch,
+            epochs=queue.limits.epochs,
+            position=queue.total / queue.plan.batches,
+            updates=queue.updates,
             planned_updates=queue.planned_updates,
+            samples=queue.samples,
             progress=session.progress,
-            pid=os.getpid(),
-            samples_per_s=speed,
-            loss=loss,
-            metrics=session.metrics,
+            samples_per_s=self._rates.samples_per_s,
+            loss=self._rates.loss,
+            lr=self._rate_at(queue.updates),
+            metrics=dict(session.metrics),
+            evaluated_at=session.evaluating.evaluated_at,
+            stale_p50=p50,
+            stale_p99=p99,
+            skipped=queue.ledger.skipped,
+            quarantined=queue.ledger.quarantined,
             restarts=session.before.restarts + session.restarts,
             rollbacks=session.divergence.rollbacks,
-            wall_s=session.wall_s(now),
-            workers=list(workers),
-            spares=list(spares),
+            pss_bytes=sum(memory.values()) or None,
+            pid=os.getpid(),
+            workers=self._workers(rows, _percentiles(counts), memory),
+            spares=spares,
+            news=session.journal.news,
         )
-        session.journal.line(now, self._line(loss, speed))
 
-    def _line(self, loss: float | None, speed: float) -> str:
-        session, queue = self._session, self._session.queue
-        shown = "" if loss is None else f"  loss {loss:.4f}"
-        return (
-            f"{100 * session.progress:3.0f} %  epoch {min(queue.epoch + 1, queue.limits.epochs)}/"
-            f"{queue.limits.epochs}  update {queue.updates}{shown}  {speed:,.0f} samples/s"
-            + (f"  restarts {session.restarts}" if session.restarts else "")
+    def _workers(
+        self, rows: Sequence[Mapping[str, Any]], stale: Sequence[tuple[int, int]], memory: Mapping[int, int]
+    ) -> tuple[WorkerGlance, ...]:
+        rates, words = self._rates, self._session.board.words
+        found = []
+        for row in rows:
+            worker, pid = row["worker"], row["pid"]
+            glance = WorkerGlance(
+                worker=worker,
+                state=row["state"],
+                phase=Phase(int(words[worker, Word.PHASE])).name.lower(),
+                pid=pid,
+                incarnation=row["incarnation"],
+                updates=int(words[worker, Word.UPDATES]),
+                stale_p50=stale[worker][0],
+                stale_p99=stale[worker][1],
+                pss_bytes=memory.get(pid),
+            )
+            if row["state"] in ALIVE and rates.pids[worker : worker + 1] == [pid]:
+                phases = rates.phases[worker]
+                glance = replace(
+                    glance,
+                    share=rates.shares[worker],
+                    samples_per_s=rates.shares[worker] * rates.samples_per_s,
+                    phases=phases,
+                    phase=max(phases, key=phases.__getitem__, default=glance.phase),
+                    cpu=rates.cpu.get(pid),
+                )
+            found.append(glance)
+        return tuple(found)
+
+    def _measured(self, now: float, rows: Sequence[Mapping[str, Any]]) -> _Rates:
+        """The rates since the last call. A worker's samples are its part of the batches times all samples, so that
+        their sum is the job's."""
+        session = self._session
+        (then, samples), self._last = self._last, (now, session.queue.samples)
+        speed = max(0, session.queue.samples - samples) / (now - then) if now > then else 0.0  # a rollback takes some
+        loss, self._loss_mark = session.board.mean_loss_since(self._loss_mark)
+        batches = np.array(session.board.batches(), dtype=np.int64)
+        fresh, self._batches = np.maximum(batches - self._batches, 0), batches
+        spent = session.board.phase_s(time.monotonic_ns())
+        lasted, self._phase_s = np.maximum(spent - self._phase_s, 0.0), spent
+        return _Rates(
+            samples_per_s=speed,
+            loss=loss,
+            shares=(fresh / max(1, int(fresh.sum()))).tolist(),
+            phases=[_parts(row) for row in lasted.tolist()],
+            pids=[row["pid"] for row in rows],
+            cpu=self._cpu([row["pid"] for row in rows if row["pid"] is not None], now - then),
         )
+
+    def _cpu(self, pids: Sequence[int], elapsed_s: float) -> dict[int, float]:
+        before = self._cpu_s
+        self._cpu_s = {pid: used_s for pid in pids if (used_s := host.cpu_s(pid)) is not None}
+        if elapsed_s <= 0:
+            return {}
+        return {pid: (used_s - before[pid]) / elapsed_s for pid, used_s in self._cpu_s.items() if pid in before}
+
+    def _doing(self) -> str:
+        session = self._session
+        if session.evaluating.current is not None:
+            return "evaluating"
+        if session.saving.is_copying:
+            return "saving"
+        if session.clock.paused_since_s is not None:
+            return "paused"
+        return "running" if session.board.first_commit_s() is not None else "starting"
+
+    def _rate_at(self, updates: int) -> float | None:
+        if self._lr is None:
+            return None
+        factor = 1.0 if self._curve is None else self._curve(updates)
+        return float(self._lr * factor * 0.5**self._session.divergence.rollbacks)
+
+    def _status(
+        self, glance: Glance, rows: Sequence[Mapping[str, Any]], spares: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """status.json: programs ask here whether a job runs or is paused, and how far it is."""
+        counts = ("epoch", "updates", "samples", "planned_updates", "progress", "pid", "restarts", "rollbacks")
+        names = (*counts, "samples_per_s", "loss", "lr", "metrics", "wall_s", "left_s", "pss_bytes")
+        return {
+            "state": "running" if self._session.clock.paused_since_s is None else "paused",
+            "doing": glance.state,
+            **{name: getattr(glance, name) for name in names},
+            "workers": list(rows),
+            "spares": list(spares),
+        }
+
+
+def _parts(spent_s: Sequence[float]) -> dict[str, float]:
+    whole = sum(spent_s)
+    return {phase.name.lower(): spent_s[phase] / whole for phase in Phase if spent_s[phase] > 0.0}
+
+
+def _percentiles(counts: np.ndarray) -> list[tuple[int, int]]:
+    """(p50, p99) of each row of histograms, (rows, STALENESS_BINS) int64; zeros where it is empty."""
+    sums = np.cumsum(counts, axis=1)
+    whole = sums[:, -1:]
+    at = [(sums < np.ceil(part * whole)).sum(axis=1) for part in (0.5, 0.99)]
+    return [(int(p50), int(p99)) for p50, p99 in np.minimum(np.stack(at, axis=1), STALENESS_BINS - 1)]
+
+
+def _curve_of(session: Session) -> Factor | None:
+    """The schedule, to be asked once per record; user code has no place in the supervisor's loop."""
+    return schedule_of(session.job, session.queue.plan) if session.job.lr_schedule.name in NAMED else None
+
+
+def _first_rate(session: Session) -> float | None:
+    """The first group's; None where it is not a number, or the schedule is the user's own."""
+    rate = session.parts.optimizer.param_groups[0].get("lr")
+    return float(rate) if isinstance(rate, (int, float)) and session.job.lr_schedule.name in NAMED else None
+
+
+def _line(session: Session, glance: Glance) -> str:
+    """Where there is no picture."""
+    shown = "" if glance.loss is None else f"  loss {glance.loss:.4f}"
+    return (
+        f"{100 * glance.progress:3.0f} %  epoch {min(glance.epoch + 1, glance.epochs)}/{glance.epochs}"
+        f"  update {glance.updates}{shown}  {glance.samples_per_s:,.0f} samples/s"
+        + (f"  restarts {session.restarts}" if session.restarts else "")
+    )

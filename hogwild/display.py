@@ -1,0 +1,309 @@
+"""A glance as a picture of the job for a terminal: rich texts, one per line, never wider than they may be. Pure but for
+what a trend remembers; `screen.py` puts it on the terminal.
+
+    mlp-digits  running  0:01:23  left about 0:04:10        runs/20260101-mlp-digits
+    job    ━━━━━━━━━━━━━━━━━╸─────────────────────────────  33 %  update 12,345 of 37,000
+    epoch  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━╸─────────────────  61 %  2 of 6
+    loss 0.1234 ▇▆▅▄▃▃▂▂▁   accuracy 0.981 ▁▃▅▆▇
+    …, a row per worker (troubled ones first where not all fit), the latest events
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from io import StringIO
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from hogwild.glance import Glance, WorkerGlance
+from hogwild.host_terminal import printable
+
+TREND = 16  # values that a trend remembers
+BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
+NEWS = 4  # events at most
+FEWEST_WORKER_ROWS = 3
+STYLES = {
+    "running": "green",
+    "training": "green",
+    "succeeded": "bold green",
+    "starting": "yellow",
+    "ready": "yellow",
+    "evaluating": "cyan",
+    "saving": "cyan",
+    "stopped": "yellow",
+    "cancelled": "yellow",
+    "dying": "bold red",
+    "empty": "bold red",
+    "retired": "bold red",
+    "failed": "bold red",
+}
+WORDS = {"empty": "restarting", "dying": "ending", "retired": "given up"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Of the workers' table. `rank`: where the width is short, the highest go first."""
+
+    title: str
+    width: int
+    rank: int
+    cell: Callable[[WorkerGlance], str]
+    is_left: bool = False
+
+
+def _part(name: str) -> Callable[[WorkerGlance], str]:
+    return lambda w: percent(w.phases.get(name, 0.0)) if w.phases else "-"
+
+
+COLUMNS = (
+    Column("worker", 6, 0, lambda w: str(w.worker)),
+    Column("state", 10, 0, lambda w: state_of(w), is_left=True),
+    Column("samples/s", 9, 1, lambda w: number(w.samples_per_s) if w.phases else "-"),
+    Column("share", 5, 2, lambda w: percent(w.share) if w.phases else "-"),
+    Column("work", 5, 3, _part("working")),
+    Column("wait", 5, 4, _part("waiting")),
+    Column("eval", 5, 9, _part("evaluating")),
+    Column("pause", 5, 8, _part("parked")),
+    Column("stale", 7, 6, lambda w: f"{w.stale_p50}/{w.stale_p99}" if w.updates else "-"),
+    Column("restarts", 8, 5, lambda w: str(w.restarts) if w.restarts else "-"),
+    Column("CPU", 6, 3, lambda w: "-" if w.cpu is None else percent(w.cpu)),
+    Column("PSS", 7, 4, lambda w: amount(w.pss_bytes)),
+    Column("updates", 11, 10, lambda w: f"{w.updates:,}"),
+    Column("pid", 8, 11, lambda w: "-" if w.pid is None else str(w.pid)),
+)
+GAP = 2
+
+
+class Display:
+    """Remembers the last values of what has a trend. `encoding`: of the terminal; blocks need one that has them."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self._is_ascii = not _can_write("━" + BLOCKS, encoding)
+        self._trends: dict[str, deque[float]] = {}
+        self._evaluated_at = -1
+        self._wall_s = -1.0
+
+    def frame(self, glance: Glance, width: int, height: int, *, is_last: bool = False) -> list[tuple[str, int]]:
+        """What to write for each line, escape sequences included, and how many columns it takes: at most `width` - 1
+        columns, at most `height` - 1 lines. `is_last`: the job has ended, and this stays."""
+        self.take(glance)
+        console = Console(file=StringIO(), force_terminal=True, width=max(1, width), legacy_windows=False)
+        lines = self.lines(glance, width - 1, height - 1, is_last=is_last)
+        return [(_drawn(console, line), line.cell_len) for line in lines]
+
+    def take(self, glance: Glance) -> None:
+        """Adds to the trends what is new: a glance between two intervals repeats their rates."""
+        if glance.evaluated_at != self._evaluated_at:
+            self._evaluated_at = glance.evaluated_at
+            for name, value in glance.metrics.items():
+                self._remember(f"val {name}", value)
+        if not glance.is_between:
+            self._remember("loss", glance.loss)
+            self._remember("samples/s", glance.samples_per_s)
+
+    def _remember(self, name: str, value: float | None) -> None:
+        if value is not None:
+            self._trends.setdefault(name, deque(maxlen=TREND)).append(value)
+
+    # ---- lines -------------------------------------------------------------------------------------------------
+
+    def lines(self, glance: Glance, width: int, height: int, *, is_last: bool = False) -> list[Text]:
+        """At most `height` lines of at most `width` columns, the most important first."""
+        head = [
+            self._header(glance, width),
+            *self._bars(glance, width),
+            *self._figures(glance, width),
+        ]
+        if is_last:
+            return self._fitted(head, width, height)
+        news = [Text(printable(line).replace("\n", " "), "dim") for line in glance.news[-NEWS:]]
+        room = height - len(head) - len(news)
+        while news and room < FEWEST_WORKER_ROWS + 1:
+            news, room = news[1:], room + 1
+        return self._fitted([*head, *self._workers(glance, width, room), *news], width, height)
+
+    def _fitted(self, lines: Iterable[Text], width: int, height: int) -> list[Text]:
+        fitted = list(lines)[: max(0, height)]
+        for line in fitted:
+            line.truncate(max(0, width), overflow="crop" if self._is_ascii else "ellipsis")
+        return fitted
+
+    def _header(self, glance: Glance, width: int) -> Text:
+        left = Text()
+        left.append(glance.name, "bold").append("  ")
+        left.append(glance.state, STYLES.get(glance.state, ""))
+        left.append(f"  {duration(glance.wall_s)}")
+        if glance.left_s is not None and glance.progress < 1:
+            left.append(f"  left {duration(glance.left_s)}")
+        room = width - left.cell_len - GAP
+        place = glance.run_dir
+        if cell_len(place) > room:  # its end says which run it is
+            place = f"…{place[-max(0, room - 1) :]}" if room > 12 and not self._is_ascii else ""
+        if place:
+            left.append(" " * max(GAP, width - left.cell_len - cell_len(place))).append(place, "dim")
+        return left
+
+    def _bars(self, glance: Glance, width: int) -> list[Text]:
+        updates = f"update {glance.updates:,} of {glance.planned_updates:,}"
+        whole = min(int(glance.position), glance.epochs - 1)
+        epochs = f"{whole + 1:,} of {glance.epochs:,}"
+        room = min(60, width - len("epoch  ") - len(" 100 %  ") - max(len(updates), len(epochs)))
+        bars = (("job", glance.progress, updates), ("epoch", glance.position - whole, epochs))
+        return [self._bar(title, done, words, room) for title, done, words in bars]
+
+    def _bar(self, title: str, done: float, words: str, room: int) -> Text:
+        """`room`: columns for the bar itself; without one where there are few."""
+        done = min(1.0, max(0.0, done))
+        tail = f" {percent(done):>5}  {words}"
+        line = Text(f"{title:<7}")
+        if room >= 8:
+            filled = int(done * room)
+            whole, rest = ("#", "-") if self._is_ascii else ("━", "─")
+            line.append(whole * filled, "green").append(rest * (room - filled), "dim")
+        return line.append(tail)
+
+    def _figures(self, glance: Glance, width: int) -> list[Text]:
+        """Loss, metrics, speed and the job's counts, each whole, as many in a line as fit."""
+        found = [self._figure("loss", "-" if glance.loss is None else f"{glance.loss:.4g}", "loss")]
+        found += [self._figure(f"val {name}", f"{value:.4g}", f"val {name}") for name, value in glance.metrics.items()]
+        speed = self._figure("samples/s", number(glance.samples_per_s), "samples/s")
+        counts = [
+            ("lr", "" if glance.lr is None else f"{glance.lr:.3g}"),
+            ("staleness", f"{glance.stale_p50}/{glance.stale_p99}"),
+            ("memory", "" if glance.pss_bytes is None else amount(glance.pss_bytes)),
+            ("restarts", f"{glance.restarts:,}" if glance.restarts else ""),
+            ("rollbacks", f"{glance.rollbacks:,}" if glance.rollbacks else ""),
+            ("skipped", f"{glance.skipped:,}" if glance.skipped else ""),
+            ("quarantined", f"{glance.quarantined:,}" if glance.quarantined else ""),
+            ("spares", str(glance.spares) if glance.spares else ""),
+        ]
+        return [
+            *_filled(found, width),
+            *_filled([speed, *(self._figure(name, value) for name, value in counts if value)], width),
+        ]
+
+    def _figure(self, name: str, value: str, trend: str | None = None) -> Text:
+        text = Text(f"{name} ").append(value, "bold")
+        values = self._trends.get(trend, ()) if trend else ()
+        return text.append(f" {blocks(values, ASCII_BLOCKS if self._is_ascii else BLOCKS)}", "cyan") if values else text
+
+    # ---- workers -----------------------------------------------------------------------------------------------
+
+    def _workers(self, glance: Glance, width: int, room: int) -> list[Text]:
+        """A title and a row for each that fits, in `room` lines; those in trouble first where some do not."""
+        if room < 2 or not glance.workers:
+            return []
+        columns = columns_for(width)
+        title = Text(_row((column.title for column in columns), columns), "dim")
+        shown = shown_workers(glance.workers, room - 1)
+        rows = [self._worker(worker, columns) for worker in shown]
+        if left := len(glance.workers) - len(shown):
+            rows.append(Text(f"{'...' if self._is_ascii else '…'} and {left} more", "dim"))
+        return [title, *rows]
+
+    def _worker(self, worker: WorkerGlance, columns: Sequence[Column]) -> Text:
+        row = Text(_row((column.cell(worker) for column in columns), columns))
+        start = 0
+        for column in columns:
+            if column.title == "state":
+                row.stylize(STYLES.get(worker.state, ""), start, start + column.width)
+            start += column.width + GAP
+        return row
+
+
+def columns_for(width: int) -> list[Column]:
+    """Those that fit, the more important first; in their order."""
+    kept: list[Column] = []
+    for column in sorted(COLUMNS, key=lambda column: column.rank):
+        if sum(one.width + GAP for one in (*kept, column)) - GAP <= width or not column.rank:
+            kept.append(column)
+    return [column for column in COLUMNS if column in kept]
+
+
+def shown_workers(workers: Sequence[WorkerGlance], room: int) -> list[WorkerGlance]:
+    """At most `room`, and one less where not all fit: that line says how many are left out. In order of their number;
+    who is in trouble, or was restarted most, stays in."""
+    if len(workers) <= room:
+        return list(workers)
+    chosen = sorted(workers, key=lambda worker: (worker.state == "training", -worker.restarts, worker.worker))
+    return sorted(chosen[: max(0, room - 1)], key=lambda worker: worker.worker)
+
+
+def state_of(worker: WorkerGlance) -> str:
+    """In one word: a worker that trains may be evaluating, or parked."""
+    if worker.state == "training" and worker.phase in ("evaluating", "parked"):
+        return worker.phase
+    return WORDS.get(worker.state, worker.state)
+
+
+def blocks(values: Iterable[float], levels: str = BLOCKS) -> str:
+    """A character per value, from the lowest to the highest of them; what is not finite is left out."""
+    known = [value for value in values if abs(value) < float("inf")]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    span = high - low
+    top = len(levels) - 1
+    return "".join(levels[round((value - low) / span * top) if span > 0 else 0] for value in known)
+
+
+def duration(seconds: float) -> str:
+    """`0:01:23`; with days where there are some: `2d 3:00:00`."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return (f"{days}d " if days else "") + f"{hour}:{minute:02}:{second:02}"
+
+
+def percent(part: float) -> str:
+    return f"{100 * part:.0f} %"
+
+
+def number(value: float) -> str:
+    """At most nine characters: `1,234`, `12.3 M`."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= max(size, 1e7):
+            return f"{value / size:.1f} {unit}"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
+
+
+def amount(nbytes: int | None) -> str:
+    """`812 MB`, `1.2 GB`; `-` where it was not measured."""
+    if nbytes is None:
+        return "-"
+    size, unit = next(((size, unit) for size, unit in ((1e12, "TB"), (1e9, "GB")) if nbytes >= size), (1e6, "MB"))
+    return f"{nbytes / size:.{int(size > 1e6)}f} {unit}"
+
+
+def _row(cells: Iterable[str], columns: Sequence[Column]) -> str:
+    shown = []
+    for cell, column in zip(cells, columns, strict=True):
+        cut = cell[: column.width]
+        shown.append(cut.ljust(column.width) if column.is_left else cut.rjust(column.width))
+    return (" " * GAP).join(shown).rstrip()
+
+
+def _filled(figures: Sequence[Text], width: int) -> list[Text]:
+    """Lines of whole figures with three blanks between them."""
+    lines: list[Text] = []
+    for figure in figures:
+        if lines and lines[-1].cell_len + 3 + figure.cell_len <= width:
+            lines[-1].append("   ").append_text(figure)
+        else:
+            lines.append(figure.copy())
+    return lines
+
+
+def _drawn(console: Console, line: Text) -> str:
+    """With the escape sequences that this terminal knows (TERM, NO_COLOR)."""
+    with console.capture() as capture:
+        console.print(line, end="", soft_wrap=True, highlight=False)
+    return capture.get()
+
+
+def _can_write(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True

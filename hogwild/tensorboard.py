@@ -1,0 +1,258 @@
+"""TensorBoard's event files in RUN/tensorboard, written by a thread of the supervisor from the very records of
+metrics.jsonl; the step of every curve is the number of samples.
+
+    take(record) ──► queue ──► [thread: import the package, a file, a few events per record]
+
+The package is imported in the thread, and by `auto` only once there is a curve to look at: it costs a quarter of a
+second. A disk that is full, or a package that is broken, ends the thread and is said once; the job goes on. What a
+resume or a rollback undid is struck out by a START event, as TensorBoard's own writers do it (`purge_step`)."""
+
+import importlib.util
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
+
+from hogwild.errors import UsageError
+
+BEGIN_AT = 10  # training records: fewer are no curve
+MOST_RECORDS = 10_000  # that wait for a disk; later ones are dropped
+MOST_VALUES = 1 << 20  # of one tensor in a histogram: evenly spread over it
+CLOSE_S = 10.0
+BINS = 64
+ENDING = ".hogwild"
+POSITION = ("time", "kind", "epoch", "updates", "samples", "seconds", "best")  # of an evaluation; the rest is metrics
+
+Tensors = Callable[[], Iterable[tuple[str, Any]]]
+
+
+def is_installed() -> bool:
+    """Without importing it."""
+    return importlib.util.find_spec("tensorboard") is not None
+
+
+def check_wanted(setting: Literal["auto"] | bool) -> None:
+    """Raises UsageError (usage/missing-extra) where `log.tensorboard: true` cannot be done."""
+    if setting is True and not is_installed():
+        raise UsageError(
+            "log.tensorboard: true needs the package tensorboard, which is not installed; "
+            "pip install 'hogwild[tensorboard]', or set log.tensorboard to auto",
+            code="usage/missing-extra",
+        )
+
+
+class NoCurves:
+    """Nothing is written."""
+
+    failure: str | None = None
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        pass
+
+    def go_on_from(self, samples: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Curves:
+    """One per attempt. Called by one thread; `close` waits for what is still to be written, but not for ever.
+
+    `settings`: the job's, flattened, for the page of hyper-parameters. `tensors`: names and values for histograms,
+    asked in the thread every `histograms_every` evaluations; training may go on meanwhile."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, Any],
+        *,
+        at_once: bool = False,
+        tensors: Tensors = tuple,
+        histograms_every: int | None = None,
+    ) -> None:
+        self._at_once = at_once
+        self._records: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
+        self._seen = 0
+        self._thread: threading.Thread | None = None
+        self._writer = _Writer(folder, settings, tensors, histograms_every, self._records)
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing more is written, once that is so."""
+        return self._writer.failure
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """A record of metrics.jsonl; nobody may change it any more."""
+        if self.failure is not None or self._records.qsize() >= MOST_RECORDS:
+            return
+        self._records.put(record)
+        self._seen += record["kind"] == "train"
+        if self._thread is None and (self._at_once or self._seen >= BEGIN_AT):
+            self._thread = threading.Thread(target=self._writer.serve, name="tensorboard", daemon=True)
+            self._thread.start()
+
+    def go_on_from(self, samples: int) -> None:
+        """The run is back at so many samples: points behind them are no part of its history any more."""
+        self._records.put({"kind": "back", "samples": samples})
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._records.put(None)
+            self._thread.join(CLOSE_S)
+
+
+class _Writer:
+    """The thread's side."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, Any],
+        tensors: Tensors,
+        histograms_every: int | None,
+        records: "SimpleQueue[Mapping[str, Any] | None]",
+    ) -> None:
+        self.failure: str | None = None
+        self._folder = folder
+        self._settings = {key: value for key, value in settings.items() if isinstance(value, (bool, int, float, str))}
+        self._tensors = tensors
+        self._histograms_every = histograms_every
+        self._records = records
+        self._evaluations = 0
+        self._samples = 0
+
+    def serve(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:  # a full disk, a broken package: the job does without
+            self.failure = f"{type(error).__name__}: {error}"
+
+    def _serve(self) -> None:
+        from torch.utils.tensorboard import summary
+
+        self._make = summary
+        record = self._records.get()
+        if record is None:
+            return
+        with _EventFile(self._folder, record.get("time")) as file:
+            self._file = file
+            while record is not None:
+                self._write(record)
+                record = self._next()
+            if self._evaluations:
+                self._file.add(self._now, summary=self._hparams({})[2])
+
+    def _next(self) -> Mapping[str, Any] | None:
+        """What was written is on its way to the disk whenever nothing waits."""
+        try:
+            return self._records.get_nowait()
+        except Empty:
+            self._file.flush()
+            return self._records.get()
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        self._samples = record.get("samples", self._samples)
+        self._now = record.get("time", getattr(self, "_now", 0.0))
+        if record["kind"] == "back":
+            self._file.strike_out(self._now, self._samples + 1)
+        elif record["kind"] == "train":
+            self._scalars("train", record, ("loss", "samples_per_s", "lr", "pss_bytes"))
+        elif record["kind"] == "evaluation":
+            self._evaluation(record)
+        elif record["kind"] == "staleness":
+            self._staleness(record["counts"])
+
+    def _scalars(self, prefix: str, record: Mapping[str, Any], names: Iterable[str]) -> None:
+        for name in names:
+            if isinstance(record.get(name), (int, float)) and not isinstance(record[name], bool):
+                scalar = self._make.scalar(f"{prefix}/{name}", float(record[name]))
+                self._file.add(self._now, self._samples, summary=scalar)
+
+    def _evaluation(self, record: Mapping[str, Any]) -> None:
+        names = [name for name in record if name not in POSITION]
+        if not self._evaluations:  # only now are the names known
+            for made in self._hparams({f"val/{name}": None for name in names})[:2]:
+                self._file.add(self._now, summary=made)
+        self._scalars("val", record, names)
+        if self._histograms_every is not None and self._evaluations % self._histograms_every == 0:
+            self._histograms()
+        self._evaluations += 1
+
+    def _hparams(self, metrics: dict[str, None]) -> Any:
+        return self._make.hparams(self._settings, metrics)
+
+    def _histograms(self) -> None:
+        for name, tensor in self._tensors():
+            values = tensor.detach().reshape(-1)
+            values = values[:: max(1, len(values) // MOST_VALUES)].float()
+            finite = values[values.isfinite()].numpy()
+            if len(finite):
+                made = self._make.histogram(f"parameters/{name}", finite, BINS)
+                self._file.add(self._now, self._samples, summary=made)
+
+    def _staleness(self, counts: list[int]) -> None:
+        """Of all updates so far, as a histogram of TensorBoard's own: bin k holds those that were k updates old."""
+        if not counts:
+            return
+        made = self._make.histogram_raw(
+            "train/staleness",
+            min=0.0,
+            max=float(len(counts) - 1),
+            num=float(sum(counts)),
+            sum=float(sum(age * count for age, count in enumerate(counts))),
+            sum_squares=float(sum(age * age * count for age, count in enumerate(counts))),
+            bucket_limits=[age + 0.5 for age in range(len(counts))],
+            bucket_counts=[float(count) for count in counts],
+        )
+        self._file.add(self._now, self._samples, summary=made)
+
+
+def add_figures(folder: Path, figures: Mapping[str, bytes], *, samples: int, time_s: float) -> Path:
+    """Pictures (name -> PNG) of a run that has ended, in a file of their own; `time_s`: the wall clock. Needs the
+    package. Raises OSError."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    with _EventFile(folder, time_s) as file:
+        for name, png in figures.items():
+            width, height = (int.from_bytes(png[at : at + 4], "big") for at in (16, 20))  # of the IHDR chunk
+            image = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=png)
+            file.add(time_s, samples, summary=Summary(value=[Summary.Value(tag=f"report/{name}", image=image)]))
+        return file.path
+
+
+class _EventFile:
+    """One file of events, which TensorBoard reads after those that were begun earlier: it goes by their names."""
+
+    def __init__(self, folder: Path, time_s: float | None) -> None:
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event = event_pb2.Event
+        folder.mkdir(exist_ok=True)
+        numbers = [int(found.name.split(".")[3]) for found in folder.glob(f"events.out.tfevents.*{ENDING}")]
+        number = max(int(time_s or 0), *(number + 1 for number in numbers), 0)
+        self.path = folder / f"events.out.tfevents.{number:010}.{socket.gethostname()}.{os.getpid()}{ENDING}"
+        self._records = RecordWriter(open(self.path, "ab"))  # noqa: SIM115 - `__exit__` closes it
+        self.add(time_s or 0.0, file_version="brain.Event:2")
+
+    def __enter__(self) -> "_EventFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._records.close()
+
+    def add(self, time_s: float, step: int = 0, **what: Any) -> None:
+        self._records.write(self._event(wall_time=time_s, step=step, **what).SerializeToString())
+
+    def strike_out(self, time_s: float, step: int) -> None:
+        """Readers forget what has this step or a later one."""
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+
+        self.add(time_s, step, session_log=SessionLog(status=SessionLog.START))
+
+    def flush(self) -> None:
+        self._records.flush()

@@ -1,0 +1,328 @@
+"""The picture of a running job: its lines fit and are aligned at every width, the terminal below it stays a terminal,
+and one that nobody reads holds up nothing."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hogwild import screen as screen_module
+from hogwild.display import COLUMNS, Display, blocks, columns_for, duration, number, shown_workers
+from hogwild.glance import Glance, WorkerGlance
+from hogwild.screen import Look, Screen, look_for
+from tests.helpers.jobs import RUN_PY, environment, read_events
+from tests.helpers.processes import PATIENCE_S, marked, state_of, wait_for
+from tests.helpers.terminal import Reader, Terminal
+
+
+def worker(number: int, **changes: object) -> WorkerGlance:
+    made = WorkerGlance(
+        worker=number,
+        state="training",
+        phase="working",
+        pid=4000 + number,
+        updates=18_000 + number,
+        samples_per_s=43_643.4,
+        share=0.48,
+        phases={"working": 0.97, "waiting": 0.02, "parked": 0.01},
+        stale_p50=3,
+        stale_p99=42,
+        cpu=0.987,
+        pss_bytes=185_400_000,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def glance(workers: int = 2, **changes: object) -> Glance:
+    made = Glance(
+        name="digits",
+        run_dir="/data/runs/20260101-120000-digits",
+        state="running",
+        wall_s=83.2,
+        left_s=250.0,
+        epoch=1,
+        epochs=6,
+        position=1.614,
+        updates=12_345,
+        planned_updates=37_035,
+        samples=197_520,
+        progress=1 / 3,
+        samples_per_s=90_854.0,
+        loss=0.12345,
+        lr=0.05,
+        metrics={"loss": 0.2345, "accuracy": 0.98125},
+        evaluated_at=6_172,
+        stale_p50=3,
+        stale_p99=42,
+        pss_bytes=577_000_000,
+        workers=tuple(worker(k) for k in range(workers)),
+        news=("12:00:01  worker 0  ready", "12:01:02  checkpoint  update-000012000"),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def plain(made: Glance, width: int, height: int = 24, display: Display | None = None, **options: bool) -> list[str]:
+    display = display or Display()
+    display.take(made)
+    return [line.plain for line in display.lines(made, width, height, **options)]
+
+
+def test_eighty_columns_hold_everything_that_matters() -> None:
+    assert plain(glance(), 79) == [
+        "digits  running  0:01:23  left 0:04:10        /data/runs/20260101-120000-digits",
+        "job    ━━━━━━━━━━━━━────────────────────────────  33 %  update 12,345 of 37,035",
+        "epoch  ━━━━━━━━━━━━━━━━━━━━━━━━━────────────────  61 %  2 of 6",
+        "loss 0.1235 ▁   val loss 0.2345 ▁   val accuracy 0.9812 ▁",
+        "samples/s 90,854 ▁   lr 0.05   staleness 3/42   memory 577 MB",
+        "worker  state       samples/s  share   work   wait  restarts     CPU      PSS",
+        "     0  training       43,643   48 %   97 %    2 %         -    99 %   185 MB",
+        "     1  training       43,643   48 %   97 %    2 %         -    99 %   185 MB",
+        "12:00:01  worker 0  ready",
+        "12:01:02  checkpoint  update-000012000",
+    ]
+
+
+@pytest.mark.parametrize("width", [12, 40, 80, 120, 200])
+@pytest.mark.parametrize("height", [3, 10, 24, 60])
+@pytest.mark.parametrize("workers", [0, 1, 2, 64])
+def test_nothing_is_wider_or_higher_than_the_terminal(width: int, height: int, workers: int) -> None:
+    long = {"name": "n" * 90, "run_dir": "/日本語/" + "x" * 300, "news": ("é\x1b[2J" * 90,) * 8, "restarts": 3}
+    for made in (glance(workers), glance(workers, **long)):
+        frame = Display().frame(made, width, height)
+        assert len(frame) <= height - 1 and all(columns < width for _, columns in frame)
+        shown = Terminal(width, height).feed("".join(f"{line}\n" for line, _ in frame)).lines()
+        assert len(shown) == len(frame) + 1, "a line was wrapped, or something in it moved the cursor"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_the_columns_of_the_workers_stand_under_their_titles(width: int) -> None:
+    troubled = [worker(1, state="empty", incarnation=12, phases={}, cpu=None, pss_bytes=None, pid=None, updates=0)]
+    great = [worker(2, samples_per_s=1.2e9, updates=10**8, cpu=12.0, pss_bytes=10**12, stale_p99=127, pid=4_194_303)]
+    lines = plain(replace(glance(), workers=(worker(0), *troubled, *great)), width - 1)
+    at = next(k for k, line in enumerate(lines) if line.startswith("worker"))
+    ends, start = [], 0
+    for column in columns_for(width - 1):
+        start += column.width
+        ends.append((start, column.is_left))
+        start += 2
+    for line in lines[at : at + 4]:
+        for end, is_left in ends:
+            assert is_left or line[end - 1 : end].strip(), f"nothing ends in column {end} of {line!r}"
+            assert line[end : end + 2].strip() == "", f"a cell runs over into the next: {line!r}"
+
+
+def test_more_columns_fit_where_there_is_more_room() -> None:
+    assert [column.title for column in columns_for(20)] == ["worker", "state"]
+    assert columns_for(200) == list(COLUMNS)
+    assert len(columns_for(79)) < len(columns_for(100)) < len(columns_for(200))
+
+
+def test_of_many_workers_those_in_trouble_are_shown() -> None:
+    many = [worker(k) for k in range(64)]
+    many[50], many[60] = worker(50, state="empty", incarnation=3), worker(60, incarnation=2)
+    assert [one.worker for one in shown_workers(many, 5)] == [0, 1, 50, 60]
+    lines = plain(replace(glance(), workers=tuple(many)), 79, 23)
+    assert len(lines) == 23 and "… and 50 more" in lines
+    assert any(line.startswith("    50  restarting") for line in lines)
+    assert shown_workers(many, 64) == many
+
+
+def test_the_end_leaves_what_was_reached_and_no_workers() -> None:
+    lines = plain(glance(state="succeeded", progress=1.0, epoch=6, position=6.0), 79, is_last=True)
+    assert len(lines) == 5 and lines[0].startswith("digits  succeeded  0:01:23   ")
+    assert "100 %" in lines[1] and lines[2].endswith("6 of 6")
+
+
+def test_a_trend_has_a_value_per_record_and_none_for_a_glance_between_two() -> None:
+    display = Display()
+    for loss in (4.0, 2.0, 1.0):
+        display.take(glance(loss=loss))
+        display.take(glance(loss=loss, is_between=True))
+    assert "loss 1 █▃▁   val loss 0.2345 ▁   " in plain(glance(loss=1.0, is_between=True), 79, display=display)[3]
+
+
+def test_values_of_any_size_have_few_characters() -> None:
+    assert [number(value) for value in (0, 1.25, 94.84, 1234.5, 9_999_999, 1e7, 2.34e9, 5e12)] == [
+        *("0", "1.2", "94.8", "1,234", "9,999,999", "10.0 M", "2.3 G", "5.0 T"),
+    ]
+    assert [duration(seconds) for seconds in (0, 59.9, 3600, 90_061)] == ["0:00:00", "0:00:59", "1:00:00", "1d 1:01:01"]
+    assert blocks([1.0, float("nan"), 3.0, float("inf"), 2.0]) == "▁█▅" or blocks([1.0, 3.0, 2.0]) == "▁█▅"
+
+
+def test_a_terminal_without_blocks_and_one_without_colours_have_a_picture_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    coloured = "".join(line for line, _ in Display().frame(glance(), 80, 24))
+    assert "\x1b[32m" in coloured
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[32m" not in "".join(line for line, _ in Display().frame(glance(), 80, 24))
+    poor = Display(encoding="latin-1").frame(glance(64), 60, 12)
+    assert "".join(line for line, _ in poor).encode("latin-1") and "##" in poor[1][0]
+
+
+# ---- on a terminal --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pty() -> Iterator[tuple[int, int]]:
+    """(master, slave) of 80 columns and 24 lines."""
+    master, slave = os.openpty()
+    subprocess.run(["stty", "cols", "80", "rows", "24"], stdin=slave, check=True)
+    yield master, slave
+    for descriptor in (master, slave):
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def as_stderr(slave: int, term: str = "xterm") -> Iterator[None]:
+    """Not a fixture: pytest puts its own stream back between a fixture and the test."""
+    with pytest.MonkeyPatch.context() as patch, open(slave, "w", closefd=False) as stream:
+        patch.setenv("TERM", term)
+        patch.setattr(sys, "stderr", stream)
+        yield
+
+
+def test_messages_stand_above_the_newest_frame_and_nothing_is_left_of_older_ones(
+    pty: tuple[int, int],
+) -> None:
+    shown = Screen(Look.LIVE)
+    with as_stderr(pty[1]), os.fdopen(os.dup(pty[0]), "rb", buffering=0) as master:
+        reader = Reader(master)
+        shown.say("first " + "x" * 100)  # wraps
+        shown.start()
+        for updates in (1, 2):
+            shown.show(glance(updates=updates, restarts=3 - updates))  # the second is a figure shorter
+            wait_for("the frame", lambda updates=updates: f"update {updates} of" in reader.text)
+        shown.say("second\nthird \x1b[2J")
+        shown.close()
+        wait_for("the end", lambda: "third" in reader.text and "left" in reader.text.rpartition("third")[2])
+        wait_for("all of it", lambda: reader.text.endswith("\x1b[J"))
+        lines = Terminal().feed(reader.text).lines()
+    assert lines[:4] == ["first " + "x" * 74, "x" * 26, "second", "third ?[2J"]
+    assert lines[4].startswith("digits  running") and lines[9:] in ([""], []) and len(lines) <= 10
+    assert "?25" not in reader.text, "the cursor is never hidden"
+
+
+def test_a_terminal_that_became_narrower_has_wrapped_the_old_frame() -> None:
+    writer = screen_module._Writer(Look.LIVE, screen_module._Inbox(), screen_module.host_terminal.Continued())
+    writer._drawn, writer._width = [79, 30, 79], 80
+    assert writer._above(80, 24) == "\r\x1b[3A"
+    assert writer._above(40, 24) == "\r\x1b[5A\x1b[J", "lines that were wrapped are cleared as a whole"
+    assert writer._above(40, 4) == "\r\x1b[3A", "what was pushed off the top is out of reach"
+
+
+def fill(master: int, slave: int) -> None:
+    """Until the terminal takes nothing more."""
+    os.set_blocking(slave, False)
+    try:
+        while os.write(slave, b"x" * 4096):
+            pass
+    except BlockingIOError:
+        pass
+    finally:
+        os.set_blocking(slave, True)
+
+
+def test_a_terminal_that_does_not_read_gets_the_newest_and_holds_up_nothing(
+    pty: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen_module, "CLOSE_S", 0.01)
+    fill(*pty)
+    shown = Screen(Look.LIVE)
+    with as_stderr(pty[1]), os.fdopen(os.dup(pty[0]), "rb", buffering=0) as master:
+        shown.start()
+        for k in range(3000):
+            shown.say(f"message {k}")
+            shown.show(glance(updates=k))
+        shown.close()  # gives up
+        (thread,) = (thread for thread in threading.enumerate() if thread.name == "screen")
+        reader = Reader(master)
+        thread.join(PATIENCE_S)
+        wait_for("the newest", lambda: "update 2,999 of" in reader.text)
+        text = reader.text
+    assert text.count("update ") <= 3 and "messages could not be shown" in text
+    assert "message 0\x1b" in text and "message 2999" not in text
+
+
+def test_a_mistake_in_the_picture_ends_the_picture(pty: tuple[int, int]) -> None:
+    shown = Screen(Look.LIVE)
+    with as_stderr(pty[1]), os.fdopen(os.dup(pty[0]), "rb", buffering=0) as master:
+        reader = Reader(master)
+        shown.start()
+        shown.show(glance(wall_s=float("nan")))
+        shown.say("still here")
+        shown.close()
+        wait_for("the words", lambda: "still here" in reader.text)
+    assert "warning: the display ends: ValueError" in reader.text
+
+
+def test_what_is_shown_depends_on_the_terminal(pty: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    with as_stderr(pty[1]):
+        assert (look_for(True, 2), look_for(True, 0), look_for(False, 2)) == (Look.LIVE, Look.ONE_LINE, Look.NOTHING)
+    with as_stderr(pty[1], "dumb"):
+        assert look_for(True, 2) is Look.LINES
+    monkeypatch.setattr(sys, "stderr", None)
+    assert look_for(True, 2) is Look.LINES
+
+
+# ---- a job ----------------------------------------------------------------------------------------------------------
+
+
+def begin_job(folder: Path, slave: int, mark: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Its standard error is the terminal."""
+    return subprocess.Popen(
+        [sys.executable, RUN_PY, "train", "--procs", "1", "--run-dir", str(folder / "run"), *arguments],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=slave,
+        env=environment(mark, folder, {"TERM": "xterm"}),
+    )
+
+
+def test_a_job_is_watched_while_it_is_stopped_goes_on_and_loses_a_worker(pty: tuple[int, int], tmp_path: Path) -> None:
+    job = begin_job(tmp_path, pty[1], "display-watched", "train.epochs=1000000", "log.every_s=0.05")
+    try:
+        with os.fdopen(os.dup(pty[0]), "rb", buffering=0) as master:
+            reader = Reader(master)
+            wait_for("a worker that trains", lambda: "0  \x1b[32mtraining" in reader.text)
+            job.send_signal(signal.SIGSTOP)
+            wait_for("the stop", lambda: state_of(job.pid) == "T")
+            wait_for("what it wrote before", lambda: reader.text.endswith("\x1b[J"))
+            before = len(reader.text)
+            job.send_signal(signal.SIGCONT)
+            wait_for("another frame", lambda: "epoch" in reader.text[before:])
+            assert not reader.text[before:].startswith("\r\x1b["), "what stands there now is the shell's"
+            (spawned,) = read_events(tmp_path / "run", "spawn")
+            os.kill(spawned["pid"], signal.SIGKILL)
+            wait_for("its words", lambda: "killed by SIGKILL" in reader.text)
+            wait_for("the restart in the picture", lambda: "restarts \x1b[1m1" in reader.text)
+            job.send_signal(signal.SIGINT)
+            assert job.wait(PATIENCE_S) == 75
+            wait_for("the end", lambda: "stopped" in reader.text and reader.text.endswith("\x1b[J"))
+            lines = Terminal().feed(reader.text).lines()
+            assert "?25" not in reader.text
+    finally:
+        job.kill()
+        job.wait()
+    last = [line for line in lines if line]
+    assert last[-5].startswith("digits  stopped") and last[-4].startswith("job"), "the picture that stays"
+    assert any(line.startswith("worker 0 (pid ") and "killed by SIGKILL" in line for line in lines)
+    assert marked("display-watched") == {}
+
+
+def test_a_job_ends_though_nobody_reads_its_terminal(pty: tuple[int, int], tmp_path: Path) -> None:
+    fill(*pty)
+    job = begin_job(tmp_path, pty[1], "display-unread", "train.epochs=2", "log.every_s=0.01")
+    try:
+        assert job.wait(PATIENCE_S) == 0
+    finally:
+        job.kill()
+        job.wait()
+    assert (tmp_path / "run" / "summary.json").exists() and marked("display-unread") == {}

@@ -1,0 +1,160 @@
+"""What a running job records of itself: one glance, the same numbers in metrics.jsonl, status.json and metrics.prom;
+and the time that each worker spent in each phase."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hogwild import prometheus, scoreboard
+from hogwild.glance import Glance, WorkerGlance
+from hogwild.scoreboard import Phase, Row, Scoreboard
+from tests.helpers.jobs import Ended, in_turn
+from workers.progress import _percentiles
+
+LINE = re.compile(r'^([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)$')
+LABEL = re.compile(r'([a-z_]+)="((?:[^"\\\n]|\\["\\n])*)"')
+
+
+def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Strictly: HELP, TYPE, then the samples of one family, each family once; the file ends with a line end."""
+    assert text.endswith("\n") and "\n\n" not in text
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    families: list[str] = []
+    helped = kind = ""
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            helped, kind = line.split(" ")[2], ""
+            assert helped not in families and len(line.split(" ", 3)[3]) > 1
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name == helped and kind in ("counter", "gauge") and (kind == "counter") == name.endswith("_total")
+            families.append(name)
+        else:
+            match = LINE.match(line)
+            assert match is not None and match[1] == families[-1] and kind, line
+            labels = frozenset(LABEL.findall(match[2]))
+            assert (match[1], labels) not in found, f"twice: {line}"
+            found[match[1], labels] = float(match[3])
+    return found
+
+
+def test_what_a_scraper_reads_is_valid_and_complete() -> None:
+    workers = (WorkerGlance(0, "training", phases={"working": 0.5}, cpu=1.5), WorkerGlance(1, "empty", incarnation=3))
+    made = Glance(
+        name='a "quoted" \\ name',
+        run_dir="/a\nb",
+        state="running",
+        wall_s=1.5,
+        left_s=None,
+        epoch=1,
+        epochs=2,
+        position=1.0,
+        updates=2**40,
+        planned_updates=2**41,
+        samples=7,
+        progress=0.5,
+        samples_per_s=1e-7,
+        loss=float("nan"),
+        lr=0.1,
+        metrics={"loss": float("inf"), "my.metric": 2.0},
+        workers=workers,
+    )
+    found = parsed(prometheus.exposition(made))
+    common = {("job", r"a \"quoted\" \\ name"), ("run", r"/a\nb")}
+
+    def of(name: str, **labels: str) -> float:
+        return found[f"hogwild_{name}", frozenset(common | set(labels.items()))]
+
+    assert of("updates_total") == 2**40 and of("samples_per_second") == 1e-7 and of("loss") != of("loss")
+    assert of("evaluation", metric="loss") == float("inf") and of("evaluation", metric="my.metric") == 2.0
+    assert (of("worker_restarts_total", worker="0"), of("worker_restarts_total", worker="1")) == (0, 2)
+    assert of("worker_cpu_cores", worker="0") == 1.5 and of("worker_phase_ratio", worker="0", phase="working") == 0.5
+    assert (of("state", state="running"), of("state", state="failed")) == (1, 0)
+    missing = {name for name, _ in found} & {"hogwild_left_seconds", "hogwild_memory_bytes"}
+    assert not missing, "what is not known is left out"
+
+
+def test_a_row_adds_up_how_long_it_was_in_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 5 * 10**9
+    monkeypatch.setattr(scoreboard.time, "monotonic_ns", lambda: now)
+    board = Scoreboard.allocate(2)
+    board.renew(1, 1)
+    row = Row(board, 1)
+    for phase, seconds in ((Phase.WAITING, 1), (Phase.WORKING, 2), (Phase.WORKING, 3), (Phase.WAITING, 4)):
+        now += seconds * 10**9
+        row.enter(phase)
+    now += 10**9
+    assert board.phase_s(now)[1].tolist() == [1.0, 3.0, 7.0, 0, 0, 0], "the phase that is on is counted until now"
+    assert board.phase_s(now)[0].tolist() == [0.0] * len(Phase)
+    board.renew(1, 2)  # another process: it boots, and what was before it stays
+    assert board.phase_s(now + 10**9)[1].tolist() == [2.0, 2.0, 7.0, 0, 0, 0]
+
+
+def test_percentiles_of_staleness() -> None:
+    counts = np.zeros((3, scoreboard.STALENESS_BINS), np.int64)
+    counts[1, [0, 1, 5]] = [50, 49, 1]
+    counts[2, [7, 127]] = [1, 99]
+    assert _percentiles(counts) == [(0, 0), (0, 1), (127, 127)]
+
+
+# ---- a job ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ended(jobs_folder: Path) -> dict[str, Ended]:
+    """One with two workers, one without any; both with a schedule and a record every few milliseconds."""
+    common = ("train", "log.every_s=0.02", "train.epochs=12", "evaluate.every_epochs=4", "lr_schedule.name=linear")
+    common = (*common, "log.tensorboard=false")
+    return in_turn(jobs_folder, {"two": (*common, "--procs", "2"), "none": (*common, "--procs", "0")})
+
+
+def records(job: Ended, kind: str) -> list[dict[str, Any]]:
+    lines = (job.run_dir / "metrics.jsonl").read_text().splitlines()
+    return [record for line in lines if (record := json.loads(line))["kind"] == kind]
+
+
+@pytest.mark.parametrize(("name", "workers"), [("two", 2), ("none", 1)])
+def test_a_training_record_says_what_every_worker_does(ended: dict[str, Ended], name: str, workers: int) -> None:
+    job = ended[name]
+    assert job.status == 0, job.stderr
+    trained = records(job, "train")
+    assert trained and trained[-1]["updates"] == job.summary["updates"], "the last part of a job is recorded, too"
+    planned = trained[-1]["updates"]
+    for record in trained:
+        assert record["lr"] == pytest.approx(0.05 * (1 - record["updates"] / planned))
+        columns = record["workers"]
+        assert set(columns) == {"updates", "samples_per_s", "phase", "cpu", "pss_bytes"}
+        assert {len(column) for column in columns.values()} == {workers}
+        assert set(columns["phase"]) <= {phase.name.lower() for phase in Phase}
+        assert all(cpu is None or cpu >= 0 for cpu in columns["cpu"])
+    assert sum(trained[-1]["workers"]["updates"]) == planned
+    shares = [sum(record["workers"]["samples_per_s"]) for record in trained]
+    assert any(speed > 0 for speed in shares)
+
+
+@pytest.mark.parametrize("name", ["two", "none"])
+def test_evaluations_leave_their_pause_and_the_staleness_until_then(ended: dict[str, Ended], name: str) -> None:
+    job = ended[name]
+    evaluations = records(job, "evaluation")
+    assert len(evaluations) == 3 and all(record["seconds"] > 0 for record in evaluations)
+    pauses = job.events("pause")
+    assert [pause["what"].split(" and ")[0] for pause in pauses] == ["evaluation", "evaluation"]  # the third is the end
+    assert all(pause["seconds"] > 0 for pause in pauses)
+    assert all(p["seconds"] >= e["seconds"] for p, e in zip(pauses, evaluations, strict=False))
+    found = records(job, "staleness")
+    assert found[-1]["updates"] == sum(found[-1]["counts"]) == job.summary["updates"]
+    assert len(found) >= 2 and found[-1]["counts"][-1] > 0
+
+
+def test_a_scraper_reads_how_the_job_ended(ended: dict[str, Ended]) -> None:
+    job = ended["two"]
+    found = parsed((job.run_dir / prometheus.FILE).read_text())
+    values = {name: value for (name, labels), value in found.items() if len(labels) == 2}
+    assert values["hogwild_samples_total"] == job.summary["samples"] and values["hogwild_progress_ratio"] == 1
+    assert {dict(labels)["state"] for (name, labels), v in found.items() if name == "hogwild_state" and v} == {
+        "succeeded"
+    }
