@@ -18,30 +18,39 @@ class CommandFailed(Exception):
     """What was measured did not work; the message holds its last words."""
 
 
-def job(*arguments: str) -> tuple[float, dict[str, Any]]:
-    """(seconds of the whole command, its summary). Raises CommandFailed with what it said."""
+def job(*arguments: str, run_dir: Path | None = None) -> tuple[float, dict[str, Any]]:
+    """(seconds of the whole command, its summary). `run_dir`: where the run stays, and beside it what is kept beside
+    runs. Raises CommandFailed with what it said."""
+    if run_dir is not None:
+        return _job(run_dir, arguments)
     with tempfile.TemporaryDirectory() as folder:
-        return _job(Path(folder), arguments)
+        return _job(Path(folder) / "run", arguments)
+
+
+def summary_of(stdout: str) -> dict[str, Any]:
+    """What a job answered with --json."""
+    answer: dict[str, Any] = json.loads(stdout.splitlines()[-1])
+    return answer
 
 
 def overhead(*arguments: str) -> float:
     """The share of an update, from 0 to 1, that is neither forward nor backward: the median over the updates of all
     workers in the window of `--profile`, which is among the arguments. Raises CommandFailed."""
     with tempfile.TemporaryDirectory() as folder:
-        _job(Path(folder), arguments)
+        _job(Path(folder) / "run", arguments)
         table = (Path(folder) / "run" / "profile" / "phases.txt").read_text()
     (line,) = re.findall(r"all but forward, backward.* ([0-9.]+) %$", table, re.MULTILINE)
     return float(line) / 100
 
 
-def _job(folder: Path, arguments: tuple[str, ...]) -> tuple[float, dict[str, Any]]:
-    argv = [sys.executable, str(ROOT / "run.py"), *arguments, "--json", "--run-dir", f"{folder}/run"]
+def _job(run_dir: Path, arguments: tuple[str, ...]) -> tuple[float, dict[str, Any]]:
+    argv = [sys.executable, str(ROOT / "run.py"), *arguments, "--json", "--run-dir", str(run_dir)]
     began = time.monotonic()
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=run_dir.parent)
     took = time.monotonic() - began
     if done.returncode not in (0, STOPPED):
         raise CommandFailed(f"{' '.join(argv[1:])}: exit status {done.returncode}\n{done.stderr[-2000:]}")
-    return took, json.loads(done.stdout.splitlines()[-1])
+    return took, summary_of(done.stdout)
 
 
 def seconds(*argv: str, at_once: int = 1) -> float:

@@ -49,7 +49,7 @@ class TrainResult:
     update: str
     exchange: str
     metrics: Mapping[str, float]
-    best: Mapping[str, float] | None
+    best: Mapping[str, Any] | None
     restarts: int
     rollbacks: int
     leases: Mapping[str, int]
@@ -80,8 +80,9 @@ def train(
     class, groups, hyper-parameters and state are taken over. The four may also be given by these names. Every other
     keyword is a field of the job file's `train` or `data` section (`procs=4`, `epochs=3`, `batch_size=64`), `name`,
     `seed`, or a section as a dict (`checkpoint={"every_s": 5}`, `model={"freeze": ["conv*"]}`: what is frozen is so
-    until the call returns). `optimizer_state` is "private" (the default) or "shared". `resume` goes on from an earlier
-    call's run directory, with the same objects.
+    until the call returns; `evaluate={"metrics": ["accuracy", gini]}`, where gini(outputs, targets) is a function
+    of all outputs). `optimizer_state` is "private" (the default) or "shared". `resume` goes on from an earlier call's
+    run directory, with the same objects.
 
     Call it from the main thread; a main guard is not needed. Raises HogwildError with the words of the command line for
     what cannot be started, and for a job that failed; a job stopped by Ctrl-C or `max_time_s` returns.
@@ -91,23 +92,27 @@ def train(
     _refuse_two_folders(run_dir, resume)
     model, dataset, loss, optimizer = _objects((model, dataset, loss, optimizer), settings)
     if not isinstance(model, nn.Module):
-        raise ModelError(f"the model is a {type(model).__name__}, not a torch.nn.Module")
+        raise ModelError(f"the model is a {type(model).__name__}, not a torch.nn.Module", code="model/not-a-module")
     if not callable(loss):
-        raise BuildError(f"the loss is a {type(loss).__name__}; it is called as loss(output, target)")
+        raise BuildError(
+            f"the loss is a {type(loss).__name__}; it is called as loss(output, target)", code="model/loss-not-callable"
+        )
     if optimizer_state is not None:
         settings["optimizer_state"] = optimizer_state
+    metrics = _own_metrics(settings)
     job = _job(model, dataset, loss, optimizer, val, settings)
     claim_our_packages()
     from hogwild.job import Parts, from_objects
     from hogwild.params import freeze_parameters
+    from hogwild.samples import Reader
     from workers.request import Request
     from workers.run import run
 
     held_back = job.data.val if isinstance(job.data.val, Split) else cast("Dataset | None", val)
 
-    def make_parts() -> Parts:
+    def make_parts(reader: Reader) -> Parts:
         freeze_parameters(model, job.model.freeze)
-        return from_objects(job, model, loss, optimizer, dataset, held_back)
+        return from_objects(job, model, loss, optimizer, dataset, held_back, metrics, reader=reader)
 
     modes = [(module, module.training) for module in model.modules()]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -137,12 +142,28 @@ def train(
     return TrainResult(**{**values, "run_dir": Path(values["run_dir"])})
 
 
+def _own_metrics(settings: dict[str, Any]) -> dict[str, Any] | None:
+    """What `evaluate={"metrics": […]}` lists, by name, where functions are among it; the setting keeps their paths."""
+    section = settings.get("evaluate")
+    if not isinstance(section, Mapping):
+        return None
+    listed = section.get("metrics")
+    if not isinstance(listed, list | tuple) or not any(callable(metric) for metric in listed):
+        return None
+    from hogwild.metrics import named
+
+    paths = [_path_of(metric) if callable(metric) else metric for metric in listed]
+    settings["evaluate"] = {**section, "metrics": paths}
+    return named(metric for metric in listed if isinstance(metric, str) or callable(metric))
+
+
 def _refuse_two_folders(run_dir: str | Path | None, resume: str | Path | None) -> None:
     if run_dir is None or resume is None or os.path.realpath(run_dir) == os.path.realpath(resume):
         return
     raise UsageError(
         f"resume={str(resume)!r} goes on in that folder; run_dir={str(run_dir)!r} beside it contradicts that: "
-        "leave it out, or leave out resume for a new run"
+        "leave it out, or leave out resume for a new run",
+        code="usage/contradiction",
     )
 
 
@@ -156,7 +177,9 @@ def _objects(positional: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]
     twice = [name for name in by_name if given[name] is not BY_NAME and name not in sections]
     if missing or twice:
         wrong = [f"{name} is missing" for name in missing] + [f"{name} is given twice" for name in twice]
-        raise UsageError(f"{LIBRARY} takes a model, a dataset, a loss and an optimizer: {', '.join(wrong)}")
+        raise UsageError(
+            f"{LIBRARY} takes a model, a dataset, a loss and an optimizer: {', '.join(wrong)}", code="usage/objects"
+        )
     return [settings.pop(name) if thing is BY_NAME else thing for name, thing in given.items()]
 
 
@@ -227,7 +250,7 @@ class _Draft:
             self.values[section][name] = value
 
     def _report(self, path: str, message: str) -> None:
-        self.problems.append(Problem(LIBRARY, 0, 0, path, message))
+        self.problems.append(Problem(LIBRARY, 0, 0, path, message, code="config/keyword"))
 
 
 def _home(key: str) -> tuple[str | None, str]:

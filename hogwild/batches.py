@@ -76,6 +76,16 @@ def permutation_seed(seed: int, epoch: int) -> int:
     return mix(seed, epoch, -1)
 
 
+def item_seed(seed: int, index: int) -> int:
+    """Seeds the default generator before an item of a data set is read: it is the same, whoever reads it."""
+    return mix(seed, index, -3)
+
+
+def transform_seed(seed: int, epoch: int, first_position: int) -> int:
+    """Seeds the default generator before a batch is transformed: other numbers than those that its layers draw."""
+    return mix(seed, epoch, first_position, -4)
+
+
 def batch_seed(seed: int, epoch: int, first_position: int) -> int:
     """Seeds the default generator before a batch: dropout does not depend on which worker, or incarnation, runs it."""
     return mix(seed, epoch, first_position)

@@ -86,7 +86,8 @@ def write(
         raise
     except Exception as error:  # the disk, but also what torch and safetensors refuse to write
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise CheckpointError(f"cannot write checkpoint {folder / name}: {reason}; the ones before are kept") from error
+        words = f"cannot write checkpoint {folder / name}: {reason}; the ones before are kept"
+        raise CheckpointError(words, code="checkpoint/not-written") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -144,7 +145,8 @@ def _write_state(path: Path, state: dict[str, Any]) -> dict[str, Any]:
         file.close()
     unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     if unsafe:  # it could be written, but never loaded again: better now than after the crash
-        raise CheckpointError(f"the checkpoint's state holds objects that cannot be loaded safely: {', '.join(unsafe)}")
+        words = f"the checkpoint's state holds objects that cannot be loaded safely: {', '.join(unsafe)}"
+        raise CheckpointError(words, code="checkpoint/unsafe")
     return entry
 
 
@@ -208,9 +210,11 @@ def load(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path / STATE, map_location="cpu", weights_only=True)
     except Exception as error:  # a hostile or foreign pickle can make torch.load raise nearly anything
-        raise CheckpointError(f"checkpoint {path}: {STATE} cannot be loaded safely: {error}") from error
+        words = f"checkpoint {path}: {STATE} cannot be loaded safely: {error}"
+        raise CheckpointError(words, code="checkpoint/unsafe") from error
     if not isinstance(state, dict):
-        raise CheckpointError(f"checkpoint {path}: {STATE} must hold a dict, got {type(state).__name__}")
+        words = f"checkpoint {path}: {STATE} must hold a dict, got {type(state).__name__}"
+        raise CheckpointError(words, code="checkpoint/foreign")
     return state
 
 
@@ -250,7 +254,7 @@ def take_newest(folder: Path, take: Callable[[dict[str, Any]], Answer], older_th
             return Taken(path, state, take(state), rejected, misfit)
         except CheckpointError as error:
             rejected.append(f"checkpoint {path} does not fit this job: {error}")
-            misfit = misfit or CheckpointError(rejected[-1])
+            misfit = misfit or CheckpointError(rejected[-1], code=error.code)
 
 
 class CheckpointWriter:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import CheckpointError
-from hogwild.rundir import TEMPORARY, sync_folder
+from hogwild.rundir import BEST, LATEST, TEMPORARY, sync_folder
 
 FORMAT = 1
 STATE, MODEL, MANIFEST = "state.pt", "model.safetensors", "manifest.json"
@@ -57,7 +57,8 @@ def verify(path: Path) -> Manifest:
             actual = _hash(descriptor)
         if actual != expected:
             raise CheckpointError(
-                f"checkpoint {path}: {name} is damaged: it has {actual}, the manifest says {expected}"
+                f"checkpoint {path}: {name} is damaged: it has {actual}, the manifest says {expected}",
+                code="checkpoint/damaged",
             )
     return manifest
 
@@ -69,13 +70,18 @@ def newest_good(folder: Path, older_than: int | None = None) -> tuple[Path | Non
     try:
         found = _checkpoints(folder)
     except OSError as error:
-        raise CheckpointError(f"cannot look for checkpoints in {folder}: {error.strerror}") from error
+        raise CheckpointError(
+            f"cannot look for checkpoints in {folder}: {error.strerror}", code="checkpoint/unreadable"
+        ) from error
     for path in sorted(found, key=lambda found: update_of(found.name), reverse=True):
         if older_than is not None and update_of(path.name) >= older_than:
             continue
         try:
             if path.is_symlink():
-                raise CheckpointError(f"checkpoint {path} is a symbolic link, and may lead out of the run directory")
+                raise CheckpointError(
+                    f"checkpoint {path} is a symbolic link, and may lead out of the run directory",
+                    code="checkpoint/link",
+                )
             verify(path)
         except CheckpointError as error:
             rejected.append(str(error))
@@ -103,12 +109,12 @@ def set_aside_after(folder: Path, good: Path | None, keep: int | None = None) ->
 
 def prune(folder: Path, keep: int, protect: Sequence[str] = ()) -> list[str]:
     """Only for the one who writes into `folder`, and not while a checkpoint is written. Removes all but the `keep`
-    newest ones, those named in `protect` and the one `latest` points to; returns the names removed. Each is renamed
-    first: killed on the way, no half of one is left under its name. Raises OSError; what could not be removed is tried
-    again the next time, because a job may run for weeks without a `sweep`."""
+    newest ones, those named in `protect` and those `latest` and `best` point to; returns the names removed. Each is
+    renamed first: killed on the way, no half of one is left under its name. Raises OSError; what could not be removed
+    is tried again the next time, because a job may run for weeks without a `sweep`."""
     paths = sorted(_checkpoints(folder), key=lambda found: update_of(found.name))
-    latest = folder / "latest"
-    safe = {*protect, os.readlink(latest) if latest.is_symlink() else ""}
+    links = [folder / name for name in (LATEST, BEST)]
+    safe = {*protect, *(os.readlink(link) for link in links if link.is_symlink())}
     doomed = [path for path in paths[: max(len(paths) - keep, 0)] if path.name not in safe]
     for path in doomed:
         with contextlib.suppress(FileNotFoundError):
@@ -153,7 +159,9 @@ def _checkpoints(folder: Path) -> list[Path]:
 def update_of(name: str) -> int:
     match = NAME.fullmatch(name)
     if match is None:
-        raise CheckpointError(f"a checkpoint's name must be like {checkpoint_name(1000)}, got {name!r}")
+        raise CheckpointError(
+            f"a checkpoint's name must be like {checkpoint_name(1000)}, got {name!r}", code="checkpoint/foreign"
+        )
     return int(match[1])
 
 
@@ -218,20 +226,35 @@ def _read_manifest(path: Path) -> Manifest:
     if isinstance(number, int) and number > FORMAT:
         raise CheckpointError(
             f"checkpoint {path}: {MANIFEST} says format {number}; this version of hogwild reads up to {FORMAT}: use a "
-            f"newer one{'' if intact else ', or it is damaged'}"
+            f"newer one{'' if intact else ', or it is damaged'}",
+            code="checkpoint/newer-format",
         )
     if not intact:
-        raise CheckpointError(f"checkpoint {path}: {MANIFEST} is damaged: its content does not match its own hash")
+        raise CheckpointError(
+            f"checkpoint {path}: {MANIFEST} is damaged: its content does not match its own hash",
+            code="checkpoint/damaged",
+        )
     try:
         manifest = Manifest(**content)
     except TypeError as error:
-        raise CheckpointError(f"checkpoint {path}: {MANIFEST} is not one of ours: {error}") from error
+        raise CheckpointError(
+            f"checkpoint {path}: {MANIFEST} is not one of ours: {error}", code="checkpoint/foreign"
+        ) from error
     if not isinstance(manifest.files, dict) or set(manifest.files) != set(FILES):
-        raise CheckpointError(f"checkpoint {path}: {MANIFEST} lists {list(manifest.files)}, must list {list(FILES)}")
+        raise CheckpointError(
+            f"checkpoint {path}: {MANIFEST} lists {list(manifest.files)}, must list {list(FILES)}",
+            code="checkpoint/foreign",
+        )
     if manifest.name != path.name:
-        raise CheckpointError(f"checkpoint {path} is {manifest.name} renamed: it would be taken for another update")
+        raise CheckpointError(
+            f"checkpoint {path} is {manifest.name} renamed: it would be taken for another update",
+            code="checkpoint/foreign",
+        )
     if (manifest.format, manifest.update) != (FORMAT, update_of(path.name)):
-        raise CheckpointError(f"checkpoint {path}: {MANIFEST} says format {number!r}, update {manifest.update!r}")
+        raise CheckpointError(
+            f"checkpoint {path}: {MANIFEST} says format {number!r}, update {manifest.update!r}",
+            code="checkpoint/foreign",
+        )
     return manifest
 
 
@@ -242,13 +265,19 @@ def _regular_file(path: Path) -> Iterator[int]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise CheckpointError(f"checkpoint {path.parent}: cannot open {path.name}: {error.strerror}") from error
+        raise CheckpointError(
+            f"checkpoint {path.parent}: cannot open {path.name}: {error.strerror}", code="checkpoint/unreadable"
+        ) from error
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise CheckpointError(f"checkpoint {path.parent}: {path.name} is not a regular file")
+            raise CheckpointError(
+                f"checkpoint {path.parent}: {path.name} is not a regular file", code="checkpoint/unreadable"
+            )
         yield descriptor
     except OSError as error:
-        raise CheckpointError(f"checkpoint {path.parent}: cannot read {path.name}: {error.strerror}") from error
+        raise CheckpointError(
+            f"checkpoint {path.parent}: cannot read {path.name}: {error.strerror}", code="checkpoint/unreadable"
+        ) from error
     finally:
         with contextlib.suppress(OSError):  # whatever a close says, what was read was read
             os.close(descriptor)

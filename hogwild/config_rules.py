@@ -240,8 +240,9 @@ def _metrics(section: Any) -> Iterator[Finding]:
             yield where, f"must not be listed twice, got {show(metric)}", False, "config/duplicate-key"
         names.append(name)
     target = section.get("target")
-    goals = [("target", name) for name in target] if isinstance(target, Mapping) else []
-    for *path, name in (("monitor", section.get("monitor")), *((*goal, goal[1]) for goal in goals)):
+    goals: list[tuple[Path, Any]] = [(("monitor",), section.get("monitor"))]
+    goals += [(("target", name), name) for name in target] if isinstance(target, Mapping) else []
+    for path, name in goals:
         if not isinstance(name, str) or name in names or (listed == "auto" and metric_names.known(name)):
             continue
         known = metric_names.CATALOG if listed == "auto" else names

@@ -73,7 +73,7 @@ class Data(Section):
     train: Component = Field(description="A map-style dataset of (input, target).")
     val: Val | None = Field(default=None, description="Evaluated: a dataset, {fraction: f}, or nothing.")
     batch_size: Whole = Field(default=64, ge=1, description="Samples; the batch is the unit of the ledger.")
-    transform: Component | None = Field(default=None, description="Applied to each training batch, in the worker.")
+    transform: Component | None = Field(default=None, description="transform(*inputs, target) of a training batch.")
     drop_last: bool = Field(default=False, description="Leaves out the last, smaller batch of an epoch.")
     feed: Literal["auto", "resident"] = Field(default="auto", description="resident: in shared memory.")
     loaders: Literal["auto"] = Field(default="auto", description="Processes; the resident feed needs none.")

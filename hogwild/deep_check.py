@@ -58,17 +58,20 @@ def child(descriptor: int) -> None:
         user_path(job_file)
         answer: dict[str, Any] = {"result": look(load_job(None, source_text=task["job"]), job_file, data_dir)}
     except HogwildError as error:
-        answer = {"error": str(error), "exit_status": error.exit_status}
+        answer = error.record()
     os.write(descriptor, json.dumps(answer, default=str).encode())
 
 
 def _answer(content: bytes, status: int) -> dict[str, Any]:
     if not content:
         how = f"was killed by {host.signal_name(-status)}" if status < 0 else f"ended with exit status {status}"
-        raise BuildError(f"check --deep: the process that built the model and the data {how}; its output is above")
+        raise BuildError(
+            f"check --deep: the process that built the model and the data {how}; its output is above",
+            code="run/check-died",
+        )
     answer = json.loads(content)
     if "error" in answer:
-        error = HogwildError(answer["error"])
+        error = HogwildError(answer["error"], code=answer["error_code"])
         error.exit_status = answer["exit_status"]
         raise error
     result: dict[str, Any] = answer["result"]

@@ -11,7 +11,9 @@ from hogwild.errors import ModelError, UsageError
 def resolve(device: str) -> torch.device:
     """The device of `train.device`: `auto` and `cpu` are the CPU. Raises UsageError for anything else."""
     if device not in ("auto", "cpu"):
-        raise UsageError(f"train.device: must be auto or cpu in this version, got {device!r}")
+        raise UsageError(
+            f"train.device: must be auto or cpu in this version, got {device!r}", code="config/unknown-choice"
+        )
     return torch.device("cpu")
 
 
@@ -22,7 +24,8 @@ def require_cpu(tensors: Iterable[tuple[str, torch.Tensor]], what: str) -> None:
         if tensor.device.type != "cpu":
             raise ModelError(
                 f"{what}: {name} is on {tensor.device}, and its memory cannot be shared by the workers; "
-                f"move it with .to('cpu') first"
+                f"move it with .to('cpu') first",
+                code="model/device",
             )
 
 

@@ -35,7 +35,8 @@ def dry_step(
     except Exception as error:
         raise OptimizerError(
             f"{type(optimizer).__qualname__} failed in a trial step with zero gradients on a copy of the parameters: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}",
+            code="optimizer/trial-step",
         ) from error
     finally:
         torch.set_rng_state(rng)

@@ -255,6 +255,7 @@ CODES: Mapping[str, str] = {
     "data/not-found": "no folder holds the data files",
     "data/split": "data.val.fraction leaves one part empty",
     "data/stream": "an IterableDataset",
+    "data/transform": "data.transform raised, or made no batch of a batch",
     "data/truncated-file": "a data file is shorter than its header says",
     "data/unlike-items": "items differ in shape, type or number of fields",
     "data/unreadable": "a data file cannot be opened or read",

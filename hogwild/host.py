@@ -26,6 +26,7 @@ from hogwild.host_limits import oom_kills as oom_kills
 from hogwild.host_limits import usable_cores as usable_cores
 from hogwild.host_proc import PARENT, PROC, THREADS, age_s, pids, stat_fields
 from hogwild.host_proc import command_line as command_line
+from hogwild.host_proc import cpu_s as cpu_s
 from hogwild.host_proc import is_stopped as is_stopped
 from hogwild.host_proc import process_state as process_state
 from hogwild.host_signals import CHILD_SIGNALS as CHILD_SIGNALS
@@ -73,7 +74,8 @@ def require_linux(system: str = sys.platform) -> None:
     if system != "linux":
         raise UsageError(
             f"hogwild runs on Linux only (it needs pidfd and memfd); this is {system}. "
-            f"Use a Linux machine or container."
+            f"Use a Linux machine or container.",
+            code="usage/not-linux",
         )
 
 
@@ -253,7 +255,8 @@ def raise_file_limit(needed: int, wanted: int) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < held + needed:
         raise RunError(
-            f"{held + needed} open files are needed, the limit is {hard} (ulimit -n); raise it or use fewer procs"
+            f"{held + needed} open files are needed, the limit is {hard} (ulimit -n); raise it or use fewer procs",
+            code="run/open-files",
         )
     most = held + wanted if hard == resource.RLIM_INFINITY else min(hard, held + wanted)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

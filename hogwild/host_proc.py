@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 PROC = Path("/proc")
-STATE, PARENT, GROUP, THREADS, STARTED = 0, 1, 2, 17, 19  # fields of `stat_fields`
+STATE, PARENT, GROUP, USER, SYSTEM, THREADS, STARTED = 0, 1, 2, 11, 12, 17, 19  # fields of `stat_fields`
 
 
 def pids() -> list[int]:
@@ -42,6 +42,12 @@ def command_line(pid: int) -> str:
         return (PROC / str(pid) / "cmdline").read_text(errors="replace").replace("\0", " ").strip()
     except OSError:
         return ""
+
+
+def cpu_s(pid: int) -> float | None:
+    """Processor time of all its threads, in user code and in the kernel, to 10 ms. None: gone."""
+    fields = stat_fields(pid)
+    return (int(fields[USER]) + int(fields[SYSTEM])) / os.sysconf("SC_CLK_TCK") if fields else None
 
 
 def age_s(fields: list[str]) -> float:

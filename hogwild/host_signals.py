@@ -174,7 +174,10 @@ def require_main_thread() -> None:
     """Raises UsageError elsewhere: only there are signals handled, and a worker dies with the thread that started
     it."""
     if threading.current_thread() is not threading.main_thread():
-        raise UsageError("training must be started from the main thread: signals and worker processes belong to it")
+        raise UsageError(
+            "training must be started from the main thread: signals and worker processes belong to it",
+            code="usage/main-thread",
+        )
 
 
 class SignalWatch:

@@ -14,6 +14,7 @@ from hogwild.config import Job
 from hogwild.config_schema import Evaluate
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.metrics import Panel
+from hogwild.transforms import tried
 
 if TYPE_CHECKING:
     from hogwild.job import Parts, Source
@@ -104,6 +105,9 @@ def _try_forward(parts: "Parts") -> None:
     """One forward pass and one loss over the first samples, in evaluation mode, leaving no trace: the random state is
     put back and no gradient is made."""
     sample = [tensor[:TRIAL_SAMPLES].clone() for tensor in parts.train.tensors]
+    if parts.transform is not None:
+        with torch.random.fork_rng(devices=[]):
+            sample = [*tried(parts.transform, sample)]
     constructed = {id(param) for param in parts.model.parameters()}
     try:
         with _evaluating(parts.model):

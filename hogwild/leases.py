@@ -12,6 +12,7 @@ class Kind(IntEnum):
 
     TRAIN = 1
     EVALUATE = 2
+    SCORE = 3  # one item, after all slices of an evaluation: metrics that need every output at once
 
 
 @dataclass(frozen=True, slots=True)

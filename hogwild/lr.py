@@ -159,7 +159,10 @@ class Own:
     def __call__(self, update: int) -> float:
         factor = float(self.schedule(update))
         if not (math.isfinite(factor) and factor >= 0):
-            raise UserCodeError(f"lr_schedule {self.name}: update {update}: must be a finite factor >= 0, got {factor}")
+            raise UserCodeError(
+                f"lr_schedule {self.name}: update {update}: must be a finite factor >= 0, got {factor}",
+                code="train/lr-factor",
+            )
         return factor
 
 
@@ -167,7 +170,10 @@ def _named(config: ScheduleConfig, length: int) -> Factor:
     try:
         return NAMED[config.name](length, **config.options)
     except TypeError as error:
-        raise UsageError(f"lr_schedule: {config.name}: its keys do not fit {dict(config.options)}: {error}") from error
+        raise UsageError(
+            f"lr_schedule: {config.name}: its keys do not fit {dict(config.options)}: {error}",
+            code="config/lr-schedule",
+        ) from error
 
 
 def _own(config: ScheduleConfig) -> Factor:
@@ -180,7 +186,10 @@ def _own(config: ScheduleConfig) -> Factor:
     else:
         schedule = partial(found, **init_args) if init_args else found
     if not callable(schedule):
-        raise UsageError(f"lr_schedule: {config.name}: must be callable with an update count, got {schedule!r}")
+        raise UsageError(
+            f"lr_schedule: {config.name}: must be callable with an update count, got {schedule!r}",
+            code="config/lr-schedule",
+        )
     return Own(config.name, schedule)
 
 

@@ -187,7 +187,7 @@ def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
     except OSError as error:
-        raise RunError(f"a trial cannot be started: {error}") from error
+        raise RunError(f"a trial cannot be started: {error}", code="run/cannot-start") from error
     with process:
         try:
             yield process

@@ -37,7 +37,8 @@ def param_groups(model: nn.Module, groups: Sequence[GroupSpec]) -> list[dict[str
             earlier = ", ".join(f"optimizer.groups[{other}]" for other in sorted({taken[one] for one in found}))
             raise OptimizerError(
                 f"{place}: {earlier} took all its parameters; the first group that matches takes a parameter, so put "
-                "the narrower patterns first"
+                "the narrower patterns first",
+                code="optimizer/empty-group",
             )
         taken |= {one: number for one in found if one not in taken}
     members: list[list[nn.Parameter]] = [[] for _ in range(len(groups) + 1)]
@@ -64,8 +65,11 @@ def _matching(
         matching = fnmatch.filter(trained, pattern)
         here = f"{place}.params[{position}]"
         if not matching and fnmatch.filter(named, pattern):
-            raise OptimizerError(f"{here}: {pattern!r} matches frozen parameters only, which no optimizer trains")
+            raise OptimizerError(
+                f"{here}: {pattern!r} matches frozen parameters only, which no optimizer trains",
+                code="optimizer/no-match",
+            )
         if not matching:
-            raise OptimizerError(no_match(here, pattern, list(trained), "trained parameter"))
+            raise OptimizerError(no_match(here, pattern, list(trained), "trained parameter"), code="optimizer/no-match")
         found |= dict.fromkeys(matching)
     return found

@@ -192,7 +192,7 @@ class SharedModel:
 
 def _check(model: nn.Module, optimizer: torch.optim.Optimizer, state: str) -> None:
     if state not in ("private", "shared"):
-        raise OptimizerError(f"optimizer.state must be private or shared, got {state!r}")
+        raise OptimizerError(f"optimizer.state must be private or shared, got {state!r}", code="optimizer/state")
     check_model(model)
     check_optimizer(model, optimizer)
 
@@ -203,12 +203,20 @@ def _plan(model: nn.Module, optimizer: torch.optim.Optimizer, procs: int, state:
     return Layout(flats, plan_buffers(model), state_layout, max(procs, 1)), initial
 
 
+def wants_channels_last(model: nn.Module, wish: str) -> bool:
+    """Whether images should be channels_last, under `model.memory_format`. `auto`: when there is a Conv2d; oneDNN's
+    convolutions then reorder nothing."""
+    return wish == "channels_last" or (wish == "auto" and any(isinstance(m, nn.Conv2d) for m in model.modules()))
+
+
 def _convert(model: nn.Module, wish: str) -> bool:
-    """Returns whether inputs should be channels_last too. `auto` is channels_last when there is a Conv2d:
-    oneDNN's convolutions then reorder nothing. Without one it keeps the memory format each parameter has."""
+    """Returns whether inputs should be channels_last too. Without a Conv2d `auto` keeps each parameter's own memory
+    format."""
     if wish not in ("auto", *MEMORY_FORMATS):
-        raise ModelError(f"model.memory_format must be auto, contiguous or channels_last, got {wish!r}")
-    if wish == "auto" and any(isinstance(module, nn.Conv2d) for module in model.modules()):
+        raise ModelError(
+            f"model.memory_format must be auto, contiguous or channels_last, got {wish!r}", code="model/memory-format"
+        )
+    if wish == "auto" and wants_channels_last(model, wish):
         wish = "channels_last"
     if wish != "auto":
         model.to(memory_format=MEMORY_FORMATS[wish])  # type: ignore[call-overload]
@@ -248,7 +256,7 @@ def freeze_parameters(model: nn.Module, patterns: Sequence[str]) -> list[str]:
     for pattern in patterns:
         matching = fnmatch.filter(named, pattern)
         if not matching:
-            raise ModelError(no_match("model.freeze", pattern, list(named)))
+            raise ModelError(no_match("model.freeze", pattern, list(named)), code="model/no-match")
         frozen |= dict.fromkeys(matching)
     for name in frozen:
         named[name].requires_grad_(False)

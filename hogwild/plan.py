@@ -128,7 +128,8 @@ def _first_number(value: str) -> int:
     numbers = [part.strip() for part in value.split(",")]
     if not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_THREADS for part in numbers):
         raise UsageError(
-            f"{OMP}={value}: must be a whole number from 1 to {MOST_THREADS}; unset it, or give train.threads a number"
+            f"{OMP}={value}: must be a whole number from 1 to {MOST_THREADS}; unset it, or give train.threads a number",
+            code="usage/omp-threads",
         )
     return int(numbers[0])
 

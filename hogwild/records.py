@@ -91,7 +91,7 @@ def explained(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunDirError(f"{what}: {error.strerror or error}") from error
+        raise RunDirError(f"{what}: {error.strerror or error}", code="run/not-writable") from error
 
 
 def tried(action: Callable[[], object]) -> bool:

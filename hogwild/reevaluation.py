@@ -50,7 +50,8 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
     to evaluate on, and what building the job raises."""
     if job.data.val is None:
         raise UsageError(
-            f"{checkpoint}: its job has no data.val, so there is nothing to evaluate it on", code="config/needs-validation"
+            f"{checkpoint}: its job has no data.val: there is nothing to evaluate it on",
+            code="config/needs-validation",
         )
     manifest = verify(checkpoint)
     state = load(checkpoint)

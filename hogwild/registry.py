@@ -20,6 +20,8 @@ from typing import Any, Protocol
 
 from hogwild.errors import BuildError, ClassPathError, ConfigError, HogwildError, Problem, UsageError
 
+_job_folder: Path | None = None  # set by `user_path`
+
 
 class Spec(Protocol):
     """A section of the job file that names a class: `model`, `loss`, `data.train`, `optimizer`."""
@@ -35,12 +37,18 @@ def resolve(class_path: str) -> Any:
     """The class or function that `class_path` names. Raises ClassPathError with the cause."""
     parts = class_path.split(".")
     if not all(part.isidentifier() for part in parts):
-        raise ClassPathError(f"{class_path!r}: must be a dotted path to a class or function, such as mymodel.Net")
+        raise ClassPathError(
+            f"{class_path!r}: must be a dotted path to a class or function, such as mymodel.Net",
+            code="config/class-path",
+        )
     found: Any = _import(class_path, parts[0])
     for depth in range(1, len(parts)):
         found = _step(class_path, found, parts[:depth], parts[depth])
     if isinstance(found, ModuleType) or not callable(found):
-        raise ClassPathError(f"{class_path}: must name a class or a function, but it is a {type(found).__name__}")
+        raise ClassPathError(
+            f"{class_path}: must name a class or a function, but it is a {type(found).__name__}",
+            code="config/not-callable",
+        )
     return found
 
 
@@ -58,7 +66,9 @@ def build(spec: Spec, *positional: Any, **extra: Any) -> Any:
         raise
     except (Exception, SystemExit) as error:
         given = ", ".join(f"{name}={value!r}" for name, value in spec.init_args.items())
-        raise BuildError(f"{spec.class_path}({given}) raised {_said(error)}") from error
+        raise BuildError(
+            f"{spec.class_path}({given}) raised {_said(error)}", code="config/constructor-raised"
+        ) from error
 
 
 def build_callable(spec: Spec) -> Any:
@@ -73,7 +83,10 @@ def build_callable(spec: Spec) -> Any:
     if unknown:
         allowed = f"(allowed: {', '.join(names)})"
         raise ConfigError(
-            [_problem(spec, name, f"unknown argument{_nearest(name, [*names])} {allowed}") for name in unknown]
+            [
+                _problem(spec, name, f"unknown argument{_nearest(name, [*names])} {allowed}", "config/unknown-argument")
+                for name in unknown
+            ]
         )
     return partial(target, **spec.init_args) if spec.init_args else target
 
@@ -82,11 +95,18 @@ def user_path(job_file: Path | None) -> list[str]:
     """Puts the job file's folder, then the current one, at the head of sys.path, so that a user's own
     mymodel.py is found; answers them. Ours are imported before, so that his own `workers/` shadows
     nothing."""
+    global _job_folder
     claim_our_packages()
-    folders = [str(Path(job_file).absolute().parent)] if job_file is not None else []
+    _job_folder = Path(job_file).absolute().parent if job_file is not None else None
+    folders = [str(_job_folder)] if _job_folder is not None else []
     folders = list(dict.fromkeys([*folders, str(Path.cwd())]))
     sys.path[:] = folders + [entry for entry in sys.path if entry not in folders]
     return folders
+
+
+def job_folder() -> Path | None:
+    """The folder of the job file that this process is about; None without one, and in a worker."""
+    return _job_folder
 
 
 def claim_our_packages() -> None:
@@ -102,7 +122,8 @@ def claim_our_packages() -> None:
     if where != home:
         raise UsageError(
             f"'workers' was imported from {where} before hogwild's own, which lies in {home}; "
-            "import hogwild first, or give your package another name"
+            "import hogwild first, or give your package another name",
+            code="usage/shadowed-package",
         )
 
 
@@ -111,8 +132,10 @@ def _import(class_path: str, name: str) -> ModuleType:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name == name:
-            raise ClassPathError(_no_module(class_path, name)) from error
-        raise ClassPathError(f"{class_path}: importing {name} raised {_said(error)}") from error
+            raise ClassPathError(_no_module(class_path, name), code="config/no-such-module") from error
+        raise ClassPathError(
+            f"{class_path}: importing {name} raised {_said(error)}", code="config/import-failed"
+        ) from error
 
 
 def _step(class_path: str, found: Any, before: list[str], name: str) -> Any:
@@ -123,9 +146,13 @@ def _step(class_path: str, found: Any, before: list[str], name: str) -> Any:
         whole = ".".join([*before, name])
         if hasattr(found, "__path__") and importlib.util.find_spec(whole) is not None:
             return _import(class_path, whole)
-        raise ClassPathError(_no_attribute(class_path, found, ".".join(before), name)) from error
+        raise ClassPathError(
+            _no_attribute(class_path, found, ".".join(before), name), code="config/no-such-name"
+        ) from error
     except (Exception, SystemExit) as error:  # a package that loads its names at first use
-        raise ClassPathError(f"{class_path}: loading {name} raised {_said(error)}") from error
+        raise ClassPathError(
+            f"{class_path}: loading {name} raised {_said(error)}", code="config/import-failed"
+        ) from error
 
 
 def _no_module(class_path: str, name: str) -> str:
@@ -153,11 +180,13 @@ def _check_arguments(spec: Spec, target: Any, positional: tuple[Any, ...], extra
     misfits = _misfits(spec, signature, len(positional), extra)
     if misfits:
         shown = f"; signature: {signature.replace(return_annotation=inspect.Signature.empty)}"
-        raise ConfigError([_problem(spec, name, message + shown) for name, message in misfits])
+        raise ConfigError([_problem(spec, name, message + shown, code) for name, message, code in misfits])
 
 
-def _misfits(spec: Spec, signature: inspect.Signature, given: int, extra: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Arguments that are ours to fill in, unknown or missing, and what to say of each."""
+def _misfits(
+    spec: Spec, signature: inspect.Signature, given: int, extra: Mapping[str, Any]
+) -> list[tuple[str, str, str]]:
+    """Arguments that are ours to fill in, unknown or missing, and what to say of each, with its code."""
     parameters = list(signature.parameters.values())
     free = [one for one in parameters[given:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     names = [one.name for one in free if one.name not in extra]
@@ -166,15 +195,17 @@ def _misfits(spec: Spec, signature: inspect.Signature, given: int, extra: Mappin
     misfits = []
     for name in spec.init_args:
         if name in ours:
-            misfits.append((name, "is filled in by hogwild; remove it"))
+            misfits.append((name, "is filled in by hogwild; remove it", "config/unknown-argument"))
         elif name not in names and not takes_any:
-            misfits.append((name, f"unknown argument{_nearest(name, names)} (allowed: {', '.join(names)})"))
+            words = f"unknown argument{_nearest(name, names)} (allowed: {', '.join(names)})"
+            misfits.append((name, words, "config/unknown-argument"))
     required = [one.name for one in free if one.default is one.empty and one.name not in ours]
-    return misfits + [(name, "is required") for name in required if name not in spec.init_args]
+    missing = [name for name in required if name not in spec.init_args]
+    return misfits + [(name, "is required", "config/missing-argument") for name in missing]
 
 
-def _problem(spec: Spec, name: str, message: str) -> Problem:
-    return Problem(spec.class_path, 0, 0, f"init_args.{name}" if name else "init_args", message)
+def _problem(spec: Spec, name: str, message: str, code: str) -> Problem:
+    return Problem(spec.class_path, 0, 0, f"init_args.{name}" if name else "init_args", message, code)
 
 
 def _nearest(name: str, names: list[str]) -> str:

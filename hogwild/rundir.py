@@ -18,14 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from hogwild import host
+from hogwild.atomic import TEMPORARY as TEMPORARY
+from hogwild.atomic import point, replace, write_aside
+from hogwild.atomic import sync_folder as sync_folder
 from hogwild.errors import NotFoundError, RunDirError
 from hogwild.records import Records as Records
 from hogwild.records import explained, tried
 from hogwild.records import to_json as to_json
 
-TEMPORARY = ".tmp-"
 LOCK = ".lock"
 ENV = "env.json"
+LATEST, BEST = "latest", "best"  # links among the checkpoints
 RESOLVED = "resolved.yaml"  # what makes a directory a run: without it nothing could be resumed
 LIBRARY = "hogwild.train"  # `caller` in env.json of a run whose objects came from a call: no file can build them again
 
@@ -36,7 +39,9 @@ def require_current_folder() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise NotFoundError("the current folder was deleted; change into one that is there") from None
+        raise NotFoundError(
+            "the current folder was deleted; change into one that is there", code="run/current-folder-gone"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,8 @@ class RunDir:
         self.supervisor_log = self.logs / "supervisor.log"
         self.stacks = path / "stacks"
         self.checkpoints = path / "checkpoints"
-        self.latest = self.checkpoints / "latest"
+        self.latest = self.checkpoints / LATEST
+        self.best = self.checkpoints / BEST
         self.tensorboard = path / "tensorboard"
         self.report = path / "report"
         self.profile = path / "profile"
@@ -106,9 +112,9 @@ class RunDir:
         there is none, RunDirError when another job has it or it cannot be written to."""
         folder = Path(os.path.abspath(path))
         if not folder.is_dir():
-            raise NotFoundError(f"no run at {folder}: there is no such directory")
+            raise NotFoundError(f"no run at {folder}: there is no such directory", code="run/not-found")
         if not (folder / RESOLVED).is_file():
-            raise NotFoundError(f"{folder} is not a run directory: it has no {RESOLVED}")
+            raise NotFoundError(f"{folder} is not a run directory: it has no {RESOLVED}", code="run/not-a-run")
         lock = _take_lock(folder)
         run = cls(folder, lock, _sign(lock))
         _sweep(folder)
@@ -148,7 +154,7 @@ class RunDir:
         RunDirError."""
         file = self.path / name
         with explained(f"cannot write {file}"):
-            _replace(file, text.encode(), sync)
+            replace(file, text.encode(), sync)
         return file
 
     def write_json(self, name: str, value: object, *, sync: bool = False) -> Path:
@@ -196,7 +202,7 @@ class RunDir:
             kept = [line for line in lines if _is_kept(line, updates)]
             if len(kept) == len(lines):
                 return Cut(None, 0)
-            return Cut(_write_aside(file, b"".join(kept), sync=True), len(lines) - len(kept))
+            return Cut(write_aside(file, b"".join(kept), sync=True), len(lines) - len(kept))
 
     def cut_records(self, cut: "Cut") -> None:
         """The rest of it, one rename, in the thread that appends records: what came after the draft is dropped, too.
@@ -207,21 +213,23 @@ class RunDir:
                 cut.aside.replace(self.metrics.path)
 
     def update_latest(self, checkpoint: str) -> None:
-        """Points `checkpoints/latest` at the checkpoint of that name: relative, so that a run can be
-        moved."""
-        aside = self.checkpoints / f"{TEMPORARY}latest-{os.getpid()}"
-        with explained(f"cannot update {self.latest}"):
-            try:
-                aside.unlink(missing_ok=True)
-                aside.symlink_to(checkpoint)
-                aside.replace(self.latest)
-            finally:
-                aside.unlink(missing_ok=True)
+        """Points `checkpoints/latest` at the checkpoint of that name. Raises RunDirError."""
+        point(self.latest, checkpoint)
+
+    def update_best(self, checkpoint: str) -> None:
+        """The same for `checkpoints/best`; where there is no such checkpoint, the link goes. Raises RunDirError."""
+        if checkpoint and (self.checkpoints / checkpoint).is_dir():
+            point(self.best, checkpoint)
+            return
+        with explained(f"cannot remove {self.best}"):
+            self.best.unlink(missing_ok=True)
 
 
 def _make(folder: Path) -> None:
     if os.path.exists(folder) and not os.path.isdir(folder):
-        raise RunDirError(f"cannot make the run directory {folder}: it is a file; choose another --run-dir")
+        raise RunDirError(
+            f"cannot make the run directory {folder}: it is a file; choose another --run-dir", code="run/dir-not-empty"
+        )
     with explained(f"cannot make the run directory {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -243,7 +251,7 @@ def _make_unique(runs: Path, name: str) -> Path:
             with contextlib.suppress(FileExistsError):
                 folder.mkdir()
                 return folder
-    raise RunDirError(f"cannot make a run directory: {base} and 998 more of that name exist")
+    raise RunDirError(f"cannot make a run directory: {base} and 998 more of that name exist", code="run/dir-taken")
 
 
 def _take_lock(folder: Path) -> int:
@@ -254,10 +262,13 @@ def _take_lock(folder: Path) -> int:
     except BlockingIOError:
         raise RunDirError(
             f"the run directory {folder} is in use by another job, process {_owner(file)}; "
-            f"wait for it, stop it, or choose another --run-dir"
+            f"wait for it, stop it, or choose another --run-dir",
+            code="run/in-use",
         ) from None
     except OSError as error:
-        raise RunDirError(f"cannot write to the run directory {folder}: {error.strerror}") from error
+        raise RunDirError(
+            f"cannot write to the run directory {folder}: {error.strerror}", code="run/not-writable"
+        ) from error
 
 
 def _sign(lock: int) -> bytes:
@@ -289,9 +300,13 @@ def _refuse_content(folder: Path) -> None:
     if RESOLVED in content:
         os.close(_take_lock(folder))  # says so when a job is running there
         raise RunDirError(
-            f"{folder} holds a run already: go on with it by --resume {folder}, or choose another --run-dir"
+            f"{folder} holds a run already: go on with it by --resume {folder}, or choose another --run-dir",
+            code="run/dir-taken",
         )
-    raise RunDirError(f"{folder} is not empty and not a run: nothing was written to it; choose another --run-dir")
+    raise RunDirError(
+        f"{folder} is not empty and not a run: nothing was written to it; choose another --run-dir",
+        code="run/dir-not-empty",
+    )
 
 
 def _is_kept(line: bytes, updates: int) -> bool:
@@ -300,39 +315,6 @@ def _is_kept(line: bytes, updates: int) -> bool:
     except ValueError:
         return False
     return line.endswith(b"\n") and isinstance(record, dict) and record.get("updates", 0) <= updates
-
-
-def _replace(file: Path, content: bytes, sync: bool) -> None:
-    aside = _write_aside(file, content, sync)
-    try:
-        aside.replace(file)
-    finally:
-        aside.unlink(missing_ok=True)
-    if sync:
-        sync_folder(file.parent)
-
-
-def _write_aside(file: Path, content: bytes, sync: bool) -> Path:
-    aside = file.with_name(f"{TEMPORARY}{file.name}-{os.getpid()}")
-    try:
-        with open(aside, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            if sync:
-                os.fsync(stream.fileno())
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    return aside
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes names made or changed in `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _sweep(folder: Path) -> None:

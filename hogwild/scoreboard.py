@@ -2,7 +2,7 @@
 writes, the item table (supervisor) and the evaluation results (whoever holds the lease). One writer per word, always:
 four processes doing `+= 1` on one shared word lose a fifth of the counts, so totals are sums over rows.
 
-    row          incarnation  phase  beat_ns  intent  commit  parked  updates  …  staleness histogram
+    row          incarnation  phase  beat_ns  intent  commit  parked  updates  …  phase_ns  …  staleness histogram
                                                |       '-- item id << 32 | skipped << 16 | batches
                                                '---------- item id << 32 | batches
     control row  command  pause  base_updates  sync_every  active  …  rollbacks  first_item
@@ -67,6 +67,10 @@ class Word(IntEnum):
     LOSS_SUM = auto()  # float64: sum of the batches' mean losses
     LOSSES = auto()
     NOT_FINITE = auto()  # updates whose loss or gradient was not
+    PHASE_NS = (
+        16  # first of six: how long this row was in each phase, of all incarnations; the current one is not in it
+    )
+    PHASE_SINCE_NS = 22  # monotonic time at which it came into the phase it is in
     STALENESS = 24  # first word of the histogram
 
 
@@ -99,7 +103,7 @@ def pack_commit(item: int, batches: int, skipped: int) -> int:
 def _item_row(item: int, kind: Kind) -> int:
     """Evaluation items have rows of their own: however many there are, they cannot overwrite what a parked worker has
     in hand. Within a kind the queue leases no two ids of the same row."""
-    return item % ITEM_ROWS + (ITEM_ROWS if kind is Kind.EVALUATE else 0)
+    return item % ITEM_ROWS + (0 if kind is Kind.TRAIN else ITEM_ROWS)
 
 
 class Scoreboard:
@@ -113,14 +117,14 @@ class Scoreboard:
         self.control = self.words[procs]
         offset = self.words.nbytes
         self.items = region.array(np.int64, (TABLE_ROWS, ITEM_WORDS), offset)
-        self.results = region.array(np.float64, (TABLE_ROWS, RESULT_WORDS), offset + self.items.nbytes)
+        self.results = region.array(np.float64, (ITEM_ROWS, RESULT_WORDS), offset + self.items.nbytes)
         # A memoryview reads a word in 0.05 us, a numpy view in 0.13: for what is looked at in every update.
         self.control_words = memoryview(self.control)
         self._update_words = [memoryview(self.words[k]) for k in range(procs)]
 
     @staticmethod
     def nbytes(procs: int) -> int:
-        return 8 * ((procs + 1) * ROW_WORDS + TABLE_ROWS * (ITEM_WORDS + RESULT_WORDS))
+        return 8 * ((procs + 1) * ROW_WORDS + TABLE_ROWS * ITEM_WORDS + ITEM_ROWS * RESULT_WORDS)
 
     @classmethod
     def allocate(cls, procs: int) -> "Scoreboard":
@@ -140,8 +144,8 @@ class Scoreboard:
         raise AssertionError(f"item {item_id} is not in the item table: its row was used again while it was leased")
 
     def result(self, item_id: int) -> np.ndarray:
-        """(RESULT_WORDS,) float64: the sums of an evaluation item, written before it is acknowledged."""
-        row: np.ndarray = self.results[_item_row(item_id, Kind.EVALUATE)]
+        """(RESULT_WORDS,) float64: what an evaluation or scoring item came to, written before it is acknowledged."""
+        row: np.ndarray = self.results[item_id % ITEM_ROWS]
         return row
 
     # ---- totals ------------------------------------------------------------------------------------------------
@@ -163,13 +167,29 @@ class Scoreboard:
         return ((total - mark[0]) / fresh if fresh > 0 else None), (total, losses)
 
     def staleness(self) -> Staleness:
-        counts = self.words[: self.procs, Word.STALENESS : Word.STALENESS + STALENESS_BINS].sum(axis=0)
+        counts = self.staleness_counts().sum(axis=0)
         oldest = int(self.words[: self.procs, Word.STALEST].max(initial=0))
         if not counts.sum():
             return Staleness(0, 0, 0)
         share = np.cumsum(counts) / counts.sum()
         p50, p99 = (min(int(np.searchsorted(share, q)), oldest) for q in (0.5, 0.99))
         return Staleness(p50, p99, oldest)
+
+    def staleness_counts(self) -> np.ndarray:
+        """(procs, STALENESS_BINS) int64, a copy: updates of each worker by how many updates of others old they were."""
+        counts: np.ndarray = self.words[: self.procs, Word.STALENESS : Word.STALENESS + STALENESS_BINS].copy()
+        return counts
+
+    def phase_s(self, now_ns: int) -> np.ndarray:
+        """(procs, phases) float64: seconds of this attempt in each phase until `now_ns`, the one that is on included.
+        Between two stores of a worker it is wrong by the length of one phase; it is only shown."""
+        rows = self.words[: self.procs]
+        spent = rows[:, Word.PHASE_NS : Word.PHASE_NS + len(Phase)].copy()
+        since = rows[:, Word.PHASE_SINCE_NS]
+        current = np.where(since > 0, np.maximum(now_ns - since, 0), 0)
+        spent[np.arange(self.procs), rows[:, Word.PHASE]] += current
+        seconds: np.ndarray = spent / 1e9
+        return seconds
 
     def training_span_s(self) -> float:
         """From the first commit of anybody to the last, in seconds of the monotonic clock."""
@@ -201,6 +221,7 @@ class Scoreboard:
         self.words[worker, Word.INCARNATION] = incarnation
         for word in (Word.PHASE, Word.BEAT_NS, Word.INTENT, Word.COMMIT, Word.PARKED, Word.SLOWEST_NS):
             self.words[worker, word] = 0
+        self.words[worker, Word.PHASE_SINCE_NS] = time.monotonic_ns()  # it boots from now on
 
     def batches(self) -> list[int]:
         """Batches each worker has committed in this attempt."""
@@ -238,6 +259,7 @@ _SLOWEST, _STALEST, _FIRST, _LAST, _BUSY = (
 )
 _LOSS_SUM, _LOSSES, _STALENESS = (int(word) for word in (Word.LOSS_SUM, Word.LOSSES, Word.STALENESS))
 _NOT_FINITE = int(Word.NOT_FINITE)
+_PHASE, _PHASE_NS, _SINCE = (int(word) for word in (Word.PHASE, Word.PHASE_NS, Word.PHASE_SINCE_NS))
 _BASE_UPDATES = int(Control.BASE_UPDATES)
 
 
@@ -256,8 +278,13 @@ class Row:
         self._hot[_BEAT] = time.monotonic_ns()
 
     def enter(self, phase: Phase) -> None:
-        self.words[Word.PHASE] = phase
-        self.beat()
+        """Also where it is in this phase already: the time until now is added up."""
+        words, now = self._hot, time.monotonic_ns()
+        if words[_SINCE]:
+            words[_PHASE_NS + words[_PHASE]] += now - words[_SINCE]
+        words[_PHASE] = phase
+        words[_SINCE] = now
+        words[_BEAT] = now
 
     def intend(self, item: int, batches: int) -> None:
         self._hot[_INTENT] = item << 32 | batches

@@ -29,17 +29,20 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise OptimizerError(
             f"the optimizer is a {type(optimizer).__qualname__}; give an instance of a torch.optim.Optimizer "
-            "over model.parameters()"
+            "over model.parameters()",
+            code="optimizer/not-one",
         )
     if needs_closure(optimizer):
         raise OptimizerError(
             f"{type(optimizer).__qualname__}.step() needs a closure: it evaluates the loss several times per "
-            "update, on parameters that other workers change meanwhile. Use a first-order rule (SGD, Adam, …)"
+            "update, on parameters that other workers change meanwhile. Use a first-order rule (SGD, Adam, …)",
+            code="optimizer/closure",
         )
     _check_ownership(model, optimizer)
     if not any(p.requires_grad for group in optimizer.param_groups for p in group["params"]):
         raise ModelError(
-            "the model has no trainable parameter: none of the optimizer's parameters has requires_grad (all frozen?)"
+            "the model has no trainable parameter: none of the optimizer's parameters has requires_grad (all frozen?)",
+            code="model/no-parameters",
         )
 
 
@@ -59,27 +62,34 @@ def _check_module(path: str, module: nn.Module) -> None:
     if isinstance(module, torch.jit.ScriptModule):
         raise ModelError(
             f"module {path} is a ScriptModule ({type(module).__name__}); it cannot be written for the "
-            "workers. Give the plain nn.Module it was made from"
+            "workers. Give the plain nn.Module it was made from",
+            code="model/scripted",
         )
     if parametrize.is_parametrized(module):
         names = ", ".join(sorted(module.parametrizations.keys()))  # type: ignore[union-attr, operator]
         raise ModelError(
             f"module {path} is parametrized ({names}); torch cannot pickle parametrized modules. Call "
-            "torch.nn.utils.parametrize.remove_parametrizations on it, or put the formula into forward()"
+            "torch.nn.utils.parametrize.remove_parametrizations on it, or put the formula into forward()",
+            code="model/parametrized",
         )
 
 
 def _check_tensor(kind: str, name: str, tensor: Tensor) -> None:
     if is_lazy(tensor):
         raise ModelError(
-            f"{kind} {name} is lazy and has no shape yet; run one batch through the model before training it"
+            f"{kind} {name} is lazy and has no shape yet; run one batch through the model before training it",
+            code="model/lazy",
         )
     if tensor.layout != torch.strided:
-        raise ModelError(f"{kind} {name} has the layout {tensor.layout}; only dense (strided) tensors can be shared")
+        raise ModelError(
+            f"{kind} {name} has the layout {tensor.layout}; only dense (strided) tensors can be shared",
+            code="model/not-dense",
+        )
     if tensor.device.type != "cpu":
         raise ModelError(
             f"{kind} {name} is on {tensor.device}; shared parameters live in host memory. Call model.cpu()"
-            + (" after giving it values (to_empty and an initialisation)" if tensor.device.type == "meta" else "")
+            + (" after giving it values (to_empty and an initialisation)" if tensor.device.type == "meta" else ""),
+            code="model/device",
         )
 
 
@@ -89,7 +99,8 @@ def _check_storage(params: dict[str, nn.Parameter]) -> None:
     for name, param in params.items():
         if torch._debug_has_internal_overlap(param) == 1:
             raise ModelError(
-                f"parameter {name} uses one word for several elements (expand?); give it its own: .clone()"
+                f"parameter {name} uses one word for several elements (expand?); give it its own: .clone()",
+                code="model/overlapping",
             )
         if param.numel() and is_dense_without_overlap(param.shape, param.stride()):
             start = param.data_ptr()
@@ -101,7 +112,8 @@ def _check_storage(params: dict[str, nn.Parameter]) -> None:
             if start < end:
                 raise ModelError(
                     f"parameters {first} and {second} are different Parameters over the same memory; tie "
-                    "them by assigning one Parameter object to both places"
+                    "them by assigning one Parameter object to both places",
+                    code="model/overlapping",
                 )
 
 
@@ -113,5 +125,6 @@ def _check_ownership(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
                 raise OptimizerError(
                     f"parameter {i} of the optimizer's group {g} (shape {tuple(param.shape)}) is not a "
                     "parameter of the model; build the optimizer over model.parameters() after the model has "
-                    "its final parameters, and make a loss with parameters of its own a part of the model"
+                    "its final parameters, and make a loss with parameters of its own a part of the model",
+                    code="optimizer/foreign-parameters",
                 )

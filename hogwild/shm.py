@@ -53,7 +53,8 @@ class Region:
         if nbytes > memory.bytes:  # a memfd has no limit of its own: the kernel would take page after page, then kill
             raise MemoryShortError(
                 f"cannot allocate {nbytes:,} bytes of shared memory for {name}: only {memory.bytes:,} are free "
-                f"({memory.limited_by})"
+                f"({memory.limited_by})",
+                code="run/shm-full",
             )
         descriptor = os.memfd_create(f"hogwild-{name}", os.MFD_CLOEXEC)
         try:
@@ -62,7 +63,9 @@ class Region:
             mmap.mmap(descriptor, nbytes).close()
         except OSError as error:
             os.close(descriptor)
-            raise MemoryShortError(f"cannot allocate {nbytes:,} bytes of shared memory for {name}: {error}") from error
+            raise MemoryShortError(
+                f"cannot allocate {nbytes:,} bytes of shared memory for {name}: {error}", code="run/shm-full"
+            ) from error
         return cls(descriptor, nbytes)
 
     @classmethod

@@ -88,7 +88,9 @@ def check_parts(snapshot: Mapping[str, Any]) -> None:
     """Raises CheckpointError when the snapshot lacks a part."""
     missing = [part for part in ("model", "optimizer") if part not in snapshot]
     if missing:
-        raise CheckpointError(f"the checkpoint lacks {_some(missing)}; it holds {_some(list(snapshot))}")
+        raise CheckpointError(
+            f"the checkpoint lacks {_some(missing)}; it holds {_some(list(snapshot))}", code="checkpoint/other-model"
+        )
 
 
 def load_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
@@ -98,14 +100,18 @@ def load_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
     missing, unexpected = [k for k in own if k not in saved], [k for k in saved if k not in own]
     if missing or unexpected:
         raise CheckpointError(
-            f"the checkpoint is of another model: it lacks {_some(missing)}, and this one has no {_some(unexpected)}"
+            f"the checkpoint is of another model: it lacks {_some(missing)}, and this one has no {_some(unexpected)}",
+            code="checkpoint/other-model",
         )
     for name, value in own.items():
         if isinstance(value, Tensor):
             _check_tensor(name, value, saved[name])
     for name, _ in model.named_parameters():  # not the buffers: a mask may well hold infinity
         if not is_finite(saved[name]):
-            raise CheckpointError(f"{name} is NaN or infinite in the checkpoint; nothing can be learnt from there")
+            raise CheckpointError(
+                f"{name} is NaN or infinite in the checkpoint; nothing can be learnt from there",
+                code="checkpoint/not-finite",
+            )
     model.load_state_dict(saved)
 
 
@@ -149,7 +155,8 @@ def checked_state(
             if (i, key) not in slots:
                 raise CheckpointError(
                     f"the checkpoint has optimizer state {key} for parameter {names[i]}, which "
-                    f"{type(optimizer).__qualname__} does not keep; it is of another optimizer"
+                    f"{type(optimizer).__qualname__} does not keep; it is of another optimizer",
+                    code="checkpoint/other-optimizer",
                 )
             slot = slots[i, key]
             if not slot.is_number:
@@ -175,7 +182,8 @@ def check_groups(layout: StateLayout, optimizer: torch.optim.Optimizer, saved: l
     if changed:
         raise CheckpointError(
             f"the optimizer, {type(optimizer).__qualname__}, has other hyper-parameters than the checkpoint's: "
-            + "; ".join(changed)
+            + "; ".join(changed),
+            code="checkpoint/other-optimizer",
         )
 
 
@@ -202,17 +210,25 @@ def _check_counts(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]])
     if here != there:
         raise CheckpointError(
             f"the checkpoint's optimizer has groups of {there} parameters, this one of {here}; it is "
-            "of another optimizer"
+            "of another optimizer",
+            code="checkpoint/other-optimizer",
         )
 
 
 def _check_tensor(name: str, own: Tensor, saved: Any) -> None:
     if not isinstance(saved, Tensor):
-        raise CheckpointError(f"{name}: the checkpoint has {saved!r} instead of a tensor")
+        raise CheckpointError(
+            f"{name}: the checkpoint has {saved!r} instead of a tensor", code="checkpoint/other-model"
+        )
     if own.shape != saved.shape:
-        raise CheckpointError(f"{name}: shape {tuple(saved.shape)} in the checkpoint, {tuple(own.shape)} in this model")
+        raise CheckpointError(
+            f"{name}: shape {tuple(saved.shape)} in the checkpoint, {tuple(own.shape)} in this model",
+            code="checkpoint/other-model",
+        )
     if own.dtype != saved.dtype:
-        raise CheckpointError(f"{name}: {saved.dtype} in the checkpoint, {own.dtype} in this model")
+        raise CheckpointError(
+            f"{name}: {saved.dtype} in the checkpoint, {own.dtype} in this model", code="checkpoint/other-model"
+        )
 
 
 def _some(names: list[str]) -> str:

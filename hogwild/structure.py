@@ -59,7 +59,7 @@ def dump_structure(layout: Layout, parts: Parts) -> bytes:
     try:
         _Writer(file, parts[0]).dump((parts, _extras(parts[0])))
     except Exception as error:
-        raise ModelError(_blame(parts, error)) from error
+        raise ModelError(_blame(parts, error), code="model/not-picklable") from error
     return file.getvalue()
 
 

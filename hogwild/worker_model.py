@@ -67,14 +67,15 @@ class WorkerModel:
         buffers."""
         for module, key, name, param, address in self._parameter_places:
             if module._parameters.get(key) is not param:
-                raise ModelError(f"parameter {name} was replaced while training; {_ADVICE}")
+                raise ModelError(f"parameter {name} was replaced while training; {_ADVICE}", code="model/rebound")
             if param.data_ptr() != address:
-                raise ModelError(f"parameter {name} no longer lies where it was put; {_ADVICE}")
+                raise ModelError(f"parameter {name} no longer lies where it was put; {_ADVICE}", code="model/rebound")
         for module, path, parameters, children in self._module_sizes:
             if len(module._parameters) != parameters or len(module._modules) != children:
                 raise ModelError(
                     f"module {path or '(the model itself)'} gained or lost parameters or modules while "
-                    "training; create all of them in the constructor: one worker alone would train later ones"
+                    "training; create all of them in the constructor: one worker alone would train later ones",
+                    code="model/gained-parameters",
                 )
         self._take_back_buffers()
 
@@ -114,7 +115,8 @@ class WorkerModel:
                 found = "None" if value is None else f"{value.dtype} {tuple(value.shape)}"
                 raise ModelError(
                     f"buffer {name} became {found} while training, from {view.dtype} {tuple(view.shape)}; "
-                    "shared buffers keep their shape and dtype"
+                    "shared buffers keep their shape and dtype",
+                    code="model/buffer-changed",
                 )
             with torch.no_grad():
                 view.copy_(value)

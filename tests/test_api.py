@@ -90,6 +90,7 @@ def test_a_call_trains_from_anywhere(runs: dict[str, Ended], dress: str) -> None
     assert said["leases"]["done"] == said["leases"]["total"] == 6 * 24
     assert said["run_dir"] == str(job.run_dir)
     assert said["accuracy"] > 0.85
+    assert said["metrics"]["mistakes"] == round(128 * (1 - said["metrics"]["accuracy"]))
     assert not job.left_behind
 
 

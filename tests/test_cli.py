@@ -81,8 +81,8 @@ def test_job_file_and_overrides_come_in_any_order() -> None:
         (["check", "--deap"], 2, "No such option: --deap"),
         (["train", "--proc", "4"], 2, "--procs"),
         (["schema", "extra"], 2, "unexpected extra argument"),
-        (["list", "x"], 2, "choose models, data or configs"),
-        (["list"], 2, "Missing argument"),
+        (["list", "x"], 2, "choose models, data, configs, metrics, tasks"),
+        (["export"], 2, "Missing argument"),
         (["plan", "nowhere.yaml"], 3, "looked for "),
         (["plan", "--data-dir", "nowhere"], 3, "--data-dir nowhere: there is no such folder"),
         (["plan", "train.procs=many"], 2, "command line: train.procs: must be auto or a whole number"),
@@ -125,7 +125,8 @@ def test_check_reports_all_errors_with_their_places(tmp_path: Path, capsys: pyte
     assert cli.run(["check", str(bad)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith(f"{bad}:3:13: optimizer.class_pth: unknown key; did you mean 'class_path'?")
-    assert lines[1:] == [f"{bad}:4:17: train.epochs: must be >= 1, got 0", "2 errors; nothing was started."]
+    assert lines[1] == f"{bad}:4:17: train.epochs: must be >= 1, got 0 [config/out-of-range]"
+    assert lines[2:] == ["2 errors; nothing was started."]
 
 
 def test_what_show_prints_is_a_job_file_that_resolves_to_itself(

@@ -93,7 +93,7 @@ BAD = [
     ("train: {epochs: 1}\ntrain: {epochs: 0}", 4, 1, "train", "duplicate key; it was already given at line 3, column 1"),
     ("train: {epochs: 1}\ntrain: {epochs: 0}", 4, 17, "train.epochs", "must be >= 1, got 0"),
     ("train: {epochs: 0}\ntrain: {epochs: 1}", 3, 17, "train.epochs", "must be >= 1, got 0"),
-    ("evaluate: {target: {acuracy: 0.9}}", 3, 21, "evaluate.target.acuracy", "unknown key; did you mean 'accuracy'? (allowed: loss, accuracy)"),
+    ("evaluate: {target: {acuracy: 0.9}}", 3, 21, "evaluate.target.acuracy", "must be a metric that we know, or be listed in evaluate.metrics; did you mean 'accuracy'?"),
     ("evaluate: {target: {accuracy: high}}", 3, 31, "evaluate.target.accuracy", "must be a number, got 'high'"),
     ("evaluate: {target: 0.9}", 3, 20, "evaluate.target", "must be a map of keys and values, got 0.9"),
     ("checkpoint: {on_signal: no}", 3, 25, "checkpoint.on_signal", "must be true or false, got 'no'; write false"),
@@ -188,8 +188,9 @@ def test_a_problem_is_one_line_with_file_line_and_column_and_the_count_comes_las
     with pytest.raises(ConfigError) as caught:
         load_job(Path("job.yaml"), source_text=GOOD + "optimizer:\n  class_pth: x\n  init_args: {momentum: 1.5}\n")
     assert str(caught.value).splitlines() == [
-        "job.yaml:4:3: optimizer.class_pth: unknown key; did you mean 'class_path'? (allowed: class_path, init_args, state, groups)",
-        "job.yaml:5:25: optimizer.init_args.momentum: must be < 1, got 1.5",
+        "job.yaml:4:3: optimizer.class_pth: unknown key; did you mean 'class_path'? (allowed: class_path, init_args, state, groups)"
+        " [config/unknown-key]",
+        "job.yaml:5:25: optimizer.init_args.momentum: must be < 1, got 1.5 [config/bad-argument]",
         "2 errors; nothing was started.",
     ]
 

@@ -29,7 +29,16 @@ def ended(jobs_folder: Path) -> dict[str, Ended]:
         "two": ["train.procs=2", *DIGITS, ASKED, "evaluate.every_epochs=1", "evaluate.monitor=gini"],
         "inline": ["train.procs=0", *DIGITS, ASKED, "evaluate.every_epochs=3"],
         "updates": ["train.procs=0", *DIGITS, "evaluate.every_epochs=null", "evaluate.every_updates=100"],
-        "patience": ["train.procs=0", *DIGITS, *GROWS, "train.epochs=50", "evaluate.patience=2", "checkpoint.keep=1"],
+        "patience": [
+            "train.procs=0",
+            *DIGITS,
+            *GROWS,
+            "train.epochs=50",
+            "evaluate.patience=2",
+            "checkpoint.keep=1",
+            "checkpoint.every_updates=100",
+        ],
+        "three": ["train.procs=0", *DIGITS, "evaluate.every_epochs=1"],
         "no best": ["train.procs=0", *DIGITS, "evaluate.every_epochs=1", "checkpoint.keep_best=false"],
     }
     return in_turn(jobs_folder / "evaluating", {name: [JUDGING, *argv] for name, argv in jobs.items()})
@@ -103,7 +112,8 @@ def test_patience_ends_a_job_as_succeeded_and_the_best_checkpoint_outlives_the_p
     found = [evaluation["updates"] for evaluation in evaluations(job)]
     assert len(found) == 3 and job.summary["best"]["updates"] == found[0]
     there = {path.name for path in (job.run_dir / "checkpoints").iterdir()}
-    assert there == {"best", "latest", f"update-{found[0]:09d}", f"update-{found[2]:09d}"}  # keep: 1, and the best
+    last = {"latest", f"update-{found[2]:09d}"}
+    assert there >= {"best", f"update-{found[0]:09d}", *last} and len(there) == 5  # keep: 1, the one before, the best
 
 
 def test_without_keep_best_no_evaluation_writes_a_checkpoint(ended: dict[str, Ended]) -> None:
@@ -121,6 +131,17 @@ def test_a_run_that_goes_on_remembers_its_best_and_its_patience(
     assert job.reason == ("succeeded", "patience")
     assert len(evaluations(job)) == 4 and job.summary["best"]["updates"] == first
     assert best_of(job) == f"update-{first:09d}"
+
+
+def test_a_run_that_goes_back_has_the_best_of_what_is_left(
+    ended: dict[str, Ended], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = ended["three"]
+    assert best_of(job) == "update-000000270"
+    (job.run_dir / "checkpoints" / best_of(job) / "state.pt").write_bytes(b"damaged")
+    assert cli.run(["train", "--resume", str(job.run_dir), "train.epochs=2", "--no-progress"]) == 0
+    capsys.readouterr()
+    assert best_of(job) == "update-000000180" and job.summary["best"]["updates"] == 180
 
 
 def test_a_worker_that_dies_while_it_scores_costs_nothing(tmp_path: Path, start_job: Callable[..., Job]) -> None:

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from hogwild import feeds, orders
+from hogwild import orders, rows
 from hogwild.batches import BatchPlan
 from hogwild.errors import DataError
-from hogwild.feeds import ResidentData, ResidentFeed, materialise
+from hogwild.feeds import ResidentData, ResidentFeed
 from hogwild.orders import make_order
+from hogwild.samples import materialise
 
 SAMPLES = 41
 TYPES = [
@@ -356,7 +357,7 @@ def test_a_data_set_that_cannot_be_trained_on_is_told_what_is_wrong_and_where(
 def test_the_first_sample_that_is_not_finite_is_named_however_many_are_looked_at_in_one_go(
     monkeypatch: pytest.MonkeyPatch, look_at: int, bad: int
 ) -> None:
-    monkeypatch.setattr(feeds, "CHECK_NUMBERS", look_at)
+    monkeypatch.setattr(rows, "CHECK_NUMBERS", look_at)
     field = spoilt(bad, float("nan"))
     field[5, 0] = float("inf")
     with pytest.raises(DataError, match=f"input 0 of sample {bad} is NaN"):

@@ -11,7 +11,17 @@ import pytest
 
 from hogwild.errors import RunError
 from hogwild.host import descriptor_count
-from workers.messages import LOOK, MAX_DATAGRAM, MAX_DESCRIPTORS, RECORD, Report, Setup, read_records, write_record
+from workers.messages import (
+    LOOK,
+    MAX_DATAGRAM,
+    MAX_DESCRIPTORS,
+    RECORD,
+    Report,
+    Setup,
+    read_records,
+    receive_task,
+    write_record,
+)
 
 PIPE_BUF_MIN = 512  # POSIX: writes up to here are all or nothing
 
@@ -111,7 +121,7 @@ def test_a_set_up_arrives_with_its_descriptors_in_order(
     inodes = [os.fstat(file).st_ino for file in files]
     for file in files:
         os.close(file)
-    received, descriptors = Setup.receive(channels[1])
+    received, descriptors = receive_task(channels[1])
     assert received == sent
     assert [os.fstat(descriptor).st_ino for descriptor in descriptors] == inodes
     assert not any(os.get_inheritable(descriptor) for descriptor in descriptors)
@@ -123,7 +133,7 @@ def test_a_set_up_arrives_with_its_descriptors_in_order(
 def test_a_supervisor_that_is_gone_is_the_end_of_the_file(channels: tuple[socket.socket, socket.socket]) -> None:
     channels[0].close()
     with pytest.raises(EOFError, match="closed the socket before the set-up was sent"):
-        Setup.receive(channels[1])
+        receive_task(channels[1])
 
 
 def test_descriptors_that_the_limit_does_not_allow_are_an_error_that_names_the_limit(
@@ -136,7 +146,7 @@ def test_descriptors_that_the_limit_does_not_allow_are_an_error_that_names_the_l
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[6], hard))  # room for six
     try:
         with pytest.raises(RunError, match=r"only 6 descriptors of shared memory arrived; raise .*ulimit -n"):
-            Setup.receive(channels[1])
+            receive_task(channels[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for descriptor in open_descriptors() - before:

@@ -324,6 +324,8 @@ def f1_by_definition(predicted: list[int], wanted: list[int]) -> float:
 def test_macro_f1_is_the_mean_over_the_classes_that_occur() -> None:
     expected = f1_by_definition(LOGITS.argmax(1).tolist(), CLASSES.tolist())
     assert values_over((nn.NLLLoss(), LOGITS, CLASSES), metrics=["macro_f1"])["macro_f1"] == pytest.approx(expected)
+    wide = torch.cat([LOGITS, torch.full((N, 1), -9.0)], 1)  # a class that nobody predicts and nothing is
+    assert values_over((nn.NLLLoss(), wide, CLASSES), metrics=["macro_f1"])["macro_f1"] == pytest.approx(expected)
     column = LOGITS[:, :1], YES_NO[:, :1]
     expected = f1_by_definition((column[0][:, 0] > 0).long().tolist(), column[1][:, 0].long().tolist())
     found = values_over((nn.BCEWithLogitsLoss(), *column), metrics=["macro_f1"])["macro_f1"]

@@ -140,3 +140,36 @@ def test_the_example_of_an_own_model_is_plain_torch_and_learns() -> None:
     )
     reached, best = map(float, done.stdout.split())
     assert 0 < best < reached < 1.5 * best
+
+
+def test_a_table_of_numbers_and_categories_is_learnt_whatever_its_units() -> None:
+    """Columns of a size of 1 and of a million, and a category that shifts the answer."""
+    torch.manual_seed(0)
+    numbers = torch.randn(512, 2)
+    codes = torch.randint(3, (512, 1))
+    wanted = numbers.sum(1, keepdim=True) + codes
+    model = hogwild.models.Tabular(features=2, categories=[3], hidden=[32])
+    rule = torch.optim.Adam(model.parameters(), lr=0.01)
+    for rows in [*torch.arange(512).split(32)] * 20:
+        rule.zero_grad()
+        answer = model(numbers[rows] * torch.tensor([1.0, 1e6]), codes[rows])
+        nn.functional.mse_loss(answer, wanted[rows]).backward()
+        rule.step()
+    model.eval()
+    with torch.no_grad():
+        error = nn.functional.mse_loss(model(numbers * torch.tensor([1.0, 1e6]), codes), wanted)
+    assert error < 0.1 * wanted.var()
+
+
+@pytest.mark.parametrize(("numbers", "categories"), [(3, ()), (0, (4, 2)), (3, (4,))])
+def test_a_table_may_have_numbers_or_categories_or_both(numbers: int, categories: tuple[int, ...]) -> None:
+    model = hogwild.models.Tabular(features=numbers, categories=categories, outputs=2)
+    codes = torch.ones(5, len(categories), dtype=torch.long)
+    inputs = ([torch.randn(5, numbers)] if numbers else []) + ([codes] if categories else [])
+    assert model(*inputs).shape == (5, 2)  # as `Csv` gives them: a field that is empty is left out
+
+
+@pytest.mark.parametrize("size", [(8, 8), (33, 50)])
+def test_a_convolutional_network_takes_pictures_of_any_size(size: tuple[int, int]) -> None:
+    model = hogwild.models.ConvNet(classes=7, channels=1, widths=[8, 16, 24])
+    assert model(torch.randn(2, 1, *size)).shape == (2, 7)

@@ -33,7 +33,7 @@ def anything(**kwargs):
     return kwargs
 
 def bad_data(root):
-    raise DataError(f"{root} is empty")
+    raise DataError(f"{root} is empty", code="data/empty")
 
 def loss(output, target, *, scale=1.0):
     return scale * (output - target)

@@ -168,11 +168,11 @@ def failure(actions: list[Action]) -> HogwildError:
 
 
 def raised(
-    place: str = "mymodel.py:7", kind: str = "ValueError", detail: str = "ValueError: no", hopeless: bool = False
+    place: str = "mymodel.py:7", kind: str = "ValueError", detail: str = "ValueError: no", code: str = ""
 ) -> Report:
-    return Report(
-        "error", detail=detail, error_type=kind, place=place, hopeless=hopeless, traceback="Traceback: the words\n"
-    )
+    """What has a code of ours comes again, whoever tries."""
+    traceback = "Traceback: the words\n"
+    return Report("error", detail, kind, place, hopeless=bool(code), traceback=traceback, code=code)
 
 
 # ---- being born -----------------------------------------------------------------------------------------------------
@@ -658,12 +658,9 @@ def test_a_gradient_that_is_not_finite_fails_the_job_when_it_says_so_and_is_no_e
 ) -> None:
     stage = Stage().ready()
     stage.workers[0].batches = committed
-    error = failure(
-        stage.die(
-            0, raised(kind="NonFiniteGradient", hopeless=True, detail="the loss of epoch 0, batch 3 is NaN"), (0, 3)
-        )
-    )
-    assert type(error) is TrainingError
+    not_finite = raised(kind="NonFiniteGradient", code="train/not-finite", detail="the loss of epoch 0, batch 3 is NaN")
+    error = failure(stage.die(0, not_finite, (0, 3)))
+    assert (type(error), error.code) == (TrainingError, "train/not-finite")
     assert str(error) == "the loss of epoch 0, batch 3 is NaN"
 
 

@@ -214,7 +214,7 @@ FAILURES: dict[str, tuple[list[str], str, str]] = {
     ),
     "nan with on_nan fail": (
         ["model.init_args.crimes={always computes nan: 101}", "supervise.on_nan=fail"],
-        "train/error",
+        "train/not-finite",
         "the loss or gradient of epoch 0, batch 25 is NaN or infinite",
     ),
     "a crash loop": (

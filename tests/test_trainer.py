@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, optim
 
-from hogwild.metrics import EvalSums
+from hogwild.eval_sums import EvalSums
 from hogwild.scoreboard import Command, Control, Row, Word
 from hogwild.workqueue import Kind, WorkItem
 from tests.helpers.one_trainer import BATCH, OTHER, Place, cut, equal, examples, go_on
@@ -285,7 +285,7 @@ def test_what_was_in_hand_before_a_worker_parked_is_evaluated_before_it_waits() 
         loop._hand.append(90)
         with pytest.raises(ParentGone):
             loop._may_go_on()
-        assert EvalSums.read(place.board.result(90)).count == 2 * BATCH
+        assert EvalSums.read(place.board.result(90)).words[3] == 2 * BATCH
     finally:
         for descriptor in (lease_read, lease_write, ack_read, ack_write, lifeline):
             os.close(descriptor)
@@ -375,5 +375,5 @@ def test_an_evaluation_sees_what_others_flushed_after_we_parked() -> None:
         trainer.evaluate(evaluation)
         found.append(EvalSums.read(place.board.result(90)))
         np.copyto(place.board.result(90), 0.0)
-    assert found[0] == found[1] and found[0].count == 48
+    assert found[0] == found[1] and found[0].words[3] == 48
     assert equal([p.detach() for p in early.model.params], [p.detach() for p in place.model.parameters()])

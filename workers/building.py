@@ -16,9 +16,10 @@ from hogwild.params import WorkerModel
 from hogwild.pools import limit_pools
 from hogwild.scoreboard import Control, Row, Scoreboard
 from hogwild.shm import Region
+from hogwild.transforms import TransformedFeed
 from hogwild.updates import AutogradUpdate
 from workers.entry import Leaving, Start, settle
-from workers.messages import Setup
+from workers.messages import ReadTask, Setup, receive_task
 from workers.profile import Profile, make_profile
 from workers.pulling import serve
 from workers.trainer import Kit, Numerics, Split, Trainer
@@ -28,25 +29,26 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
     """The exit status of the worker."""
 
     def receive_and_build() -> Trainer:
-        setup, descriptors = Setup.receive(channel)
-        settle(setup.log, setup.stacks)
-        return _build(start, setup, descriptors)
+        while True:
+            task, descriptors = receive_task(channel)
+            if isinstance(task, Setup):
+                settle(task.log, task.stacks)
+                return _build(start, task, descriptors)
+            from workers.reading import read  # few jobs have data that is read so
+
+            read(start, channel, task, descriptors)
 
     return serve(start, channel, leaving, receive_and_build)
 
 
 def _build(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
-    # The user's own folders come behind ours in time, not in order: everything of ours is imported by now, so a user's
-    # own `workers/` or `hogwild/` shadows nothing.
-    sys.path[:] = setup.sys_path
-    if setup.folder:
-        os.chdir(setup.folder)  # user code may have changed it since this process was started
-    _inherit(setup.environment, {name for name, _ in start.environment})
+    adopt(start, setup)
     if setup.cores:
         host.set_affinity(setup.cores)  # before there are threads that would keep the cores they were made on
     torch.set_flush_denormal(setup.flush_denormal)  # first: the threads made later inherit it
     torch.set_num_threads(setup.threads)
-    torch.set_num_interop_threads(1)
+    if torch.get_num_interop_threads() != 1:  # one that has read data has set it, and torch allows it once
+        torch.set_num_interop_threads(1)
     regions = {
         name: Region.attach(descriptor, nbytes)
         for (name, nbytes), descriptor in zip(setup.regions, descriptors, strict=True)
@@ -54,7 +56,7 @@ def _build(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
     board = Scoreboard(regions.pop("scoreboard"), setup.procs)
     row = Row(board, setup.worker)
     row.beat()
-    kit: Kit = cloudpickle.loads(_blob(regions.pop("kit"), setup.kit_nbytes))
+    kit: Kit = cloudpickle.loads(blob(regions.pop("kit"), setup.kit_nbytes))
     structure = regions.pop("structure").array("u1", (setup.structure_nbytes,)).data
     trainer = make_trainer(kit, structure, regions, row, setup.worker)
     # After the structure, which imports the user's modules: they may have set another number, or brought a pool.
@@ -87,22 +89,42 @@ def _numerics(
     rollbacks = board.control_words[Control.ROLLBACKS]  # before anything is read of what a rollback writes
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
     model = WorkerModel.attach(structure, model_regions, worker)
-    evaluator = None
-    if kit.val is not None:
-        evaluator = Evaluator(model, _feed(kit.val, regions["data-val"], kit.seed), kit.seed)
+    feed = _feed(kit.train, regions["data-train"], kit.seed)
     return Numerics(
         model,
         AutogradUpdate(model, grad_clip=kit.grad_clip, enter=profile.enter),
-        _feed(kit.train, regions["data-train"], kit.seed),
-        evaluator,
+        feed if kit.transform is None else TransformedFeed(feed, kit.transform, kit.seed),
+        make_evaluator(kit, model, regions),
         # 1.1 us; torch.manual_seed, which also looks for GPUs, takes 80 to 90.
         torch.default_generator.manual_seed,
         rollbacks,
     )
 
 
+def make_evaluator(kit: Kit, model: WorkerModel, regions: Mapping[str, Region]) -> Evaluator | None:
+    """`data-outputs` is among the regions where a metric needs all outputs at once."""
+    if kit.val is None or kit.panel is None:
+        return None
+    feed = _feed(kit.val, regions["data-val"], kit.seed)
+    if kit.outputs is None:
+        return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel)
+    targets = ResidentData(regions["data-val"], kit.val.fields).views()[-1]
+    outputs = kit.outputs.view(regions["data-outputs"])
+    return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel, outputs, targets)
+
+
 def _feed(split: Split, region: Region, seed: int) -> ResidentFeed:
     return ResidentFeed(ResidentData(region, split.fields), split.plan, seed=seed, order=split.order)
+
+
+def adopt(start: Start, task: Setup | ReadTask) -> None:
+    """Where the parent is by now, and what user code in it has changed that a process started now would inherit."""
+    # The user's own folders come behind ours in time, not in order: everything of ours is imported by now, so a user's
+    # own `workers/` or `hogwild/` shadows nothing.
+    sys.path[:] = task.sys_path
+    if task.folder:
+        os.chdir(task.folder)  # user code may have changed it since this process was started
+    _inherit(task.environment, {name for name, _ in start.environment})
 
 
 def _inherit(changes: Mapping[str, str | None], ours: set[str]) -> None:
@@ -116,5 +138,5 @@ def _inherit(changes: Mapping[str, str | None], ours: set[str]) -> None:
             os.environ[name] = value
 
 
-def _blob(region: Region, nbytes: int) -> bytes:
+def blob(region: Region, nbytes: int) -> bytes:
     return region.array("u1", (nbytes,)).tobytes()

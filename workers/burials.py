@@ -81,11 +81,11 @@ class Burials:
         release = session.queue.release(worker, session.board.progress(worker), charged=is_charged)
         charged = release.charged
         actions: list[Action] = []
-        if session.evaluation is not None:
-            unevaluated = session.evaluation.release(worker, session.board.progress(worker, Phase.EVALUATING))
+        if (evaluation := session.evaluating.current) is not None:
+            unevaluated = evaluation.release(worker, session.board.progress(worker, Phase.EVALUATING))
             charged = charged or (unevaluated.charged and (EVALUATION_EPOCH, unevaluated.charged[1]))
             if unevaluated.quarantined:
-                actions.append(Fail(TrainingError(self._unevaluable(unevaluated, handle))))
+                actions.append(Fail(TrainingError(self._unevaluable(unevaluated, handle), code="train/unevaluable")))
         self._record(handle, end, how, release)
         death = Death(
             f"{how}; see {handle.log}",

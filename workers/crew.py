@@ -54,7 +54,9 @@ class Crew:
     def spawn(self, worker: int, incarnation: int) -> Handle:
         """One that has started early, a spare, or a new one; set up in any case."""
         if device.cuda_is_initialized():
-            raise ModelError("CUDA was initialised in the supervisor; workers cannot be started safely after that")
+            raise ModelError(
+                "CUDA was initialised in the supervisor; workers cannot be started safely after that", code="model/cuda"
+            )
         handle = self._early.take() or self.spares.take() or self._start()
         self._handles[worker] = handle
         try:

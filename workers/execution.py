@@ -6,7 +6,6 @@ records.
 
 import os
 import select
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,17 +26,21 @@ from hogwild.errors import (
     UserCodeError,
 )
 from hogwild.job import Parts, planned_updates
+from hogwild.job_checks import directions
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.params import SharedModel
 from hogwild.plan import Plan
 from hogwild.rundir import LIBRARY, RunDir
+from hogwild.samples import InTurn
 from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
+from hogwild.tensorboard import check_wanted
 from hogwild.traces import report
 from hogwild.workqueue import WorkQueue
+from workers.evaluating import Evaluating, evaluation_limits
 from workers.head_start import HeadStart
 from workers.inline import Inline
-from workers.journal import Journal
+from workers.loading import Loading
 from workers.messages import Setup
 from workers.outcome import Clock, Outcome
 from workers.prepare import blob, check_memory, limits_of, share_data, with_profile, write_descriptions
@@ -46,6 +49,7 @@ from workers.resume import check_changes, record, restore, with_measured
 from workers.rollback import give_up
 from workers.saving import LAST_WRITE_S, Saving
 from workers.session import Session
+from workers.sinks import journal_for, wants_progress
 from workers.summary import summarise
 from workers.supervisor import Supervisor
 from workers.trainer import Kit
@@ -69,8 +73,9 @@ class Result:
 def dry(request: Request, planned: Plan) -> dict[str, Any]:
     """Everything up to starting workers; leaves nothing behind. Returns what would be done."""
     resolve(request.job.train.device)
+    check_wanted(request.job.log.tensorboard)
     with host.raising_on_signals():
-        parts = request.make_parts()
+        parts = request.make_parts(InTurn(request.job.seed))
     needed = check_memory(request.job, parts, planned)
     answer = {
         "state": "dry-run",
@@ -92,6 +97,7 @@ def run(request: Request, planned: Plan, early: HeadStart) -> Result:
     """Trains. The run directory is removed again when no worker was told of it."""
     clock = Clock(request.began_s, imported_s=time.monotonic())
     resolve(request.job.train.device)
+    check_wanted(request.job.log.tensorboard)
     rundir: RunDir | None = None
     prepared: _Prepared | None = None
     has_begun = False
@@ -102,7 +108,8 @@ def run(request: Request, planned: Plan, early: HeadStart) -> Result:
             if request.resume:
                 request = replace(request, job=with_measured(rundir, request.job))
                 check_changes(rundir, request.job)
-            parts = request.make_parts()
+            loading = Loading(early, request.job, rundir.path.parent, shows_progress=wants_progress(request))
+            parts = request.make_parts(loading)
             check_memory(request.job, parts, planned)
             early.raise_file_limit(planned)
             clock.built_s = time.monotonic()
@@ -110,7 +117,7 @@ def run(request: Request, planned: Plan, early: HeadStart) -> Result:
             prepared = _Prepared.make(request, planned, parts, rundir, clock)
             stops.hand_over()
             has_begun = True
-            return prepared.train(stops, early)  # which watches signals in its own way
+            return prepared.train(stops, early, loading)  # which watches signals in its own way
     except BaseException:
         if prepared is not None:
             prepared.session.shared.release()
@@ -159,8 +166,9 @@ class _Prepared:
         regions, kit = share_data(job, parts, shared.uses_channels_last)
         ids = count(1)
         board = Scoreboard.allocate(rows)
-        journal = Journal(rundir, jsonl=job.log.jsonl, progress=_wants_progress(request), every_s=job.log.every_s)
+        journal = journal_for(request, planned.procs, rundir, shared)
         queue, errand = WorkQueue(parts.train.plan, limits_of(job, rows), ids=ids), Background("errand")
+        higher = directions(job.evaluate, parts.panel) if parts.val else {}
         session = Session(
             job=job,
             parts=parts,
@@ -171,6 +179,16 @@ class _Prepared:
             rundir=rundir,
             journal=journal,
             saving=Saving(job.checkpoint, shared, queue, rundir, journal, CheckpointWriter(rundir.checkpoints), errand),
+            evaluating=Evaluating(
+                settings=job.evaluate,
+                plan=parts.val.plan if parts.val else None,
+                panel=parts.panel,
+                higher=higher,
+                queue=queue,
+                board=board,
+                limits=evaluation_limits(planned.procs, job.supervise.max_item_attempts),
+                ids=ids,
+            ),
             errand=errand,
             clock=clock,
             ids=ids,
@@ -184,7 +202,7 @@ class _Prepared:
         regions = {**shared.regions, **regions, "scoreboard": board.region}
         return cls(request, planned, session, kit, regions, shared.structure)
 
-    def train(self, stops: host.StopSignals, early: HeadStart) -> Result:
+    def train(self, stops: host.StopSignals, early: HeadStart, loading: Loading) -> Result:
         session = self.session
         session.clock.shared_s = time.monotonic()
         with host.SignalWatch(raises_second=self.plan.procs == 0, before=stops) as watch:
@@ -193,6 +211,7 @@ class _Prepared:
             for note in [self.plan.warning, *session.parts.notes]:
                 if note:
                     session.journal.say(f"note: {note}")
+            loading.report(session.journal)
             train = self._train_inline if self.plan.procs == 0 else partial(self._train_with_workers, early)
             outcome = self._guard(train, watch)
             watch.raises_second = False  # from here on, the second is looked for
@@ -202,6 +221,7 @@ class _Prepared:
                 session.journal.say("warning: summary.json cannot be written (disk full?)")
             if self.request.profile is not None and outcome.state != "cancelled":
                 session.journal.say(report(session.rundir.profile, max(1, self.plan.procs), self.request.profile))
+            session.journal.staleness(session.queue.updates, session.board.staleness_counts().sum(axis=0))
             longest = {"loop_longest_ms": round(1e3 * session.clock.longest_turn_s, 1)} if self.plan.procs else {}
             session.journal.event("end", state=outcome.state, reason=outcome.reason, **longest)
             session.journal.last_status(
@@ -213,6 +233,7 @@ class _Prepared:
                 rollbacks=summary["rollbacks"],
                 pid=os.getpid(),
                 metrics=summary["metrics"],
+                error_code=summary.get("error_code"),
             )
             session.journal.close()
             session.errand.close()
@@ -271,7 +292,9 @@ class _Prepared:
             return outcome
         if len(watch.received) > 1:
             return Outcome.cancelled_by(watch.received[1])
-        error = CheckpointError(f"the last checkpoint was not written within {LAST_WRITE_S:g} s")
+        error = CheckpointError(
+            f"the last checkpoint was not written within {LAST_WRITE_S:g} s", code="checkpoint/slow-disk"
+        )
         return Outcome("failed", error.code, error=error)
 
     def _save_last(self, outcome: Outcome) -> Outcome:
@@ -323,10 +346,3 @@ class _Prepared:
             return setup, [region.descriptor for region in regions.values()]
 
         return set_up
-
-
-def _wants_progress(request: Request) -> bool:
-    if request.progress is not None:
-        return request.progress
-    setting = request.job.log.progress
-    return sys.stderr is not None and sys.stderr.isatty() if setting == "auto" else bool(setting)

@@ -15,7 +15,7 @@ import sys
 import threading
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -26,7 +26,7 @@ from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.plan import Plan
 from workers import entry
-from workers.messages import LOOK, Report, Setup, read_records, write_record
+from workers.messages import LOOK, ReadTask, Report, Setup, read_records, write_record
 
 PAYLOAD_LIMIT = 4096  # bytes of our own arguments; CPython 3.11 can hang in start() when all of it passes 64 KiB
 REAPED_ELSEWHERE = 255  # its status went to somebody else, a host application's wait() perhaps
@@ -71,6 +71,7 @@ class Handle:
     is_ready: bool = False
     update_path: str = ""
     error: Report | None = None
+    said_as_reader: list[Report] = field(default_factory=list)
     killed_for: str = ""
 
     @classmethod
@@ -78,7 +79,9 @@ class Handle:
         """Starts a process that waits for its set-up, which makes it a worker. `lifeline` is the read end of a pipe
         whose write end only the supervisor has. Main thread only: a death signal is tied to the thread that forked."""
         if threading.current_thread() is not threading.main_thread():
-            raise UsageError("workers must be started from the main thread; call hogwild.train there")
+            raise UsageError(
+                "workers must be started from the main thread; call hogwild.train there", code="usage/main-thread"
+            )
         environment = dict(os.environ)
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             lease_read, lease_write = _pipe(theirs, ours)
@@ -110,10 +113,18 @@ class Handle:
         user code may have changed it since this one was. A worker that died meanwhile is no error here: its pidfd says
         so."""
         self.worker, self.incarnation, self.log = setup.worker, incarnation, Path(setup.log)
+        self._send(setup, descriptors)
+
+    def ask_to_read(self, task: ReadTask, descriptors: Sequence[int]) -> None:
+        """Before it is set up: it reads rows of a data set, and waits for its set-up again."""
+        self._send(task, descriptors)
+
+    def _send(self, task: Setup | ReadTask, descriptors: Sequence[int]) -> None:
         changes = _changes(self.environment, os.environ)
-        setup = replace(setup, folder=_current_folder(), sys_path=_search_path(), environment=changes)
+        self.environment = dict(os.environ)  # as it is there then: what is sent later is what changes from now on
+        task = replace(task, folder=_current_folder(), sys_path=_search_path(), environment=changes)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            setup.send(self.channel, descriptors)
+            task.send(self.channel, descriptors)
 
     def lease(self, sequence: int, item: int) -> None:
         write_record(self.lease_write, sequence, item)
@@ -133,8 +144,10 @@ class Handle:
                 self.is_waiting = True
             elif report.kind == "ready":
                 self.is_ready, self.update_path = True, report.detail
-            else:
+            elif report.kind == "error":
                 self.error = report
+            else:
+                self.said_as_reader.append(report)
 
     def kill(self, why: str = "") -> None:
         self.killed_for = self.killed_for or why
@@ -223,7 +236,10 @@ def _check_payload(start: entry.Start) -> None:
     assert len(pickle.dumps(start)) < PAYLOAD_LIMIT
     size = sum(len(folder) for folder in sys.path)
     if size > PATH_LIMIT:
-        raise UsageError(f"sys.path is {size:,} bytes long, more than {PATH_LIMIT:,}: workers cannot be started safely")
+        raise UsageError(
+            f"sys.path is {size:,} bytes long, more than {PATH_LIMIT:,}: workers cannot be started safely",
+            code="run/environment-too-large",
+        )
 
 
 @contextlib.contextmanager

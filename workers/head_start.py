@@ -10,6 +10,7 @@ nothing that a later one does not: whoever is not taken is killed."""
 import math
 import os
 import time
+from collections.abc import Iterator
 from types import TracebackType
 
 from hogwild import host
@@ -26,6 +27,7 @@ class HeadStart:
         """`spares`: so many processes beside the workers will be held later (`supervise.spares`)."""
         self._spares = spares
         self._waiting: list[Handle] = []
+        self._planned: Plan | None = None
         self._lifeline: tuple[int, ...] = ()
         self._has_begun = False
         self._tracker_was_known = host.is_tracker_known()  # a notebook may have one of its own
@@ -48,6 +50,7 @@ class HeadStart:
         if not planned.procs:
             return
         self._has_begun = True
+        self._planned = planned
         self.raise_file_limit(planned)  # before: a worker has the limit that we have when it starts
         # A signal arrives when all is noted: nothing here may be broken off between a process and its handle.
         with host.blocked_signals():
@@ -69,6 +72,27 @@ class HeadStart:
         """One of them, which is the caller's from now on; it may have died meanwhile, as any may. None when there is
         none left."""
         return self._waiting.pop(0) if self._waiting else None
+
+    def __iter__(self) -> Iterator[Handle]:
+        """Those that are not taken: they may be given something to do meanwhile, see `loading.py`."""
+        return iter(list(self._waiting))
+
+    def replace(self, dead: Handle) -> Handle | None:
+        """Another one instead of one that is dead and reaped. None when the machine refuses."""
+        assert self._planned is not None
+        with host.blocked_signals():
+            self._waiting.remove(dead)
+            dead.close()
+            try:
+                self._waiting.append(Handle.spawn(lifeline=self._lifeline[0], planned=self._planned))
+            except OSError:
+                return None
+            return self._waiting[-1]
+
+    def abandon(self, undead: Handle) -> None:
+        """One that does not die of SIGKILL: nobody waits for it any more."""
+        self._waiting.remove(undead)
+        undead.disown()
 
     def _end(self) -> None:
         with host.blocked_signals():

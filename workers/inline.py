@@ -1,5 +1,6 @@
 """`procs: 0`: the same trainer, queue and session inside the parent, without a process, for pdb and profilers."""
 
+import os
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -7,11 +8,11 @@ from functools import partial
 import torch
 
 from hogwild import device, host
-from hogwild.errors import TrainingError
-from hogwild.scoreboard import Row
+from hogwild.errors import NOT_FINITE, TrainingError
+from hogwild.scoreboard import Row, Word
 from hogwild.shm import Region
 from hogwild.traces import PAUSE
-from hogwild.workqueue import WorkItem
+from hogwild.workqueue import WorkItem, WorkQueue
 from workers import rollback
 from workers.building import make_trainer
 from workers.outcome import Outcome
@@ -54,14 +55,15 @@ class Inline:
                 skipped = self._trainer.train(item, partial(self._may_train, item))
                 if skipped is not None:
                     session.queue.ack(WORKER, item.id, skipped)
+            self._progress.record(time.monotonic(), self._rows, is_last=True)
         except NonFiniteGradient as error:
-            raise TrainingError(str(error)) from error
+            raise TrainingError(str(error), code=NOT_FINITE) from error
         finally:
             self._trainer.profile.close()
             torch.set_num_threads(threads)
             torch.set_rng_state(random_state)
             torch.set_flush_denormal(flushes)
-            session.note_memory(pss_bytes_of([]))
+            session.note_memory(sum(pss_bytes_of([]).values()))
         assert self._outcome is not None
         return self._outcome
 
@@ -76,8 +78,13 @@ class Inline:
         due = session.due(now)
         if due:
             self._pause(now, evaluate=due.evaluate)
-        self._progress.record(now, [])
+        self._progress.record(now, self._rows)
         return self._outcome is None
+
+    def _rows(self) -> list[dict[str, object]]:
+        """As of a worker; its process is this one."""
+        updates = int(self._session.board.words[WORKER, Word.UPDATES])
+        return [{"worker": WORKER, "state": "training", "pid": os.getpid(), "incarnation": 1, "updates": updates}]
 
     def _may_train(self, item: WorkItem) -> bool:
         return self._may_go_on() and not self._trainer.is_void(item)
@@ -95,15 +102,7 @@ class Inline:
         session.errand.wait()
         self._go_back_if_due(now)
         if evaluate:
-            evaluation = session.begin_evaluation()
-            while not self._take_signal() and (item := evaluation.lease(WORKER)) is not None:
-                session.board.write_item(item)
-                self._trainer.evaluate(item)
-                evaluation.ack(WORKER, item.id, 0)
-                session.add_result(item)
-            if evaluation.is_finished:
-                session.finish_evaluation()
-            session.evaluation = None
+            self._evaluate()
         if session.saving.is_busy:  # nothing can be done meanwhile: this is the only thread that trains
             session.saving.wait(LAST_WRITE_S)
         if not session.saving.is_busy and session.due(now).checkpoint:
@@ -116,6 +115,19 @@ class Inline:
         self._trainer.profile.enter("wait")
         if self._outcome is None:
             session.go_on(time.monotonic())
+
+    def _evaluate(self) -> None:
+        session, evaluating = self._session, self._session.evaluating
+        queue: WorkQueue | None = evaluating.begin()
+        while queue is not None and not evaluating.is_finished and not self._take_signal():
+            queue = evaluating.current
+            if queue is not None and (item := queue.lease(WORKER)) is not None:
+                session.board.write_item(item)
+                self._trainer.evaluate(item)
+                evaluating.acknowledge(WORKER, item.id)
+        if evaluating.is_finished:
+            session.finish_evaluation()
+        evaluating.abandon()
 
     def _go_back_if_due(self, now: float) -> None:
         if self._session.due(now).rollback:

@@ -2,7 +2,7 @@
 
     lease pipe   supervisor -> worker   (sequence u32, item id u32)    id 0: "look at the control row"
     ack pipe     worker -> supervisor   (skipped u32, item id u32)     id 0: "look at my row" (ready, parked)
-    socket       supervisor -> worker   one datagram: set-up as JSON, with the descriptors of the regions
+    socket       supervisor -> worker   one datagram: set-up, or a task before it, as JSON, with descriptors of regions
                  worker -> supervisor   datagrams: Report as JSON
 
 Records are 8 bytes: far below PIPE_BUF, so a write is all or nothing and a reader never sees half of one, whoever dies.
@@ -64,32 +64,65 @@ class Setup:
     environment: Mapping[str, str | None] = field(default_factory=dict)  # what has changed; None: is gone
 
     def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
-        payload = json.dumps(asdict(self)).encode()
-        if len(payload) >= MAX_DATAGRAM:
-            raise RunError(f"sys.path and what has changed in os.environ take {len(payload):,} bytes, too many to send")
-        assert len(descriptors) < MAX_DESCRIPTORS
-        socket.send_fds(channel, [payload], list(descriptors))
+        _send(channel, "train", self, descriptors)
 
-    @classmethod
-    def receive(cls, channel: socket.socket) -> tuple["Setup", list[int]]:
-        """Blocks, however long. Raises EOFError when the supervisor is gone, RunError when not all descriptors fit."""
-        payload, descriptors, flags, _ = socket.recv_fds(channel, MAX_DATAGRAM, MAX_DESCRIPTORS)
-        if not payload:
-            raise EOFError("the supervisor closed the socket before the set-up was sent")
-        if flags & socket.MSG_CTRUNC:  # the kernel drops what the limit does not allow and delivers the rest
-            raise RunError(f"only {len(descriptors)} descriptors of shared memory arrived; raise the limit (ulimit -n)")
-        for descriptor in descriptors:
-            os.set_inheritable(descriptor, False)  # CPython 3.11 does not pass the flag on
-        values = json.loads(payload)
-        values["regions"] = tuple((name, nbytes) for name, nbytes in values["regions"])
-        values["sys_path"], values["cores"] = tuple(values["sys_path"]), tuple(values["cores"])
-        return cls(**values), descriptors
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """What a process that waits for its set-up needs to read rows of a data set meanwhile. Records (task, range) lease
+    ranges to it, until one is (task, `LOOK`); then it waits for its set-up, or another task, again."""
+
+    number: int  # of the task: what is said or leased of an earlier one may arrive late
+    reader: int  # its row of the region `beats`
+    regions: tuple[tuple[str, int], ...]  # (name, bytes); `recipe` says what the others are
+    recipe_nbytes: int
+    folder: str = ""
+    sys_path: tuple[str, ...] = ()
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+
+    def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
+        _send(channel, "read", self, descriptors)
+
+
+def _send(channel: socket.socket, task: str, values: Setup | ReadTask, descriptors: Sequence[int]) -> None:
+    payload = json.dumps({"task": task, **asdict(values)}).encode()
+    if len(payload) >= MAX_DATAGRAM:
+        raise RunError(
+            f"sys.path and what has changed in os.environ take {len(payload):,} bytes, too many to send",
+            code="run/environment-too-large",
+        )
+    assert len(descriptors) < MAX_DESCRIPTORS
+    socket.send_fds(channel, [payload], list(descriptors))
+
+
+def receive_task(channel: socket.socket) -> tuple[Setup | ReadTask, list[int]]:
+    """What to do, with descriptors. Blocks, however long. Raises EOFError when the supervisor is gone, RunError when
+    not all descriptors fit."""
+    payload, descriptors, flags, _ = socket.recv_fds(channel, MAX_DATAGRAM, MAX_DESCRIPTORS)
+    if not payload:
+        raise EOFError("the supervisor closed the socket before the set-up was sent")
+    if flags & socket.MSG_CTRUNC:  # the kernel drops what the limit does not allow and delivers the rest
+        raise RunError(
+            f"only {len(descriptors)} descriptors of shared memory arrived; raise the limit (ulimit -n)",
+            code="run/open-files",
+        )
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)  # CPython 3.11 does not pass the flag on
+    values = json.loads(payload)
+    task = values.pop("task")
+    values["regions"] = tuple((name, nbytes) for name, nbytes in values["regions"])
+    values["sys_path"] = tuple(values["sys_path"])
+    if task == "read":
+        return ReadTask(**values), descriptors
+    values["cores"] = tuple(values["cores"])
+    return Setup(**values), descriptors
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """A worker's words: `waiting` (for its set-up), `ready` (detail: the update path) or `error` (an exception that
-    ends it)."""
+    ends it). Of a reader: `reading`, `unreadable` (detail: why the data set cannot be made in a worker) or `bad-row`
+    (detail: why; item: the range); `task` says of which."""
 
     kind: str
     detail: str = ""
@@ -97,6 +130,9 @@ class Report:
     place: str = ""
     hopeless: bool = False  # it will come again, whoever tries
     traceback: str = ""
+    code: str = ""  # of an error of ours
+    task: int = 0
+    item: int = 0
 
     def send(self, channel: socket.socket) -> None:
         """Cut to one datagram: of a traceback the end is kept, which names the exception, of the rest the beginning.

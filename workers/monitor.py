@@ -42,4 +42,4 @@ class Monitor:
         before = self.best.get(self.name)
         if before is None or math.isnan(before):
             return not math.isnan(value)
-        return value > before if self.higher_is_better else value < before
+        return bool(value > before if self.higher_is_better else value < before)

@@ -1,6 +1,6 @@
 """Small words of a running job: how it ends, what a pause is for, where the time went."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hogwild import host
 
@@ -43,6 +43,7 @@ class Clock:
     shared_s: float = 0.0  # and lie in shared memory: workers may have them
     paused_s: float = 0.0  # between the first update and the last, as train_s: the pause at the end is in neither
     paused_since_s: float | None = None
+    paused_for: list[str] = field(default_factory=list)  # evaluation, checkpoint
     longest_turn_s: float = 0.0  # of the supervisor's loop, from the end of a poll to the next one
 
 

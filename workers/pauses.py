@@ -69,7 +69,7 @@ class Pauses:
         """What may be leased now: training, an evaluation, or nothing."""
         if self.current is None:
             return self._session.queue
-        return self._session.evaluation if self.current.stage is Stage.EVALUATING else None
+        return self._session.evaluating.current if self.current.stage is Stage.EVALUATING else None
 
     def advance(self, now: float) -> Outcome | None:
         """Begins a pause if one is due and takes the one that is on as far as it will go; the job's outcome at its
@@ -137,19 +137,18 @@ class Pauses:
             return self._go_back(pause, now)
         # Asked again: workers may have finished the epoch, or the job, while they were being parked.
         if session.due(now).evaluate:
-            session.begin_evaluation()
+            session.evaluating.begin()
             pause.stage = Stage.EVALUATING
             return None
         return self._conclude(pause, now)
 
     def _evaluated(self, pause: Pause, now: float) -> Outcome | None:
         session = self._session
-        assert session.evaluation is not None
-        if session.evaluation.is_finished:
+        if session.evaluating.is_finished:
             session.finish_evaluation()
         elif session.stop is None:
             return None
-        session.evaluation = None  # a stop does not wait for a long evaluation
+        session.evaluating.abandon()
         return self._conclude(pause, now)
 
     def _conclude(self, pause: Pause, now: float) -> Outcome | None:

@@ -13,7 +13,7 @@ from hogwild import host
 from hogwild.config import Job
 from hogwild.errors import MemoryShortError
 from hogwild.exchange import COPIES
-from hogwild.feeds import ResidentData
+from hogwild.feeds import FieldSpec, ResidentData
 from hogwild.job import Parts, bytes_needed, schedule_of
 from hogwild.plan import Plan
 from hogwild.records import explained
@@ -39,11 +39,17 @@ def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
     data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0)
     parameters = sum(parameter.nbytes for parameter in parts.model.parameters())
     # First, because the trial step that finds out about the rest takes memory itself: a copy, and its gradients.
-    _require(data + 2 * parameters, data)
+    fresh = data - _there_already(parts)
+    _require(fresh + 2 * parameters, fresh)
     needed = bytes_needed(job, parts, planned.procs) + Scoreboard.nbytes(rows)
     copies = COPIES * parameters * planned.procs if job.train.exchange == "delta" and planned.procs > 1 else 0
-    _require(needed + copies, data)
+    _require(needed + copies - (data - fresh), fresh)
     return needed
+
+
+def _there_already(parts: Parts) -> int:
+    """Bytes of data that was read into the shared memory it is trained from."""
+    return sum(source.nbytes for source in (parts.train, parts.val) if source is not None and source.resident)
 
 
 def _require(needed: int, data: int) -> None:
@@ -51,7 +57,8 @@ def _require(needed: int, data: int) -> None:
     if needed > memory.bytes:
         raise MemoryShortError(
             f"the job needs {needed:,} bytes of memory ({data:,} of them data), but only {memory.bytes:,} are "
-            f"free ({memory.limited_by}); use less data, a smaller model, fewer procs, or a larger limit"
+            f"free ({memory.limited_by}); use less data, a smaller model, fewer procs, or a larger limit",
+            code="run/memory-short",
         )
 
 
@@ -60,10 +67,16 @@ def share_data(job: Job, parts: Parts, channels_last: bool) -> tuple[dict[str, R
     splits: dict[str, Split] = {}
     for name, source in (("train", parts.train), ("val", parts.val)):
         if source is not None:
-            data = ResidentData.from_tensors(f"data-{name}", source.tensors, channels_last=channels_last)
+            data = source.resident or ResidentData.from_tensors(
+                f"data-{name}", source.tensors, channels_last=channels_last
+            )
             regions[f"data-{name}"] = data.region
             splits[name] = Split(data.fields, source.plan, job.data.shuffle if name == "train" else "none")
-            source.tensors = ()  # the shared copy is the only one from here on
+            source.tensors, source.resident = (), None  # the shared copy is the only one from here on
+    outputs = None
+    if parts.output is not None and parts.outputs_shape:
+        outputs = FieldSpec(parts.output.dtype, parts.outputs_shape, 0)
+        regions["data-outputs"] = Region.allocate("data-outputs", outputs.nbytes)
     kit = Kit(
         seed=job.seed,
         train=splits["train"],
@@ -73,6 +86,9 @@ def share_data(job: Job, parts: Parts, channels_last: bool) -> tuple[dict[str, R
         schedule=schedule_of(job, parts.train.plan),
         fail_on_nan=job.supervise.on_nan == "fail",
         max_staleness=job.train.max_staleness,
+        panel=parts.panel,
+        outputs=outputs,
+        transform=parts.transform,
     )
     return regions, kit
 

@@ -11,7 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 
-from hogwild.errors import HogwildError
+from hogwild.errors import NOT_FINITE, HogwildError
 from hogwild.scoreboard import Command, Control, Phase, Word
 from hogwild.traces import PAUSE
 from hogwild.workqueue import Kind, WorkItem
@@ -48,7 +48,7 @@ class WorkerLoop:
         """Returns when told to leave, by the control row or by SIGTERM."""
         while (item := self._next()) is not None:
             self.item = item
-            if item.kind is Kind.EVALUATE:
+            if item.kind is not Kind.TRAIN:
                 self._trainer.profile.enter(PAUSE)
                 self._evaluate(item)
                 continue
@@ -140,7 +140,7 @@ class WorkerLoop:
     def _evaluation_in_hand(self) -> WorkItem | None:
         for item_id in self._hand:
             item = self._board.read_item(item_id)
-            if item.kind is Kind.EVALUATE:
+            if item.kind is not Kind.TRAIN:
                 self._hand.remove(item_id)
                 return item
         return None
@@ -175,6 +175,12 @@ def serve(start: Start, channel: socket.socket, leaving: Leaving, make_trainer: 
     return 0
 
 
+def _code(error: BaseException) -> str:
+    if isinstance(error, NonFiniteGradient):
+        return NOT_FINITE
+    return error.code if isinstance(error, HogwildError) else ""
+
+
 def _report(error: BaseException, item: WorkItem | None) -> Report:
     hopeless = isinstance(error, HogwildError | NonFiniteGradient)
     frames = traceback.extract_tb(error.__traceback__)
@@ -187,4 +193,5 @@ def _report(error: BaseException, item: WorkItem | None) -> Report:
         place=f"{last.filename}:{last.lineno}" if last else "",
         hopeless=hopeless,
         traceback="".join(traceback.format_exception(error)),
+        code=_code(error),
     )

@@ -10,14 +10,16 @@ from hogwild.traces import Window
 
 if TYPE_CHECKING:  # it imports torch
     from hogwild.job import Parts
+    from hogwild.samples import Reader
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a caller wants run. `make_parts` builds or takes over the objects (user code runs there, and only there)."""
+    """What a caller wants run. `make_parts` builds or takes over the objects, and has the reader bring their data into
+    memory (user code runs there, and only there)."""
 
     job: Job
-    make_parts: "Callable[[], Parts]"
+    make_parts: "Callable[[Reader], Parts]"
     job_text: str = ""
     run_dir: Path | None = None
     resume: Path | None = None

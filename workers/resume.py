@@ -25,6 +25,7 @@ MAY_CHANGE = (
     "train.max_time_s",
     "train.device",
     "evaluate.target",
+    "evaluate.patience",
     "log.",
     "checkpoint.",
     "supervise.",
@@ -49,7 +50,8 @@ def check_changes(rundir: RunDir, job: Job) -> None:
     if changed:
         raise UsageError(
             f"a resumed job may change {', '.join(name.rstrip('.') for name in MAY_CHANGE)}; these would make it "
-            "another job:\n  " + "\n  ".join(changed)
+            "another job:\n  " + "\n  ".join(changed),
+            code="usage/resume-changes",
         )
 
 
@@ -88,9 +90,11 @@ def _take_over(session: Session, state: dict[str, Any]) -> str | None:
         session.take_over(state)
         return shared.restore(state)
     except ValueError as error:
-        raise CheckpointError(str(error)) from error
+        raise CheckpointError(str(error), code="checkpoint/other-job") from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"another version of hogwild wrote it, or none: {error!r}") from error
+        raise CheckpointError(
+            f"another version of hogwild wrote it, or none: {error!r}", code="checkpoint/foreign"
+        ) from error
 
 
 def record(session: Session, restored: Restored) -> None:
@@ -98,12 +102,15 @@ def record(session: Session, restored: Restored) -> None:
     rundir, journal, path = session.rundir, session.journal, restored.path
     journal.rejected(restored.rejected)
     set_aside_after(rundir.checkpoints, path)
+    session.saving.take_over_best(session.best_updates)
     cut = rundir.cut_records_after(session.queue.updates)
     if path is None:
         journal.say("there is no checkpoint to resume from: the run starts from its beginning")
         journal.event("resume", checkpoint=None, records_cut=cut)
         return
-    journal.event("resume", checkpoint=path.name, updates=session.queue.updates, records_cut=cut)
+    journal.event(
+        "resume", checkpoint=path.name, updates=session.queue.updates, samples=session.queue.samples, records_cut=cut
+    )
     journal.say(
         f"resuming from {path.name}: {session.queue.samples:,} samples done"
         + (f"; {restored.words}" if restored.words else "")

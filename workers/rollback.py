@@ -113,6 +113,7 @@ def _go_back(session: Session, found: Found) -> None:
     divergence.gone_back(before, updates)
     session.board.go_back(updates, divergence.rollbacks, first_item=next(session.ids))
     divergence.is_going_back = False
+    session.saving.take_over_best(session.best_updates)
     session.reopen(time.monotonic())
     if session.stop is not None and session.stop.state == "succeeded":
         session.stop = None  # what met the target is undone

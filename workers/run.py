@@ -48,7 +48,7 @@ def run_job(
         host.raise_noted()
         request = Request(
             job=job,
-            make_parts=lambda: build(job, data_dir),
+            make_parts=lambda reader: build(job, data_dir, reader),
             job_text=job_text,
             run_dir=run_dir,
             resume=resume,

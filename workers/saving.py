@@ -47,6 +47,8 @@ class Saving:
     _is_begun: bool = False
     _is_in_place: bool = False
     _latest: Written | Failed | None = None
+    _best: str = ""  # the checkpoint of the best evaluation, on the disk or on its way
+    _wants_best: bool = False
 
     # ---- when
 
@@ -58,8 +60,22 @@ class Saving:
             self._due_updates = (self.queue.updates // settings.every_updates + 1) * settings.every_updates
 
     def is_due(self, now: float) -> bool:
+        if self._wants_best:  # also while one is being written: everybody is parked until this one can begin
+            return True
         is_time = now >= self._due_s or self.queue.updates >= self._due_updates
         return is_time and self.is_worth_it and not self.is_busy
+
+    def want_best(self) -> None:
+        """Everybody is parked, and what is in the flats was just found to be the best."""
+        self._best = checkpoint_name(self.queue.updates)
+        self._wants_best = self.is_worth_it
+        if not self._wants_best:
+            self._point_best()
+
+    def take_over_best(self, updates: int | None) -> None:
+        """After a resume or a rollback: the best evaluation of the history that survives."""
+        self._best = "" if updates is None else checkpoint_name(updates)
+        self._point_best()
 
     @property
     def is_worth_it(self) -> bool:
@@ -92,6 +108,7 @@ class Saving:
         Training must stay paused while `is_copying`, and while `is_read_in_place`, if memory does not allow a second
         copy."""
         assert not self.is_busy
+        self._wants_best = False
         self.schedule(now)
         queue = self.queue
         self._is_in_place = host.available_memory().bytes < MEMORY_MARGIN * self.shared.snapshot_bytes()
@@ -110,7 +127,7 @@ class Saving:
             return self.shared.snapshot(copies) if self.shared.finite() else None
         except Exception as error:  # no memory after all, or a model's own get_extra_state
             words = f"cannot copy the parameters for checkpoint {name}: {type(error).__name__}: {error}"
-            return Failed(name, CheckpointError(f"{words}; the ones before are kept"))
+            return Failed(name, CheckpointError(f"{words}; the ones before are kept", code="checkpoint/not-written"))
 
     def _write(
         self,
@@ -156,6 +173,8 @@ class Saving:
                 self.rundir.update_latest(result.path.name)
             except RunDirError as error:  # a resume looks at the names, not at the link
                 self.journal.say(f"warning: {error}")
+            if result.path.name == self._best:
+                self._point_best()
             if result.warning:
                 self.journal.say(f"warning: {result.warning}")
         else:
@@ -163,6 +182,15 @@ class Saving:
             self.journal.event("checkpoint-failed", name=result.name, error=str(result.error))
             self.journal.say(f"warning: {result.error}")
         self._latest = result
+
+    def _point_best(self) -> None:
+        """`checkpoints/best` points to the best evaluation's checkpoint, or is not there."""
+        if not self.settings.keep_best:
+            return
+        try:
+            self.rundir.update_best(self._best)
+        except RunDirError as error:
+            self.journal.say(f"warning: {error}")
 
     @property
     def unwritten(self) -> CheckpointError | None:

@@ -9,23 +9,24 @@ threads have finished, and whoever drives the session calls it every turn.
 """
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from hogwild import host, metrics
+from hogwild import host
 from hogwild.background import Background
 from hogwild.config import Job
 from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
 from hogwild.job import Parts
-from hogwild.metrics import EvalSums
 from hogwild.params import SharedModel
 from hogwild.plan import Plan
 from hogwild.rundir import RunDir
 from hogwild.scoreboard import Control, Scoreboard
-from hogwild.workqueue import Kind, Limits, Release, WorkItem, WorkQueue
+from hogwild.workqueue import Release, WorkQueue
 from workers.divergence import Decision, Divergence
+from workers.evaluating import Evaluating
 from workers.journal import Journal
 from workers.outcome import Before, Clock, Due, Outcome
 from workers.saving import LAST_WRITE_S, Saving
@@ -47,21 +48,17 @@ class Session:
     rundir: RunDir
     journal: Journal
     saving: Saving
+    evaluating: Evaluating
     errand: Background
     clock: Clock
     ids: "count[int]"
     before: Before = field(default_factory=Before)
-    metrics: dict[str, float] = field(default_factory=dict)
-    best: dict[str, Any] | None = None
     stop: Outcome | None = None
-    evaluation: WorkQueue | None = None
     peak_pss_bytes: int = 0
     restarts: int = 0  # of workers, in this attempt
     exchange: str = "direct"
     verdict: Verdict | None = None  # what was measured about the exchange, once it was
     divergence: Divergence = field(init=False)
-    _sums: EvalSums = field(default_factory=EvalSums)
-    _evaluated_at: int = -1
     _merged_batches: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -86,9 +83,7 @@ class Session:
 
     def reopen(self, now: float) -> None:
         """Leasing and the checkpoints' clock go on from where the queue is."""
-        self._open_until_next_evaluation()
-        if self._owes_an_evaluation:
-            self.queue.open_until = self.queue.epoch
+        self.evaluating.schedule()
         self.saving.schedule(now)
 
     def set_exchange(self, exchange: str) -> None:
@@ -98,24 +93,9 @@ class Session:
         self.board.set_exchange(sync_every)
         self.queue.limits.sync_every = sync_every or 1
 
-    def _open_until_next_evaluation(self) -> None:
-        """Epochs up to the next evaluation flow into each other without a barrier."""
-        if self.parts.val is None:
-            return
-        every = self.job.evaluate.every_epochs
-        self.queue.open_until = min(self.queue.limits.epochs, (self.queue.epoch // every + 1) * every)
-
-    @property
-    def _owes_an_evaluation(self) -> bool:
-        """The attempt before this one was stopped between an epoch's last update and its evaluation."""
-        epoch = self.queue.epoch
-        at_barrier = epoch > 0 and epoch % self.job.evaluate.every_epochs == 0 and not self.queue.is_begun(epoch)
-        return self.parts.val is not None and at_barrier and self._evaluated_at != self.queue.updates
-
     def take_over(self, state: Mapping[str, Any]) -> None:
         """Goes on from a checkpoint's `state`; the queue has taken over its ledger already."""
-        self.metrics, self.best = dict(state["metrics"]), state["best"]
-        self._evaluated_at = state["evaluated_at"]
+        self.evaluating.take_over(state)
         self.saving.note_saved()
         self.before.samples = self.queue.samples
         self.divergence.rollbacks = max(self.divergence.rollbacks, state.get("rollbacks", 0))
@@ -131,17 +111,15 @@ class Session:
         if decision is Decision.FAIL:
             return Due(finish=Outcome("failed", Diverged.code, error=Diverged(self.divergence.words)))
         if finish is not None:
-            wants_evaluation = finish.state == "succeeded" and self.parts.val is not None
             wants_checkpoint = (
                 finish.state != "stopped" or self.job.checkpoint.on_signal or finish.reason == "max_time_s"
             )
             return Due(
-                evaluate=wants_evaluation and self._evaluated_at != self.queue.updates,
+                evaluate=finish.state == "succeeded" and self.evaluating.is_due_at_the_end,
                 checkpoint=wants_checkpoint and self.saving.is_worth_it,
                 finish=finish,
             )
-        at_barrier = self.parts.val is not None and self.queue.is_epoch_settled(self.queue.open_until - 1)
-        return Due(evaluate=at_barrier, checkpoint=self.saving.is_due(now))
+        return Due(evaluate=self.evaluating.is_due, checkpoint=self.saving.is_due(now))
 
     def _decide(self) -> Decision:
         divergence = self.divergence
@@ -174,7 +152,8 @@ class Session:
     def _nothing_learnt(self) -> TrainingError:
         return TrainingError(
             f"no update was made: the loss or a gradient was NaN or infinite in each of {self.queue.ledger.skipped} "
-            "batches; look at the model's first values, the loss and the learning rate"
+            "batches; look at the model's first values, the loss and the learning rate",
+            code="train/no-update",
         )
 
     def check_quarantine(self, release: Release) -> TooManyQuarantined | None:
@@ -194,10 +173,8 @@ class Session:
     def acknowledge(self, worker: int, acks: Iterable[tuple[int, int]]) -> None:
         """Books the items (skipped, item id) that `worker` says it has finished, of training or of an evaluation."""
         for skipped, item_id in acks:
-            if self.queue.ack(worker, item_id, skipped) is None and self.evaluation is not None:
-                item = self.evaluation.ack(worker, item_id, 0)
-                if item is not None:
-                    self.add_result(item)
+            if self.queue.ack(worker, item_id, skipped) is None:
+                self.evaluating.acknowledge(worker, item_id)
 
     def observe(self, workers: Iterable[int]) -> None:
         """Books what these workers have committed so far."""
@@ -214,48 +191,27 @@ class Session:
             self.errand.begin(lambda: self.shared.merge_buffers(since))
         self._merged_batches = batches
 
-    def begin_evaluation(self) -> WorkQueue:
-        assert self.parts.val is not None
-        self._sums = EvalSums()
-        limits = Limits(
-            procs=max(1, self.plan.procs),
-            max_attempts=self.job.supervise.max_item_attempts,
-            max_item_updates=16,
-        )
-        self.evaluation = WorkQueue(self.parts.val.plan, limits, kind=Kind.EVALUATE, ids=self.ids)
-        return self.evaluation
-
-    def add_result(self, item: WorkItem) -> None:
-        """An evaluation item was acknowledged: its sums are in its result row."""
-        self._sums += EvalSums.read(self.board.result(item.id))
-
     def finish_evaluation(self) -> None:
-        """Records the metrics; a met target ends the job."""
-        self.metrics = metrics.finalize(self._sums)
-        self._evaluated_at = self.queue.updates
-        self.journal.metrics(
-            "evaluation",
-            epoch=self.queue.epoch,
-            updates=self.queue.updates,
-            samples=self.queue.samples,
-            **self.metrics,
-        )
-        self.journal.event("evaluation", updates=self.queue.updates, **self.metrics)
-        if self.best is None or not self.best["loss"] <= self.metrics["loss"]:
-            self.best = {"updates": self.queue.updates, **self.metrics}
-        words = "  ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-        self.journal.say(
-            f"epoch {self.queue.epoch}/{self.queue.limits.epochs}  update {self.queue.updates}  val {words}"
-        )
-        self._open_until_next_evaluation()
-        target: Mapping[str, float] = {str(name): goal for name, goal in self.job.evaluate.target.items()}
-        if target and metrics.meets(self.metrics, target) and self.stop is None:
-            self.stop = Outcome("succeeded", "target")
+        """Records the metrics; the best are kept, a met target or the end of patience ends the job."""
+        evaluating, queue = self.evaluating, self.queue
+        is_best = evaluating.finish()
+        if is_best and self.job.checkpoint.keep_best:
+            self.saving.want_best()
+        values = evaluating.values
+        seconds = round(time.monotonic() - (self.clock.paused_since_s or time.monotonic()), 4)  # since all were parked
+        self.clock.paused_for.append("evaluation")
+        position = {"epoch": queue.epoch, "updates": queue.updates, "samples": queue.samples}
+        self.journal.metrics("evaluation", **position, seconds=seconds, best=is_best, **values)
+        self.journal.event("evaluation", updates=queue.updates, best=is_best, **values)
+        words = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        self.journal.say(f"epoch {queue.epoch}/{queue.limits.epochs}  update {queue.updates}  val {words}")
+        self.stop = self.stop or evaluating.enough()
 
     def begin_checkpoint(self, now: float) -> None:
         """Everybody is parked and booked, nothing is in flight: see `Saving.begin`."""
-        rest = {"seed": self.job.seed, "metrics": self.metrics, "best": self.best, "evaluated_at": self._evaluated_at}
-        self.saving.begin(now, rest | {"rollbacks": self.divergence.rollbacks})
+        rest = {"seed": self.job.seed, "rollbacks": self.divergence.rollbacks}
+        self.clock.paused_for.append("checkpoint")
+        self.saving.begin(now, rest | self.evaluating.state())
 
     def settle(self) -> None:
         """Takes in what threads have merged, copied or written meanwhile."""
@@ -274,10 +230,28 @@ class Session:
 
     def go_on(self, now: float) -> None:
         if self.clock.paused_since_s is not None:
-            self.clock.paused_s += now - self.clock.paused_since_s
+            seconds = now - self.clock.paused_since_s
+            self.clock.paused_s += seconds
             self.clock.paused_since_s = None
+            if self.clock.paused_for:  # a trial's short pauses are not worth a line
+                self.journal.event("pause", seconds=round(seconds, 4), what=" and ".join(self.clock.paused_for))
+                self.clock.paused_for.clear()
 
     # ---- records -----------------------------------------------------------------------------------------------
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Of the last evaluation."""
+        return self.evaluating.values
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """Of the best evaluation: its metrics and `updates`."""
+        return self.evaluating.monitor.best
+
+    @property
+    def best_updates(self) -> int | None:
+        return None if self.best is None else int(self.best["updates"])
 
     def wall_s(self, now: float) -> float:
         return self.before.wall_s + now - self.clock.command_began_s
@@ -302,7 +276,7 @@ class Session:
         return whole_s if limit is None else min(whole_s, limit - (now - first_s))
 
 
-def pss_bytes_of(pids: Iterable[int]) -> int:
-    """Proportional set size of this process and those together: shared pages are counted once. The kernel walks all
-    page tables for it: a tenth of a second in a large job."""
-    return sum(host.pss_bytes(pid) for pid in [os.getpid(), *pids])
+def pss_bytes_of(pids: Iterable[int]) -> dict[int, int]:
+    """Proportional set size of this process and each of those: in their sum shared pages are counted once. The kernel
+    walks all page tables for it: a tenth of a second in a large job."""
+    return {pid: host.pss_bytes(pid) for pid in [os.getpid(), *pids]}

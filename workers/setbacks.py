@@ -72,7 +72,7 @@ class Setbacks:
         if report is None or report.kind != "error":
             return None
         if report.hopeless:
-            return TrainingError(report.detail)
+            return TrainingError(report.detail, code=report.code)
         if total != self._errors_total:
             self._errors, self._errors_total = {}, total
         exchanges = self._errors.setdefault((report.error_type, report.place), set())

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from hogwild import host
+from hogwild.errors import code_of
 from workers.outcome import Clock, Outcome
 from workers.session import Session
 
@@ -52,6 +53,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
     }
     if outcome.error is not None:
         summary["error"] = str(outcome.error)
+        summary["error_code"] = code_of(outcome.error)
     if outcome.exit_status is not None:
         summary["exit_status"] = outcome.exit_status
     return summary

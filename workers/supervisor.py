@@ -28,6 +28,7 @@ from workers.stacks import LOOK_MS, Blocked, Stacks
 
 LOOP_WAIT_MS = 20
 PSS_EVERY_S = 10.0  # the kernel walks all page tables for it
+PSS_SOON_S = 2.0
 MEMORY_WAIT_S = 1.0  # at the end, for a measurement that is on
 
 
@@ -53,6 +54,7 @@ class Supervisor:
         self._outcome: Outcome | None = None
         self._next_pss_s = 0.0
         self._memory = Background("memory")
+        self._pss_bytes: dict[int, int] = {}  # by pid, as last measured
 
     def run(self) -> Outcome:
         session = self._session
@@ -64,7 +66,8 @@ class Supervisor:
                 while self._outcome is None:
                     self._wait()
                     self._turn()
-            session.note_memory(pss_bytes_of(self._pids()))
+            self._record(time.monotonic(), is_last=True)
+            session.note_memory(sum(pss_bytes_of(self._pids()).values()))
         finally:
             in_order = self._outcome is not None and self._outcome.state in ("succeeded", "stopped")
             session.board.say(Command.LEAVE)
@@ -118,7 +121,7 @@ class Supervisor:
         self._lease_out()
         self._burials.tend_spares(now)
         session.restarts = self.roster.restarts
-        self._progress.record(now, self._worker_rows(), self._crew.spares.rows())
+        self._record(now)
         if now >= self._next_pss_s:
             self._next_pss_s = now + PSS_EVERY_S
             self._measure_memory()
@@ -142,6 +145,7 @@ class Supervisor:
         handle.listen()
         if handle.is_ready and not was_ready:
             self.roster.ready(handle.worker)
+            self._next_pss_s = min(self._next_pss_s, time.monotonic() + PSS_SOON_S)  # until now it imported
             self._session.journal.event(
                 "ready", worker=handle.worker, incarnation=handle.incarnation, update=handle.update_path
             )
@@ -231,6 +235,9 @@ class Supervisor:
 
     # ---- records -----------------------------------------------------------------------------------------------
 
+    def _record(self, now: float, *, is_last: bool = False) -> None:
+        self._progress.record(now, self._worker_rows, self._crew.spares.rows, self._pss_bytes, is_last=is_last)
+
     def _worker_rows(self) -> list[dict[str, object]]:
         words = self._session.board.words
         return [
@@ -249,11 +256,12 @@ class Supervisor:
         self._burials.forget_kills()
         if not self._memory.is_busy:
             pids = self._pids()
-            self._memory.begin(lambda: pss_bytes_of(pids), lambda pss_bytes: self._take_memory(pids, pss_bytes))
+            self._memory.begin(lambda: pss_bytes_of(pids), lambda found: self._take_memory(pids, found))
 
-    def _take_memory(self, pids: list[int], pss_bytes: int) -> None:
+    def _take_memory(self, pids: list[int], pss_bytes: dict[int, int]) -> None:
         if set(pids) <= set(self._pids()):  # else a number may have been another process's by then
-            self._session.note_memory(pss_bytes)
+            self._pss_bytes = pss_bytes
+            self._session.note_memory(sum(pss_bytes.values()))
 
     def _pids(self) -> list[int]:
         return [handle.pid for handle in (*self._crew, *self._crew.spares)]

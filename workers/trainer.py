@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING
 from hogwild.batches import BatchPlan, batch_seed
 from hogwild.lr import halved
 from hogwild.scoreboard import Control, Phase, Row, Scoreboard
-from hogwild.workqueue import WorkItem
+from hogwild.workqueue import Kind, WorkItem
 from workers.profile import Profile
 
 if TYPE_CHECKING:
     from hogwild.evaluation import Evaluator
     from hogwild.feeds import Feed, FieldSpec
+    from hogwild.metrics import Panel
     from hogwild.updates import Update
     from hogwild.worker_model import WorkerModel
 
@@ -58,6 +59,9 @@ class Kit:
     schedule: Callable[[int], float] | None
     fail_on_nan: bool
     max_staleness: int | None = None
+    panel: "Panel | None" = None  # of an evaluation
+    outputs: "FieldSpec | None" = None  # where its outputs are kept, if a metric needs them all
+    transform: Callable[..., object] | None = None  # of the batches that are trained on
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
 
 
@@ -278,9 +282,11 @@ class Trainer:
             self.model.check_bound()
 
     def evaluate(self, item: WorkItem) -> None:
-        """Adds up the metrics' sums over the item's batches and writes them into its result row."""
+        """Adds up the metrics' sums over the item's batches, or scores all outputs, and writes that into its row."""
         assert self._evaluator is not None
         self.row.enter(Phase.EVALUATING)
         self.model.exchange.refresh()  # others have flushed since we parked
-        sums = self._evaluator.sums(range(item.start, item.stop), self.row.beat)
+        is_slice = item.kind is Kind.EVALUATE
+        batches = range(item.start, item.stop)
+        sums = self._evaluator.sums(batches, self.row.beat) if is_slice else self._evaluator.scores()
         sums.write(self._board.result(item.id))

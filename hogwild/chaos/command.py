@@ -61,7 +61,10 @@ class Order:
         seed = random.SystemRandom().randrange(SEEDS) if seed is None else seed
         schedule.check(kills, seed, every_s)
         if read[0].train.procs == 0:
-            raise UsageError("train.procs: 0 trains inside the parent: there is no worker to be killed; use 1 or more")
+            raise UsageError(
+                "train.procs: 0 trains inside the parent: there is no worker to be killed; use 1 or more",
+                code="usage/bad-value",
+            )
         return cls(*read, kills, seed, every_s, schedule.checked_kinds(faults), *folders)
 
     @property
@@ -168,7 +171,9 @@ def _refused(siege: Siege, story: Story) -> tuple[int, list[str]]:
     """A job that did not begin has said why."""
     if story.interrupted:
         return 128 + story.interrupted, []
-    error = HogwildError(f"{siege.said()}\nchaos: the job did not begin; nothing was injected")
+    error = HogwildError(
+        f"{siege.said()}\nchaos: the job did not begin; nothing was injected", code="run/chaos-refused"
+    )
     error.exit_status = story.attempts[-1].status or 1
     raise error
 

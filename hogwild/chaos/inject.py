@@ -145,7 +145,7 @@ class Siege:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise RunError(f"the job cannot be started: {error}") from error
+                raise RunError(f"the job cannot be started: {error}", code="run/cannot-start") from error
         with process:
             yield process
 

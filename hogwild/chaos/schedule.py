@@ -79,18 +79,22 @@ def checked_kinds(given: str | None) -> tuple[str, ...]:
         if kind not in KINDS:
             close = get_close_matches(kind, KINDS, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise UsageError(f"--faults: {kind!r} is no kind of fault{hint} (kinds: {', '.join(KINDS)})")
+            raise UsageError(
+                f"--faults: {kind!r} is no kind of fault{hint} (kinds: {', '.join(KINDS)})", code="usage/bad-value"
+            )
     return kinds
 
 
 def check(kills: int, seed: int, every_s: float) -> None:
     """Raises UsageError for what makes no schedule."""
     if kills < 1:
-        raise UsageError(f"--kills {kills}: must be at least 1, the number of faults")
+        raise UsageError(f"--kills {kills}: must be at least 1, the number of faults", code="usage/bad-value")
     if seed < 0:
-        raise UsageError(f"--seed {seed}: must be at least 0")
+        raise UsageError(f"--seed {seed}: must be at least 0", code="usage/bad-value")
     if not (every_s > 0 and math.isfinite(every_s)):
-        raise UsageError(f"--every {every_s:g}: must be more than 0, the mean seconds between two faults")
+        raise UsageError(
+            f"--every {every_s:g}: must be more than 0, the mean seconds between two faults", code="usage/bad-value"
+        )
 
 
 def draw(seed: int, count: int, every_s: float, kinds: Sequence[str], procs: int, limits: Limits) -> list[Fault]:

@@ -34,11 +34,11 @@ class Panel:
 
     @classmethod
     def of(cls, chosen: Mapping[str, str | Own] | None, model: nn.Module, loss: Loss) -> "Panel":
-        """`chosen`: metrics under the names they are reported by; None: what the model names in `metrics`, or else what suits the loss: accuracy
-        for cross-entropy, NLL and BCE, rmse for squared and Huber losses, mae for absolute ones. Subclasses count as
-        their parents."""
+        """`chosen`: metrics under the names they are reported by; None: what the model names in `metrics`, or else what
+        suits the loss: accuracy for cross-entropy, NLL and BCE, rmse for squared and Huber losses, mae for absolute
+        ones. Subclasses count as their parents."""
         if chosen is None:
-            mine = getattr(model, "metrics", None)
+            mine: Any = getattr(model, "metrics", None)
             if not _is_choice(mine):
                 return cls(_suiting(as_module(loss)), {}, is_auto=True)
             chosen = named(mine)

@@ -205,6 +205,6 @@ class CountingEvaluator:
         sums = EvalSums()
         for batch in batches:
             self._crimes.look()
-            sums += EvalSums(loss_sum=float(batch), count=1.0)
+            sums += EvalSums.of((float(batch), 1.0))
             beat()
         return sums

@@ -146,7 +146,7 @@ def test_what_refuses_one_checkpoint_is_asked_about_the_one_before(runs: Path, t
     def take(state: dict[str, Any]) -> str:
         asked.append(state["ledger"]["updates"])
         if asked[-1] > 2 * EVERY:
-            raise CheckpointError("not this one")
+            raise CheckpointError("not this one", code="checkpoint/other-job")
         return "taken"
 
     taken = checkpoint.take_newest(scene.checkpoints, take)

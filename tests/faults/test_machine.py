@@ -83,7 +83,7 @@ def test_a_disk_that_stays_full_fails_the_job_at_its_end_and_a_resume_with_room_
         ended = job.wait()
         assert ended.status == 1
         assert "cannot write checkpoint" in ended.stderr
-        assert ended.reason == ("failed", "run/checkpoint")
+        assert ended.reason == ("failed", "checkpoint/not-written")
         assert not ended.left_behind
         mounts.change(disk, "size=64m")
         assert_exact(resumed(start_job, run_dir, tmp_path / "again"))

@@ -11,6 +11,7 @@ from torch import Tensor, nn, optim
 
 from hogwild.batches import BatchPlan
 from hogwild.feeds import ResidentData
+from hogwild.metrics import Panel
 from hogwild.params import SharedModel
 from hogwild.scoreboard import Row, Scoreboard, Word
 from hogwild.workqueue import Kind, WorkItem
@@ -100,7 +101,7 @@ class Place:
         resident = ResidentData.from_tensors("data-train", self.data)
         split = Split(resident.fields, BatchPlan(len(self.data[0]), BATCH), "none")
         chosen = {"accumulate": 1, "grad_clip": None, "schedule": None, "fail_on_nan": False, **self.settings}
-        self.kit = Kit(SEED, split, split, **chosen)
+        self.kit = Kit(SEED, split, split, panel=Panel(("accuracy",), {}), **chosen)
         self.regions = {**self.shared.regions, "data-train": resident.region, "data-val": resident.region}
 
     def exchange(self, sync_every: int) -> "Place":

@@ -30,6 +30,10 @@ def own_loss(output, target):  # type: ignore[no-untyped-def]
     return nn.functional.cross_entropy(output, target)
 
 
+def mistakes(outputs, targets):  # type: ignore[no-untyped-def]
+    return int((outputs.argmax(1) != targets).sum())
+
+
 torch.manual_seed(0)
 features = torch.randn(512, 6)
 dataset = TensorDataset(features, (features.sum(1) > 0).long())
@@ -37,9 +41,9 @@ model = Own()
 parameters = list(model.parameters())
 before = [param.detach().clone() for param in parameters]
 optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-result = hogwild.train(
-    model, dataset, own_loss, optimizer, procs=PROCS, epochs=6, batch_size=16, val={"fraction": 0.25}, run_dir=RUN_DIR
-)
+settings = {"procs": PROCS, "epochs": 6, "batch_size": 16, "run_dir": RUN_DIR}
+evaluate = {"metrics": ["accuracy", mistakes], "monitor": "mistakes", "mode": "min"}
+result = hogwild.train(model, dataset, own_loss, optimizer, val={"fraction": 0.25}, evaluate=evaluate, **settings)
 with torch.no_grad():
     accuracy = float((model(features).argmax(1) == dataset.tensors[1]).float().mean())
 print(
@@ -50,6 +54,7 @@ print(
             "leases": dict(result.leases),
             "run_dir": str(result.run_dir),
             "accuracy": accuracy,
+            "metrics": dict(result.metrics),
             "same_objects": all(one is other for one, other in zip(parameters, model.parameters(), strict=True)),
             "changed": not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)),
             "shared": any(param.is_shared() for param in model.parameters()),

@@ -1,0 +1,161 @@
+"""The figures of what a person sees: `make bench-people`. Needs the MNIST files (`HOGWILD_DATA`). Run nothing
+else meanwhile.
+
+A job that shows everything and one that shows nothing take turns; so do a table read by our workers and by pandas.
+"""
+
+import fcntl
+import os
+import pty
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.baselines import pandas_csv
+from benchmarks.baselines.networks import NETWORKS
+from benchmarks.bench import NO_EVALUATION, in_turn
+from benchmarks.commands import MNIST, ROOT, CommandFailed, job, seconds, summary_of
+from benchmarks.figures import MLP, Figure
+from benchmarks.results import machine, write
+from benchmarks.row import Row
+from hogwild import host
+from tests.bad_input.table import TABLE
+from tests.helpers.run_records import Story, write_run
+from tests.helpers.terminal import Reader
+
+COST = Figure("display, JSONL and TensorBoard together: cost on MLP throughput, 2 workers", 0.01, "", True)
+REPORT = Figure("`report` of 100,000 metric records and 1,000 events", 10.0, "s", True)
+CSV = Figure("CSV of 1 M rows x 30 numbers into shared memory, 2 workers, over pandas.read_csv + copy", 1.0)
+TRIED = Figure("bad inputs tried, each with code, place and rule", 120, "")
+
+SHOWN = ("log.progress=true", "log.jsonl=true", "log.tensorboard=true")
+HIDDEN = ("log.progress=false", "log.jsonl=false", "log.tensorboard=false")
+PAIRS, FEW = 11, 3
+EPOCHS = 30
+TABLE_ROWS, COLUMNS = 1_000_000, 30
+WIDTH, HEIGHT = 200, 50
+LOOK_S = 0.05  # between two looks at what the supervisor has used
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """`cpu_s`: of the supervisor's process alone, from its start to its end."""
+
+    samples_per_s: float
+    train_s: float
+    cpu_s: float
+
+
+def showing(settings: tuple[str, ...]) -> Shown:
+    """An MLP job on a terminal of its own, which somebody reads."""
+    master, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", HEIGHT, WIDTH, 0, 0))
+    overrides = (*NETWORKS[MLP].overrides, *NO_EVALUATION, f"train.epochs={EPOCHS}", "train.threads=1", *settings)
+    with tempfile.TemporaryDirectory() as folder, open(master, "rb", buffering=0) as screen:
+        argv = [sys.executable, str(ROOT / "run.py"), "train", MNIST, "--procs", "2", *overrides]
+        argv += ["train.exchange=delta", "--json", "--run-dir", f"{folder}/run"]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=terminal, text=True, cwd=folder)
+        os.close(terminal)
+        Reader(screen)
+        cpu_s = _watched(process)
+        answer = process.communicate()[0]
+        if process.returncode:
+            raise CommandFailed(f"exit status {process.returncode}: {argv}")
+    summary = summary_of(answer)
+    return Shown(summary["samples_per_s"], summary["train_s"], cpu_s)
+
+
+def _watched(process: subprocess.Popen[str]) -> float:
+    """Processor seconds of the process itself, as last seen before its end."""
+    cpu_s = 0.0
+    while process.poll() is None:
+        cpu_s = host.cpu_s(process.pid) or cpu_s
+        time.sleep(LOOK_S)
+    return cpu_s
+
+
+def cost() -> list[Row]:
+    shown: list[Shown] = []
+    hidden: list[Shown] = []
+
+    def look(settings: tuple[str, ...], kept: list[Shown]) -> float:
+        kept.append(showing(settings))
+        return kept[-1].samples_per_s
+
+    everything, nothing = in_turn(PAIRS, partial(look, SHOWN, shown), partial(look, HIDDEN, hidden))
+    costs = [1 - a / b for a, b in zip(everything, nothing, strict=True)]
+    spread = statistics.quantiles([b / statistics.median(nothing) for b in nothing], n=4)
+    note = f"samples/s; half of the runs that show nothing lie between {spread[0]:.3f} and {spread[2]:.3f} of them"
+    more = [(a.cpu_s - b.cpu_s) / a.train_s for a, b in zip(shown, hidden, strict=True)]
+    name = "the same: processor time of the supervisor that it adds, imports included, per second of training"
+    return [COST.row(costs, statistics.median(nothing), note), Row(name, "cores", None, more)]
+
+
+def report() -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        write_run(run, Story(records=100_000, deaths=200, every_s=0.1), events=1_000)
+        took = [seconds("run.py", "report", str(run)) for _ in range(FEW)]
+    return REPORT.row(took, note="the whole command, imports included")
+
+
+def table() -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        file, runs = Path(folder) / "table.csv", Path(folder) / "runs"
+        _write_table(file)
+        ours, pandas = in_turn(FEW, partial(_ours, file, runs), partial(pandas_csv.seconds, file))
+        _ours(file, runs)
+        again = _ours(file, runs, is_cached=True)
+        size = f"{file.stat().st_size / 1e6:.0f} MB"
+    ratios = [theirs / mine for mine, theirs in zip(ours, pandas, strict=True)]
+    note = f"{size}; baseline in seconds, of one process; ours: from imported to in memory, with counting the rows, "
+    note += "hashing the file and writing the cache"
+    rows = [CSV.row(ratios, statistics.median(pandas), note)]
+    return [*rows, Row("the same once more, from the cache", "s", None, [again])]
+
+
+def _write_table(file: Path) -> None:
+    values = np.random.default_rng(1).normal(size=(TABLE_ROWS // 10, COLUMNS)).astype(np.float32)
+    lines = "\n".join(",".join(f"{value:.6g}" for value in row) for row in values.tolist()) + "\n"
+    with open(file, "w") as stream:
+        stream.write(",".join(f"c{k}" for k in range(COLUMNS)) + "\n")
+        for _ in range(10):
+            stream.write(lines)
+
+
+def _ours(file: Path, runs: Path, *, is_cached: bool = False) -> float:
+    """Seconds from the end of the imports until the data lies in shared memory."""
+    if not is_cached:
+        shutil.rmtree(runs, ignore_errors=True)
+        runs.mkdir()
+    data = f"data.train={{class_path: hogwild.data.Csv, init_args: {{path: {file}, target: c0}}}}"
+    model = f"model={{class_path: hogwild.models.Mlp, init_args: {{features: {COLUMNS - 1}, hidden: [8], classes: 1}}}}"
+    settings = ("loss.class_path=torch.nn.MSELoss", "data.val=null", "train.max_updates=10", *HIDDEN)
+    _, summary = job("train", "--procs", "2", data, model, *settings, run_dir=Path(tempfile.mkdtemp(dir=runs)))
+    return float(summary["startup"]["build_s"]) + float(summary["startup"]["share_s"])
+
+
+def main() -> None:
+    if not os.environ.get("HOGWILD_DATA"):
+        sys.exit("set HOGWILD_DATA to the folder that holds mnist/")
+    described = machine()
+    parts: list[Callable[[], list[Row]]] = [cost, lambda: [report()], table]
+    rows = [row for part in parts for row in part()]
+    tried = "rows of the tables in tests/bad_input, run by tests/test_bad_input.py"
+    rows.append(TRIED.row([len(TABLE)], note=tried))
+    write("people", rows, described)
+
+
+if __name__ == "__main__":
+    main()

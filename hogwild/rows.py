@@ -1,0 +1,272 @@
+"""Rows of a user's data set that does not lie in memory: read in ranges, each row looked at, so that the lowest bad one
+is what an error names.
+
+    has `rows(start, stop)`     ranges of rows at once: (input, …, target), tensors (stop - start, …) each
+    any other: len() and [i]    item by item; torch's generator is seeded for each, so that one that draws random
+                                numbers is the same, whoever reads it
+"""
+
+import inspect
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hogwild import host
+from hogwild.batches import item_seed
+from hogwild.errors import DataError, HogwildError, MemoryShortError
+
+CHECK_NUMBERS = 1 << 24  # looked at in one go when searching for NaN: keeps the temporaries small
+RANGE_BYTES = 1 << 24  # of rows that are read in one go
+MOST_ROWS = 1 << 16
+STEP_S = 0.25
+ALIKE = "all items must have the same fields, shapes and types"
+
+
+class BadRow(Exception):
+    """A row that cannot be used: `error` says why, in words for the user."""
+
+    def __init__(self, row: int, error: DataError) -> None:
+        super().__init__(row)
+        self.row, self.error = row, error
+
+    def taken(self) -> DataError:
+        """`error`, to be raised instead. Not kept here: as its context we would make a circle with it, which holds the
+        memory of every frame on the way until the collector comes."""
+        error = self.error
+        del self.error
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What all rows have in one field."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]  # of one row
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A data set that is read range by range; `kinds` are those of its first item. Crosses a process by
+    cloudpickle."""
+
+    dataset: Any
+    what: str
+    count: int
+    kinds: tuple[Kind, ...]
+    seed: int
+    by_range: bool  # it has `rows(start, stop)`
+    first: tuple[Tensor, ...] | None = None  # item 0, which was read to know the kinds: no item is read twice
+
+    @classmethod
+    def of(cls, dataset: Any, what: str, seed: int) -> "Rows":
+        """Reads the first row. Raises DataError where there is none, or it is no sample."""
+        count = _length(dataset, what)
+        if count == 0:
+            raise DataError(f"{what}: the data set is empty; there is nothing to train on", code="data/empty")
+        by_range = has_rows(dataset)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                first = _rows(dataset, 0, 1, what) if by_range else _item(dataset, 0, what, seed)
+        except BadRow as bad:
+            raise bad.taken() from bad.__cause__
+        kinds = tuple(Kind(field.dtype, tuple(field.shape[1:] if by_range else field.shape)) for field in first)
+        return cls(dataset, what, count, kinds, seed, by_range, None if by_range else first)
+
+    @property
+    def row_bytes(self) -> int:
+        return sum(kind.nbytes for kind in self.kinds)
+
+    def columns(self) -> tuple[Tensor, ...]:
+        """Private memory for all rows. Raises MemoryShortError."""
+        self.check_room()
+        return tuple(torch.empty((self.count, *kind.shape), dtype=kind.dtype) for kind in self.kinds)
+
+    def check_room(self) -> None:
+        """Before the memory is taken: the kernel promises more than there is, and kills us when it is written to."""
+        needed, memory = self.count * self.row_bytes, host.available_memory()
+        if needed > memory.bytes:
+            raise MemoryShortError(
+                f"{self.what}: {self.count:,} items like the first take {needed:,} bytes, but only {memory.bytes:,} "
+                f"are free ({memory.limited_by}); use less data, smaller types, or a larger limit",
+                code="run/memory-short",
+            )
+
+    def read_into(
+        self, columns: Sequence[Tensor], goes_on: Callable[[int, float, float], bool] = lambda rows, s, pace_s: True
+    ) -> int:
+        """Reads in this process, from the first row on, into `columns` (N, …). `goes_on` is asked between two ranges,
+        with the rows read by then, the seconds that took, and the seconds per row of the last range: what a call costs
+        besides, small ranges tell most of. Returns the rows read. Raises DataError."""
+        began_s = last_s = time.monotonic()
+        done, pace_s = 0, 0.0
+        while done < self.count and (not done or goes_on(done, last_s - began_s, pace_s)):
+            # Small steps first, as a row may take seconds, and none so large that nobody is asked for long.
+            step = self.at_once(min(done, int(STEP_S / max(pace_s, 1e-9))))
+            stop = min(self.count, done + step)
+            for column, field in zip(columns, self.read_here(done, stop), strict=True):
+                column[done:stop] = field
+            now_s = time.monotonic()
+            pace_s, last_s, done = (now_s - last_s) / (stop - done), now_s, stop
+        return done
+
+    def read_here(self, start: int, stop: int) -> tuple[Tensor, ...]:
+        """The same as `read`, in a process of the user's: his random state stays as it is, and what is wrong is a
+        DataError."""
+        try:
+            with torch.random.fork_rng(devices=[]):
+                return self.read(start, stop)
+        except BadRow as bad:
+            raise bad.taken() from bad.__cause__
+
+    def at_once(self, wanted: int) -> int:
+        """So many rows, or as many as a range may have."""
+        return max(1, min(wanted, MOST_ROWS, RANGE_BYTES // max(1, self.row_bytes)))
+
+    def read(self, start: int, stop: int, beat: Callable[[int], object] = lambda row: None) -> tuple[Tensor, ...]:
+        """Rows `[start, stop)`: a tensor (stop - start, …) per field. `beat` is told of every row, or range, before it
+        is read. Raises BadRow for the lowest that cannot be used."""
+        if self.by_range:
+            beat(start)
+            fields = _rows(self.dataset, start, stop, self.what)
+            self._check_alike(fields, start, [tuple(field.shape[1:]) for field in fields])
+            self._check_finite(fields, start)
+            return fields
+        columns = tuple(torch.empty((stop - start, *kind.shape), dtype=kind.dtype) for kind in self.kinds)
+        for row in range(start, stop):
+            beat(row)
+            try:
+                fields = self.first if row == 0 and self.first else _item(self.dataset, row, self.what, self.seed)
+                self._check_alike(fields, row, [tuple(field.shape) for field in fields])
+            except BadRow:
+                self._check_finite([column[: row - start] for column in columns], start)  # a lower one comes first
+                raise
+            for column, field in zip(columns, fields, strict=True):
+                column[row - start] = field
+        self._check_finite(columns, start)
+        return columns
+
+    def _check_alike(self, fields: Sequence[Tensor], row: int, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Copying would broadcast another shape and cut a 0.7 behind a first item's 0 down to 0, without a word."""
+        problem = next(self._differences(fields, shapes), None)
+        if problem is not None:
+            raise BadRow(row, DataError(f"{self.what}: item {row}{problem}; {ALIKE}", code="data/unlike-items"))
+
+    def _differences(self, fields: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> Iterator[str]:
+        if len(fields) != len(self.kinds):
+            yield f" has {len(fields)} fields, item 0 has {len(self.kinds)}"
+            return
+        for position, (field, shape, kind) in enumerate(zip(fields, shapes, self.kinds, strict=True)):
+            if shape != kind.shape:
+                yield f", field {position} has shape {shape}, item 0 has {kind.shape}"
+            if field.dtype != kind.dtype:
+                yield f", field {position} is {field.dtype}, item 0 has {kind.dtype}"
+
+    def _check_finite(self, fields: Sequence[Tensor], start: int) -> None:
+        bad = [(row, position) for position, field in enumerate(fields) if (row := first_non_finite(field)) is not None]
+        if bad:
+            row, position = min(bad)
+            raise BadRow(start + row, not_finite(self.what, start + row, position, len(fields)))
+
+
+def has_rows(dataset: Any) -> bool:
+    """Whether its class has `rows(start, stop)`. By the names, too: a class of the user's may call something else
+    so."""
+    method = getattr(type(dataset), "rows", None)
+    return inspect.isfunction(method) and [*inspect.signature(method).parameters][1:] == ["start", "stop"]
+
+
+def _length(dataset: Any, what: str) -> int:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError) as error:
+        raise DataError(
+            f"{what}: {type(dataset).__name__} has no len(); give a map-style Dataset", code="data/no-length"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise DataError(
+            f"{what}: len() of {type(dataset).__name__} raised {type(error).__name__}: {error}", code="data/no-length"
+        ) from error
+
+
+def _rows(dataset: Any, start: int, stop: int, what: str) -> tuple[Tensor, ...]:
+    where = f"{what}: rows({start}, {stop}) of {type(dataset).__name__}"
+    try:
+        fields = tuple(dataset.rows(start, stop))
+    except (Exception, SystemExit) as error:
+        raise BadRow(start, _raised(where, error)) from error
+    is_right = len(fields) >= 2 and all(isinstance(f, Tensor) and f.dim() and len(f) == stop - start for f in fields)
+    if not is_right:
+        raise BadRow(
+            start,
+            DataError(f"{where} are not (input, …, target), tensors of {stop - start} rows each", code="data/bad-item"),
+        )
+    return tuple(field.detach() for field in fields)
+
+
+def _item(dataset: Any, index: int, what: str, seed: int) -> tuple[Tensor, ...]:
+    """Raises BadRow."""
+    torch.default_generator.manual_seed(item_seed(seed, index))  # 1.1 us
+    try:
+        sample = dataset[index]
+    except (Exception, SystemExit) as error:
+        raise BadRow(index, _raised(f"{what}: reading item {index}", error)) from error
+    if not isinstance(sample, (tuple, list)) or len(sample) < 2:
+        size = f" of {len(sample)}" if isinstance(sample, (tuple, list)) else ""
+        words = f"a {type(sample).__name__}{size}; a sample is a tuple (input, …, target) of tensors, arrays or numbers"
+        raise BadRow(index, DataError(f"{what}: item {index} is {words}", code="data/bad-item"))
+    try:
+        return tuple(_as_tensor(field) for field in sample)
+    except (TypeError, ValueError, RuntimeError) as error:
+        words = f"{what}: item {index} cannot be made into tensors: {error}"
+        raise BadRow(index, DataError(words, code="data/bad-item")) from error
+
+
+def _raised(where: str, error: BaseException) -> DataError:
+    """An error of ours keeps its code."""
+    code = error.code if isinstance(error, HogwildError) else "data/item-raised"
+    made = DataError(f"{where} raised {type(error).__name__}: {error}", code=code)
+    made.__cause__ = error
+    return made
+
+
+def _as_tensor(field: Any) -> Tensor:
+    """Like torch's default collation, but a Python float becomes float32, the type models compute in."""
+    if isinstance(field, Tensor):
+        if field.layout != torch.strided:
+            raise TypeError(f"it holds a {field.layout} tensor; only dense tensors can be resident")
+        return field.detach()
+    if isinstance(field, np.ndarray) and not field.flags.writeable:  # a memory-mapped file: torch warns of each item
+        field = field.copy()
+    return torch.as_tensor(field, dtype=torch.float32) if isinstance(field, float) else torch.as_tensor(field)
+
+
+def not_finite(what: str, row: int, position: int, fields: int) -> DataError:
+    name = "the target" if position == fields - 1 else f"input {position}"
+    return DataError(f"{what}: {name} of sample {row} is NaN or infinite; clean the data first", code="data/not-finite")
+
+
+def first_non_finite(tensor: Tensor) -> int | None:
+    if not tensor.is_floating_point():
+        return None
+    width = max(1, math.prod(tensor.shape[1:]))  # explicit: rows of no elements leave nothing to infer it from
+    height = max(1, CHECK_NUMBERS // width)
+    for start in range(0, len(tensor), height):
+        rows = tensor[start : start + height].reshape(-1, width)
+        # One sum finds out whether anything is wrong; only then each row is looked at. (Overflow of a finite sum costs
+        # the second look and nothing else.)
+        if not torch.isfinite(rows.sum()):
+            bad = (~torch.isfinite(rows)).any(dim=1).nonzero()
+            if len(bad):
+                return start + int(bad[0])
+    return None

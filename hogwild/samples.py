@@ -1,0 +1,136 @@
+"""A user's data set on its way into memory: taken as it is where it lies there already, read (`rows.py`) where it does
+not.
+
+has `.tensors` (TensorDataset, ours)      taken as it is
+any other                                 read; by this process (`InTurn`), or, where that takes long, by the workers
+                                          that wait for their set-up (`workers/loading.py`)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+
+from hogwild.batches import mix
+from hogwild.errors import DataError
+from hogwild.feeds import ResidentData
+from hogwild.rows import Rows, first_non_finite, not_finite
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A data set that is in memory: fields (N, …), inputs first, target last. `resident`: they are views of shared
+    memory, in which they stay."""
+
+    tensors: tuple[Tensor, ...]
+    resident: ResidentData | None = None
+
+
+class Reader(Protocol):
+    """Brings a data set into memory, whole or, with `fraction`, as (train, held back). `channels_last`: how images
+    should lie where they are read into shared memory. Raises DataError, MemoryShortError."""
+
+    def read(self, dataset: Any, what: str, *, fraction: float | None, channels_last: bool) -> tuple[Held, ...]: ...
+
+
+class InTurn:
+    """Reads in this process, one row after the other."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def read(self, dataset: Any, what: str, *, fraction: float | None, channels_last: bool) -> tuple[Held, ...]:
+        return divided(materialise(dataset, what, self._seed), fraction, self._seed)
+
+
+def materialise(dataset: Dataset, what: str, seed: int = 0) -> tuple[Tensor, ...]:
+    """All samples of a map-style data set as tensors (N, …), inputs first, target last.
+
+    A data set that has its `tensors` already (torch's `TensorDataset`, ours) is taken as it is; another is read in this
+    process. Raises DataError naming `what`, the item and the rule.
+    """
+    ready = ready_tensors(dataset, what)
+    if ready is not None:
+        return ready
+    rows = Rows.of(dataset, what, seed)
+    columns = rows.columns()
+    rows.read_into(columns)
+    return columns
+
+
+def divided(tensors: tuple[Tensor, ...], fraction: float | None, seed: int) -> tuple[Held, ...]:
+    """The whole, or (train, held back)."""
+    if fraction is None:
+        return (Held(tensors),)
+    return tuple(Held(tuple(t[part] for t in tensors)) for part in division(len(tensors[0]), fraction, seed))
+
+
+def division(count: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """A seeded split: which rows train, and which are held back, (n,) int64 each. Raises DataError where one part is
+    empty."""
+    held = round(count * fraction)
+    if not 0 < held < count:
+        raise DataError(
+            f"data.val.fraction {fraction} of {count} samples leaves {held} to evaluate; both parts need one",
+            code="data/split",
+        )
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(mix(seed, -2)))
+    return order[held:], order[:held]
+
+
+# ---- what lies in memory already ------------------------------------------------------------------------------------
+
+
+def ready_tensors(dataset: Any, what: str) -> tuple[Tensor, ...] | None:
+    """The tensors behind a data set that has them, checked; None for one that is to be read. Raises DataError."""
+    if isinstance(dataset, IterableDataset):
+        raise DataError(
+            f"{what}: an IterableDataset has no positions to lease; give a map-style Dataset (len and [i])",
+            code="data/stream",
+        )
+    tensors = _ready_tensors(dataset)
+    if tensors is not None:
+        _check_fields(tensors, what)
+    return tensors
+
+
+def _ready_tensors(dataset: Any) -> tuple[Tensor, ...] | None:
+    """The tensors behind `dataset[i]`; None where a class of the user's own reads its items in its own way."""
+    read = getattr(type(dataset), "__getitem__", None)
+    if read is TensorDataset.__getitem__:
+        return tuple(tensor.detach() for tensor in dataset.tensors)
+    if read is not Subset.__getitem__ or (whole := _ready_tensors(dataset.dataset)) is None:
+        return None
+    if any(tensor.layout != torch.strided for tensor in whole):
+        return None  # cannot be indexed so; reading the items says what is wrong
+    chosen = torch.as_tensor(dataset.indices, dtype=torch.int64)
+    try:
+        return tuple(tensor[chosen] for tensor in whole)
+    except IndexError:
+        return None  # reading them one by one says which
+
+
+def _check_fields(tensors: Sequence[Tensor], what: str) -> None:
+    if len(tensors) < 2:
+        raise DataError(
+            f"{what}: samples have one field; at least an input and a target are needed", code="data/fields"
+        )
+    lengths = {len(tensor) for tensor in tensors}
+    if len(lengths) > 1:
+        raise DataError(
+            f"{what}: the fields have different numbers of samples: {[len(t) for t in tensors]}", code="data/fields"
+        )
+    if lengths == {0}:
+        raise DataError(f"{what}: the data set is empty; there is nothing to train on", code="data/empty")
+    for position, tensor in enumerate(tensors):
+        if tensor.layout != torch.strided:
+            raise DataError(
+                f"{what}: field {position} is {tensor.layout}; only dense tensors can be resident",
+                code="data/not-dense",
+            )
+        row = first_non_finite(tensor)
+        if row is not None:
+            raise not_finite(what, row, position, len(tensors))

@@ -1,0 +1,63 @@
+"""`data.transform`: what is done to a batch between the shared data and the model, in the worker that trains on it.
+
+    transform(*inputs, target) -> (*inputs, target)
+
+Inputs and target are tensors (B, …) in the order of the data set's fields, in buffers of the feed: they may be changed
+in place. As many tensors come back, with B rows each; type and shape of a row may be others. torch's generator is
+seeded for each batch, so that a flip or a crop is the same whoever does it. Batches of an evaluation are not
+transformed: what every sample needs belongs into the data set or the model."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hogwild.batches import transform_seed
+from hogwild.errors import DataError
+from hogwild.feeds import Batch, Feed
+
+Transform = Callable[..., Any]
+
+
+class TransformedFeed:
+    """A feed behind which every batch is transformed."""
+
+    def __init__(self, feed: Feed, transform: Transform, seed: int) -> None:
+        self._feed, self._transform, self._seed = feed, transform, seed
+
+    def gather(self, epoch: int, batch: int) -> Batch:
+        """Raises what the transform raises, and DataError for what cannot be a batch."""
+        plain = self._feed.gather(epoch, batch)
+        torch.default_generator.manual_seed(transform_seed(self._seed, epoch, plain.first_position))
+        *inputs, target = transformed(self._transform, (*plain.inputs, plain.target))
+        return Batch(tuple(inputs), target, plain.first_position, plain.size)
+
+
+def transformed(transform: Transform, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """`fields` (B, …), inputs first and target last, after the transform. Raises DataError."""
+    answer, rows = transform(*fields), len(fields[0])
+    if not isinstance(answer, (tuple, list)) or not all(isinstance(field, Tensor) for field in answer):
+        raise _refused(f"returned a {type(answer).__name__} that is no tuple of tensors", fields)
+    if len(answer) != len(fields) or any(not field.dim() or len(field) != rows for field in answer):
+        shapes = ", ".join(str(tuple(field.shape)) for field in answer)
+        raise _refused(f"returned tensors of shape {shapes} for a batch of {rows}", fields)
+    return tuple(answer)
+
+
+def tried(transform: Transform, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The same on a few samples, before anything starts: what the user's code raises is a DataError, too."""
+    try:
+        return transformed(transform, fields)
+    except DataError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _refused(f"raised {type(error).__name__} on the first samples: {error}", fields) from error
+
+
+def _refused(what: str, fields: Sequence[Tensor]) -> DataError:
+    return DataError(
+        f"data.transform {what}; it is called as transform(*inputs, target) with {len(fields)} tensors of one batch "
+        f"and returns {len(fields)} tensors with as many rows",
+        code="data/transform",
+    )

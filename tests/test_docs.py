@@ -1,0 +1,170 @@
+"""The documentation: every command and program in it runs, every job file in it is right, every link leads somewhere.
+A page's blocks are run in their order, in a folder of its own (tests/helpers/pages.py)."""
+
+import json
+import os
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hogwild import cli
+from hogwild.config import load_job
+from hogwild.job_reference import EXAMPLES
+from tests.helpers.jobs import HOME, start
+from tests.helpers.pages import Step, as_json, beginning, blocks, steps
+
+PAGES = {
+    name: (HOME / name).read_text()
+    for name in (
+        "README.md",
+        "docs/README.md",
+        "docs/quick-start.md",
+        "docs/job-file.md",
+        "docs/bring-your-own.md",
+        "docs/from-mnist-hogwild.md",
+        "docs/when-it-helps.md",
+        "docs/reading-a-report.md",
+    )
+}
+LANGUAGES = {"console", "python", "yaml", "text", ""}
+DATA = os.environ.get("HOGWILD_DATA")
+
+
+def is_target(words: list[str]) -> bool:
+    """make: what it does is known to work where CI does just that; here, that there is such a target."""
+    return re.search(rf"^{words[1]}:", (HOME / "Makefile").read_text(), re.MULTILINE) is not None
+
+
+def is_installable(words: list[str]) -> bool:
+    """pip: that the extra is one of ours."""
+    extra = re.search(r"\[(\w+)\]", words[-1])
+    known = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    return words[1] == "install" and (extra is None or extra[1] in known)
+
+
+# What is not run here, and what is looked at instead.
+NOT_RUN: dict[str, Callable[[list[str]], bool]] = {"make": is_target, "pip": is_installable}
+
+
+def all_steps() -> list[Step]:
+    return [step for name, page in PAGES.items() for step in steps(name.removesuffix(".md"), page)]
+
+
+def is_run(step: Step) -> bool:
+    return not step.command or shlex.split(step.command)[0] not in NOT_RUN
+
+
+@pytest.fixture(scope="module")
+def results(jobs_folder: Path) -> list[tuple[Step, dict[str, Any]]]:
+    """Every step that runs here with its exit status and output, all of one process."""
+    given = [step for step in all_steps() if is_run(step) and (DATA or not step.needs_data)]
+    (jobs_folder / "STEPS.json").write_text(as_json(given))
+    runner = start(jobs_folder, str(jobs_folder / "STEPS.json"), python=("-m", "tests.helpers.pages"))
+    try:
+        ended = runner.wait()
+        assert ended.status == 0, ended.stderr + ended.stdout
+        assert not ended.left_behind
+        found = json.loads((jobs_folder / "RESULTS.json").read_text())
+    finally:
+        runner.destroy()
+    return list(zip(given, found, strict=True))
+
+
+def wrong(results: list[tuple[Step, dict[str, Any]]], page: str, *, needs_data: bool) -> Iterator[str]:
+    for step, found in results:
+        if step.page != page.removesuffix(".md") or step.needs_data != needs_data:
+            continue
+        begins = {beginning(line) for line in found["output"].splitlines()}
+        missing = [line for line in step.expected if beginning(line) not in begins]
+        if found["status"] != step.status or missing:
+            place = f"{page}:{step.line}: $ {step.command}: exit status {found['status']}"
+            yield "\n".join([place, *(f"printed nothing like: {line}" for line in missing), found["output"]])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_a_page_does_what_the_page_says(page: str, results: list[tuple[Step, dict[str, Any]]]) -> None:
+    assert not [*wrong(results, page, needs_data=False)]
+
+
+@pytest.mark.skipif(not DATA, reason="HOGWILD_DATA is not set: the commands that need MNIST's files are not run")
+def test_the_commands_that_need_mnist_do_what_the_pages_say(results: list[tuple[Step, dict[str, Any]]]) -> None:
+    assert not [line for page in PAGES for line in wrong(results, page, needs_data=True)]
+
+
+def test_another_exit_status_or_output_than_a_page_says_is_noticed() -> None:
+    page = "```console\n$ hogwild check job.yaml  # exit status 2\njob.yaml: ok\n…\n  12 errors\n```\n"
+    (step,) = steps("page", page)
+    assert step.command == "hogwild check job.yaml"
+    right = {"status": 2, "output": "first\njob.yaml: ok\n  7 errors, in 3 places\n"}
+    assert not [*wrong([(step, right)], "page.md", needs_data=False)]
+    for found in (
+        right | {"status": 0},
+        right | {"output": "job.yaml: ok\n"},
+        right | {"output": "1 error\n7 errors\n"},
+    ):
+        assert [*wrong([(step, found)], "page.md", needs_data=False)]
+
+
+def test_what_is_not_run_here_is_there() -> None:
+    left_out = [step for step in all_steps() if not is_run(step)]
+    assert left_out
+    for step in left_out:
+        words = shlex.split(step.command)
+        assert NOT_RUN[words[0]](words), f"{step.page}:{step.line}: {step.command}"
+
+
+def test_no_command_stands_in_a_block_that_is_not_run() -> None:
+    for name, page in PAGES.items():
+        for block in blocks(page):
+            assert block.language in LANGUAGES, f"{name}:{block.line}: {block.language}"
+            is_command = re.search(r"^(\$ |hogwild |python |pip )", block.text, re.MULTILINE)
+            assert block.language in ("console", "python") or not is_command, f"{name}:{block.line}"
+            if block.language != "console":  # a list of targets
+                made = re.findall(r"^make .*", block.text, re.MULTILINE)
+                assert all(is_target(line.split()) for line in made), f"{name}:{block.line}"
+
+
+def test_every_job_file_in_a_page_is_right() -> None:
+    """A part of one stands beside what a job needs at least."""
+    for name, page in PAGES.items():
+        for block in blocks(page):
+            if block.language == "yaml":
+                given = {line.split(":")[0] for line in block.text.splitlines()}
+                least = [line for line in EXAMPLES[""].splitlines() if line.split(":")[0] not in given]
+                load_job(Path(f"{name}:{block.line}"), source_text="\n".join([*least, block.text]))
+
+
+def test_the_reference_of_the_job_file_is_the_one_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["schema", "--markdown"]) == 0
+    is_equal = capsys.readouterr().out == (HOME / "docs" / "job-file.md").read_text()
+    assert is_equal, "run: python run.py schema --markdown > docs/job-file.md"
+
+
+def test_every_link_and_picture_leads_somewhere() -> None:
+    for name, page in PAGES.items():
+        for target, anchor in re.findall(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)", page):
+            file = (HOME / name).parent / target if target else HOME / name
+            assert file.exists(), f"{name}: {target}"
+            if anchor:
+                heads = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+                assert anchor in {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads}, (
+                    name,
+                    anchor,
+                )
+
+
+def test_the_index_has_a_line_for_every_page() -> None:
+    index = PAGES["docs/README.md"]
+    assert {path.name for path in (HOME / "docs").glob("*.md")} - {"README.md"} == set(
+        re.findall(r"\]\(([\w-]+\.md)\)", index)
+    )
+    assert "(docs/README.md)" in PAGES["README.md"]
+
+
+def test_the_pictures_are_small() -> None:
+    assert not [file for file in (HOME / "docs").rglob("*.png") if file.stat().st_size > 80_000]

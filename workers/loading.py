@@ -1,0 +1,304 @@
+"""A job's data on its way into memory, in the parent, before it is trained on. What is read quickly is read here; what
+takes longer than a second is read by the workers that started early and wait for their set-up, straight into the shared
+memory that training uses (`readers.py`, `reading.py`), or comes from the cache beside the runs.
+
+    ready tensors ──► taken as they are
+    rows ──► read here, as long as less than a second is left ──► all
+                '──► shared memory ──► from the cache            ──► all
+                                   '─► ranges, leased to readers ──► all ──► into the cache
+                                          '─► what they cannot read is read here"""
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import torch
+
+from hogwild import host
+from hogwild.config import Job
+from hogwild.feeds import ResidentData
+from hogwild.rows import Rows
+from hogwild.samples import Held, divided, division, ready_tensors
+from hogwild.shm import Region
+from workers.head_start import HeadStart
+from workers.journal import Journal
+from workers.messages import ReadTask
+from workers.prepare import blob
+from workers.ranges import Ranges
+from workers.readers import Patience, Readers
+from workers.reading import Destination, Recipe
+
+if TYPE_CHECKING:
+    from hogwild.data.cache import Cache, Spec
+
+SHORT_S = 1.0  # what is left to read is read here when it takes less: starting others is not worth it
+PROBE_S = 0.2  # before that, nothing is known about how long a row takes
+RANGE_S = 0.1  # a range: what a death costs, and how long the others wait for the last one
+LONGEST_RANGE_S = 5.0
+MOST_RANGES = 512
+RANGES_PER_READER = 4
+LINE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """A data set in shared memory: whole, or what is trained on and what is held back."""
+
+    parts: tuple[ResidentData, ...]
+    places: Region | None  # (N,) int64, see `Destination`
+
+    @classmethod
+    def allocate(cls, rows: Rows, fraction: float | None, seed: int, *, channels_last: bool) -> "Sections":
+        rows.check_room()
+        counts, places = [rows.count], None
+        if fraction is not None:
+            trained, held = division(rows.count, fraction, seed)
+            counts, places = [len(trained), len(held)], Region.allocate("places", 8 * rows.count)
+            place = places.tensor(torch.int64, (rows.count,))
+            place[trained], place[held] = torch.arange(len(trained)), ~torch.arange(len(held))
+        parts = tuple(
+            ResidentData.allocate(
+                f"{rows.what.replace('.', '-')}-{number}",
+                [(kind.dtype, (count, *kind.shape)) for kind in rows.kinds],
+                channels_last=channels_last,
+            )
+            for number, count in enumerate(counts)
+        )
+        return cls(parts, places)
+
+    def destination(self, count: int) -> Destination:
+        return Destination(self.parts, self.places.tensor(torch.int64, (count,)) if self.places else None)
+
+    def held(self) -> tuple[Held, ...]:
+        return tuple(Held(part.views(), part) for part in self.parts)
+
+    def specs(self) -> "list[Spec]":
+        from hogwild.data.cache import Spec
+
+        return [Spec(str(f.dtype).removeprefix("torch."), f.lying) for part in self.parts for f in part.fields]
+
+    def buffers(self) -> list[Any]:
+        return [field.rows(part.region).reshape(-1) for part in self.parts for field in part.fields]
+
+
+class Loading:
+    """A `samples.Reader`. What it has to say waits for the journal, which is not there yet."""
+
+    def __init__(self, early: HeadStart, job: Job, runs: Path | None, *, shows_progress: bool) -> None:
+        """`runs`: the folder of runs, beside which what was read is kept."""
+        self._early, self._seed, self._runs = early, job.seed, runs
+        limits = job.supervise
+        self._patience = Patience(limits.start_timeout_s, limits.stall_timeout_s, limits.max_item_attempts)
+        self._line = _Line(shows_progress)
+        self._sentences: list[str] = []
+        self._events: list[dict[str, Any]] = []
+
+    def read(self, dataset: Any, what: str, *, fraction: float | None, channels_last: bool) -> tuple[Held, ...]:
+        ready = ready_tensors(dataset, what)
+        if ready is not None:
+            return divided(ready, fraction, self._seed)
+        rows, began_s = Rows.of(dataset, what, self._seed), time.monotonic()
+        try:
+            return self._read(rows, fraction, channels_last=channels_last, began_s=began_s)
+        finally:
+            self._line.end()
+
+    def _read(self, rows: Rows, fraction: float | None, *, channels_last: bool, began_s: float) -> tuple[Held, ...]:
+        columns = rows.columns()
+        can_be_shared = any(True for _ in self._early)
+        pace_s = 0.0  # seconds per row
+
+        def goes_on(done: int, seconds: float, pace: float) -> bool:
+            nonlocal pace_s
+            pace_s = pace
+            self._line.show(rows, done)
+            return not can_be_shared or seconds < PROBE_S or pace * (rows.count - done) < SHORT_S
+
+        done = rows.read_into(columns, goes_on)
+        if done == rows.count:
+            if (seconds := time.monotonic() - began_s) > SHORT_S:
+                self._note(rows, seconds, "this process", readers=0)
+            return divided(columns, fraction, self._seed)
+        sections = Sections.allocate(rows, fraction, self._seed, channels_last=channels_last)
+        key, cache = self._cache_of(rows, fraction, sections)
+        if cache is not None and _was_kept(cache, key, sections):
+            self._note(rows, time.monotonic() - began_s, f"the cache {cache.folder}", readers=0, cached=True)
+            return sections.held()
+        sections.destination(rows.count).put(0, [column[:done] for column in columns])
+        del columns
+        self._read_shared(rows, sections, done, pace_s, began_s)
+        if cache is not None:
+            with suppress(KeyError):  # a type of numbers that it does not know
+                cache.store(key, sections.specs(), sections.buffers())
+        return sections.held()
+
+    # ---- by others
+
+    def _read_shared(self, rows: Rows, sections: Sections, done: int, pace_s: float, began_s: float) -> None:
+        readers_there = sum(1 for _ in self._early)
+        size = _range_size(rows.count - done, pace_s, readers_there, rows.at_once)
+        ranges = Ranges(done, rows.count, size)
+        recipe = Recipe(
+            replace(rows, first=None),
+            done,
+            size,
+            tuple((f"part-{number}", part.fields) for number, part in enumerate(sections.parts)),
+            sections.places is not None,
+        )
+        content = self._content(recipe, readers_there)
+        deaths = 0
+        if content is not None:
+            readers = Readers(self._early, rows.what, ranges, self._patience)
+            task = self._task(content, sections, readers)
+            is_read = readers.run(task, lambda count: self._line.show(rows, done + count))
+            deaths = readers.deaths
+            if is_read and ranges.first_bad is not None:
+                self._look_again(rows, ranges, readers.bad[ranges.first_bad].detail)
+            elif not is_read:
+                self._say(f"{rows.what}: {readers.unable or 'no process can be started to read it'}; it is read here")
+        rest = ranges.unread
+        self._read_here(rows, sections, ranges, rest, done)
+        by = f"{readers_there} workers" if readers_there > 1 else "1 worker"
+        if rest:
+            by = "this process" if len(rest) * size >= rows.count - done else f"{by} and this process"
+        self._note(rows, time.monotonic() - began_s, by, readers=readers_there, deaths=deaths)
+
+    def _content(self, recipe: Recipe, readers: int) -> bytes | None:
+        """The data set as every reader makes it for itself; None for one that does not travel."""
+        rows = recipe.rows
+        try:
+            written: bytes = cloudpickle.dumps(recipe)
+        except (Exception, SystemExit) as error:
+            self._say(
+                f"{rows.what} is read here, {rows.count:,} rows in turn: {type(rows.dataset).__name__} cannot be "
+                f"given to the workers ({type(error).__name__}: {error})"
+            )
+            return None
+        needed = (1 + 2 * readers) * len(written)
+        if needed > host.available_memory().bytes:
+            self._say(
+                f"{rows.what} is read here, {rows.count:,} rows in turn: {readers} copies of "
+                f"{type(rows.dataset).__name__} would take {needed:,} bytes"
+            )
+            return None
+        return written
+
+    @staticmethod
+    def _task(content: bytes, sections: Sections, readers: Readers) -> Any:
+        regions = {"recipe": blob("recipe", content), "beats": readers.beats}
+        regions |= {f"part-{number}": part.region for number, part in enumerate(sections.parts)}
+        regions |= {"places": sections.places} if sections.places else {}
+        sizes = tuple((name, region.nbytes) for name, region in regions.items())
+
+        def make(reader: int) -> tuple[ReadTask, list[int]]:
+            return ReadTask(readers.task, reader, sizes, len(content)), [
+                region.descriptor for region in regions.values()
+            ]
+
+        return make
+
+    # ---- by this process
+
+    def _look_again(self, rows: Rows, ranges: Ranges, words: str) -> None:
+        """At a row that a worker could not use. Raises the error where it is the row's fault: here it has the user's
+        own exception behind it."""
+        assert ranges.first_bad is not None
+        rows.read_here(*ranges.rows(ranges.first_bad))
+        self._say(f"{rows.what}: in a worker, and not here: {words}; the rest is read here")
+
+    def _read_here(self, rows: Rows, sections: Sections, ranges: Ranges, rest: Sequence[int], done: int) -> None:
+        to = sections.destination(rows.count)
+        count = done + ranges.rows_read
+        for number in rest:
+            start, stop = ranges.rows(number)
+            to.put(start, rows.read_here(start, stop))
+            count += stop - start
+            self._line.show(rows, count)
+
+    # ---- the cache
+
+    def _cache_of(self, rows: Rows, fraction: float | None, sections: Sections) -> "tuple[str, Cache | None]":
+        """(key, cache) for a data set that can say what its rows are made of. Never an error: it is read then."""
+        if self._runs is None or not callable(getattr(rows.dataset, "fingerprint", None)):
+            return "", None
+        from hogwild.data.cache import Cache
+
+        try:
+            fingerprint = str(rows.dataset.fingerprint())
+        except (Exception, SystemExit) as error:
+            self._say(f"{rows.what} is not kept for the next job: fingerprint() raised {type(error).__name__}: {error}")
+            return "", None
+        order = None if fraction is None else (fraction, self._seed)
+        layout = [(str(f.dtype), f.lying) for part in sections.parts for f in part.fields]
+        key = hashlib.blake2b(json.dumps([fingerprint, order, layout]).encode(), digest_size=20).hexdigest()
+        return key, Cache(self._runs, say=self._say)
+
+    # ---- what is said
+
+    def report(self, journal: Journal) -> None:
+        """Once there is one."""
+        for sentence in self._sentences:
+            journal.say(sentence)
+        for event in self._events:
+            journal.event("data-read", **event)
+
+    def _say(self, sentence: str) -> None:
+        self._sentences.append(sentence)
+
+    def _note(self, rows: Rows, seconds: float, by: str, **values: Any) -> None:
+        how = "from" if values.get("cached") else "read by"
+        self._say(f"{rows.what}: {rows.count:,} samples {how} {by} in {seconds:.1f} s")
+        self._events.append({"what": rows.what, "samples": rows.count, "seconds": round(seconds, 3), **values})
+
+
+def _range_size(left: int, pace_s: float, readers: int, at_once: Callable[[int], int]) -> int:
+    """Rows: a tenth of a second's, but not so few that leasing is what takes the time, nor so many that a reader that
+    reads them in one call seems to hang, or that some have nothing to do at the end."""
+    wanted = max(RANGE_S / pace_s, left / MOST_RANGES)
+    return min(at_once(int(min(wanted, LONGEST_RANGE_S / pace_s))), -(-left // (RANGES_PER_READER * readers)))
+
+
+def _was_kept(cache: "Cache", key: str, sections: Sections) -> bool:
+    entry = cache.load(key)
+    return entry is not None and list(entry.specs) == sections.specs() and entry.read_into(sections.buffers())
+
+
+class _Line:
+    """`reading data.train: 45 %  12,000 samples/s`, at most once a second; in place on a terminal."""
+
+    def __init__(self, is_wanted: bool) -> None:
+        self._is_wanted = is_wanted and sys.stderr is not None
+        self._is_terminal = self._is_wanted and sys.stderr.isatty()
+        self._is_open = False
+        self._next_s = time.monotonic() + LINE_S
+        self._last: tuple[str, int, float] = ("", 0, 0.0)
+
+    def show(self, rows: Rows, done: int) -> None:
+        now_s = time.monotonic()
+        if self._last[0] != rows.what:
+            self._last = (rows.what, done, now_s)
+        if not self._is_wanted or now_s < self._next_s:
+            return
+        rate = (done - self._last[1]) / max(1e-9, now_s - self._last[2])
+        self._next_s, self._last = now_s + LINE_S, (rows.what, done, now_s)
+        text = f"reading {rows.what}: {done / rows.count:.0%}  {rate:,.0f} samples/s".replace("%", " %")
+        self._tell(f"\r\x1b[2K{text}" if self._is_terminal else f"{text}\n")
+        self._is_open = self._is_terminal
+
+    def end(self) -> None:
+        if self._is_open:
+            self._tell("\r\x1b[2K")
+            self._is_open = False
+
+    @staticmethod
+    def _tell(text: str) -> None:
+        with suppress(OSError, ValueError):  # its reader has gone
+            sys.stderr.write(text)
+            sys.stderr.flush()

@@ -1,0 +1,192 @@
+"""The processes that read a data set, as the parent sees them: leased ranges, listened to, judged by their beats,
+replaced when they die. They are the workers that started early, and stay what they are: who reads them is `loading.py`.
+
+What can go wrong, and what becomes of it:
+
+    a reader dies                its ranges are leased to others; the range it was reading is charged
+    a range is charged so often  DataError with the row and the last exit (`supervise.max_item_attempts`)
+    no beat for stall_timeout_s  SIGKILL, then as above
+    a row cannot be used         the rest before it is read first: the lowest one is the error
+    nobody is left to read       whoever asked reads the rest himself"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hogwild import host
+from hogwild.errors import DataError
+from hogwild.shm import Region
+from workers.handle import POLL_MS, REAP_S, Handle
+from workers.head_start import HeadStart
+from workers.messages import LOOK, ReadTask, Report
+from workers.ranges import Ranges
+from workers.reading import BEATS, Beat
+
+IN_HAND = 2  # ranges: the next one is there when one is done
+TURN_S = 1.0  # what one turn of the loop adds to a silence at most: a parent that was stopped accuses nobody
+_TASKS = itertools.count(1)
+DEATHS_AT_START = 3  # in a row, per reader, before anything is read
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a reader may be silent, in seconds, and how often a range may end one."""
+
+    start_s: float
+    stall_s: float
+    attempts: int
+
+
+@dataclass(slots=True)
+class _Reader:
+    """`number`: its row of the beats. `has_begun`: it has made the data set."""
+
+    handle: Handle
+    number: int
+    has_begun: bool = False
+    is_unable: bool = False
+    beats: int = 0
+    silent_s: float = 0.0
+    killed_s: float | None = None
+
+
+class Readers:
+    """Those of one data set, until `run` returns. Main thread only."""
+
+    def __init__(self, early: HeadStart, what: str, ranges: Ranges, patience: Patience) -> None:
+        self._early, self._what, self._ranges, self._patience = early, what, ranges, patience
+        self._readers = [_Reader(handle, number) for number, handle in enumerate(early)]
+        self.beats = Region.allocate("beats", max(1, len(self._readers)) * BEATS * 8)
+        self._words = self.beats.array("i8", (max(1, len(self._readers)), BEATS))
+        self._deaths_at_start = 0
+        self.task = next(_TASKS)
+        self.deaths = 0
+        self.bad: dict[int, Report] = {}
+        self.unable = ""  # why nobody can read
+
+    @property
+    def count(self) -> int:
+        return len(self._readers)
+
+    def run(self, make_task: Callable[[int], tuple[ReadTask, list[int]]], tell: Callable[[int], object]) -> bool:
+        """Whether all is read, or all before a bad row. False: nobody is left who can. `tell` is given the rows that
+        are read, in every turn. Raises DataError for a range that ends whoever reads it."""
+        for reader in self._readers:
+            reader.handle.ask_to_read(*make_task(reader.number))
+        try:
+            self._watch(make_task, tell)
+        except DataError:
+            self._dismiss()
+            raise
+        self._dismiss()
+        return self._ranges.is_finished
+
+    def _watch(self, make_task: Callable[[int], tuple[ReadTask, list[int]]], tell: Callable[[int], object]) -> None:
+        last_s = time.monotonic()
+        while not self._ranges.is_finished and any(not reader.is_unable for reader in self._readers):
+            self._lease()
+            host.wait_readable(self._descriptors(), POLL_MS)
+            now_s = time.monotonic()
+            for reader in self._readers[:]:
+                self._listen(reader)
+                self._judge(reader, min(TURN_S, now_s - last_s))
+                if reader in self._readers and (status := reader.handle.reap()) is not None:
+                    self._bury(reader, status, make_task)
+            last_s = now_s
+            tell(self._ranges.rows_read)
+
+    def _descriptors(self) -> Iterator[int]:
+        for reader in self._readers:
+            yield from (reader.handle.pidfd, reader.handle.ack_read, reader.handle.channel.fileno())
+
+    def _lease(self) -> None:
+        """One to each, then another: near the end nobody holds two while somebody has none."""
+        for most in range(1, IN_HAND + 1):
+            for reader in self._readers:
+                if not reader.has_begun or reader.killed_s is not None or self._ranges.hand(reader.number) >= most:
+                    continue
+                if (number := self._ranges.lease(reader.number)) is not None:
+                    reader.handle.lease(self.task, number)
+
+    def _listen(self, reader: _Reader) -> None:
+        for _, number in reader.handle.acks():
+            self._ranges.finish(reader.number, number)
+            self._deaths_at_start = 0
+        reader.handle.listen()
+        said, reader.handle.said_as_reader = reader.handle.said_as_reader, []
+        for report in said:
+            if report.task != self.task:
+                continue
+            if report.kind == "reading":
+                reader.has_begun = True
+            elif report.kind == "unreadable":
+                reader.is_unable, self.unable = True, report.detail
+            else:
+                self._ranges.condemn(reader.number, report.item)
+                self.bad[report.item] = report
+
+    def _judge(self, reader: _Reader, elapsed_s: float) -> None:
+        """By its silence: beats are written item by item, and while it waits."""
+        if reader.killed_s is not None:
+            reader.killed_s += elapsed_s
+            if reader.killed_s > REAP_S:
+                self._leave_behind(reader)
+            return
+        beats = int(self._words[reader.number, Beat.COUNT])
+        reader.silent_s = 0.0 if beats != reader.beats or reader.is_unable else reader.silent_s + elapsed_s
+        reader.beats = beats
+        limit_s = self._patience.stall_s if reader.has_begun else self._patience.start_s
+        if reader.silent_s > limit_s:
+            reader.handle.kill(f"no sign of life for {limit_s:g} s")
+            reader.killed_s = 0.0
+
+    def _bury(self, reader: _Reader, status: int, make_task: Callable[[int], tuple[ReadTask, list[int]]]) -> None:
+        self._listen(reader)  # what it finished before it died
+        self.deaths += 1
+        words = reader.handle.killed_for or host.describe_exit(status)
+        said = reader.handle.error.detail if reader.handle.error else reader.handle.last_words()
+        self._readers.remove(reader)
+        handle = self._early.replace(reader.handle)
+        self._charge(reader, f"{words}; it said: {said}" if said else words)
+        self._words[reader.number] = 0
+        if handle is not None and not reader.is_unable:
+            self._readers.append(_Reader(handle, reader.number))
+            handle.ask_to_read(*make_task(reader.number))
+
+    def _charge(self, reader: _Reader, how: str) -> None:
+        number, row = int(self._words[reader.number, Beat.RANGE]), int(self._words[reader.number, Beat.ROW])
+        deaths = self._ranges.release(reader.number, number or None)
+        if deaths >= self._patience.attempts:
+            ended = f"{deaths} processes, the last one" if deaths > 1 else "the process that did it"
+            raise DataError(
+                f"{self._what}: reading item {row} has ended {ended}: {how}. Read that item by itself (dataset[{row}]) "
+                "and see",
+                code="data/item-kills",
+            )
+        if not deaths:
+            self._deaths_at_start += 1
+        if self._deaths_at_start >= DEATHS_AT_START * len(self._words):
+            reader.is_unable, self.unable = True, f"processes that should read it ended: {how}"
+            for other in self._readers:
+                other.is_unable = True
+
+    def _leave_behind(self, reader: _Reader) -> None:
+        """It does not even die; what it may still write is what is there by then."""
+        self._readers.remove(reader)
+        self._early.abandon(reader.handle)
+        self._charge(reader, f"{reader.handle.killed_for}; it {reader.handle.undead_words()}")
+
+    def _dismiss(self) -> None:
+        """They wait for their set-up again. Nobody may have a range in hand then: its acknowledgement would be taken
+        for one of training."""
+        for reader in self._readers:
+            if reader.killed_s is None and not self._ranges.hand(reader.number):
+                reader.handle.lease(self.task, LOOK)
+                continue
+            reader.handle.kill("its data is read by somebody else")
+            host.wait_readable([reader.handle.pidfd], REAP_S * 1000)
+            if reader.handle.reap() is None:
+                self._early.abandon(reader.handle)
+            else:
+                self._early.replace(reader.handle)

@@ -1,0 +1,156 @@
+"""Rows of a data set, read by a process that waits for its set-up: ranges are leased to it, and written straight into
+the memory that training reads them from.
+
+    parent                                    reader
+    task: recipe, regions ── socket ──►       makes the data set from the recipe    ──► "reading"
+    (task, range) ── lease pipe ──►           beat, item by item; look at each; write the range  ──► ack pipe
+                                              a row that cannot be used             ──► "bad-row"; the next range
+    (task, 0) ── lease pipe ──►               forgets all of it, waits for its set-up again
+
+A row of `beats` (reader, 8) int64 has one writer, its reader; a row of the data is written by whoever holds its
+range."""
+
+import gc
+import select
+import socket
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar
+
+import cloudpickle
+import torch
+from torch import Tensor
+
+from hogwild.feeds import FieldSpec, ResidentData
+from hogwild.rows import BadRow, Rows
+from hogwild.shm import Region
+from workers.building import adopt, blob
+from workers.entry import Start
+from workers.messages import LOOK, ReadTask, Report, read_records, write_record
+from workers.pulling import WAIT_MS, ParentGone
+from workers.ranges import Ranges
+
+BEATS = 8  # words of a reader, a cache line
+
+
+class Beat(IntEnum):
+    COUNT = 0
+    RANGE = 1  # which it reads, 0: none
+    ROW = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What is read, and where it goes. `parts`: (region, fields) of the whole, or of what is trained on and what is
+    held back; then `places` says where each row goes. Crosses a process by cloudpickle."""
+
+    rows: Rows
+    begin: int
+    size: int
+    parts: tuple[tuple[str, tuple[FieldSpec, ...]], ...]
+    has_places: bool
+
+    def ranges(self) -> Ranges:
+        return Ranges(self.begin, self.rows.count, self.size)
+
+
+class Destination:
+    """The data in shared memory, written by row. `places` (N,) int64, of a data set in two parts: the row's place in
+    the first, or, as ~place, in the second."""
+
+    def __init__(self, parts: Sequence[ResidentData], places: Tensor | None) -> None:
+        self._views = [part.views() for part in parts]
+        self._places = places
+
+    def put(self, start: int, fields: Sequence[Tensor]) -> None:
+        """The rows from `start` on, (n, …) per field."""
+        stop = start + len(fields[0])
+        if self._places is None:
+            for view, field in zip(self._views[0], fields, strict=True):
+                view[start:stop] = field
+            return
+        places = self._places[start:stop]
+        for views, here, there in ((self._views[0], places >= 0, places), (self._views[1], places < 0, ~places)):
+            for view, field in zip(views, fields, strict=True):
+                view[there[here]] = field[here]
+
+
+def read(start: Start, channel: socket.socket, task: ReadTask, descriptors: list[int]) -> None:
+    """Reads what is leased until there is nothing more. Raises ParentGone; what user code raises is reported."""
+    adopt(start, task)
+    # One thread, so that torch makes no pool: its threads would be there before training says how they should be.
+    torch.set_num_threads(1)
+    if torch.get_num_interop_threads() != 1:
+        torch.set_num_interop_threads(1)
+    regions = {
+        name: Region.attach(descriptor, nbytes)
+        for (name, nbytes), descriptor in zip(task.regions, descriptors, strict=True)
+    }
+    words = regions["beats"].array("i8", (regions["beats"].nbytes // (8 * BEATS), BEATS))[task.reader]
+    try:
+        recipe: Recipe = cloudpickle.loads(blob(regions["recipe"], task.recipe_nbytes))
+    except (Exception, SystemExit) as error:  # the class cannot be imported here, an open file cannot be opened again
+        Report("unreadable", detail=f"{type(error).__name__}: {error}", task=task.number).send(channel)
+        return
+    places = regions["places"].tensor(torch.int64, (recipe.rows.count,)) if recipe.has_places else None
+    parts = [ResidentData(regions[name], fields) for name, fields in recipe.parts]
+    try:
+        _Reader(start, channel, task.number, recipe, Destination(parts, places), words).run()
+    finally:
+        torch.default_generator.manual_seed(0)
+    del recipe, parts, places
+    gc.collect()  # what user code has kept in circles is memory that training needs
+
+
+class _Reader:
+    # Of this process: the newest task that is over. One that starts slowly may find several in its socket, and read the
+    # ends of all of them in the pipe at once.
+    over: ClassVar[int] = 0
+
+    def __init__(self, start: Start, channel: socket.socket, task: int, recipe: Recipe, to: Destination, words) -> None:  # type: ignore[no-untyped-def]
+        self._start, self._channel, self._task = start, channel, task
+        self._rows, self._ranges, self._to, self._words = recipe.rows, recipe.ranges(), to, words
+        self._hand: deque[int] = deque()
+        self._poll = select.poll()
+        self._poll.register(start.lease_read, select.POLLIN)
+        self._poll.register(start.lifeline, select.POLLIN)
+
+    def run(self) -> None:
+        self._beat(0)
+        Report("reading", task=self._task).send(self._channel)
+        while self._hand or _Reader.over < self._task:
+            self._pull(0 if self._hand else WAIT_MS)
+            if not self._hand:
+                continue
+            number = self._hand.popleft()
+            self._words[Beat.RANGE] = number
+            self._read(number)
+            self._words[Beat.RANGE] = 0
+
+    def _read(self, number: int) -> None:
+        first, stop = self._ranges.rows(number)
+        try:
+            fields = self._rows.read(first, stop, self._beat)
+        except BadRow as bad:
+            words, code = str(bad.error), bad.error.code
+            Report("bad-row", detail=words, code=code, task=self._task, item=number).send(self._channel)
+            return
+        self._to.put(first, fields)
+        write_record(self._start.ack_write, 0, number)
+
+    def _beat(self, row: int) -> None:
+        self._words[Beat.ROW] = row
+        self._words[Beat.COUNT] += 1
+
+    def _pull(self, wait_ms: int) -> None:
+        for descriptor, events in self._poll.poll(wait_ms):
+            if descriptor == self._start.lifeline or events & (select.POLLHUP | select.POLLERR):
+                raise ParentGone
+            for task, item in read_records(descriptor):
+                if item == LOOK:
+                    _Reader.over = max(_Reader.over, task)
+                elif task == self._task:
+                    self._hand.append(item)
+        self._words[Beat.COUNT] += 1
