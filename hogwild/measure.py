@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -169,14 +169,21 @@ def read_trial(setting: Setting, status: int, out: str, err: str) -> Trial:
     if status < 0:
         return Trial(setting, None, describe_exit(status))
     if status not in (0, STOPPED):
-        said = [line.strip() for line in err.splitlines() if line.strip()]
-        errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
-        return Trial(setting, None, (errors or said or [f"exit status {status}"])[-1])
+        last = (err.strip().splitlines() or [f"exit status {status}"])[-1]
+        return Trial(setting, None, _error_in(out) or last)
     summary = json.loads(out.splitlines()[-1])
     is_coarse = summary["updates"] < FEW_UPDATES * setting.procs
     if not summary["samples_per_s"]:
         return Trial(setting, None, TOO_FEW, is_coarse)
     return Trial(setting, float(summary["samples_per_s"]), "", is_coarse)
+
+
+def _error_in(out: str) -> str:
+    """The first line of the error in what a command answered with --json; "" where it did not get so far."""
+    for line in out.splitlines()[-1:]:
+        with suppress(ValueError):
+            return str(json.loads(line).get("error", "")).partition("\n")[0]
+    return ""
 
 
 @contextmanager
