@@ -83,7 +83,7 @@ def test_the_table_shows_ratios_and_what_went_wrong() -> None:
         (0, '{"samples_per_s": 5.0, "updates": 900}\n', "", (5.0,)),
         (STOPPED, '{"samples_per_s": 5.0, "updates": 39}\n', "", (5.0, "", True)),
         (STOPPED, '{"samples_per_s": null, "updates": 1}\n', "", (None, TOO_FEW, True)),
-        (1, '{"error": "ValueError: a crime\\n\\nTraceback"}', "plan: x\ncode x/y: see\n", (None, "ValueError: a crime")),
+        (1, '{"error": "ValueError: a crime\\n\\nTraceback"}', "code x/y: see\n", (None, "ValueError: a crime")),
         (1, "cut {", "the last words\n", (None, "the last words")),
         (2, "", "data.train: no such thing\n", (None, "data.train: no such thing")),
         (3, "", "", (None, "exit status 3")),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hogwild.data.cache import Cache, Spec
 
 SHORT_S = 1.0  # what is left to read is read here when it takes less: starting others is not worth it
-PROBE_S = 0.2  # before that, nothing is known about how long a row takes
+PROBE_S = 0.05  # before that, nothing is known about how long a row takes
 RANGE_S = 0.1  # a range: what a death costs, and how long the others wait for the last one
 LONGEST_RANGE_S = 5.0
 MOST_RANGES = 512
@@ -88,6 +88,44 @@ class Sections:
         return [field.rows(part.region).reshape(-1) for part in self.parts for field in part.fields]
 
 
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What is read into shared memory by others: rows from `done` on, in ranges."""
+
+    rows: Rows
+    sections: Sections
+    done: int
+    ranges: Ranges
+    recipe: Recipe
+    readers: Readers
+
+    @classmethod
+    def of(
+        cls, rows: Rows, sections: Sections, done: int, pace_s: float, early: HeadStart, patience: Patience
+    ) -> "_Shared":
+        size = _range_size(rows.count - done, pace_s, sum(1 for _ in early), rows.at_once)
+        ranges = Ranges(done, rows.count, size)
+        parts = tuple((f"part-{number}", part.fields) for number, part in enumerate(sections.parts))
+        recipe = Recipe(replace(rows, first=None), done, size, parts, sections.places is not None)
+        return cls(rows, sections, done, ranges, recipe, Readers(early, rows.what, ranges, patience))
+
+    def begin(self, content: bytes) -> None:
+        """`content`: the recipe, as every reader gets it."""
+        readers, sections = self.readers, self.sections
+        regions = {"recipe": blob("recipe", content), "beats": readers.beats}
+        regions |= {f"part-{number}": part.region for number, part in enumerate(sections.parts)}
+        regions |= {"places": sections.places} if sections.places else {}
+        sizes = tuple((name, region.nbytes) for name, region in regions.items())
+
+        number, nbytes = readers.task, len(content)
+
+        # Nothing of the readers in it, who keep it: a circle would keep the regions until the collector comes.
+        def make(reader: int) -> tuple[ReadTask, list[int]]:
+            return ReadTask(number, reader, sizes, nbytes), [region.descriptor for region in regions.values()]
+
+        readers.begin(make)
+
+
 class Loading:
     """A `samples.Reader`. What it has to say waits for the journal, which is not there yet."""
 
@@ -127,48 +165,44 @@ class Loading:
                 self._note(rows, seconds, "this process", readers=0)
             return divided(columns, fraction, self._seed)
         sections = Sections.allocate(rows, fraction, self._seed, channels_last=channels_last)
+        shared = _Shared.of(rows, sections, done, pace_s, self._early, self._patience)
+        content = self._content(shared.recipe, shared.readers.count)
+        if content is not None:
+            shared.begin(content)  # before the cache is asked: they import meanwhile what reading needs
+        asked_s = time.monotonic()
         key, cache = self._cache_of(rows, fraction, sections)
+        hash_s = time.monotonic() - asked_s
         if cache is not None and _was_kept(cache, key, sections):
+            shared.readers.call_off()
             self._note(rows, time.monotonic() - began_s, f"the cache {cache.folder}", readers=0, cached=True)
             return sections.held()
         sections.destination(rows.count).put(0, [column[:done] for column in columns])
         del columns
-        self._read_shared(rows, sections, done, pace_s, began_s)
+        self._read_shared(shared, began_s, is_begun=content is not None)
+        read_s = time.monotonic()
         if cache is not None:
             with suppress(KeyError):  # a type of numbers that it does not know
                 cache.store(key, sections.specs(), sections.buffers())
+            self._events[-1] |= {"hash_s": round(hash_s, 3), "kept_s": round(time.monotonic() - read_s, 3)}
         return sections.held()
 
     # ---- by others
 
-    def _read_shared(self, rows: Rows, sections: Sections, done: int, pace_s: float, began_s: float) -> None:
-        readers_there = sum(1 for _ in self._early)
-        size = _range_size(rows.count - done, pace_s, readers_there, rows.at_once)
-        ranges = Ranges(done, rows.count, size)
-        recipe = Recipe(
-            replace(rows, first=None),
-            done,
-            size,
-            tuple((f"part-{number}", part.fields) for number, part in enumerate(sections.parts)),
-            sections.places is not None,
-        )
-        content = self._content(recipe, readers_there)
-        deaths = 0
-        if content is not None:
-            readers = Readers(self._early, rows.what, ranges, self._patience)
-            task = self._task(content, sections, readers)
-            is_read = readers.run(task, lambda count: self._line.show(rows, done + count))
-            deaths = readers.deaths
+    def _read_shared(self, shared: "_Shared", began_s: float, *, is_begun: bool) -> None:
+        rows, ranges, readers, done = shared.rows, shared.ranges, shared.readers, shared.done
+        readers_there = readers.count
+        if is_begun:
+            is_read = readers.run(lambda count: self._line.show(rows, done + count))
             if is_read and ranges.first_bad is not None:
                 self._look_again(rows, ranges, readers.bad[ranges.first_bad].detail)
             elif not is_read:
                 self._say(f"{rows.what}: {readers.unable or 'no process can be started to read it'}; it is read here")
         rest = ranges.unread
-        self._read_here(rows, sections, ranges, rest, done)
+        self._read_here(rows, shared.sections, ranges, rest, done)
         by = f"{readers_there} workers" if readers_there > 1 else "1 worker"
         if rest:
-            by = "this process" if len(rest) * size >= rows.count - done else f"{by} and this process"
-        self._note(rows, time.monotonic() - began_s, by, readers=readers_there, deaths=deaths)
+            by = "this process" if len(rest) * ranges.size >= rows.count - done else f"{by} and this process"
+        self._note(rows, time.monotonic() - began_s, by, readers=readers_there, deaths=readers.deaths)
 
     def _content(self, recipe: Recipe, readers: int) -> bytes | None:
         """The data set as every reader makes it for itself; None for one that does not travel."""
@@ -189,20 +223,6 @@ class Loading:
             )
             return None
         return written
-
-    @staticmethod
-    def _task(content: bytes, sections: Sections, readers: Readers) -> Any:
-        regions = {"recipe": blob("recipe", content), "beats": readers.beats}
-        regions |= {f"part-{number}": part.region for number, part in enumerate(sections.parts)}
-        regions |= {"places": sections.places} if sections.places else {}
-        sizes = tuple((name, region.nbytes) for name, region in regions.items())
-
-        def make(reader: int) -> tuple[ReadTask, list[int]]:
-            return ReadTask(readers.task, reader, sizes, len(content)), [
-                region.descriptor for region in regions.values()
-            ]
-
-        return make
 
     # ---- by this process
 

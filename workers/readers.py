@@ -26,6 +26,7 @@ from workers.reading import BEATS, Beat
 IN_HAND = 2  # ranges: the next one is there when one is done
 TURN_S = 1.0  # what one turn of the loop adds to a silence at most: a parent that was stopped accuses nobody
 _TASKS = itertools.count(1)
+MakeTask = Callable[[int], tuple[ReadTask, list[int]]]  # reader's number -> what it is sent
 DEATHS_AT_START = 3  # in a row, per reader, before anything is read
 
 
@@ -60,6 +61,7 @@ class Readers:
         self.beats = Region.allocate("beats", max(1, len(self._readers)) * BEATS * 8)
         self._words = self.beats.array("i8", (max(1, len(self._readers)), BEATS))
         self._deaths_at_start = 0
+        self._make_task: MakeTask | None = None
         self.task = next(_TASKS)
         self.deaths = 0
         self.bad: dict[int, Report] = {}
@@ -69,20 +71,28 @@ class Readers:
     def count(self) -> int:
         return len(self._readers)
 
-    def run(self, make_task: Callable[[int], tuple[ReadTask, list[int]]], tell: Callable[[int], object]) -> bool:
-        """Whether all is read, or all before a bad row. False: nobody is left who can. `tell` is given the rows that
-        are read, in every turn. Raises DataError for a range that ends whoever reads it."""
+    def begin(self, make_task: MakeTask) -> None:
+        """They make the data set for themselves now, which imports what it needs; `run` or `call_off` comes next."""
+        self._make_task = make_task
         for reader in self._readers:
             reader.handle.ask_to_read(*make_task(reader.number))
+
+    def call_off(self) -> None:
+        """Nothing has to be read after all."""
+        self._dismiss()
+
+    def run(self, tell: Callable[[int], object]) -> bool:
+        """Whether all is read, or all before a bad row. False: nobody is left who can. `tell` is given the rows that
+        are read, in every turn. Raises DataError for a range that ends whoever reads it."""
         try:
-            self._watch(make_task, tell)
+            self._watch(tell)
         except DataError:
             self._dismiss()
             raise
         self._dismiss()
         return self._ranges.is_finished
 
-    def _watch(self, make_task: Callable[[int], tuple[ReadTask, list[int]]], tell: Callable[[int], object]) -> None:
+    def _watch(self, tell: Callable[[int], object]) -> None:
         last_s = time.monotonic()
         while not self._ranges.is_finished and any(not reader.is_unable for reader in self._readers):
             self._lease()
@@ -92,7 +102,7 @@ class Readers:
                 self._listen(reader)
                 self._judge(reader, min(TURN_S, now_s - last_s))
                 if reader in self._readers and (status := reader.handle.reap()) is not None:
-                    self._bury(reader, status, make_task)
+                    self._bury(reader, status)
             last_s = now_s
             tell(self._ranges.rows_read)
 
@@ -141,7 +151,7 @@ class Readers:
             reader.handle.kill(f"no sign of life for {limit_s:g} s")
             reader.killed_s = 0.0
 
-    def _bury(self, reader: _Reader, status: int, make_task: Callable[[int], tuple[ReadTask, list[int]]]) -> None:
+    def _bury(self, reader: _Reader, status: int) -> None:
         self._listen(reader)  # what it finished before it died
         self.deaths += 1
         words = reader.handle.killed_for or host.describe_exit(status)
@@ -150,9 +160,9 @@ class Readers:
         handle = self._early.replace(reader.handle)
         self._charge(reader, f"{words}; it said: {said}" if said else words)
         self._words[reader.number] = 0
-        if handle is not None and not reader.is_unable:
+        if handle is not None and not reader.is_unable and self._make_task is not None:
             self._readers.append(_Reader(handle, reader.number))
-            handle.ask_to_read(*make_task(reader.number))
+            handle.ask_to_read(*self._make_task(reader.number))
 
     def _charge(self, reader: _Reader, how: str) -> None:
         number, row = int(self._words[reader.number, Beat.RANGE]), int(self._words[reader.number, Beat.ROW])
