@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 SHORT_S = 1.0  # what is left to read is read here when it takes less: starting others is not worth it
 PROBE_S = 0.05  # before that, nothing is known about how long a row takes
-RANGE_S = 0.1  # a range: what a death costs, and how long the others wait for the last one
+RANGE_S = 0.03  # a range: what a death costs, and how long the others wait for the last one
 LONGEST_RANGE_S = 5.0
 MOST_RANGES = 512
 RANGES_PER_READER = 4
@@ -279,8 +279,8 @@ class Loading:
 
 
 def _range_size(left: int, pace_s: float, readers: int, at_once: Callable[[int], int]) -> int:
-    """Rows: a tenth of a second's, but not so few that leasing is what takes the time, nor so many that a reader that
-    reads them in one call seems to hang, or that some have nothing to do at the end."""
+    """Rows: so many as RANGE_S takes, but not so few that leasing is what takes the time, nor so many that a reader
+    that reads them in one call seems to hang, or that some have nothing to do at the end."""
     wanted = max(RANGE_S / pace_s, left / MOST_RANGES)
     return min(at_once(int(min(wanted, LONGEST_RANGE_S / pace_s))), -(-left // (RANGES_PER_READER * readers)))
 
