@@ -210,6 +210,7 @@ CODES: Mapping[str, str] = {
     "config/keyword": "a keyword of hogwild.train says what an object says already",
     "config/lr-schedule": "an own schedule does not fit its keys",
     "config/metric-direction": "nobody said whether more of a metric is better",
+    "config/metric-name": "a metric of the user's is called like a field of the records",
     "config/missing-argument": "a class needs an argument that init_args does not give",
     "config/missing-key": "a required key is not there",
     "config/needs-validation": "a field needs data.val",

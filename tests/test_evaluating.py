@@ -151,12 +151,29 @@ def test_a_worker_that_dies_while_it_scores_costs_nothing(tmp_path: Path, start_
     assert ended.status == 0 and ended.summary["metrics"]["Dying"] == 360 and ended.summary["restarts"] == 1
 
 
+def test_metrics_that_end_whoever_computes_them_fail_the_job_and_are_named(
+    tmp_path: Path, start_job: Callable[..., Job]
+) -> None:
+    metrics = ["evaluate.metrics=[judging.Dying]", "evaluate.every_epochs=3", "supervise.max_item_attempts=1"]
+    ended = start_job(
+        tmp_path / "job", JUDGING, "train.procs=1", *DIGITS, *metrics, extra={"JUDGING_DIARY": str(tmp_path)}
+    ).wait()
+    assert ended.status == 1 and ended.summary["error_code"] == "train/unevaluable"
+    assert "computing Dying from the outputs of data.val ended 1 worker " in ended.summary["error"]
+
+
 @pytest.mark.parametrize(
     ("settings", "status", "code", "words"),
     [
         (["evaluate.metrics=[judging.refuses]"], 1, "model/metric", "refuses: ValueError: needs more than this"),
         (["evaluate.metrics=[rmse]"], 1, "model/metric", "rmse: output and target must have the same shape"),
         (["evaluate.metrics=[top11]"], 1, "model/metric", "top11: there are only 10 classes"),
+        (
+            ["evaluate.metrics=[judging.seconds]"],
+            2,
+            "config/metric-name",
+            "seconds: a record of an evaluation",
+        ),
         (["evaluate.metrics=[judging.nothing]"], 2, "config/no-such-name", "has no 'nothing'"),
         (
             ["evaluate.metrics=[judging.sideless]", "evaluate.monitor=sideless"],

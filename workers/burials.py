@@ -125,10 +125,11 @@ class Burials:
         _, start, stop = release.quarantined[0]
         attempts = self._session.job.supervise.max_item_attempts
         detail = f": {handle.error.detail}" if handle.error else ""
-        return (
-            f"batches {start} to {stop - 1} of data.val ended {attempts} workers (supervise.max_item_attempts){detail}"
-            f"; see {handle.log}"
-        )
+        what = f"batches {start} to {stop - 1} of data.val"
+        if self._session.evaluating.is_scoring:
+            what = f"computing {', '.join(self._session.evaluating.panel.whole)} from the outputs of data.val"
+        workers = "1 worker" if attempts == 1 else f"{attempts} workers"
+        return f"{what} ended {workers} (supervise.max_item_attempts){detail}; see {handle.log}"
 
     def _describe(self, status: int, has_left: bool) -> str:
         if has_left:  # user code can end a process with 0 as well

@@ -39,11 +39,11 @@ class Evaluating:
     monitor: Monitor = field(init=False)
     values: dict[str, float] = field(default_factory=dict)
     current: WorkQueue | None = None
+    is_scoring: bool = False  # all slices are done
     evaluated_at: int = -1  # updates
     _due_updates: float = math.inf
     _sums: EvalSums = field(default_factory=EvalSums)
     _scores: tuple[float, ...] = ()
-    _is_scoring: bool = False
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -82,11 +82,10 @@ class Evaluating:
 
     # ---- how
 
-    def begin(self) -> WorkQueue:
+    def begin(self) -> None:
         assert self.plan is not None
-        self._sums, self._scores, self._is_scoring = EvalSums(), (), False
+        self._sums, self._scores, self.is_scoring = EvalSums(), (), False
         self.current = WorkQueue(self.plan, self.limits, kind=Kind.EVALUATE, ids=self.ids)
-        return self.current
 
     def acknowledge(self, worker: int, item_id: int) -> None:
         """`worker` has finished that item, whose row holds what it came to. Nothing where it is none of ours."""
@@ -101,14 +100,14 @@ class Evaluating:
         else:
             self._sums += row
 
-    @property
-    def is_finished(self) -> bool:
-        """Everything is done; where the outputs are still to be scored, the item for that is there to be leased."""
+    def advance(self) -> bool:
+        """Whether everything is done. Once all slices are, and their outputs are still to be scored, the item for that
+        is there to be leased."""
         if self.current is None or not self.current.is_finished:
             return False
-        if self._is_scoring or not self.panel.whole:
+        if self.is_scoring or not self.panel.whole:
             return True
-        self._is_scoring = True
+        self.is_scoring = True
         self.current = WorkQueue(BatchPlan(1, 1), self.limits, kind=Kind.SCORE, ids=self.ids)
         return False
 

@@ -12,7 +12,7 @@ from hogwild.errors import NOT_FINITE, TrainingError
 from hogwild.scoreboard import Row, Word
 from hogwild.shm import Region
 from hogwild.traces import PAUSE
-from hogwild.workqueue import WorkItem, WorkQueue
+from hogwild.workqueue import WorkItem
 from workers import rollback
 from workers.building import make_trainer
 from workers.outcome import Outcome
@@ -118,14 +118,14 @@ class Inline:
 
     def _evaluate(self) -> None:
         session, evaluating = self._session, self._session.evaluating
-        queue: WorkQueue | None = evaluating.begin()
-        while queue is not None and not evaluating.is_finished and not self._take_signal():
-            queue = evaluating.current
-            if queue is not None and (item := queue.lease(WORKER)) is not None:
-                session.board.write_item(item)
-                self._trainer.evaluate(item)
-                evaluating.acknowledge(WORKER, item.id)
-        if evaluating.is_finished:
+        evaluating.begin()
+        while not (is_done := evaluating.advance()) and not self._take_signal():
+            item = evaluating.current.lease(WORKER) if evaluating.current is not None else None
+            assert item is not None, "nothing is leased, and not all is done"
+            session.board.write_item(item)
+            self._trainer.evaluate(item)
+            evaluating.acknowledge(WORKER, item.id)
+        if is_done:
             session.finish_evaluation()
         evaluating.abandon()
 

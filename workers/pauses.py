@@ -144,7 +144,7 @@ class Pauses:
 
     def _evaluated(self, pause: Pause, now: float) -> Outcome | None:
         session = self._session
-        if session.evaluating.is_finished:
+        if session.evaluating.advance():
             session.finish_evaluation()
         elif session.stop is None:
             return None

@@ -20,6 +20,7 @@ from hogwild.metrics.sums import SumMetric, sum_metric
 from hogwild.metrics.whole import WHOLE
 
 Own = Callable[[Any, Tensor], Any]  # of the user's: (outputs (N, …), targets (N, …)) -> one number
+RECORDED = ("time", "kind", "event", "epoch", "updates", "samples", "seconds", "best")  # beside the metrics
 _SQUARED = (nn.MSELoss, nn.SmoothL1Loss, nn.HuberLoss)
 
 
@@ -48,6 +49,12 @@ class Panel:
             what = f"no such metric: {', '.join(unknown)} (hogwild list metrics)" if unknown else f"more than {MOST}"
             raise UsageError(f"evaluate.metrics: {what}", code="config/unknown-metric")
         own = {name: metric for name, metric in metrics.items() if not isinstance(metric, str)}
+        if taken := [name for name in own if name in RECORDED]:
+            raise UsageError(
+                f"evaluate.metrics: {', '.join(taken)}: a record of an evaluation has that field already; give the "
+                "function another name",
+                code="config/metric-name",
+            )
         return cls(tuple(metrics), own)
 
     # ---- what there is

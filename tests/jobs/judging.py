@@ -35,5 +35,9 @@ def refuses(outputs: Tensor, targets: Tensor) -> float:
     raise ValueError("needs more than this")
 
 
+def seconds(outputs: Tensor, targets: Tensor) -> float:
+    return 0.0
+
+
 def sideless(outputs: Tensor, targets: Tensor) -> float:
     return 0.0
