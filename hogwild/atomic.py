@@ -1,7 +1,9 @@
 """Files and links that are replaced as a whole: written aside (`.tmp-NAME-PID`), then renamed, so that a reader sees
 the old one or the new one."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from hogwild.records import explained
@@ -9,12 +11,19 @@ from hogwild.records import explained
 TEMPORARY = ".tmp-"
 
 
-def replace(file: Path, content: bytes, sync: bool) -> None:
-    aside = write_aside(file, content, sync)
+@contextlib.contextmanager
+def temporary(file: Path) -> Iterator[Path]:
+    """The name beside `file` under which it is written before it is renamed; what is still there at the end goes."""
+    aside = file.with_name(f"{TEMPORARY}{file.name}-{os.getpid()}")
     try:
-        aside.replace(file)
+        yield aside
     finally:
         aside.unlink(missing_ok=True)
+
+
+def replace(file: Path, content: bytes, sync: bool) -> None:
+    with temporary(file):
+        write_aside(file, content, sync).replace(file)
     if sync:
         sync_folder(file.parent)
 
@@ -44,11 +53,7 @@ def sync_folder(folder: Path) -> None:
 
 def point(link: Path, name: str) -> None:
     """A symbolic link to `name` beside it: relative, so that a run can be moved."""
-    aside = link.with_name(f"{TEMPORARY}{link.name}-{os.getpid()}")
-    with explained(f"cannot update {link}"):
-        try:
-            aside.unlink(missing_ok=True)
-            aside.symlink_to(name)
-            aside.replace(link)
-        finally:
-            aside.unlink(missing_ok=True)
+    with explained(f"cannot update {link}"), temporary(link) as aside:
+        aside.unlink(missing_ok=True)  # of a process that had our number
+        aside.symlink_to(name)
+        aside.replace(link)

@@ -11,16 +11,18 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
 from hogwild.cli_base import print_result, reading
 from hogwild.errors import ConfigError, NotFoundError, RunError, UsageError
 from hogwild.host import raise_noted, raising_on_signals
+
+if TYPE_CHECKING:
+    from hogwild.checkpoint_files import Manifest
 
 ENDINGS = {"safetensors": ".safetensors", "state_dict": ".pt"}
 CHOICES = ("best", "latest")
@@ -29,15 +31,6 @@ Which = Annotated[
     str | None, typer.Option(help="Of a RUN; default: the best, if it was evaluated.", metavar="best|latest")
 ]
 ALIGNMENT = 8  # bytes: where the tensors begin, as the format's own writer has it
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """A checkpoint whose every byte was checked. `job` is the run's name for it."""
-
-    path: Path
-    job: str
-    words: Mapping[str, str]
 
 
 def export(
@@ -68,8 +61,7 @@ def export(
 
         raise_noted()
     with raising_on_signals():
-        chosen = _verified(path, name)
-        _write(file, _safetensors(chosen) if format_ == "safetensors" else _state_dict(chosen), force)
+        _write(file, _safetensors(path, name) if format_ == "safetensors" else _state_dict(path), force)
     print_result(str(file))
     return 0
 
@@ -145,29 +137,28 @@ def _exists(file: Path) -> str:
     return f"{file}: is there already, and is not replaced; --force replaces it, --out names another"
 
 
-def _verified(path: Path, job: str) -> Chosen:
-    """Raises CheckpointError for a checkpoint that is not whole."""
-    from hogwild.checkpoint_files import verify
-
-    manifest = verify(path)
+def _words(manifest: "Manifest", job: str) -> dict[str, str]:
+    """What the header says of the checkpoint."""
     words = {"job": job, "checkpoint": manifest.name, "updates": str(manifest.update), "created": manifest.created}
     if "samples" in manifest.meta:
         words["samples"] = str(manifest.meta["samples"])
     if metrics := manifest.meta.get("metrics"):
         words["metrics"] = json.dumps(metrics)
-    return Chosen(path, job, {PREFIX + key: text for key, text in words.items()})
+    return {PREFIX + key: text for key, text in words.items()}
 
 
-def _safetensors(chosen: Chosen) -> Callable[[BinaryIO], None]:
+def _safetensors(path: Path, job: str) -> Callable[[BinaryIO], None]:
     """The checkpoint's own file with more words in its header; the tensors' places count from the header's end, so
-    they stay as they are."""
-    from hogwild.checkpoint_files import MODEL
+    they stay as they are. Raises CheckpointError for a checkpoint that is not whole."""
+    from hogwild.checkpoint_files import MODEL, verify
+
+    words = _words(verify(path), job)
 
     def write(target: BinaryIO) -> None:
-        with open(chosen.path / MODEL, "rb") as source:
+        with open(path / MODEL, "rb") as source:
             (size,) = struct.unpack("<Q", source.read(8))
             header: dict[str, Any] = json.loads(source.read(size))
-            header["__metadata__"] = {**chosen.words, **header.get("__metadata__", {})}
+            header["__metadata__"] = {**words, **header.get("__metadata__", {})}
             text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
             text += b" " * (-len(text) % ALIGNMENT)
             target.write(struct.pack("<Q", len(text)) + text)
@@ -176,35 +167,34 @@ def _safetensors(chosen: Chosen) -> Callable[[BinaryIO], None]:
     return write
 
 
-def _state_dict(chosen: Chosen) -> Callable[[BinaryIO], None]:
-    """From state.pt, because it also has what is no tensor (`get_extra_state`), and ties as ties."""
+def _state_dict(path: Path) -> Callable[[BinaryIO], None]:
+    """From state.pt, because it also has what is no tensor (`get_extra_state`), and ties as ties. Raises
+    CheckpointError for a checkpoint that is not whole."""
     import torch
 
     from hogwild.checkpoint import load
 
-    model = load(chosen.path)["model"]
+    model = load(path)["model"]
     return lambda target: torch.save(model, target)
 
 
 def _write(file: Path, write: Callable[[BinaryIO], None], force: bool) -> None:
     """As a whole or not at all, and durable. Raises RunError, and UsageError for a file that appeared meanwhile."""
-    from hogwild.atomic import TEMPORARY, sync_folder
+    from hogwild.atomic import sync_folder, temporary
 
-    aside = file.with_name(f"{TEMPORARY}{file.name}-{os.getpid()}")
     try:
-        with open(aside, "wb") as target:
-            write(target)
-            target.flush()
-            os.fsync(target.fileno())
-        _give_its_name(aside, file, force)
+        with temporary(file) as aside:
+            with open(aside, "wb") as target:
+                write(target)
+                target.flush()
+                os.fsync(target.fileno())
+            _give_its_name(aside, file, force)
         sync_folder(file.parent)
     except FileExistsError:
         raise UsageError(_exists(file), code="usage/file-exists") from None
     except (OSError, RuntimeError) as error:  # torch's zip writer makes the latter of the former
         reason = getattr(error, "strerror", None) or error
         raise RunError(f"{file}: cannot be written: {reason}", code="run/output-not-written") from error
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _give_its_name(aside: Path, file: Path, force: bool) -> None:

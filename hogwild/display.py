@@ -83,7 +83,6 @@ class Display:
         self._is_ascii = not _can_write("━" + BLOCKS, encoding)
         self._trends: dict[str, deque[float]] = {}
         self._evaluated_at = -1
-        self._wall_s = -1.0
 
     def frame(self, glance: Glance, width: int, height: int, *, is_last: bool = False) -> list[tuple[str, int]]:
         """What to write for each line, escape sequences included, and how many columns it takes: at most `width` - 1

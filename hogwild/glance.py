@@ -28,11 +28,6 @@ class WorkerGlance:
     def restarts(self) -> int:
         return max(0, self.incarnation - 1)
 
-    @property
-    def is_well(self) -> bool:
-        """It trains, and never had to be started again."""
-        return self.state == "training" and not self.restarts
-
 
 @dataclass(frozen=True, slots=True)
 class Glance:

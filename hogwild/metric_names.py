@@ -1,5 +1,5 @@
-"""The metrics that a job may name, without torch: what each is, which way is better, and which need every output of the
-validation data at once. What they compute is in `hogwild.metrics`."""
+"""The metrics that a job may name, without torch: what each is, and which way is better. What they compute is in
+`hogwild.metrics`."""
 
 import re
 from collections.abc import Mapping
@@ -12,21 +12,20 @@ MOST = 15  # metrics of one job, beside the loss: as many have room in a row of 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """`whole`: it is not a sum over samples; the outputs of all of them are kept until it is computed."""
+    """What it is in a few words."""
 
     words: str
     higher_is_better: bool
-    whole: bool = False
 
 
 CATALOG: Mapping[str, Known] = {
     LOSS: Known("the job's loss over all samples; always reported", False),
     "accuracy": Known("share of right predictions: the largest output, or a yes above one half", True),
     "top5": Known("share of targets among the k largest outputs; any k: top3, top10", True),
-    "auc": Known("area under the ROC curve; several classes: the mean of one against the rest", True, whole=True),
+    "auc": Known("area under the ROC curve; several classes: the mean of one against the rest", True),
     "log_loss": Known("mean negative logarithm of the probability of the target, unweighted", False),
     "perplexity": Known("exp of log_loss: between how many classes the model wavers", False),
-    "macro_f1": Known("F1 of every class, then their mean: rare classes count as much", True, whole=True),
+    "macro_f1": Known("F1 of every class, then their mean: rare classes count as much", True),
     "rmse": Known("root of the mean squared difference between output and target", False),
     "mae": Known("mean absolute difference between output and target", False),
 }

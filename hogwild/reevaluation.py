@@ -7,7 +7,6 @@ outputs of all samples of the validation data, in its order."""
 import contextlib
 import csv
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.checkpoint import load, verify
+from hogwild.atomic import temporary
+from hogwild.checkpoint import load
+from hogwild.checkpoint_files import update_of
 from hogwild.config import Job
 from hogwild.errors import RunError, UsageError
 from hogwild.eval_sums import EvalSums
@@ -25,7 +26,6 @@ from hogwild.feeds import ResidentData, ResidentFeed
 from hogwild.job import Parts, build
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.params import SharedModel
-from hogwild.rundir import TEMPORARY
 
 FORMATS = (".npz", ".csv")
 
@@ -53,17 +53,17 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
             f"{checkpoint}: its job has no data.val: there is nothing to evaluate it on",
             code="config/needs-validation",
         )
-    manifest = verify(checkpoint)
     state = load(checkpoint)
+    updates = update_of(checkpoint.name)
     parts = build(job, data_dir)
     if keep_outputs and parts.output is None:
         raise UsageError("--predictions: the model does not answer one tensor per batch", code="usage/no-predictions")
     with contextlib.closing(_Loaded.of(job, parts, state)) as loaded:
         values, outputs, targets = loaded.evaluate(keep_outputs)
-    is_same = state["evaluated_at"] == manifest.update
+    is_same = state["evaluated_at"] == updates
     recorded = {str(name): float(value) for name, value in state["metrics"].items()} if is_same else None
     samples = len(targets)
-    return Found(checkpoint, manifest.update, samples, values, recorded, outputs, targets if keep_outputs else None)
+    return Found(checkpoint, updates, samples, values, recorded, outputs, targets if keep_outputs else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +114,19 @@ def write_predictions(found: Found, file: Path) -> None:
     assert found.outputs is not None and found.targets is not None
     outputs, targets = found.outputs.numpy(), found.targets.numpy()
     predicted = outputs.argmax(1) if targets.dtype.kind in "iu" and outputs.ndim == targets.ndim + 1 else None
-    aside = file.with_name(f"{TEMPORARY}{file.stem}-{os.getpid()}{file.suffix}")
     try:
-        if file.suffix == ".npz":
-            extra = {} if predicted is None else {"predicted": predicted}
-            np.savez(aside, outputs=outputs, targets=targets, **extra)
-        else:
-            _write_csv(aside, outputs, targets, predicted)
-        aside.replace(file)
+        with temporary(file) as aside:
+            if file.suffix == ".npz":
+                extra = {} if predicted is None else {"predicted": predicted}
+                with open(aside, "wb") as stream:  # given a name, numpy would add its own ending
+                    np.savez(stream, outputs=outputs, targets=targets, **extra)
+            else:
+                _write_csv(aside, outputs, targets, predicted)
+            aside.replace(file)
     except OSError as error:
         raise RunError(
             f"{file}: cannot be written: {error.strerror or error}", code="run/output-not-written"
         ) from error
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _write_csv(file: Path, outputs: np.ndarray, targets: np.ndarray, predicted: np.ndarray | None) -> None:

@@ -18,7 +18,7 @@ from hogwild.data.csv_columns import MISSING_CODE, Column, layout
 from hogwild.data.csv_header import read_header
 from hogwild.data.csv_index import Text, count_rows
 from hogwild.data.csv_parse import Parser
-from hogwild.data.files import Wanted, beside, find, folders
+from hogwild.data.files import Wanted, beside, find, folders, require
 from hogwild.errors import DataError, UsageError
 
 PIECE = 1 << 20  # bytes of text parsed at a time: they, and what is made of them, stay in the caches
@@ -73,7 +73,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         root: str | os.PathLike[str] | None = None,
     ) -> None:
         who = f"Csv(path={str(path)!r})"
-        _require_pyarrow()
+        require("pyarrow.csv", "hogwild.data.Csv", "pyarrow", "csv")
         _check_format(who, delimiter, decimal, encoding, skip_lines)
         self.missing = _missing_policy(who, missing)
         file = _find(Path(path).expanduser(), root, who)
@@ -245,15 +245,6 @@ class Csv(Dataset[tuple[Tensor, ...]]):
                 code="data/csv-missing",
             )
         return (sums / counts).astype(np.float32)
-
-
-def _require_pyarrow() -> None:
-    try:
-        import pyarrow.csv  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"hogwild.data.Csv needs pyarrow ({error}): pip install 'hogwild[csv]'", code="usage/missing-extra"
-        ) from error
 
 
 def _check_format(who: str, delimiter: str, decimal: str, encoding: str, skip_lines: int) -> None:

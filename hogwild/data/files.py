@@ -5,6 +5,7 @@ environment variable HOGWILD_DATA. A file of the user's own (Npz, Csv) may also 
 current folder. The files of one data set come from one folder: never images from here and labels from there.
 """
 
+import importlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,6 +97,16 @@ def read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}", code="data/unreadable") from error
+
+
+def require(module: str, who: str, package: str, extra: str) -> None:
+    """Imports `module`, which `package` holds. Raises UsageError naming the `extra` that installs it."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(
+            f"{who} needs {package} ({error}): pip install 'hogwild[{extra}]'", code="usage/missing-extra"
+        ) from error
 
 
 def check_split(who: str, split: str, allowed: Sequence[str]) -> None:

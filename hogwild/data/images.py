@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hogwild.data.files import beside, folders
+from hogwild.data.files import beside, folders, require
 from hogwild.errors import DataError, NotFoundError, UsageError
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -55,7 +55,7 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         root: str | os.PathLike[str] | None = None,
     ) -> None:
         who = f"ImageFolder(path={str(path)!r})"
-        _require_pillow()
+        require("PIL.Image", "hogwild.data.ImageFolder", "Pillow", "images")
         self.size = _size(who, size)
         if channels not in MODES:
             raise _wrong(f"{who}: channels must be 3 (RGB) or 1 (grey), got {channels!r}")
@@ -247,16 +247,6 @@ def _per_channel(who: str, what: str, given: Any, channels: int, otherwise: floa
         rule = "positive numbers" if what == "deviation" else "numbers"
         raise _wrong(f"{who}: {what} must be a list of {channels} {rule}, one per channel, got {given!r}")
     return np.array(values, np.float32)
-
-
-def _require_pillow() -> None:
-    try:
-        import PIL.Image  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            f"hogwild.data.ImageFolder needs Pillow ({error}): pip install 'hogwild[images]'",
-            code="usage/missing-extra",
-        ) from error
 
 
 def _wrong(message: str) -> UsageError:
