@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from hogwild.errors import HogwildError
 
 if TYPE_CHECKING:
-    from hogwild.api import TrainResult, train
+    from hogwild.api import TrainResult, load, train
 
 __version__ = "0.1.0"
-__all__ = ["HogwildError", "TrainResult", "__version__", "train"]
+__all__ = ["HogwildError", "TrainResult", "__version__", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("train", "TrainResult"):
+    if name in ("train", "load", "TrainResult"):
         from hogwild import api
 
         return getattr(api, name)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 from torch.optim import Optimizer
@@ -18,6 +18,9 @@ from hogwild.config_schema import Data, Split, Train
 from hogwild.errors import BuildError, ConfigError, ModelError, Problem, UsageError
 from hogwild.registry import claim_our_packages
 from hogwild.rundir import LIBRARY, require_current_folder
+
+if TYPE_CHECKING:
+    from hogwild.trained import Trained
 
 SECTIONS = ("model", "loss", "data", "optimizer", "train")  # partly filled by the call itself
 WHOLE = ("lr_schedule", "evaluate", "checkpoint", "supervise", "log", "name", "seed")
@@ -39,6 +42,8 @@ class TrainResult:
     paused_s: float
     startup_s: float | None
     startup: Mapping[str, float] | None
+    compiling_s: float
+    idle: float
     samples: int
     updates: int
     samples_per_s: float | None
@@ -47,6 +52,7 @@ class TrainResult:
     device: str
     placement: str
     update: str
+    update_why: str
     exchange: str
     metrics: Mapping[str, float]
     best: Mapping[str, Any] | None
@@ -271,3 +277,22 @@ def _path_of(thing: Any) -> str:
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     parts = f"{named.__module__}.{named.__qualname__}".replace("<locals>.", "").split(".")
     return ".".join(part if part.isidentifier() else "anonymous" for part in parts)
+
+
+def load(source: str | Path, *, which: str | None = None, data_dir: str | Path | None = None) -> "Trained":
+    """A run's model, ready to use: its best checkpoint, or `which="latest"`, or the checkpoint that `source` is. See
+    `hogwild.trained`. Raises NotFoundError, UsageError, CheckpointError, RunError."""
+    from hogwild.cli_export import checkpoint_of
+    from hogwild.cli_input import data_folder, resumed
+    from hogwild.data.files import set_data_dir
+    from hogwild.registry import user_path
+    from hogwild.trained import Trained
+
+    path = checkpoint_of(Path(source), which)
+    run = path.parent.parent
+    job, users_file, _ = resumed(run, [], {})
+    folder = data_folder(Path(data_dir) if data_dir is not None else None, run)
+    user_path(users_file)
+    if folder is not None:
+        set_data_dir(folder)
+    return Trained.of(job, path)

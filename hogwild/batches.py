@@ -2,8 +2,45 @@
 position), so every process computes the same answer by itself and nobody has to be asked. No torch, no state."""
 
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 _MASK = (1 << 64) - 1
+
+
+class EpochPlan(Protocol):
+    """How one epoch is cut into batches: `BatchPlan`, or `grid.GridPlan` for data that lies in the cells of a grid."""
+
+    @property
+    def samples(self) -> int: ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def drop_last(self) -> bool: ...
+
+    @property
+    def merge_single(self) -> bool: ...
+
+    @property
+    def merges(self) -> bool: ...
+
+    @property
+    def grid(self) -> tuple[int, int] | None:
+        """Blocks of rows and of columns; None: no grid."""
+        ...
+
+    @property
+    def batches(self) -> int: ...
+
+    @property
+    def largest(self) -> int: ...
+
+    def positions(self, batch: int) -> tuple[int, int]: ...
+
+    def samples_in(self, start: int, stop: int) -> int: ...
+
+    def planned_updates(self, *, epochs: int, accumulate: int, max_updates: int | None) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +55,7 @@ class BatchPlan:
     batch_size: int
     drop_last: bool = False
     merge_single: bool = False
+    grid: ClassVar[None] = None
 
     @property
     def merges(self) -> bool:

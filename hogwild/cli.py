@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hogwild import cli_completion, cli_export, cli_init, cli_results, cli_start
+from hogwild import cli_completion, cli_export, cli_init, cli_results, cli_start, cli_use
 from hogwild.cli_base import flush_results, hold_standard_streams, print_result, reading, say
 from hogwild.cli_input import (
     COMMANDS,
@@ -230,6 +230,9 @@ app.command("list")(cli_start.list_)
 app.command("init")(cli_init.init)
 app.command("export")(cli_export.export)
 app.command("eval")(cli_results.eval_)
+app.command("predict")(cli_use.predict)
+app.command("most-similar")(cli_use.most_similar)
+app.command("recommend")(cli_use.recommend)
 app.command("report")(cli_results.report)
 app.command("completion")(cli_completion.completion)
 

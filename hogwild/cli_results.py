@@ -48,7 +48,7 @@ def eval_(
         job, users_file, _ = resumed(run, [], {})
         folder = data_folder(data_dir, run)
         if predictions is not None:
-            _check_file(predictions)
+            check_file("--predictions", predictions)
     from hogwild.registry import user_path
 
     user_path(users_file)
@@ -70,10 +70,9 @@ def eval_(
     return 0
 
 
-def _check_file(file: Path) -> None:
+def check_file(option: str, file: Path) -> None:
+    """Raises UsageError for one that predictions cannot be written to, NotFoundError where its folder is not there."""
     if file.suffix not in (".npz", ".csv"):
-        raise UsageError(f"--predictions {file}: must end in .npz or .csv", code="usage/bad-value")
+        raise UsageError(f"{option} {file}: must end in .npz or .csv", code="usage/bad-value")
     if not file.parent.is_dir():
-        raise NotFoundError(
-            f"--predictions {file}: there is no folder {file.parent.absolute()}", code="usage/no-folder"
-        )
+        raise NotFoundError(f"{option} {file}: there is no folder {file.parent.absolute()}", code="usage/no-folder")

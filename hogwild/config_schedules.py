@@ -63,7 +63,10 @@ class OneCycleSchedule(Schedule):
 class OwnSchedule(Schedule):
     """A user's own: called with the global update count, answers the factor."""
 
-    name: ClassPath = Field(description="A function, or a class that is built with init_args and then called.")
+    name: ClassPath = Field(
+        description="A function, or a class that is built with init_args and then called.",
+        json_schema_extra={"pattern": r"\."},  # or an editor would take `linear` for one, too, and refuse it
+    )
     init_args: InitArgs = Field(default={}, description="Its keyword arguments.")
 
     @property

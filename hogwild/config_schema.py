@@ -74,6 +74,9 @@ class Data(Section):
     val: Val | None = Field(default=None, description="Evaluated: a dataset, {fraction: f}, or nothing.")
     batch_size: Whole = Field(default=64, ge=1, description="Samples; the batch is the unit of the ledger.")
     transform: Component | None = Field(default=None, description="transform(*inputs, target) of a training batch.")
+    on_bad_line: Literal["fail", "skip"] = Field(
+        default="fail", description="A line of a text file that does not parse; skip: counted, and said."
+    )
     drop_last: bool = Field(default=False, description="Leaves out the last, smaller batch of an epoch.")
     feed: Literal["auto", "resident"] = Field(default="auto", description="resident: in shared memory.")
     loaders: Literal["auto"] = Field(default="auto", description="Processes; the resident feed needs none.")
@@ -123,7 +126,9 @@ class Train(Section):
     max_time_s: Seconds | None = Field(default=None, description="From the first update; then it stops, resumable.")
     device: Literal["auto", "cpu"] = Field(default="auto", description="Where the mathematics is done.")
     placement: Literal["auto", "cpu"] = Field(default="auto", description="Where the shared parameters lie.")
-    update: Literal["auto", "autograd"] = Field(default="auto", description="autograd: any module.")
+    update: Literal["auto", "autograd", "fused"] = Field(
+        default="auto", description="fused: the model's own kernel, or an error; auto: that, or autograd, and why."
+    )
     exchange: Literal["auto", "direct", "delta"] = Field(
         default="auto",
         description="direct: each update goes in; delta: sums of sync_every; auto: the faster, measured.",

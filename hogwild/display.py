@@ -29,6 +29,7 @@ STYLES = {
     "training": "green",
     "succeeded": "bold green",
     "starting": "yellow",
+    "compiling": "yellow",
     "ready": "yellow",
     "evaluating": "cyan",
     "saving": "cyan",
@@ -231,7 +232,9 @@ def shown_workers(workers: Sequence[WorkerGlance], room: int) -> list[WorkerGlan
 
 
 def state_of(worker: WorkerGlance) -> str:
-    """In one word: a worker that trains may be evaluating, or parked."""
+    """In one word: a worker that trains may be evaluating, or parked; one that starts may be compiling its kernels."""
+    if worker.state == "starting" and worker.phase == "compiling":
+        return worker.phase
     if worker.state == "training" and worker.phase in ("evaluating", "parked"):
         return worker.phase
     return WORDS.get(worker.state, worker.state)

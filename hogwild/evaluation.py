@@ -1,7 +1,8 @@
 """A slice of the validation data, evaluated by one worker: the model as it is now, in eval mode, batch by batch. And,
 where a metric is no sum, the scores of all outputs, once every slice is done."""
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,19 @@ from hogwild.feeds import Feed
 from hogwild.metrics import Loss, Panel
 
 EPOCH = -1  # for the seeds of an evaluation's batches: no epoch of training has them
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model is in eval mode meanwhile, makes no gradients, and what it draws leaves the random state as it was."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 class Evaluator:

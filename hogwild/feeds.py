@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.batches import BatchPlan
+from hogwild.batches import EpochPlan
 from hogwild.orders import make_order
 from hogwild.shm import Region, aligned
 
@@ -115,7 +115,7 @@ class ResidentFeed:
     Rows are copied as bytes, by numpy: of 64 rows of 3,136 bytes that takes 24 us, `torch.index_select` 30 (33 with the
     image's four dimensions), and a copy of rows that follow each other, without any index, 14."""
 
-    def __init__(self, data: ResidentData, plan: BatchPlan, *, seed: int, order: str) -> None:
+    def __init__(self, data: ResidentData, plan: EpochPlan, *, seed: int, order: str) -> None:
         """`order`: what `data.shuffle` says, see `orders.py`."""
         row_bytes = sum(spec.row_bytes for spec in data.fields)
         self._plan = plan

@@ -30,15 +30,18 @@ _FUSED = (Adam, AdamW, Adagrad)
 
 
 def why_not(worker_model: WorkerModel) -> str | None:
-    """Why the rule cannot run over spans, in words for the log; None when it can."""
+    """Why the rule cannot run over the spans of dense gradients, in words for the log; None when it can."""
     optimizer, spans = worker_model.optimizer, worker_model.layout.flats.spans
-    name = type(optimizer).__qualname__
     if type(optimizer) not in ELEMENTWISE:
-        return f"{name} is not on the list of elementwise rules"
-    if any(span.sparse for span in spans):
-        return "a parameter has sparse gradients"
+        return f"{type(optimizer).__qualname__} is not on the list of elementwise rules"
     if any(span.is_dense and not span.dtype.is_floating_point for span in spans):
         return "a parameter is not real"
+    return why_only_step(optimizer)
+
+
+def why_only_step(optimizer: torch.optim.Optimizer) -> str | None:
+    """Why nothing but the optimizer's own `step` will do, whatever the rule."""
+    name = type(optimizer).__qualname__
     if has_step_hooks(optimizer):
         return f"{name} has step hooks"
     for group in optimizer.param_groups:
@@ -67,6 +70,8 @@ class FlatRule:
         vars(self._shadow).update(vars(optimizer) | {"state": {}, "param_groups": []})
         self._groups: list[tuple[dict, dict, dict]] = []  # shadow's, user's, what differs
         self._counters: list[tuple[Tensor, Tensor]] = []  # the first parameter's 0-dim state, the others'
+        # Beside sparse parameters there is little to gain, and bits to lose.
+        self._may_fuse = not any(span.sparse for span in worker_model.layout.flats.spans)
         self._hardened = self._state.layout.shared and type(optimizer) in HARDENED
         self._private: list[PrivateState] = []
         self._sgd: list[tuple[dict, list[Tensor], list[Tensor], list[Tensor]]] = []  # group, flat, gradient, buffer
@@ -80,7 +85,8 @@ class FlatRule:
     def _add(self, s: int, span: Span, flat: Tensor) -> None:
         assert span.group is not None
         group = self._optimizer.param_groups[span.group]
-        different = {"params": [flat]} | ({"fused": True} if _prefers_fused(self._optimizer, group) else {})
+        fuses = self._may_fuse and _prefers_fused(self._optimizer, group)
+        different = {"params": [flat]} | ({"fused": True} if fuses else {})
         shadow_group = group | different
         self._shadow.param_groups.append(shadow_group)
         self._groups.append((shadow_group, group, different))

@@ -12,7 +12,7 @@ class WorkerGlance:
 
     worker: int
     state: str  # of its place: empty, starting, ready, training, dying, retired
-    phase: str = "booting"  # what it did most: booting, waiting, working, evaluating, parked, leaving
+    phase: str = "booting"  # what it did most: booting, compiling, waiting, working, evaluating, parked, leaving
     pid: int | None = None
     incarnation: int = 1
     updates: int = 0  # in this attempt

@@ -6,10 +6,12 @@ there is none. We rely on both: after its first dense gradient a parameter's `gr
 the flat, and a gradient that comes as a tensor of its own (first use; user code set it to None) is copied in
 and bound. Each view is made with `.data`, so it has its own version counter, which every accumulation moves:
 one that stood still since the last `clear` belongs to a parameter this batch did not use. Sparse gradients
-are left where autograd puts them, outside the flat.
+are left where autograd puts them, outside the flat, and never written: autograd gives two embeddings that are added the
+same memory for the values of both.
 """
 
 import math
+from collections.abc import Callable
 from operator import eq
 
 import torch
@@ -41,8 +43,8 @@ class Gradients:
         self._strays = [p for p, slot in zip(params, layout.params, strict=True) if _is_stray(slot)]
         self._collected = False
         self._idle: list[int] = []  # bound, not used in this batch
-        self.outside: list[Tensor] = []  # gradients that are not in the flat, of this batch
-        self.complete = False  # every optimised parameter got a dense gradient in this batch
+        self.outside: list[nn.Parameter] = []  # whose gradients are not in the flat, of this batch
+        self.complete = False  # every parameter with a place in the flat got a dense gradient in this batch
 
     def _view(self, slot: ParamSlot) -> Tensor:
         return torch.as_strided(self.flats[slot.dtype], slot.shape, slot.strides, slot.offset).data
@@ -52,8 +54,8 @@ class Gradients:
         if self._collected:
             return
         self._collected = True
-        self._idle, self.outside = [], [p.grad for p in self._loose if p.grad is not None]
-        self.complete = not self._loose
+        self._idle, self.outside = [], [p for p in self._loose if p.grad is not None]
+        self.complete = True
         self._seen = self._versions()
         if any(map(eq, self._seen, self._clean)):
             for i, version in enumerate(self._seen):
@@ -72,7 +74,7 @@ class Gradients:
             self._idle.append(i)
             self.complete = False
         elif grad.layout != torch.strided:
-            self.outside.append(grad)
+            self.outside.append(self._params[i])
             self.complete = False
         else:
             view.copy_(grad)
@@ -91,6 +93,8 @@ class Gradients:
             flat.zero_()
         if not self.complete:
             self._rebind()
+        for param in self._loose:
+            param.grad = None
         for param in self._strays:
             param.grad = None
         self._clean = self._versions() if were_touched else self._seen
@@ -100,22 +104,37 @@ class Gradients:
         for param, view in zip(self._params, self._views, strict=True):
             if param.grad is not view:
                 param.grad = None
-        for param in self._loose:
-            param.grad = None
 
-    def norm(self) -> float:
-        """The 2-norm of all gradients; not finite exactly when one of them is not.
+    def is_finite(self) -> bool:
+        """All gradients are. Sparse ones as they are: where the squares of their numbers have a sum, the sums of their
+        rows are finite too, so nothing is sorted for it."""
+        self.collect()
+        total = self._dense_square()
+        for param in self.outside:
+            grad = _grad(param)
+            total += _square(grad if grad.layout == torch.strided else grad._values())
+        return math.isfinite(total) or math.isfinite(self._careful_norm())
+
+    def norm(self, squares: Callable[[nn.Parameter], float | None] = lambda param: None) -> float:
+        """The 2-norm of all gradients; not finite exactly when one of them is not. `squares` may know that of a
+        parameter outside the flat.
 
         One dot product per flat. In float32 it overflows above a norm of 1.8e19, and only then is it looked
         at further: `isfinite().all()` costs ten times as much."""
         self.collect()
-        if self.outside or not self._squares:
-            total = sum(_square(part) for part in self._parts())
-        else:
-            total = 0.0
-            for flat, square in self._squares:
-                total += torch.dot(flat, flat, out=square).item()
+        total = self._dense_square()
+        for param in self.outside:
+            known = squares(param)
+            total += _square(_stored(_grad(param))) if known is None else known
         return math.sqrt(total) if math.isfinite(total) else self._careful_norm()
+
+    def _dense_square(self) -> float:
+        if not self._squares:
+            return sum(_square(flat) for flat in self.flats.values() if flat.numel())
+        total = 0.0
+        for flat, square in self._squares:
+            total += torch.dot(flat, flat, out=square).item()
+        return total
 
     def _careful_norm(self) -> float:
         total = 0.0
@@ -132,13 +151,23 @@ class Gradients:
         self.collect()
         for flat in self.flats.values():
             flat.mul_(factor)
-        for grad in self.outside:
-            (grad if grad.layout == torch.strided else grad._values()).mul_(factor)
+        for param in self.outside:
+            param.grad = _grad(param) * factor
+
+    def let_go(self, param: nn.Parameter) -> None:
+        """Somebody has applied the gradient of `param`, which is outside the flat."""
+        param.grad = None
+        self.outside = [other for other in self.outside if other is not param]
 
     def _parts(self) -> list[Tensor]:
         self.collect()
-        parts = [*self.flats.values(), *(_stored(grad) for grad in self.outside)]
+        parts = [*self.flats.values(), *(_stored(_grad(param)) for param in self.outside)]
         return [part for part in parts if part.numel()]
+
+
+def _grad(param: nn.Parameter) -> Tensor:
+    assert param.grad is not None
+    return param.grad
 
 
 def _is_stray(slot: ParamSlot) -> bool:

@@ -170,6 +170,13 @@ def discard_pages(address: int, nbytes: int) -> None:
         madvise(start, min(DISCARDED_AT_ONCE, end - start), mmap.MADV_DONTNEED)
 
 
+def read_ahead(descriptor: int, *, all_of_it: bool) -> None:
+    """A file that is mapped: begins to read all of it into the page cache, or what does not fit into memory in longer
+    pieces ahead of whoever reads it, in every process that got this descriptor."""
+    with contextlib.suppress(OSError):  # advice: a file system may not take it
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED if all_of_it else os.POSIX_FADV_SEQUENTIAL)
+
+
 def lead_a_group() -> None:
     """In a child: a process group of its own, so that what user code starts in it can be ended with it, and a Ctrl-C at
     the terminal reaches the supervisor alone."""

@@ -16,16 +16,20 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from hogwild import device, lr, metric_names
-from hogwild.batches import BatchPlan
+from hogwild.batches import BatchPlan, EpochPlan
 from hogwild.config import Job
 from hogwild.config_schema import Split
 from hogwild.config_types import Component
 from hogwild.data.files import set_data_dir
 from hogwild.errors import ModelError, OptimizerError
-from hogwild.feeds import ResidentData
+from hogwild.feeds import Batch, ResidentData
+from hogwild.fused_choice import Choice, Meetings, choose, meetings
+from hogwild.grid import GridPlan
 from hogwild.job_checks import NORMS, inspect
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics import Own, Panel
+from hogwild.packed import Packed
+from hogwild.packing import pack, packs, read_packed, show, sizes_for
 from hogwild.param_groups import param_groups
 from hogwild.params import SharedModel, WorkerModel, freeze_parameters, wants_channels_last
 from hogwild.plan import plan_here
@@ -42,13 +46,43 @@ EVALUATION_BATCH = 256  # no gradients, so larger batches than training's cost n
 class Source:
     """One data set: its fields as tensors (N, …), inputs first and target last, and its batches."""
 
-    tensors: tuple[Tensor, ...]
-    plan: BatchPlan
+    tensors: tuple[Tensor, ...]  # () of a packed one
+    plan: EpochPlan
     resident: ResidentData | None = None  # where they lie in shared memory already
+    packed: Packed | None = None
 
     @property
     def nbytes(self) -> int:
+        if self.packed is not None:
+            return self.packed.nbytes
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
+
+    @property
+    def target(self) -> Tensor:
+        """(N, …)"""
+        return self.tensors[-1] if self.packed is None else self.packed.targets()
+
+    @property
+    def is_there_already(self) -> bool:
+        """In the shared memory it will be trained from."""
+        return self.resident is not None or self.packed is not None
+
+    def pick(self, rows: Tensor) -> list[Tensor]:
+        """These samples (n,) int64 as a batch: the inputs, and the target."""
+        if self.packed is None:
+            return [tensor[rows] for tensor in self.tensors]
+        batch: Batch = self.packed.pick(rows.numpy())
+        return [*(tensor.clone() for tensor in batch.inputs), batch.target.clone()]
+
+    def head(self, samples: int) -> list[Tensor]:
+        """The first ones, as a batch."""
+        return self.pick(torch.arange(min(samples, self.plan.samples)))
+
+    def fields(self) -> dict[str, str]:
+        """What there is, in words."""
+        if self.packed is not None:
+            return {spec.name: f"{spec.shape} {spec.dtype}" for spec in self.packed.spec.arrays}
+        return {f"field {k}": f"{tuple(one.shape)} {_type(one)}" for k, one in enumerate(self.tensors)}
 
 
 @dataclass(slots=True)
@@ -65,6 +99,9 @@ class Parts:
     output_shape: tuple[int, ...] = ()
     notes: list[str] = field(default_factory=list)
     transform: Transform | None = None  # of the batches that are trained on
+    choice: Choice = field(default_factory=lambda: Choice(None, "autograd"))
+    meetings: Meetings = field(default_factory=Meetings)
+    names: dict[str, Any] | None = None  # what numbers stand for, and how many there are: of packed data
 
     @property
     def outputs_shape(self) -> tuple[int, ...]:
@@ -85,8 +122,10 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None) -> Part
     memory; by default this process, row by row."""
     if data_dir is not None:
         set_data_dir(data_dir)
+    reader = reader or InTurn(job.seed)
+    data = pack(job, reader)
     torch.manual_seed(job.seed)
-    model = build_component(job.model)
+    model = build_component(job.model, **sizes_for(job.model, data.train))
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"model.class_path {job.model.class_path} made a {type(model).__name__}, not an nn.Module",
@@ -102,9 +141,9 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None) -> Part
         )
     groups = job.optimizer.groups
     optimizer = build_component(job.optimizer, param_groups(model, groups) if groups else trainable)
-    train = build_component(job.data.train)
-    val: Any = job.data.val
-    if val is not None and not isinstance(val, Split):
+    train: Any = data.train or build_component(job.data.train)
+    val: Any = data.val or job.data.val
+    if isinstance(val, Component):
         val = build_component(val)
     return from_objects(job, model, loss, optimizer, train, val, _own_metrics(job), reader)
 
@@ -127,14 +166,20 @@ def from_objects(
         )
     device.require_cpu(model.named_parameters(), "the model")
     trained, held_back = _read(job, model, train, val, reader or InTurn(job.seed))
+    show(model, trained.packed, held_back.packed if held_back else None)
     has_norm = any(isinstance(module, NORMS) for module in model.modules())
-    plan = BatchPlan(len(trained.tensors[0]), job.data.batch_size, job.data.drop_last, merge_single=has_norm)
+    plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
     panel = Panel.of(metrics, model, loss)
-    parts = Parts(model, loss, optimizer, Source(trained.tensors, plan, trained.resident), None, panel)
+    source = Source(trained.tensors, plan, trained.resident, trained.packed)
+    parts = Parts(model, loss, optimizer, source, None, panel)
+    parts.choice = choose(job, model, loss, optimizer, trained.packed)
+    if trained.packed is not None:
+        names = {key: [*map(_plain, values)] for key, values in trained.packed.names.items()}
+        parts.names = {"sizes": dict(trained.packed.spec.sizes), "names": names}
     parts.transform = build_callable(job.data.transform) if job.data.transform is not None else None
     if held_back is not None:
         size = max(job.data.batch_size, EVALUATION_BATCH)
-        parts.val = Source(held_back.tensors, BatchPlan(len(held_back.tensors[0]), size), held_back.resident)
+        parts.val = Source(held_back.tensors, BatchPlan(held_back.samples, size), held_back.resident, held_back.packed)
     inspect(job, parts)
     return parts
 
@@ -143,6 +188,8 @@ def _read(
     job: Job, model: nn.Module, train: Dataset, val: Dataset | Split | None, reader: Reader
 ) -> tuple[Held, Held | None]:
     """(what is trained on, what is held back)."""
+    if packs(train) or isinstance(train, Packed):
+        return read_packed(job, train, val, reader)
     channels_last = wants_channels_last(model, job.model.memory_format)
     if isinstance(val, Split):
         trained, held_back = reader.read(train, "data.train", fraction=val.fraction, channels_last=channels_last)
@@ -152,6 +199,15 @@ def _read(
         return trained, None
     (held_back,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
     return trained, held_back
+
+
+def _plain(name: Any) -> Any:
+    """As JSON knows it: numpy's numbers are none of Python's."""
+    return name.item() if hasattr(name, "item") else name
+
+
+def _type(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _own_metrics(job: Job) -> dict[str, str | Own] | None:
@@ -167,7 +223,21 @@ def _own_metrics(job: Job) -> dict[str, str | Own] | None:
     return found
 
 
-def planned_updates(job: Job, plan: BatchPlan) -> int:
+def arrange(job: Job, parts: Parts, procs: int, blocks: tuple[int, int] | None) -> None:
+    """Keeps workers whose kernels write the same rows apart: chooses hot rows, or lays the training data out as a
+    grid. `blocks`: of the grid the run had before (resume), whatever the number of workers is now. Raises
+    MemoryShortError."""
+    update, packed = parts.choice.update, parts.train.packed
+    if update is None or packed is None:
+        return
+    parts.meetings = meetings(job, update, parts.model, packed, procs, blocks)
+    grid = parts.meetings.grid
+    if grid is not None:
+        parts.train.packed = packed.take("data-train", grid.order())
+        parts.train.plan = GridPlan.of(grid, job.data.batch_size)
+
+
+def planned_updates(job: Job, plan: EpochPlan) -> int:
     """Updates of the whole job if nothing is skipped."""
     return plan.planned_updates(
         epochs=job.train.epochs, accumulate=job.train.accumulate, max_updates=job.train.max_updates
@@ -184,10 +254,6 @@ def bytes_needed(job: Job, parts: Parts, procs: int) -> int:
 def deep_check(job: Job, job_file: Path | None, data_dir: Path | None) -> dict[str, Any]:
     """What `check --deep` reports. Builds everything and starts nothing."""
     parts = build(job, data_dir)
-    shape = {
-        f"field {position}": f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
-        for position, tensor in enumerate(parts.train.tensors)
-    }
     parameters = sum(parameter.numel() for parameter in parts.model.parameters())
     trained = sum(parameter.numel() for parameter in parts.model.parameters() if parameter.requires_grad)
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
@@ -195,11 +261,11 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None) -> dict[s
     return {
         "job": job.name,
         "model": f"{type(parts.model).__name__}, {parameters:,} parameters, {trained:,} trained",
-        "train": {"samples": parts.train.plan.samples, "batches": parts.train.plan.batches, **shape},
+        "train": {"samples": parts.train.plan.samples, "batches": parts.train.plan.batches, **parts.train.fields()},
         "val": {"samples": parts.val.plan.samples} if parts.val else None,
         "output": f"(B, {', '.join(map(str, parts.output_shape[1:]))})" if parts.output_shape else "not one tensor",
         "groups": [_described_group(group) for group in parts.optimizer.param_groups],
-        "update": f"autograd (the model brings no fused update); {_update_path(job, parts)}",
+        "update": parts.choice.why + ("" if parts.choice.update else f"; {_update_path(job, parts)}"),
         "metrics": list(parts.panel.reported) if parts.val else [],
         "planned_updates": planned_updates(job, parts.train.plan),
         "plan": planned.reason,
@@ -223,7 +289,7 @@ def _update_path(job: Job, parts: Parts) -> str:
     return AutogradUpdate(worker, grad_clip=job.train.grad_clip).path
 
 
-def schedule_of(job: Job, plan: BatchPlan) -> lr.Factor | None:
+def schedule_of(job: Job, plan: EpochPlan) -> lr.Factor | None:
     return lr.schedule_factor(job.lr_schedule, planned_updates(job, plan))
 
 

@@ -3,8 +3,6 @@
 One forward pass and one loss on a few samples, the labels of all, the metrics on samples of the validation data.
 Nothing is left behind: the random state is put back, no gradient is made, modes are as before."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 from hogwild.config import Job
 from hogwild.config_schema import Evaluate
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
+from hogwild.evaluation import evaluating
 from hogwild.metrics import Panel
 from hogwild.transforms import tried
 
@@ -38,7 +37,7 @@ def inspect(job: Job, parts: "Parts") -> None:
             f"the last batch would hold one sample, which BatchNorm cannot train on: it is merged into the one before "
             f"({plan.largest} samples)"
         )
-    if parts.val is not None and _fields(parts.val) != _fields(parts.train):
+    if parts.val is not None and parts.train.packed is None and _fields(parts.val) != _fields(parts.train):
         raise DataError(
             f"data.val has samples of {', '.join(_fields(parts.val))}, data.train of "
             f"{', '.join(_fields(parts.train))}; both must be alike",
@@ -85,10 +84,10 @@ def _check_evaluation(evaluate: Evaluate, parts: "Parts") -> None:
                 f"evaluate.{asked[0]} needs data.val: without it nothing is evaluated", code="config/needs-validation"
             )
         return
-    samples = len(parts.val.tensors[0])
+    samples = parts.val.plan.samples
     chosen = torch.linspace(0, samples - 1, min(METRIC_SAMPLES, samples)).long().unique()
-    *inputs, target = (tensor[chosen] for tensor in parts.val.tensors)
-    with _evaluating(parts.model):
+    *inputs, target = parts.val.pick(chosen)
+    with evaluating(parts.model):
         output = parts.model(*inputs)
         parts.panel = parts.panel.settle(output, target, parts.loss)
     parts.output = output[:0].clone() if isinstance(output, Tensor) and output.dim() else None
@@ -104,13 +103,13 @@ def _check_evaluation(evaluate: Evaluate, parts: "Parts") -> None:
 def _try_forward(parts: "Parts") -> None:
     """One forward pass and one loss over the first samples, in evaluation mode, leaving no trace: the random state is
     put back and no gradient is made."""
-    sample = [tensor[:TRIAL_SAMPLES].clone() for tensor in parts.train.tensors]
+    sample = [tensor.clone() for tensor in parts.train.head(TRIAL_SAMPLES)]
     if parts.transform is not None:
         with torch.random.fork_rng(devices=[]):
             sample = [*tried(parts.transform, sample)]
     constructed = {id(param) for param in parts.model.parameters()}
     try:
-        with _evaluating(parts.model):
+        with evaluating(parts.model):
             output = parts.model(*sample[:-1])
             _check_sample_labels(parts, output)
             loss = parts.loss(output, sample[-1])
@@ -139,18 +138,6 @@ def _try_forward(parts: "Parts") -> None:
         )
 
 
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
 def _refuse_single(parts: "Parts") -> None:
     """A batch of one sample is too small only for a norm that sees one value per channel of it: that of an image has
     many."""
@@ -162,8 +149,8 @@ def _refuse_single(parts: "Parts") -> None:
 
     hooks = [m.register_forward_pre_hook(look) for m in parts.model.modules() if isinstance(m, NORMS)]
     try:
-        with _evaluating(parts.model):
-            parts.model(*(tensor[:1].clone() for tensor in parts.train.tensors[:-1]))
+        with evaluating(parts.model):
+            parts.model(*(tensor.clone() for tensor in parts.train.head(1)[:-1]))
     finally:
         for hook in hooks:
             hook.remove()
@@ -198,7 +185,7 @@ def _check_labels(parts: "Parts", source: "Source", what: str) -> None:
     is_plain = parts.loss in (nn.functional.cross_entropy, nn.functional.nll_loss)
     if not (is_plain or isinstance(parts.loss, (nn.CrossEntropyLoss, nn.NLLLoss))) or len(parts.output_shape) < 2:
         return
-    target = source.tensors[-1]
+    target = source.target
     if target.is_floating_point():
         return  # class probabilities
     classes = parts.output_shape[1]

@@ -85,6 +85,10 @@ class StateBlock:
             # Last: a death before this leaves "does not exist", never half of it.
             self._present[slot.word] = 1
 
+    def set_number(self, slot: StateSlot, value: float) -> None:
+        """A number that exists has another value now."""
+        self._numbers[slot.offset // 8] = value
+
     @staticmethod
     def _owner(optimizer: torch.optim.Optimizer, params: list[torch.nn.Parameter], slot: StateSlot) -> dict[str, Any]:
         """Where the optimizer keeps it; empty (and not its own) while the parameter has no state."""

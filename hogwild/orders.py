@@ -6,6 +6,8 @@ epoch, and nobody keeps one.
               a block of positions at a time, by a keyed permutation (`Keyed`).
     chunked   chunks of neighbouring rows in any order, and any order inside a chunk: kinder to memory, but a batch
               holds neighbours, so not for data that is sorted by class.
+    runs      chunks of neighbouring rows in any order, each as it lies in memory: for kernels over data that
+              is not sorted by what is to be learnt.
     none      as the samples lie in memory.
 """
 
@@ -34,6 +36,7 @@ ROUNDS = 6
 # fits a core's own cache. Of these sizes a large one, because it mixes more.
 CHUNK_BYTES = 512 << 10
 CHUNK_ROWS = 1024  # at most, of tiny rows: a chunk is computed as a whole, even for one batch of it
+RUN_ROWS = 4096  # in a row of a kernel's samples: what its hardware reads ahead, and what mixes
 KEPT_EPOCHS = 2  # a worker may hold a lease of the next epoch while it ends this one
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -52,6 +55,8 @@ def make_order(shuffle: str, samples: int, *, seed: int, row_bytes: int) -> Orde
     """The order that `data.shuffle` asks for; `row_bytes` of one sample (all fields) decide how long a chunk is."""
     if shuffle == "none":
         return InMemory(samples)
+    if shuffle == "runs":
+        return Chunked(samples, seed, min(RUN_ROWS, max(1, samples // 2)), in_runs=True)
     if shuffle == "chunked":
         return Chunked(samples, seed, chunk_rows(row_bytes))
     if shuffle not in ("auto", "full"):
@@ -183,10 +188,12 @@ class Chunked(Blockwise):
     rotated by a random amount, so that the borders fall elsewhere in each. The rows left over (fewer than a chunk) come
     last; as the rotation is random, they are other ones every time."""
 
-    def __init__(self, samples: int, seed: int, rows: int) -> None:
+    def __init__(self, samples: int, seed: int, rows: int, *, in_runs: bool = False) -> None:
+        """`in_runs`: the rows of a chunk stay in their order: as fast as memory can be read."""
         super().__init__(samples)
         self._seed = seed
         self._rows = rows
+        self._in_runs = in_runs
         self._whole = samples // rows
         self._chunks = _full(self._whole, seed)
 
@@ -195,14 +202,18 @@ class Chunked(Blockwise):
         begin, end = first // self._rows, -(-stop // self._rows)
         start = begin * self._rows
         chunks = self._chunks.indices(epoch, min(begin, self._whole), min(end, self._whole))
-        inside = shuffled(mix(key, 0), start, len(chunks), self._rows)
+        inside = self._inside(mix(key, 0), start, len(chunks), self._rows)
         block = (chunks[:, None] * self._rows + inside).reshape(-1)
         if end > self._whole:
             used = self._whole * self._rows
-            block = np.concatenate([block, used + shuffled(mix(key, 0), used, 1, self._samples - used)[0]])
+            block = np.concatenate([block, used + self._inside(mix(key, 0), used, 1, self._samples - used)[0]])
         block += mix(key, 1) % self._samples
         block[block >= self._samples] -= self._samples
         return start, block
+
+    def _inside(self, seed: int, start: int, count: int, rows: int) -> Indices:
+        """(count, rows) or (1, rows) int64: the order inside each chunk."""
+        return np.arange(rows, dtype=np.int64)[None] if self._in_runs else shuffled(seed, start, count, rows)
 
 
 def _add(half: Indices, addend: Indices, modulus: int) -> None:

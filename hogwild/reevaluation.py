@@ -22,9 +22,10 @@ from hogwild.config import Job
 from hogwild.errors import RunError, UsageError
 from hogwild.eval_sums import EvalSums
 from hogwild.evaluation import Evaluator
-from hogwild.feeds import ResidentData, ResidentFeed
+from hogwild.feeds import ResidentData
 from hogwild.job import Parts, build
 from hogwild.lean_torch import sparing_the_compiler
+from hogwild.packed import Packed, open_feed
 from hogwild.params import SharedModel
 
 FORMATS = (".npz", ".csv")
@@ -73,7 +74,7 @@ class _Loaded:
     job: Job
     parts: Parts
     shared: SharedModel
-    data: ResidentData
+    data: ResidentData | Packed
 
     @classmethod
     def of(cls, job: Job, parts: Parts, state: dict[str, Any]) -> "_Loaded":
@@ -83,8 +84,9 @@ class _Loaded:
         try:
             shared.restore(state)
             assert parts.val is not None
-            tensors, is_last = parts.val.tensors, shared.uses_channels_last
-            data = ResidentData.from_tensors("data-val", tensors, channels_last=is_last)
+            data = parts.val.packed or ResidentData.from_tensors(
+                "data-val", parts.val.tensors, channels_last=shared.uses_channels_last
+            )
         except BaseException:
             shared.release()
             raise
@@ -93,8 +95,7 @@ class _Loaded:
     def evaluate(self, keep_outputs: bool) -> tuple[dict[str, float], Tensor | None, Tensor]:
         parts, seed = self.parts, self.job.seed
         assert parts.val is not None
-        feed = ResidentFeed(self.data, parts.val.plan, seed=seed, order="none")
-        targets = self.data.views()[-1]
+        feed, targets = open_feed(self.data, parts.val.plan, seed=seed, order="none"), parts.val.target
         outputs = None
         if parts.output is not None and (keep_outputs or parts.panel.whole):
             outputs = torch.empty((len(targets), *parts.output.shape[1:]), dtype=parts.output.dtype)
@@ -113,15 +114,25 @@ def write_predictions(found: Found, file: Path) -> None:
     .csv with a line per sample: sample, target…, predicted, output…. Raises RunError."""
     assert found.outputs is not None and found.targets is not None
     outputs, targets = found.outputs.numpy(), found.targets.numpy()
-    predicted = outputs.argmax(1) if targets.dtype.kind in "iu" and outputs.ndim == targets.ndim + 1 else None
+    columns = {"targets": targets, "outputs": outputs}
+    if targets.dtype.kind in "iu" and outputs.ndim == targets.ndim + 1:
+        columns["predicted"] = outputs.argmax(1)
+    _write(columns, file)
+
+
+def write_outputs(outputs: Tensor, file: Path) -> None:
+    """The outputs (N, …) alone, as `write_predictions` writes them. Raises RunError."""
+    _write({"outputs": outputs.numpy()}, file)
+
+
+def _write(columns: dict[str, np.ndarray], file: Path) -> None:
     try:
         with temporary(file) as aside:
             if file.suffix == ".npz":
-                extra = {} if predicted is None else {"predicted": predicted}
                 with open(aside, "wb") as stream:  # given a name, numpy would add its own ending
-                    np.savez(stream, outputs=outputs, targets=targets, **extra)
+                    np.savez(stream, **columns)  # type: ignore[arg-type]
             else:
-                _write_csv(aside, outputs, targets, predicted)
+                _write_csv(aside, columns)
             aside.replace(file)
     except OSError as error:
         raise RunError(
@@ -129,11 +140,11 @@ def write_predictions(found: Found, file: Path) -> None:
         ) from error
 
 
-def _write_csv(file: Path, outputs: np.ndarray, targets: np.ndarray, predicted: np.ndarray | None) -> None:
-    columns = {"target": targets, "predicted": predicted, "output": outputs}
+def _write_csv(file: Path, columns: dict[str, np.ndarray]) -> None:
+    order = {"targets": "target", "predicted": "predicted", "outputs": "output"}
     with open(file, "w", newline="") as stream:
         table = csv.writer(stream)
-        flat = {name: each.reshape(len(each), -1) for name, each in columns.items() if each is not None}
+        flat = {one: columns[key].reshape(len(columns[key]), -1) for key, one in order.items() if key in columns}
         widths = {name: each.shape[1] for name, each in flat.items()}
         names = [name if width == 1 else f"{name}_{k}" for name, width in widths.items() for k in range(width)]
         table.writerow(["sample", *names])

@@ -28,6 +28,7 @@ from hogwild.records import to_json as to_json
 
 LOCK = ".lock"
 ENV = "env.json"
+NAMES = "names.json"  # what the model's numbers stand for: words, users, items
 LATEST, BEST = "latest", "best"  # links among the checkpoints
 RESOLVED = "resolved.yaml"  # what makes a directory a run: without it nothing could be resumed
 LIBRARY = "hogwild.train"  # `caller` in env.json of a run whose objects came from a call: no file can build them again

@@ -6,9 +6,10 @@ any other                                 read; by this process (`InTurn`), or, 
                                           that wait for their set-up (`workers/loading.py`)
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,14 +20,24 @@ from hogwild.errors import DataError
 from hogwild.feeds import ResidentData
 from hogwild.rows import Rows, first_non_finite, not_finite
 
+if TYPE_CHECKING:
+    from hogwild.packed import Packed
+
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
     """A data set that is in memory: fields (N, …), inputs first, target last. `resident`: they are views of shared
     memory, in which they stay."""
 
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[Tensor, ...]  # () of a packed one
     resident: ResidentData | None = None
+    packed: "Packed | None" = None
+
+    @property
+    def samples(self) -> int:
+        return len(self.tensors[0]) if self.packed is None else self.packed.samples
 
 
 class Reader(Protocol):
@@ -34,6 +45,10 @@ class Reader(Protocol):
     should lie where they are read into shared memory. Raises DataError, MemoryShortError."""
 
     def read(self, dataset: Any, what: str, *, fraction: float | None, channels_last: bool) -> tuple[Held, ...]: ...
+
+    def pack(self, parsing: Any) -> Any:
+        """What a `hogwild.data.parsing.Parsing` makes of its file: its `Parsed`."""
+        ...
 
 
 class InTurn:
@@ -44,6 +59,13 @@ class InTurn:
 
     def read(self, dataset: Any, what: str, *, fraction: float | None, channels_last: bool) -> tuple[Held, ...]:
         return divided(materialise(dataset, what, self._seed), fraction, self._seed)
+
+    def pack(self, parsing: Any) -> Any:
+        """In this process, and kept nowhere. What is left out is logged."""
+        parsed = parsing.parse(lambda work: work.run_here())
+        for note in parsed.notes:
+            log.warning("%s", note)
+        return parsed
 
 
 def materialise(dataset: Dataset, what: str, seed: int = 0) -> tuple[Tensor, ...]:

@@ -38,6 +38,7 @@ class Phase(IntEnum):
     EVALUATING = auto()
     PARKED = auto()
     LEAVING = auto()
+    COMPILING = auto()  # its kernels, or waiting for the worker that compiles them
 
 
 class Command(IntEnum):
@@ -68,10 +69,11 @@ class Word(IntEnum):
     LOSSES = auto()
     NOT_FINITE = auto()  # updates whose loss or gradient was not
     PHASE_NS = (
-        16  # first of six: how long this row was in each phase, of all incarnations; the current one is not in it
+        16  # first of seven: how long this row was in each phase, of all incarnations; the current one is not in it
     )
-    PHASE_SINCE_NS = 22  # monotonic time at which it came into the phase it is in
+    PHASE_SINCE_NS = 23  # monotonic time at which it came into the phase it is in
     STALENESS = 24  # first word of the histogram
+    COMPILED = STALENESS + STALENESS_BINS  # 1: this incarnation has compiled what all need, and kept it if it could
 
 
 class Control(IntEnum):
@@ -84,6 +86,7 @@ class Control(IntEnum):
     ACTIVE = auto()  # only so many train, the others stay parked; 0: all do
     FOR_NOW = auto()  # 1: another way to exchange is about to be tried, so that memory for it is worth keeping
     ROLLBACKS = auto()  # how often the run has gone back to a checkpoint: each halves the learning rate
+    COMPILER = auto()  # the worker that compiles for all
     FIRST_ITEM = auto()  # items with a lower id were leased before the last rollback: nobody may work on them any more
 
 
@@ -219,7 +222,7 @@ class Scoreboard:
     def renew(self, worker: int, incarnation: int) -> None:
         """Supervisor only, while no process has the row: stale words must not match a new incarnation's items."""
         self.words[worker, Word.INCARNATION] = incarnation
-        for word in (Word.PHASE, Word.BEAT_NS, Word.INTENT, Word.COMMIT, Word.PARKED, Word.SLOWEST_NS):
+        for word in (Word.PHASE, Word.BEAT_NS, Word.INTENT, Word.COMMIT, Word.PARKED, Word.SLOWEST_NS, Word.COMPILED):
             self.words[worker, word] = 0
         self.words[worker, Word.PHASE_SINCE_NS] = time.monotonic_ns()  # it boots from now on
 

@@ -66,6 +66,11 @@ def least_ratio(beta1: float, beta2: float, epsilon: float, steps: float = math.
     return max(0.0, least)
 
 
+def lost_squares(beta2: float, smallest_normal: float) -> float:
+    """What v may have lost to underflow: up to 4 of the smallest normal numbers per update, flushed to zero or not."""
+    return 4 * smallest_normal / (1 - beta2) if beta2 < 1 else math.inf
+
+
 def describe(optimizer: torch.optim.Optimizer, *, flat: bool) -> str:
     """What a lost write can do to this rule's shared state, in words for the log; nothing where it can do no harm."""
     if type(optimizer) is SGD:
@@ -115,9 +120,7 @@ class _MomentBound:
     def __init__(self, beta1: float, beta2: float, like: Tensor) -> None:
         limits = torch.finfo(like.dtype)
         self._ratio = least_ratio(beta1, beta2, limits.eps)
-        # What v may have lost to underflow: up to 4 of the smallest normal numbers per update, flushed to zero or not.
-        lost = 4 * limits.smallest_normal / (1 - beta2) if beta2 < 1 else math.inf
-        self._floor = torch.tensor(-lost, dtype=like.dtype)
+        self._floor = torch.tensor(-lost_squares(beta2, limits.smallest_normal), dtype=like.dtype)
 
     def read(self, shared: Tensor, own: dict[str, Tensor]) -> None:
         """own v = max(shared v, c m^2): the memory of own v holds the bound first, and shared v is read once."""

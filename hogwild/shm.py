@@ -11,7 +11,7 @@ torch is imported with the first region, not with this module: the protocol of t
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,6 +67,32 @@ class Region:
                 f"cannot allocate {nbytes:,} bytes of shared memory for {name}: {error}", code="run/shm-full"
             ) from error
         return cls(descriptor, nbytes)
+
+    @classmethod
+    def of_stream(cls, name: str, chunks: Iterable[bytes]) -> "tuple[Region, int]":
+        """A new region with what is read from `chunks`, however much it is, and how many bytes those are. Raises
+        MemoryShortError."""
+        descriptor, size, room = os.memfd_create(f"hogwild-{name}", os.MFD_CLOEXEC), 0, 0
+        try:
+            for chunk in chunks:
+                if (room := room - len(chunk)) < 0:
+                    memory = host.available_memory()
+                    if (room := memory.bytes // 2) < len(chunk):
+                        raise MemoryShortError(
+                            f"cannot unzip {name} into memory: {size:,} bytes are read, and only {memory.bytes:,} are "
+                            f"free ({memory.limited_by})",
+                            code="run/shm-full",
+                        )
+                rest = memoryview(chunk)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                size += len(chunk)
+            nbytes = max(aligned(size), ALIGNMENT)
+            os.ftruncate(descriptor, nbytes)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(descriptor, nbytes), size
 
     @classmethod
     def attach(cls, descriptor: int, nbytes: int) -> "Region":

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from hogwild.dry_step import bare_step
-from hogwild.flat_rule import FlatRule, has_step_hooks, why_not
+from hogwild.flat_rule import FlatRule, has_step_hooks, why_not, why_only_step
 from hogwild.gradients import Gradients
+from hogwild.row_rules import CompiledRows, NoRows, Rows, why_no_rows
 from hogwild.shared_rules import describe as describe_shared
 from hogwild.worker_model import WorkerModel
 
@@ -37,7 +38,8 @@ class AutogradUpdate:
 
     Over the flat where that gives what stock torch gives (see `flat_rule`), else the user's optimizer over
     the parameters, whose unused gradients are None then. Where the rule fits, the first update of a rule
-    with state goes the stock way and the others follow over the flat."""
+    with state goes the stock way and the others follow over the flat. Parameters with sparse gradients go over
+    compiled rows, each for itself (see `row_rules`), and the others as if there were none."""
 
     def __init__(
         self,
@@ -55,19 +57,27 @@ class AutogradUpdate:
         self._base_rates = [group.get("lr") for group in self._optimizer.param_groups]
         self._base_rates = [lr.clone() if isinstance(lr, Tensor) else lr for lr in self._base_rates]
         self._bare_step = bare_step(self._optimizer)
-        self._optimised = [
-            p
-            for p, slot in zip(worker_model.params, worker_model.layout.flats.params, strict=True)
-            if slot.group is not None
-        ]
-        reason = why_not(worker_model)
+        spans = worker_model.layout.flats.spans
+        self._dense = [worker_model.params[i] for span in spans if span.is_dense for i in span.params]
+        self._rows: Rows = NoRows()
+        no_rows = None
+        if any(span.sparse for span in spans):
+            no_rows = why_only_step(self._optimizer) or why_no_rows(worker_model)
+            self._rows = NoRows() if no_rows else CompiledRows(worker_model)
+        reason = no_rows or why_not(worker_model)
         self._rule = None if reason else FlatRule(worker_model, self._gradients)
         self._flat_now = self._rule is not None and self._rule.is_usable()
-        self.path = f"stock: {reason}" if reason else f"flat: {type(self._optimizer).__qualname__}"
-        if self._state.layout.shared:
-            self.path += describe_shared(self._optimizer, flat=reason is None)
+        self.path = self._described(f"stock: {reason}" if reason else f"flat: {type(self._optimizer).__qualname__}")
         self._norm: float | None = None
         self._losses_finite = True
+
+    @property
+    def compiled(self) -> CompiledRows | None:
+        """What has kernels to be made ready before the first update: its `name` and `warm_up`. Imports numba."""
+        if not isinstance(self._rows, CompiledRows):
+            return None
+        assert self._rows.kernels is not None  # before the cache is asked, which looks at every kernel there is
+        return self._rows
 
     def backward(self, inputs: tuple[Tensor, ...], target: Tensor, scale: float = 1.0) -> float:
         """Adds the gradient of `scale` x loss to the private gradients; returns the loss itself."""
@@ -83,25 +93,30 @@ class AutogradUpdate:
     def is_finite(self) -> bool:
         """Every loss and every gradient since the last `apply` or `discard`. One reduction, which clipping
         uses too."""
+        if self._grad_clip is None:
+            return self._losses_finite and self._gradients.is_finite()
         return self._losses_finite and math.isfinite(self._gradient_norm())
 
     def apply(self, lr_factor: float | None) -> None:
         """Clips, sets every group's rate to its own times `lr_factor`, and writes the update into the
         flats."""
         self._gradients.collect()
-        if self._grad_clip is not None:
-            self._clip(self._grad_clip)
+        factor = 1.0 if self._grad_clip is None else self._clip_factor(self._grad_clip)
         if lr_factor is not None:
             self._set_rates(lr_factor)
-        if self._flat_now and self._gradients.complete and self._rule is not None:
+        self._apply_rows(factor)
+        if factor < 1.0:
+            self._gradients.scale(factor)
+        if self._gradients.outside or (self._dense and not (self._flat_now and self._gradients.complete)):
+            self._step_stock()
+            self._clear(were_touched=True)
+            return
+        if self._rule is not None and self._dense:
             self._rule.step()
             # The write went through the flat: without this, autograd would not notice it in graphs still
             # alive.
-            torch.autograd.graph.increment_version(self._optimised)
-            self.discard()
-        else:
-            self._step_stock()
-            self._clear(were_touched=True)
+            torch.autograd.graph.increment_version(self._dense)
+        self.discard()
 
     def discard(self) -> None:
         """The gradients are as before the first `backward`: after a batch that is not applied."""
@@ -113,15 +128,20 @@ class AutogradUpdate:
 
     def _gradient_norm(self) -> float:
         if self._norm is None:
-            self._norm = self._gradients.norm()
+            self._norm = self._gradients.norm(self._rows.squares)
         return self._norm
 
-    def _clip(self, limit: float) -> None:
-        """torch's clip_grad_norm_ over the optimised parameters; a norm too large for float32 scales down as
+    def _clip_factor(self, limit: float) -> float:
+        """That of torch's clip_grad_norm_ over the optimised parameters; a norm too large for float32 scales down as
         well."""
-        factor = limit / (self._gradient_norm() + 1e-6)
-        if factor < 1.0:
-            self._gradients.scale(factor)
+        return min(1.0, limit / (self._gradient_norm() + 1e-6))
+
+    def _apply_rows(self, factor: float) -> None:
+        """Sparse gradients go into the rows they name; those that cannot stay where they are."""
+        for param in self._gradients.outside:
+            if self._rows.take(param, factor):
+                self._gradients.let_go(param)
+                torch.autograd.graph.increment_version([param])
 
     def _set_rates(self, factor: float) -> None:
         for group, base in zip(self._optimizer.param_groups, self._base_rates, strict=True):
@@ -143,6 +163,13 @@ class AutogradUpdate:
             unequal_for_good = self._state.layout.shared and not complete
             if unequal_for_good:
                 self._rule = None
-                self.path = "stock: parameters are used unequally and the state is shared"
-                self.path += describe_shared(self._optimizer, flat=False)
+                self.path = self._described("stock: parameters are used unequally and the state is shared")
             self._flat_now = self._rule is not None and self._rule.is_usable()
+
+    def _described(self, dense: str) -> str:
+        """`dense`: which way the others go."""
+        if self._state.layout.shared:
+            dense += describe_shared(self._optimizer, flat=dense.startswith("flat"))
+        if not self._rows.path:
+            return dense
+        return f"{self._rows.path}; {dense}" if self._dense else self._rows.path

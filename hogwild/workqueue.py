@@ -3,28 +3,29 @@
     FREE -> LEASED -> DONE | SKIPPED | QUARANTINED      INDETERMINATE is what a crash makes of at most one exchange
 
 The ledger's unit is the batch. An item is a range of batches of one epoch, a whole number of updates long (an update
-is `accumulate` batches, applied at once; the last one of an epoch may be shorter). A worker commits exchange by
-exchange: `sync_every` updates, fewer at the end of an item. The supervisor `observe`s
-how far each lease has come, from the worker's commit word; all counters follow from that, so a snapshot at any moment
-is exact to the last observation and a checkpoint is this object's `state()` taken when every worker is parked."""
+is `accumulate` batches, applied at once; the last one of an epoch may be shorter). From which free range it is cut,
+the schedule says: the first (`free_ranges.py`), or one that conflicts with no other worker's (`schedules.py`). A worker
+commits exchange by exchange: `sync_every` updates, fewer at the end of an item. The supervisor `observe`s how far each
+lease has come, from the worker's commit word; all counters follow from that, so a snapshot at any moment is exact to
+the last observation and a checkpoint is this object's `state()` taken when every worker is parked."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any
 
-from hogwild.batches import BatchPlan
+from hogwild.batches import EpochPlan
+from hogwild.free_ranges import Choice, Free, Ranges, Schedule
 from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Kind, Lease, Ledger, Limits, Progress, Release, WorkItem
 
 __all__ = ["FreeRange", "Kind", "Lease", "Ledger", "Limits", "Progress", "Release", "WorkItem", "WorkQueue"]
 
-LEASES_IN_HAND = 2
 ITEM_ROWS = 2048  # ids that differ by a multiple of this share a row of the item table: never leased at once
 
 
 @dataclass(slots=True)
 class _Epoch:
-    free: list[FreeRange]
+    free: Free
     settled: int = 0
     leased: int = 0
 
@@ -33,7 +34,13 @@ class WorkQueue:
     """Leases items to workers and keeps the ledger. One instance for training, one for each evaluation."""
 
     def __init__(
-        self, plan: BatchPlan, limits: Limits, *, kind: Kind = Kind.TRAIN, ids: Iterator[int] | None = None
+        self,
+        plan: EpochPlan,
+        limits: Limits,
+        *,
+        kind: Kind = Kind.TRAIN,
+        ids: Iterator[int] | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         self.plan = plan
         self.limits = limits
@@ -49,6 +56,9 @@ class WorkQueue:
         self._update = min(limits.accumulate, plan.batches)
         if not 0 < self._update <= MAX_ITEM_BATCHES:
             raise ValueError(f"an update must hold 1 to {MAX_ITEM_BATCHES} batches, not {self._update}")
+        if plan.grid is not None and limits.accumulate != 1:
+            raise ValueError(f"over a grid an update holds one batch, not {limits.accumulate}: cells end anywhere")
+        self._schedule: Schedule = schedule if schedule is not None else Ranges(plan.batches, self._update)
 
     # ---- questions ---------------------------------------------------------------------------------------------
 
@@ -94,36 +104,40 @@ class WorkQueue:
         """The next item for `worker`, or None while it has enough in hand or nothing may be leased."""
         horizon = self._free_updates()
         in_hand = len(self.leases_of(worker))
-        if in_hand >= (LEASES_IN_HAND if horizon > 2 * self.limits.procs else 1):
+        if in_hand >= self._schedule.most_in_hand(horizon, self.limits):
             return None
         left = self._updates_left()
-        epoch = self._epoch_to_lease() if left != 0 else None
-        if epoch is None:
+        choice = self._choose(worker) if left != 0 else None
+        if choice is None:
             return None
-        updates = self._item_updates(horizon)
-        return self._carve(worker, epoch, updates if left is None else min(updates, left))
+        updates = self._schedule.updates(horizon, self.limits)
+        return self._carve(worker, choice, updates if left is None else min(updates, left))
 
-    def _item_updates(self, horizon: int) -> int:
-        """Long items while there is much to do, shorter ones towards the end; with room for a whole exchange as long as
-        every worker can have one."""
-        limits = self.limits
-        longest = min(max(limits.max_item_updates, limits.sync_every), MAX_ITEM_BATCHES // self._update)
-        shortest = min(limits.sync_every, -(-horizon // limits.procs))
-        return max(1, min(longest, max(shortest, -(-horizon // (4 * limits.procs)))))
+    def _choose(self, worker: int) -> Choice | None:
+        """Of the epochs that are open; if there is nothing in them, of the next one."""
+        opened = {epoch: self._epochs[epoch].free for epoch in sorted(self._epochs) if epoch < self.open_until}
+        choice = self._schedule.choose(worker, opened, self._leases.values())
+        epoch = self._next_epoch
+        if choice is not None or epoch >= min(self.open_until, self.limits.epochs):
+            return choice
+        if not self._schedule.may_open(epoch, self.epoch):
+            return None
+        free = self._schedule.free_of(epoch)
+        choice = self._schedule.choose(worker, {epoch: free}, self._leases.values())
+        if choice is not None:
+            self._epochs[epoch] = _Epoch(free)
+            self._next_epoch += 1
+        return choice
 
-    def _carve(self, worker: int, epoch: int, updates: int) -> WorkItem:
-        work = self._epochs[epoch]
-        piece = work.free[0]
+    def _carve(self, worker: int, choice: Choice, updates: int) -> WorkItem:
+        epoch, piece = choice
         if piece.attempts:  # they belong to its first update, whatever an exchange is by now
             updates = 1 if self.limits.sync_every > 1 else updates
         stop = min(piece.stop, piece.start + updates * self.limits.accumulate)
         item = WorkItem(self._new_id(), self.kind, epoch, piece.start, stop)
         self._leases[item.id] = Lease(item, worker, piece.attempts)
-        work.leased += 1
-        if stop == piece.stop:
-            work.free.pop(0)
-        else:
-            work.free[0] = FreeRange(stop, piece.stop)
+        self._epochs[epoch].leased += 1
+        self._epochs[epoch].free.take(piece, stop)
         return item
 
     def _new_id(self) -> int:
@@ -132,26 +146,10 @@ class WorkQueue:
         taken = {lease % ITEM_ROWS for lease in self._leases}
         return next(number for number in self._ids if number % ITEM_ROWS not in taken)
 
-    def _epoch_to_lease(self) -> int | None:
-        for epoch in sorted(self._epochs):
-            if self._epochs[epoch].free and epoch < self.open_until:
-                return epoch
-        if self._next_epoch >= min(self.open_until, self.limits.epochs):
-            return None
-        epoch = self._next_epoch
-        self._epochs[epoch] = _Epoch([FreeRange(0, self.plan.batches)])
-        self._next_epoch += 1
-        return epoch
-
     def _free_updates(self) -> int:
         """Updates that could be leased without waiting for an evaluation: the horizon that items shrink towards."""
         end = min(self.open_until, self.limits.epochs)
-        free = sum(
-            self._updates_in(piece.stop - piece.start)
-            for epoch, work in self._epochs.items()
-            if epoch < end
-            for piece in work.free
-        )
+        free = sum(work.free.updates(self.limits.accumulate) for epoch, work in self._epochs.items() if epoch < end)
         free += max(0, end - self._next_epoch) * self._updates_in(self.plan.batches)
         left = self._updates_left()
         return free if left is None else min(free, left)
@@ -247,13 +245,15 @@ class WorkQueue:
         """Puts the rest of an item back, in order of position: what broke is tried again first. An exchange of several
         updates comes back as an item for each, so that the one which breaks workers ends up alone."""
         item, step = lease.item, self.limits.accumulate
-        free = self._epochs[item.epoch].free
+        pieces: list[FreeRange] = []
         if charged_until is not None and charged_until - start > step:
-            free += [FreeRange(at, min(at + step, charged_until), attempts) for at in range(start, charged_until, step)]
+            pieces = [
+                FreeRange(at, min(at + step, charged_until), attempts) for at in range(start, charged_until, step)
+            ]
             start, attempts = charged_until, 0
         if start < item.stop:
-            free.append(FreeRange(start, item.stop, attempts))
-        free.sort(key=lambda piece: piece.start)
+            pieces.append(FreeRange(start, item.stop, attempts))
+        self._epochs[item.epoch].free.put(pieces)
 
     def _drop(self, lease: Lease) -> None:
         del self._leases[lease.item.id]
@@ -286,7 +286,7 @@ class WorkQueue:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes over a `state`; what is leased now is void. The batch plan must be the one it was taken with
         (ValueError naming both values otherwise; nothing was changed then)."""
-        before = state["plan"]
+        before = {"grid": None, **state["plan"]}  # older checkpoints know of no grid
         changed = [
             f"{name}: was {before[name]}, now {now}" for name, now in _cut(self.plan).items() if now != before[name]
         ]
@@ -296,17 +296,21 @@ class WorkQueue:
         self.ledger = Ledger(**state["ledger"])
         self.updates, self.samples = state["updates"], state["samples"]
         self._leases, self._epochs = {}, {}
+        pieces: dict[int, list[FreeRange]] = {}
         for epoch, start, stop, attempts in state["free"]:
-            work = self._epochs.setdefault(epoch, _Epoch([], settled=self.plan.batches))
-            work.free.append(FreeRange(start, stop, attempts))
-            work.settled -= stop - start
+            pieces.setdefault(epoch, []).append(FreeRange(start, stop, attempts))
+        for epoch, of_epoch in pieces.items():
+            settled = self.plan.batches - sum(piece.stop - piece.start for piece in of_epoch)
+            self._epochs[epoch] = _Epoch(self._schedule.free_of(epoch, of_epoch), settled)
 
 
-def _cut(plan: BatchPlan) -> dict[str, int | bool]:
-    """What decides which samples a batch of an epoch holds; whether a single sample was merged shows in `batches`."""
+def _cut(plan: EpochPlan) -> dict[str, Any]:
+    """What decides which samples a batch of an epoch holds; whether a single sample was merged shows in `batches`.
+    `grid`: blocks of rows and of columns, which a resume must take over, or None."""
     return {
         "samples": plan.samples,
         "batch_size": plan.batch_size,
         "drop_last": plan.drop_last,
         "batches": plan.batches,
+        "grid": None if plan.grid is None else list(plan.grid),
     }

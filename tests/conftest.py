@@ -2,6 +2,7 @@
 the test."""
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from tests.helpers.jobs import Job, start
 
 # A machine that does something else for a while makes no example wrong. In CI the examples are the same every time:
 # what it says should be about the change, not about luck.
+# Compiled kernels are kept for the next test, not in the user's own folder.
+os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"hogwild-tests-{os.getuid()}")
+
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("patient"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "patient")

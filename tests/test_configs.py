@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import struct
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,35 @@ def idx(folder: Path, stem: str, values: np.ndarray) -> None:
     (folder / f"{stem}-idx{values.ndim}-ubyte.gz").write_bytes(gzip.compress(head + values.tobytes()))
 
 
+def make_sparse_data(folder: Path, draw: np.random.Generator) -> None:
+    """Rows, ratings, triples and texts: enough for a few updates."""
+    for own in ("imdb", "a9a", "jester", "codex-m", "word-similarity"):
+        (folder / own).mkdir()
+    lines = []
+    for row in range(64):
+        features = sorted(draw.choice(np.arange(1, 100), 5, replace=False))
+        lines.append(f"{'+1' if row % 2 else '-1'} " + " ".join(f"{k}:1" for k in features))
+    rows = "\n".join(lines) + "\n"
+    for half in ("train", "test"):
+        (folder / "imdb" / f"imdb_bow_{half}.svm.gz").write_bytes(gzip.compress(rows.encode()))
+    for file in ("a9a", "a9a.t"):
+        (folder / "a9a" / file).write_text(rows)
+    jokes = np.where(draw.random((80, 100)) < 0.5, 99, draw.uniform(-10, 10, (80, 100)).round(2))
+    table = [",".join([str(int((row != 99).sum())), *(f"{value:g}" for value in row)]) for row in jokes]
+    with zipfile.ZipFile(folder / "jester" / "jester-data-1.zip", "w") as archive:
+        archive.writestr("jester-data-1.csv", "\n".join(table) + "\n")
+    words = ["king", "queen", "man", "woman", "love", "sex", *(f"w{k}" for k in range(30))]
+    text = [" ".join(draw.choice(words, 12)) for _ in range(400)]
+    (folder / "imdb" / "imdb_text.txt.gz").write_bytes(gzip.compress("\n".join(text).encode()))
+    with zipfile.ZipFile(folder / "text8.zip", "w") as archive:
+        archive.writestr("text8", " ".join(text))
+    pairs = ["king\tqueen\t8.58", "man\twoman\t8.3", "love\tsex\t6.77", "king\tlove\t1.2"]
+    (folder / "word-similarity" / "wordsim353.tsv").write_text("\n".join(pairs) + "\n")
+    for file in ("train.txt", "valid.txt"):
+        triples = {(draw.integers(20), draw.integers(3), draw.integers(20)) for _ in range(90)}
+        (folder / "codex-m" / file).write_text("".join(f"Q{h}\tP{r}\tQ{t}\n" for h, r, t in sorted(triples)))
+
+
 def make_data(folder: Path) -> None:
     """Few samples, in the right format, of what does not come with hogwild."""
     draw = np.random.default_rng(0)
@@ -94,6 +124,7 @@ def make_data(folder: Path) -> None:
         for stem, count in (("train", 256), ("t10k", 32)):
             idx(folder / own, f"{stem}-images", draw.integers(0, 256, (count, 28, 28), np.uint8))
             idx(folder / own, f"{stem}-labels", draw.integers(0, 10, count, np.uint8))
+    make_sparse_data(folder, draw)
     np.savez(folder / "data.npz", x=draw.normal(size=(128, 20)), y=draw.integers(0, 3, 128))
     for label in ("cat", "dog"):
         (folder / "pictures" / label).mkdir(parents=True)
@@ -129,7 +160,7 @@ def test_it_trains_from_the_command_line_wherever_it_lies(file: Path, trained: M
     assert ended.status == 0, ended.stderr
     summary = ended.summary
     assert summary["updates"] == UPDATES and summary["state"] == "succeeded"
-    wanted = yaml.safe_load(file.read_text())["evaluate"].get("metrics", [])
+    wanted = yaml.safe_load(file.read_text()).get("evaluate", {}).get("metrics", [])
     assert {"loss", *(metric.rpartition(".")[2] for metric in wanted)} <= summary["metrics"].keys()
 
 

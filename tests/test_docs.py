@@ -28,6 +28,7 @@ PAGES = {
         "docs/bring-your-own.md",
         "docs/from-mnist-hogwild.md",
         "docs/when-it-helps.md",
+        "docs/sparse.md",
         "docs/reading-a-report.md",
     )
 }

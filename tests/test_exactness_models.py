@@ -267,19 +267,27 @@ def test_lbfgs_is_refused_and_the_model_is_as_it_was(procs: int, tmp_path: Path)
 # ---- sparse gradients ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", ["SGD", "Adagrad"])
-def test_a_sparse_embedding_beside_dense_layers_gives_the_same_bits(rule: str, tmp_path: Path) -> None:
-    make = {"SGD": over(optim.SGD, lr=0.1), "Adagrad": over(optim.Adagrad, lr=0.1)}[rule]
-    both = train_both(seeded(Words), make, words(30, 5, 3), LOOP, tmp_path / "run")
+def test_a_sparse_embedding_beside_dense_layers_gives_the_same_bits(tmp_path: Path) -> None:
+    both = train_both(seeded(Words), over(optim.SGD, lr=0.1), words(30, 5, 3), LOOP, tmp_path / "run")
     assert both.differing() == []
 
 
-def test_sparse_adam_gives_the_same_bits(tmp_path: Path) -> None:
-    def make() -> nn.Module:
-        return nn.Sequential(nn.EmbeddingBag(30, 3, sparse=True))
+def bag() -> nn.Module:
+    return nn.Sequential(nn.EmbeddingBag(30, 3, sparse=True))
 
-    both = train_both(seeded(make), over(optim.SparseAdam, lr=0.01), words(30, 5, 3), LOOP, tmp_path / "run")
-    assert both.differing() == []
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [(Words, over(optim.Adagrad, lr=0.1)), (bag, over(optim.SparseAdam, lr=0.01))],
+    ids=["Adagrad", "SparseAdam"],
+)
+def test_rules_with_a_root_over_sparse_rows_stay_within_20_ulps(
+    make: Callable[[], nn.Module], rule: Rule, tmp_path: Path
+) -> None:
+    """Compiled rows take the nearest number for a root; in torch it is MKL's, off by a last place now and then. And a
+    row that occurs three times is summed in another order."""
+    both = train_both(seeded(make), rule, words(30, 5, 3), LOOP, tmp_path / "run")
+    assert both.ulps() <= 20
 
 
 def test_twenty_updates_of_a_sparse_momentum_stay_within_20_ulps(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ STATEMENTS = {
     "parameters with sparse gradients lie outside the gradient flat": """
         updates.a_sparse_gradient_has_no_room_in_the_gradient_flat
         exactness_models.a_sparse_embedding_beside_dense_layers_gives_the_same_bits
-        exactness_models.sparse_adam_gives_the_same_bits""",
+        exactness_models.rules_with_a_root_over_sparse_rows_stay_within_20_ulps""",
     "rules with a closure are refused": """
         params.a_rule_with_a_closure_is_refused
         exactness_models.lbfgs_is_refused_and_the_model_is_as_it_was""",

@@ -62,7 +62,7 @@ GOING_ON: dict[str, tuple[Callable[[], nn.Module], Rule, Sequence[Batch], str]] 
         Words,
         functools.partial(optim.SGD, lr=0.1),
         words(18),
-        "stock: a parameter has sparse gradients",
+        "rows: SGD in compiled rows, 1 parameter; flat: SGD",
     ),
     "a rule that is not elementwise": (
         ConvNet,

@@ -88,10 +88,10 @@ def test_a_row_adds_up_how_long_it_was_in_each_phase(monkeypatch: pytest.MonkeyP
         now += seconds * 10**9
         row.enter(phase)
     now += 10**9
-    assert board.phase_s(now)[1].tolist() == [1.0, 3.0, 7.0, 0, 0, 0], "the phase that is on is counted until now"
+    assert board.phase_s(now)[1].tolist() == [1.0, 3.0, 7.0, 0, 0, 0, 0], "the phase that is on is counted until now"
     assert board.phase_s(now)[0].tolist() == [0.0] * len(Phase)
     board.renew(1, 2)  # another process: it boots, and what was before it stays
-    assert board.phase_s(now + 10**9)[1].tolist() == [2.0, 2.0, 7.0, 0, 0, 0]
+    assert board.phase_s(now + 10**9)[1].tolist() == [2.0, 2.0, 7.0, 0, 0, 0, 0]
 
 
 def test_percentiles_of_staleness() -> None:

@@ -74,9 +74,11 @@ def test_a_death_is_charged_only_in_the_phase_that_is_asked_about(phase: Phase) 
 
 def test_no_two_words_of_a_row_have_the_same_place() -> None:
     assert len({int(word) for word in Word.__members__.values()}) == len(Word.__members__)
-    before_histogram = [word for word in Word if word is not Word.STALENESS]
-    assert max(before_histogram) < Word.STALENESS
-    assert Word.STALENESS + STALENESS_BINS <= ROW_WORDS
+    others = {int(word) for word in Word if word is not Word.STALENESS}
+    others |= set(range(Word.PHASE_NS, Word.PHASE_NS + len(Phase)))
+    histogram = set(range(Word.STALENESS, Word.STALENESS + STALENESS_BINS))
+    assert len(others) == len(Word) - 1 + len(Phase) - 1, "each has a place of its own, each phase, too"
+    assert not others & histogram and max(others | histogram) < ROW_WORDS
     assert len(WorkItem.__slots__) <= ITEM_WORDS
 
 

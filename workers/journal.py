@@ -16,6 +16,7 @@ from typing import Any
 from hogwild import prometheus
 from hogwild.background import Background
 from hogwild.errors import RunDirError
+from hogwild.fused_choice import Choice, Meetings
 from hogwild.glance import Glance
 from hogwild.rundir import Records, RunDir
 from hogwild.screen import Look, Screen
@@ -25,7 +26,15 @@ LAST_STATUS_S = 10.0
 LINE_EVERY = 10  # intervals, where it is not rewritten in place
 NEWS = 8  # the latest events that a glance holds
 NEWS_EVERY_S = 0.1  # between two pictures because of events: a crash loop has many
-NOT_NEWS = ("start", "spawn", "exchange", "pause", "evaluation", "end")  # said in other words, or of no interest
+NOT_NEWS = (
+    "start",
+    "spawn",
+    "update",
+    "exchange",
+    "pause",
+    "evaluation",
+    "end",
+)  # said in other words, or of no interest
 PLAIN = ("name", "how", "why", "reason", "error")  # keys whose values speak for themselves
 DETAILS = ("pid", "kind", "incarnation", "update", "blocked", "from_updates", "records_cut", "samples")
 
@@ -55,6 +64,14 @@ class Journal:
         """Its threads, before a loop that must not wait for that."""
         self._status.start()
         self._screen.start()
+
+    def update(self, choice: Choice, meetings: Meetings) -> None:
+        """Which way updates go, and who writes what, where there was a choice."""
+        if choice.is_worth_saying:
+            self.say(f"update: {choice.why}")
+        for sentence in meetings.words:
+            self.say(f"  {sentence}")
+        self.event("update", kind=choice.kind, why=choice.why, meetings=list(meetings.words))
 
     @property
     def news(self) -> tuple[str, ...]:

@@ -10,11 +10,11 @@ memory that training uses (`readers.py`, `reading.py`), or comes from the cache 
 
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ import torch
 
 from hogwild import host
 from hogwild.config import Job
+from hogwild.data.parsing import Parsed, Parsing
 from hogwild.feeds import ResidentData
 from hogwild.rows import Rows
 from hogwild.samples import Held, divided, division, ready_tensors
@@ -30,10 +31,12 @@ from hogwild.shm import Region
 from workers.head_start import HeadStart
 from workers.journal import Journal
 from workers.messages import ReadTask
+from workers.packing import Packer
 from workers.prepare import blob
 from workers.ranges import Ranges
 from workers.readers import Patience, Readers
 from workers.reading import Destination, Recipe
+from workers.reading_line import ReadingLine
 
 if TYPE_CHECKING:
     from hogwild.data.cache import Cache, Spec
@@ -44,7 +47,6 @@ RANGE_S = 0.03  # a range: what a death costs, and how long the others wait for 
 LONGEST_RANGE_S = 5.0
 MOST_RANGES = 512
 RANGES_PER_READER = 4
-LINE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class Loading:
         self._early, self._seed, self._runs = early, job.seed, runs
         limits = job.supervise
         self._patience = Patience(limits.start_timeout_s, limits.stall_timeout_s, limits.max_item_attempts)
-        self._line = _Line(shows_progress)
+        self._line = ReadingLine(shows_progress)
         self._sentences: list[str] = []
         self._events: list[dict[str, Any]] = []
 
@@ -156,7 +158,7 @@ class Loading:
         def goes_on(done: int, seconds: float, pace: float) -> bool:
             nonlocal pace_s
             pace_s = pace
-            self._line.show(rows, done)
+            self._line.show(rows.what, done, rows.count)
             return not can_be_shared or seconds < PROBE_S or pace * (rows.count - done) < SHORT_S
 
         done = rows.read_into(columns, goes_on)
@@ -186,13 +188,28 @@ class Loading:
             self._events[-1] |= {"hash_s": round(hash_s, 3), "kept_s": round(time.monotonic() - read_s, 3)}
         return sections.held()
 
+    def pack(self, parsing: Parsing) -> Parsed:
+        """A text, from the cache or parsed. Raises DataError, MemoryShortError."""
+        cache, began_s = None, time.monotonic()
+        if self._runs is not None:
+            from hogwild.data.cache import Cache
+
+            cache = Cache(self._runs, say=self._say)
+        packer = Packer(self._early, self._patience, cache, self._say, partial(self._line.show, things="pieces"))
+        try:
+            parsed = packer.pack(parsing)
+        finally:
+            self._line.end()
+        self._note_parsed(parsing, parsed, packer, time.monotonic() - began_s)
+        return parsed
+
     # ---- by others
 
     def _read_shared(self, shared: "_Shared", began_s: float, *, is_begun: bool) -> None:
         rows, ranges, readers, done = shared.rows, shared.ranges, shared.readers, shared.done
         readers_there = readers.count
         if is_begun:
-            is_read = readers.run(lambda count: self._line.show(rows, done + count))
+            is_read = readers.run(lambda count: self._line.show(rows.what, done + count, rows.count))
             if is_read and ranges.first_bad is not None:
                 self._look_again(rows, ranges, readers.bad[ranges.first_bad].detail)
             elif not is_read:
@@ -240,7 +257,7 @@ class Loading:
             start, stop = ranges.rows(number)
             to.put(start, rows.read_here(start, stop))
             count += stop - start
-            self._line.show(rows, count)
+            self._line.show(rows.what, count, rows.count)
 
     # ---- the cache
 
@@ -272,6 +289,21 @@ class Loading:
     def _say(self, sentence: str) -> None:
         self._sentences.append(sentence)
 
+    def _note_parsed(self, parsing: Parsing, parsed: Parsed, packer: Packer, seconds: float) -> None:
+        many = f"{parsing.what}: {parsed.packed.samples:,} samples"
+        if packer.is_cached:
+            assert packer.cache is not None
+            self._say(f"{many} mapped from the cache {packer.cache.folder} in {seconds:.1f} s")
+        elif seconds > SHORT_S:
+            by = f"{packer.readers} workers" if packer.readers else "this process"
+            self._say(f"{many} parsed by {by} in {seconds:.1f} s")
+        for note in parsed.notes:
+            self._say(f"{parsing.what}: {note}")
+        event = {"what": parsing.what, "samples": parsed.packed.samples, "seconds": round(seconds, 3)}
+        event |= {"readers": packer.readers, "deaths": packer.deaths, "cached": packer.is_cached}
+        event |= {"hash_s": round(packer.hash_s, 3), "kept_s": round(packer.kept_s, 3)}
+        self._events.append({**event, "left_out": dict(parsed.left_out)})
+
     def _note(self, rows: Rows, seconds: float, by: str, **values: Any) -> None:
         how = "from" if values.get("cached") else "read by"
         self._say(f"{rows.what}: {rows.count:,} samples {how} {by} in {seconds:.1f} s")
@@ -288,37 +320,3 @@ def _range_size(left: int, pace_s: float, readers: int, at_once: Callable[[int],
 def _was_kept(cache: "Cache", key: str, sections: Sections) -> bool:
     entry = cache.load(key)
     return entry is not None and list(entry.specs) == sections.specs() and entry.read_into(sections.buffers())
-
-
-class _Line:
-    """`reading data.train: 45 %  12,000 samples/s`, at most once a second; in place on a terminal."""
-
-    def __init__(self, is_wanted: bool) -> None:
-        self._is_wanted = is_wanted and sys.stderr is not None
-        self._is_terminal = self._is_wanted and sys.stderr.isatty()
-        self._is_open = False
-        self._next_s = time.monotonic() + LINE_S
-        self._last: tuple[str, int, float] = ("", 0, 0.0)
-
-    def show(self, rows: Rows, done: int) -> None:
-        now_s = time.monotonic()
-        if self._last[0] != rows.what:
-            self._last = (rows.what, done, now_s)
-        if not self._is_wanted or now_s < self._next_s:
-            return
-        rate = (done - self._last[1]) / max(1e-9, now_s - self._last[2])
-        self._next_s, self._last = now_s + LINE_S, (rows.what, done, now_s)
-        text = f"reading {rows.what}: {done / rows.count:.0%}  {rate:,.0f} samples/s".replace("%", " %")
-        self._tell(f"\r\x1b[2K{text}" if self._is_terminal else f"{text}\n")
-        self._is_open = self._is_terminal
-
-    def end(self) -> None:
-        if self._is_open:
-            self._tell("\r\x1b[2K")
-            self._is_open = False
-
-    @staticmethod
-    def _tell(text: str) -> None:
-        with suppress(OSError, ValueError):  # its reader has gone
-            sys.stderr.write(text)
-            sys.stderr.flush()

@@ -32,7 +32,7 @@ from workers.prepare import write_choice
 from workers.roster import GAP_S, Roster
 from workers.saving import MEMORY_MARGIN
 from workers.session import Session
-from workers.trial import Trial, exchange_of, ways_of, why_settled, words_of
+from workers.trial import Trial, ways_of, why_settled, words_of
 
 
 class Stage(Enum):
@@ -236,6 +236,7 @@ def _trial_of(session: Session) -> Trial:
         procs,
         sparse=any(span.sparse for span in flats.spans),
         has_room=room > MEMORY_MARGIN * procs * copied_bytes(flats),
+        fused=session.is_fused,
     )
-    given = exchange_of(job, procs) if why else None
-    return Trial(session.board, ways_of(job, procs, why), given, job.train.sync_every, why)
+    given = session.exchange if why else None
+    return Trial(session.board, ways_of(job, procs, why, fused=session.is_fused), given, job.train.sync_every, why)

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from itertools import count
 
 import torch
 
@@ -14,14 +15,17 @@ from hogwild.config import Job
 from hogwild.errors import MemoryShortError
 from hogwild.exchange import COPIES
 from hogwild.feeds import FieldSpec, ResidentData
-from hogwild.job import Parts, bytes_needed, schedule_of
+from hogwild.grid import GridPlan
+from hogwild.job import Parts, Source, arrange, bytes_needed, schedule_of
+from hogwild.packed import Spec
 from hogwild.plan import Plan
 from hogwild.records import explained
-from hogwild.rundir import LIBRARY, RunDir
+from hogwild.rundir import LIBRARY, NAMES, RunDir
+from hogwild.schedules import GridSchedule
 from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
 from hogwild.traces import Window, clear
-from hogwild.workqueue import Limits
+from hogwild.workqueue import Limits, WorkQueue
 from workers.request import Request
 from workers.trainer import Kit, Split
 
@@ -49,7 +53,7 @@ def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
 
 def _there_already(parts: Parts) -> int:
     """Bytes of data that was read into the shared memory it is trained from."""
-    return sum(source.nbytes for source in (parts.train, parts.val) if source is not None and source.resident)
+    return sum(source.nbytes for source in (parts.train, parts.val) if source is not None and source.is_there_already)
 
 
 def _require(needed: int, data: int) -> None:
@@ -62,17 +66,24 @@ def _require(needed: int, data: int) -> None:
         )
 
 
+def lay_out(
+    job: Job, parts: Parts, channels_last: bool, procs: int, before: RunDir | None
+) -> tuple[dict[str, Region], Kit]:
+    """The data in shared memory, in the order that keeps workers apart, and what they must know. `before`: the run that
+    is resumed."""
+    arrange(job, parts, procs, _grid_before(before) if before is not None else None)
+    return share_data(job, parts, channels_last)
+
+
 def share_data(job: Job, parts: Parts, channels_last: bool) -> tuple[dict[str, Region], Kit]:
     regions: dict[str, Region] = {}
     splits: dict[str, Split] = {}
     for name, source in (("train", parts.train), ("val", parts.val)):
         if source is not None:
-            data = source.resident or ResidentData.from_tensors(
-                f"data-{name}", source.tensors, channels_last=channels_last
-            )
-            regions[f"data-{name}"] = data.region
-            splits[name] = Split(data.fields, source.plan, job.data.shuffle if name == "train" else "none")
-            source.tensors, source.resident = (), None  # the shared copy is the only one from here on
+            regions[f"data-{name}"], spec = _shared(source, f"data-{name}", channels_last)
+            is_ordered = name == "val" or parts.meetings.grid is not None
+            splits[name] = Split(spec, source.plan, "none" if is_ordered else job.data.shuffle)
+            source.tensors, source.resident, source.packed = (), None, None  # the shared copy is the only one
     outputs = None
     if parts.output is not None and parts.outputs_shape:
         outputs = FieldSpec(parts.output.dtype, parts.outputs_shape, 0)
@@ -89,8 +100,18 @@ def share_data(job: Job, parts: Parts, channels_last: bool) -> tuple[dict[str, R
         panel=parts.panel,
         outputs=outputs,
         transform=parts.transform,
+        fused=dict(parts.meetings.hot) if parts.choice.update is not None else None,
+        sync_every=job.train.sync_every,
     )
     return regions, kit
+
+
+def _shared(source: Source, name: str, channels_last: bool) -> tuple[Region, Spec]:
+    """One data set in shared memory."""
+    if source.packed is not None:
+        return source.packed.region, source.packed.spec
+    data = source.resident or ResidentData.from_tensors(name, source.tensors, channels_last=channels_last)
+    return data.region, data.fields
 
 
 def with_profile(kit: Kit, window: Window | None, rundir: RunDir) -> Kit:
@@ -105,6 +126,19 @@ def blob(name: str, content: bytes) -> Region:
     region = Region.allocate(name, len(content))
     region.array("u1", (len(content),))[:] = memoryview(content)
     return region
+
+
+def _grid_before(rundir: RunDir) -> tuple[int, int] | None:
+    """Blocks of the grid of the attempt before: a resume goes on in the same cells."""
+    blocks = (rundir.read_json("env.json") or {}).get("grid")
+    return (int(blocks[0]), int(blocks[1])) if blocks else None
+
+
+def training_queue(job: Job, parts: Parts, rows: int, ids: "count[int]") -> WorkQueue:
+    """Of the whole job; over a grid no two workers hold cells of one row or column of blocks."""
+    plan = parts.train.plan
+    schedule = GridSchedule(plan, seed=job.seed) if isinstance(plan, GridPlan) else None
+    return WorkQueue(plan, limits_of(job, rows), ids=ids, schedule=schedule)
 
 
 def limits_of(job: Job, rows: int) -> Limits:
@@ -148,9 +182,13 @@ def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: Ru
         "user_folders": list(request.user_folders),
         "argv": sys.argv,
         "pid": os.getpid(),
+        "update": parts.choice.why,
+        "grid": list(parts.meetings.grid.sides) if parts.meetings.grid is not None else None,
         "parameters": sum(parameter.numel() for parameter in parts.model.parameters()),
     }
     rundir.write_json("env.json", environment)
+    if parts.names is not None:
+        rundir.write_json(NAMES, parts.names)
     rundir.write_text("resolved.yaml", resolved)
     if not request.resume or not rundir.job_file.exists():
         rundir.write_text("job.yaml", request.job_text or resolved)

@@ -160,7 +160,7 @@ def serve(start: Start, channel: socket.socket, leaving: Leaving, make_trainer: 
     try:
         trainer = make_trainer()
         loop = WorkerLoop(start, trainer, leaving)
-        Report("ready", detail=trainer.update.path).send(channel)
+        Report("ready", detail=trainer.path).send(channel)
         write_record(start.ack_write, 0, LOOK)
         loop.run()
     except (ParentGone, EOFError):

@@ -30,6 +30,14 @@ MakeTask = Callable[[int], tuple[ReadTask, list[int]]]  # reader's number -> wha
 DEATHS_AT_START = 3  # in a row, per reader, before anything is read
 
 
+def item_words(row: int) -> tuple[str, str]:
+    """(what it is, what can be done)"""
+    return f"item {row}", f"Read that item by itself (dataset[{row}]) and see"
+
+
+RowWords = Callable[[int], tuple[str, str]]
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long a reader may be silent, in seconds, and how often a range may end one."""
@@ -55,8 +63,12 @@ class _Reader:
 class Readers:
     """Those of one data set, until `run` returns. Main thread only."""
 
-    def __init__(self, early: HeadStart, what: str, ranges: Ranges, patience: Patience) -> None:
+    def __init__(
+        self, early: HeadStart, what: str, ranges: Ranges, patience: Patience, words: RowWords = item_words
+    ) -> None:
+        """`words`: what a row is called, and what its owner can do, by its number."""
         self._early, self._what, self._ranges, self._patience = early, what, ranges, patience
+        self._row_words = words
         self._readers = [_Reader(handle, number) for number, handle in enumerate(early)]
         self.beats = Region.allocate("beats", max(1, len(self._readers)) * BEATS * 8)
         self._words = self.beats.array("i8", (max(1, len(self._readers)), BEATS))
@@ -169,11 +181,8 @@ class Readers:
         deaths = self._ranges.release(reader.number, number or None)
         if deaths >= self._patience.attempts:
             ended = f"{deaths} processes, the last one" if deaths > 1 else "the process that did it"
-            raise DataError(
-                f"{self._what}: reading item {row} has ended {ended}: {how}. Read that item by itself (dataset[{row}]) "
-                "and see",
-                code="data/item-kills",
-            )
+            item, advice = self._row_words(row)
+            raise DataError(f"{self._what}: reading {item} has ended {ended}: {how}. {advice}", code="data/item-kills")
         if not deaths:
             self._deaths_at_start += 1
         if self._deaths_at_start >= DEATHS_AT_START * len(self._words):

@@ -14,15 +14,16 @@ import gc
 import select
 import socket
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import cloudpickle
 import torch
 from torch import Tensor
 
+from hogwild.errors import DataError
 from hogwild.feeds import FieldSpec, ResidentData
 from hogwild.rows import BadRow, Rows
 from hogwild.shm import Region
@@ -55,6 +56,54 @@ class Recipe:
     def ranges(self) -> Ranges:
         return Ranges(self.begin, self.rows.count, self.size)
 
+    def opened(self, regions: Mapping[str, Region]) -> "tuple[Recipe, Destination]":
+        """With the memory it goes to."""
+        places = regions["places"].tensor(torch.int64, (self.rows.count,)) if self.has_places else None
+        return self, Destination([ResidentData(regions[name], fields) for name, fields in self.parts], places)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Pieces of a text (`hogwild.data.parsing.Pass`), read as if they were rows: a range is one piece, and the step of
+    the pass puts what it finds where it belongs."""
+
+    what: str
+    count: int
+    step: Any
+    regions: Mapping[str, Region] = field(default_factory=dict)
+
+    def read(self, start: int, stop: int, beat: Callable[[int], object]) -> tuple[Tensor, ...]:
+        """Raises BadRow for a piece whose file has gone, or changed."""
+        for piece in range(start, stop):
+            beat(piece)
+            try:
+                self.step.do(piece, self.regions)
+            except DataError as error:
+                raise BadRow(piece, error) from error
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecipe:
+    """A pass over the pieces from `begin` on. Crosses a process by cloudpickle, without the regions."""
+
+    rows: Pieces
+    begin: int
+
+    def ranges(self) -> Ranges:
+        return Ranges(self.begin, self.rows.count, 1)
+
+    def opened(self, regions: Mapping[str, Region]) -> "tuple[PassRecipe, Nowhere]":
+        self.rows.step.ready()
+        return replace(self, rows=replace(self.rows, regions=regions)), Nowhere()
+
+
+class Nowhere:
+    """The pieces are where they belong."""
+
+    def put(self, start: int, fields: Sequence[Tensor]) -> None:
+        """Nothing is left to do."""
+
 
 class Destination:
     """The data in shared memory, written by row. `places` (N,) int64, of a data set in two parts: the row's place in
@@ -77,6 +126,10 @@ class Destination:
                 view[there[here]] = field[here]
 
 
+_Recipe = Recipe | PassRecipe
+_To = Destination | Nowhere
+
+
 def read(start: Start, channel: socket.socket, task: ReadTask, descriptors: list[int]) -> None:
     """Reads what is leased until there is nothing more. Raises ParentGone; what user code raises is reported."""
     adopt(start, task)
@@ -90,17 +143,16 @@ def read(start: Start, channel: socket.socket, task: ReadTask, descriptors: list
     }
     words = regions["beats"].array("i8", (regions["beats"].nbytes // (8 * BEATS), BEATS))[task.reader]
     try:
-        recipe: Recipe = cloudpickle.loads(blob(regions["recipe"], task.recipe_nbytes))
+        written: Recipe | PassRecipe = cloudpickle.loads(blob(regions["recipe"], task.recipe_nbytes))
+        recipe, to = written.opened(regions)
     except (Exception, SystemExit) as error:  # the class cannot be imported here, an open file cannot be opened again
         Report("unreadable", detail=f"{type(error).__name__}: {error}", task=task.number).send(channel)
         return
-    places = regions["places"].tensor(torch.int64, (recipe.rows.count,)) if recipe.has_places else None
-    parts = [ResidentData(regions[name], fields) for name, fields in recipe.parts]
     try:
-        _Reader(start, channel, task.number, recipe, Destination(parts, places), words).run()
+        _Reader(start, channel, task.number, recipe, to, words).run()
     finally:
         torch.default_generator.manual_seed(0)
-    del recipe, parts, places
+    del recipe, to, written
     gc.collect()  # what user code has kept in circles is memory that training needs
 
 
@@ -109,7 +161,7 @@ class _Reader:
     # ends of all of them in the pipe at once.
     over: ClassVar[int] = 0
 
-    def __init__(self, start: Start, channel: socket.socket, task: int, recipe: Recipe, to: Destination, words) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, start: Start, channel: socket.socket, task: int, recipe: _Recipe, to: _To, words) -> None:  # type: ignore[no-untyped-def]
         self._start, self._channel, self._task = start, channel, task
         self._rows, self._ranges, self._to, self._words = recipe.rows, recipe.ranges(), to, words
         self._hand: deque[int] = deque()

@@ -64,6 +64,11 @@ class Session:
     def __post_init__(self) -> None:
         self.divergence = Divergence(self.job.supervise.on_nan, self.plan.procs)
 
+    @property
+    def is_fused(self) -> bool:
+        """The model's own kernel trains it."""
+        return self.parts.choice.update is not None
+
     # ---- beginning ---------------------------------------------------------------------------------------------
     def begin(self, now: float) -> None:
         """Workers may start now. Where a run that diverges goes back, there is something to go back to."""
@@ -74,7 +79,7 @@ class Session:
         self.reopen(now)
         self.divergence.rollbacks = max(self.divergence.rollbacks, self.before.rollbacks)
         self.board.go_back(self.queue.updates, self.divergence.rollbacks, first_item=0)
-        self.set_exchange(exchange_of(self.job, self.plan.procs))
+        self.set_exchange(exchange_of(self.job, self.plan.procs, fused=self.is_fused))
         if self.divergence.goes_back and self.saving.is_worth_it:
             self.begin_checkpoint(now)
             self.errand.wait()

@@ -1,11 +1,14 @@
 """summary.json: what a job did, in one object, written at every end, good or bad."""
 
+import time
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
 from hogwild import host
 from hogwild.errors import code_of
+from hogwild.schedules import idle_share
+from hogwild.scoreboard import Phase
 from workers.outcome import Clock, Outcome
 from workers.session import Session
 
@@ -22,6 +25,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
     active_s = train_s - clock.paused_s
     samples = queue.samples - session.before.samples
     written = session.rundir.latest
+    spent = board.phase_s(time.monotonic_ns())
     summary = {
         "state": outcome.state,
         "reason": outcome.reason,
@@ -32,6 +36,8 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "paused_s": round(clock.paused_s, 3),
         "startup_s": round(first_s - clock.command_began_s, 3) if first_s is not None else None,
         "startup": _startup(clock, first_s),
+        "compiling_s": round(float(spent[:, Phase.COMPILING].max()), 3),
+        "idle": round(idle_share(spent), 4),
         "samples": queue.samples,
         "updates": queue.updates,
         "samples_per_s": round(samples / active_s, 1) if active_s > 0 else None,
@@ -39,7 +45,8 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "threads": session.plan.threads,
         "device": "cpu",
         "placement": "cpu",
-        "update": "autograd",
+        "update": session.parts.choice.kind,
+        "update_why": session.parts.choice.why,
         "exchange": session.exchange,
         "metrics": session.metrics,
         "best": session.best,

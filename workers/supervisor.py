@@ -13,7 +13,7 @@ from collections.abc import Callable
 from hogwild import host
 from hogwild.background import Background, responsive
 from hogwild.errors import Deadlocked
-from hogwild.scoreboard import Command, Phase, Word
+from hogwild.scoreboard import Command, Control, Phase, Word
 from workers.burials import Burials
 from workers.crew import Crew
 from workers.handle import Handle
@@ -22,7 +22,7 @@ from workers.messages import Setup
 from workers.outcome import Outcome
 from workers.pauses import Pauses
 from workers.progress import Progress
-from workers.roster import Abandon, Action, Kill, Reading, Roster, Spawn
+from workers.roster import Abandon, Action, Kill, Reading, Roster, Spawn, State
 from workers.session import Session, pss_bytes_of
 from workers.stacks import LOOK_MS, Blocked, Stacks
 
@@ -118,6 +118,7 @@ class Supervisor:
         if self._outcome is not None:
             return
         self._outcome = self._pauses.advance(now)
+        self._name_compiler()
         self._lease_out()
         self._burials.tend_spares(now)
         session.restarts = self.roster.restarts
@@ -162,6 +163,11 @@ class Supervisor:
             )
             for handle in self._crew
         }
+
+    def _name_compiler(self) -> None:
+        """The lowest worker that is there, or will be: it compiles for all."""
+        there = (worker for worker, slot in enumerate(self.roster.slots) if slot.state is not State.RETIRED)
+        self._session.board.control[Control.COMPILER] = next(there, 0)
 
     def _lease_out(self) -> None:
         queue = self._pauses.queue

@@ -12,20 +12,24 @@ only that one.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hogwild.batches import BatchPlan, batch_seed
+from hogwild.batches import EpochPlan, batch_seed
 from hogwild.lr import halved
 from hogwild.scoreboard import Control, Phase, Row, Scoreboard
 from hogwild.workqueue import Kind, WorkItem
+from workers.chunks import Chunks, Fused
 from workers.profile import Profile
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from hogwild.evaluation import Evaluator
     from hogwild.feeds import Feed, FieldSpec
     from hogwild.metrics import Panel
+    from hogwild.packed import Spec
     from hogwild.updates import Update
     from hogwild.worker_model import WorkerModel
 
@@ -40,10 +44,10 @@ class NonFiniteGradient(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One data set as a worker finds it: the fields in its region, and how it is cut into batches."""
+    """One data set as a worker finds it: what lies in its region, and how it is cut into batches."""
 
-    fields: "tuple[FieldSpec, ...]"
-    plan: BatchPlan
+    data: "Spec"
+    plan: EpochPlan
     order: str
 
 
@@ -62,6 +66,8 @@ class Kit:
     panel: "Panel | None" = None  # of an evaluation
     outputs: "FieldSpec | None" = None  # where its outputs are kept, if a metric needs them all
     transform: Callable[..., object] | None = None  # of the batches that are trained on
+    fused: "Mapping[str, np.ndarray] | None" = None  # trained by the model's kernel: array of the data -> its hot rows
+    sync_every: int = 16  # batches, at most, between two flushes of hot rows
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
 
 
@@ -71,11 +77,17 @@ class Numerics:
     the run had gone back to a checkpoint when this was made."""
 
     model: "WorkerModel"
-    update: "Update"
-    feed: "Feed"
+    update: "Update | None"  # None: `fused` trains
+    feed: "Feed | None"
     evaluator: "Evaluator | None"
     seed_generator: Callable[[int], object]
     rollbacks: int = 0
+    fused: Fused | None = None
+
+    @property
+    def path(self) -> str:
+        """Which way updates go, and why, for the log."""
+        return self.update.path if self.update is not None else f"fused: {self.fused.update.name}" if self.fused else ""
 
 
 @dataclass(slots=True)
@@ -102,11 +114,11 @@ class Trainer:
     ) -> None:
         """`remake` makes the numerics again from what is shared; without it they hold nothing of their own."""
         self.kit = kit
+        self.profile = profile
+        self.row = row
         self._remake = remake
         self._take(numerics)
         self._schedule = kit.schedule
-        self.profile = profile
-        self.row = row
         self._board: Scoreboard = row.board
         self._made = 0  # updates by this incarnation
         self._until_check = 1  # what is wrong from the beginning is found before the first commit
@@ -120,8 +132,13 @@ class Trainer:
 
     def _take(self, numerics: Numerics) -> None:
         self.model = numerics.model
-        self.update = numerics.update
-        self.train_feed = numerics.feed
+        self.path = numerics.path
+        self._fused = numerics.fused
+        self._chunks: Chunks | None = None
+        if numerics.fused is not None:
+            self._chunks = Chunks(numerics.fused, self.row, self.profile, self.kit.seed, self.kit.sync_every)
+        if numerics.update is not None and numerics.feed is not None:
+            self.update, self.train_feed = numerics.update, numerics.feed
         self._evaluator = numerics.evaluator
         self._seed_generator = numerics.seed_generator
         self._rollbacks = numerics.rollbacks
@@ -145,6 +162,8 @@ class Trainer:
         self._item, self._done, self._skipped = item, 0, 0
         self.row.enter(Phase.WORKING)
         self.follow()
+        if self._chunks is not None:
+            return self._train_chunks(item, may_go_on)
         accumulate = self.kit.accumulate
         for start in range(item.start, item.stop, accumulate):
             if not may_go_on():
@@ -153,6 +172,20 @@ class Trainer:
             self._update(item, range(start, min(start + accumulate, item.stop)))
         self.flush()
         return self._skipped
+
+    def _train_chunks(self, item: WorkItem, may_go_on: Callable[[], bool]) -> int | None:
+        assert self._chunks is not None
+        self.model.check_bound()
+        answer = self._chunks.train(item, may_go_on, lambda: self._schedule)
+        if answer is None:
+            return None
+        skipped, not_finite = answer
+        if not_finite and self.kit.fail_on_nan:
+            raise NonFiniteGradient(
+                f"the gradient of {not_finite} samples in epoch {item.epoch}, batches {item.start} to {item.stop - 1}, "
+                "is NaN or infinite (supervise.on_nan is 'fail'); lower the learning rate, or look at these samples"
+            )
+        return skipped
 
     def follow(self) -> None:
         """Exchanges as the control row says from now on, and reads the parameters again. Nothing may be unflushed."""
@@ -166,6 +199,8 @@ class Trainer:
             self.model.exchange.refresh()
         if not self._board.control_words[Control.FOR_NOW]:
             self.model.exchange.forget()
+        if self._fused is not None:
+            self._fused.refresh()
         self._mark_buffers()
 
     def flush(self) -> None:

@@ -57,9 +57,10 @@ class Verdict:
         return ours / solo if solo and ours else None
 
 
-def ways_of(job: Job, procs: int, why: str) -> tuple[Way, ...]:
-    """What is worth measuring in a job: nothing with one worker; `why` as `why_settled`."""
-    if procs < 2:
+def ways_of(job: Job, procs: int, why: str, *, fused: bool = False) -> tuple[Way, ...]:
+    """What is worth measuring in a job: nothing with one worker, nor of kernels, whose jobs are often over before that;
+    `why` as `why_settled`."""
+    if procs < 2 or fused:
         return ()
     if not why:
         return BOTH
@@ -67,9 +68,11 @@ def ways_of(job: Job, procs: int, why: str) -> tuple[Way, ...]:
     return (given, Way.SOLO, Way.SOLO, given)
 
 
-def why_settled(job: Job, procs: int, *, sparse: bool, has_room: bool) -> str:
+def why_settled(job: Job, procs: int, *, sparse: bool, has_room: bool, fused: bool = False) -> str:
     """Why nothing is to be decided by measuring, in words for the log; "" where direct or delta is. `sparse`: some
     gradients are; `has_room`: there is memory for the copies that delta needs."""
+    if fused:
+        return "the model's kernel writes the flats, and hot rows have copies of their own"
     if job.train.exchange != "auto":
         return "as given"
     if procs < 2:
@@ -81,9 +84,10 @@ def why_settled(job: Job, procs: int, *, sparse: bool, has_room: bool) -> str:
     return "" if has_room else "there is no memory for the copies that delta needs"
 
 
-def exchange_of(job: Job, procs: int) -> str:
-    """What a job begins with. One worker has nobody to wait for, and is the plain loop to the bit."""
-    return "delta" if job.train.exchange == "delta" and procs > 1 else "direct"
+def exchange_of(job: Job, procs: int, *, fused: bool = False) -> str:
+    """What a job begins with. One worker has nobody to wait for, and is the plain loop to the bit; a kernel writes the
+    flats, and its hot rows have copies of their own."""
+    return "delta" if job.train.exchange == "delta" and procs > 1 and not fused else "direct"
 
 
 def choose(rates: Mapping[Way, Sequence[float]], given: str | None, why: str) -> Verdict:

@@ -15,10 +15,19 @@ if TYPE_CHECKING:
     from hogwild.data.csv import Csv
     from hogwild.data.digits import Digits
     from hogwild.data.images import ImageFolder
+    from hogwild.data.jester import Jester
+    from hogwild.data.libsvm import LibSvm
     from hogwild.data.mnist import FashionMnist, Mnist
     from hogwild.data.npz import Npz
+    from hogwild.data.ratings import Ratings
+    from hogwild.data.text import Text
+    from hogwild.data.text_pairs import WordPairs
+    from hogwild.data.triples import Triples
 
-__all__ = ["CATALOG", "Csv", "Digits", "FashionMnist", "ImageFolder", "Mnist", "Npz"]
+__all__ = [
+    "CATALOG", "Csv", "Digits", "FashionMnist", "ImageFolder", "Jester", "LibSvm", "Mnist", "Npz", "Ratings", "Text",
+    "Triples", "WordPairs",
+]  # fmt: skip
 
 # What `hogwild list data` prints.
 CATALOG: dict[str, str] = {
@@ -28,6 +37,12 @@ CATALOG: dict[str, str] = {
     "Npz": "your own arrays from one .npz file (path, inputs, target, root)",
     "Csv": "your own table as text, plain or .gz (path, target, inputs, categorical, missing, target_type, …)",
     "ImageFolder": "your own pictures, a folder per class (path, size, split, channels, mean, deviation, classes)",
+    "LibSvm": "sparse rows as text, label index:value …, plain or .gz (path, features, one_based, labels, normalise)",
+    "Ratings": "who rated what how: u.data, ratings.dat, ratings.csv, or a table of yours (path, duplicates, holdout)",
+    "Jester": "the Jester jokes: a line per person, 100 ratings each, the original zip file (path, holdout)",
+    "Triples": "a knowledge graph, head, relation and tail in three columns (path)",
+    "Text": "a text as numbers of words: text8, or one sentence a line, plain or .gz (path, min_count, context)",
+    "WordPairs": "pairs of words that people have scored, to judge vectors by: data.val of a text (path)",
 }
 
 _HOMES = {
@@ -37,6 +52,12 @@ _HOMES = {
     "Mnist": "hogwild.data.mnist",
     "FashionMnist": "hogwild.data.mnist",
     "Npz": "hogwild.data.npz",
+    "LibSvm": "hogwild.data.libsvm",
+    "Ratings": "hogwild.data.ratings",
+    "Jester": "hogwild.data.jester",
+    "Triples": "hogwild.data.triples",
+    "Text": "hogwild.data.text",
+    "WordPairs": "hogwild.data.text_pairs",
 }
 
 

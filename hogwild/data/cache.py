@@ -77,6 +77,20 @@ class Entry:
             self.cache.reject(self.folder, f"{damage} is damaged or truncated" if "field" in damage else damage)
         return not damage
 
+    def matches(self, whole: memoryview) -> bool:
+        """Whether the bytes of `DATA`, mapped by the caller, are those that were stored. If not, the entry is
+        removed."""
+        at = 0
+        for number, spec in enumerate(self.specs):
+            checksum = 0
+            for start in range(at, at + spec.nbytes, CHUNK):
+                checksum = zlib.crc32(whole[start : min(start + CHUNK, at + spec.nbytes)], checksum)
+            if checksum != self.checksums[number]:
+                self.cache.reject(self.folder, f"field {number} is damaged or truncated")
+                return False
+            at += spec.nbytes
+        return True
+
     def _field(self, stream: Any, number: int, view: memoryview) -> bool:
         checksum = 0
         for start in range(0, len(view), CHUNK):

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hogwild.losses import HingeLoss, LogisticLoss
+
 Loss: TypeAlias = Callable[..., Tensor]  # loss(output, target)
 
 # Used as functions, these are the modules with their default arguments.
@@ -24,7 +26,7 @@ _MODULE_OF: dict[Any, type[nn.Module]] = {
     F.huber_loss: nn.HuberLoss,
 }
 BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss)  # argmax over the classes is the prediction
-BY_SIGN = (nn.BCEWithLogitsLoss, nn.BCELoss)  # every element is a yes or no
+BY_SIGN = (nn.BCEWithLogitsLoss, nn.BCELoss, LogisticLoss, HingeLoss)  # every element is a yes or no
 
 
 def as_module(loss: Loss) -> Loss:

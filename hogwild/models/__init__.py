@@ -7,12 +7,34 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hogwild.models.convnet import ConvNet
+    from hogwild.models.factorization_machine import FactorizationMachine
+    from hogwild.models.knowledge_graph import ComplEx, DistMult, TransE
     from hogwild.models.lenet import LeNet
     from hogwild.models.linear import LogisticRegression
+    from hogwild.models.linear_sparse import SparseLinear
+    from hogwild.models.matrix_factorization import BprFactorization, BprLoss, MatrixFactorization
     from hogwild.models.mlp import Mlp
+    from hogwild.models.skipgram import NegativeSampling, SkipGram
     from hogwild.models.tabular import Tabular
 
-__all__ = ["CATALOG", "ConvNet", "LeNet", "LogisticRegression", "Mlp", "Tabular"]
+__all__ = [
+    "CATALOG",
+    "BprFactorization",
+    "BprLoss",
+    "ComplEx",
+    "ConvNet",
+    "DistMult",
+    "FactorizationMachine",
+    "LeNet",
+    "LogisticRegression",
+    "MatrixFactorization",
+    "Mlp",
+    "NegativeSampling",
+    "SkipGram",
+    "SparseLinear",
+    "Tabular",
+    "TransE",
+]
 
 # What `hogwild list models` prints.
 CATALOG: dict[str, str] = {
@@ -21,14 +43,32 @@ CATALOG: dict[str, str] = {
     "LeNet": "two 5x5 convolutions of 10 and 20 channels, then 320-50-classes, for 28x28 images",
     "ConvNet": "3x3 convolutions, group norm, pooling, for pictures of any size (classes, channels, widths)",
     "Tabular": "a table's numbers and categories (features, outputs, categories, hidden, width, dropout)",
+    "SparseLinear": "sparse rows, a weight per feature: logistic, hinge, squared, softmax (features, classes, bias)",
+    "SkipGram": "vectors of words from a text; with NegativeSampling (words, dim, window, negatives, shared, sample)",
+    "FactorizationMachine": "sparse rows, and every two features' interaction (features, factors)",
+    "ComplEx": "a knowledge graph's triples, turned and stretched (entities, relations, dim, negatives, reciprocal)",
+    "DistMult": "a knowledge graph's triples, stretched; arguments as ComplEx, losses in knowledge_graph_ranking",
+    "TransE": "a knowledge graph's triples as steps: head + relation is near tail; arguments as ComplEx",
+    "BprFactorization": "users and items, ranked (BPR), for what users have (users, items, factors, l2); with BprLoss",
+    "MatrixFactorization": "users and items, biases and products, for ratings (users, items, factors, bias, mean, l2)",
 }
 
 _HOMES = {
+    "SparseLinear": "hogwild.models.linear_sparse",
+    "FactorizationMachine": "hogwild.models.factorization_machine",
+    "SkipGram": "hogwild.models.skipgram",
+    "NegativeSampling": "hogwild.models.skipgram",
     "LogisticRegression": "hogwild.models.linear",
     "Mlp": "hogwild.models.mlp",
     "LeNet": "hogwild.models.lenet",
     "ConvNet": "hogwild.models.convnet",
     "Tabular": "hogwild.models.tabular",
+    "ComplEx": "hogwild.models.knowledge_graph",
+    "DistMult": "hogwild.models.knowledge_graph",
+    "TransE": "hogwild.models.knowledge_graph",
+    "BprFactorization": "hogwild.models.matrix_factorization",
+    "BprLoss": "hogwild.models.matrix_factorization",
+    "MatrixFactorization": "hogwild.models.matrix_factorization",
 }
 
 

@@ -22,6 +22,7 @@ COLOUR_OF = {
     "evaluating": "#009E73",
     "parked": "#b8b8b8",
     "leaving": "#CC79A7",
+    "compiling": "#8B6F47",
 }
 OTHER = "#56B4E9"  # a phase this version does not know
 WORKER_MARKS = (

@@ -7,13 +7,15 @@ from tests.bad_input.damaged import DAMAGED, DATA_FILES
 from tests.bad_input.jobs import FIELDS, FILES, TEXTS
 from tests.bad_input.objects import OBJECTS
 from tests.bad_input.row import Row
+from tests.bad_input.sparse import FILES_OF_LINES, SPARSE
 
-PARTS = (FILES, FIELDS, COMMANDS, OBJECTS, DATA_FILES)
+PARTS = (FILES, FIELDS, COMMANDS, OBJECTS, DATA_FILES, SPARSE)
 TABLE: dict[str, Row] = {crime: row for part in PARTS for crime, row in part.items()}
 
 
 def write_files(folder: Path) -> None:
     """What the commands of the table name."""
-    for name, content in {**TEXTS, **{f"damaged/{name}": content for name, content in DAMAGED.items()}}.items():
+    damaged = {f"damaged/{name}": content for name, content in {**DAMAGED, **FILES_OF_LINES}.items()}
+    for name, content in {**TEXTS, **damaged}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())

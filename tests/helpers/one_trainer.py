@@ -110,7 +110,7 @@ class Place:
 
     def trainer(self, worker: int = 0) -> tuple[Trainer, Notary]:
         row = Notary(self.board, worker, self.shared)
-        return make_trainer(self.kit, self.shared.structure, self.regions, row, worker), row
+        return make_trainer(self.kit, self.shared.structure, self.regions, row), row
 
     def item(self, start: int = 0, stop: int | None = None) -> WorkItem:
         self.ids += 1

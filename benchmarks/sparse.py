@@ -1,0 +1,159 @@
+"""The figures of the sparse models: `make bench-sparse`, about 40 minutes on 2 cores. Needs the data files
+(`HOGWILD_DATA`). Run nothing else meanwhile.
+
+    python -m benchmarks.sparse                       everything
+    python -m benchmarks.sparse --only linear,mf      these sections; the rows of the others stay as they were, with
+                                                      the day, commit and load of their own under `sections` in the JSON
+    python -m benchmarks.sparse --procs 1,2,4,8,16    the curves alone, for these numbers of workers
+
+Data that several programs read are prepared once, in a folder that goes away, or in `--folder`, which stays and makes
+the next call shorter."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import (
+    results,
+    roofline,
+    sparse_curves,
+    sparse_embedding,
+    sparse_factorisation,
+    sparse_figures,
+    sparse_graph,
+    sparse_linear,
+    sparse_words,
+)
+from benchmarks.baselines.race import RunnerDied
+from benchmarks.bench import say
+from benchmarks.commands import CommandFailed
+from benchmarks.dense import on_cores
+from benchmarks.figures import Figure
+from benchmarks.row import Row
+from benchmarks.sparse_suite import FULL, QUICK, Suite
+
+SUITE = "sparse"
+CURVES = "curves"
+PROCS = (1, 2, 4)
+
+Measure = Callable[[Suite], list[Row]]
+SECTIONS: dict[str, tuple[Measure, tuple[Figure, ...]]] = {
+    "linear": (
+        sparse_linear.linear,
+        (
+            *sparse_figures.ROWS_OVER_SGD_CLASSIFIER.values(),
+            sparse_figures.IMDB_ACCURACY,
+            sparse_figures.TIME_TO_ACCURACY,
+        ),
+    ),
+    "mf": (
+        sparse_factorisation.factorisation,
+        (sparse_figures.SECOND_WORKER["mf"], sparse_figures.TIME_TO_RMSE, sparse_figures.OWN_RMSE),
+    ),
+    "jester": (sparse_factorisation.jester, (sparse_figures.SECOND_WORKER["jester"],)),
+    "skipgram": (sparse_words.skip_gram, (sparse_figures.WORDS_OVER_GENSIM, sparse_figures.SPEARMAN_LOST)),
+    "graph": (sparse_graph.graph, (sparse_figures.TRIPLES_OVER_BIG_GRAPH, sparse_figures.MRR_LOST)),
+    "embedding": (sparse_embedding.embedding, tuple(sparse_figures.EMBEDDING.values())),
+    "roofline": (roofline.rows, ()),
+}
+
+
+def measure(name: str, suite: Suite) -> list[Row]:
+    """The rows of a section, on two cores. What could not be measured is a row too, without a value, and says why."""
+    run, asked = SECTIONS[name]
+    say(f"---- {name}")
+    with on_cores(2):
+        try:
+            return run(suite)
+        except (CommandFailed, RunnerDied) as error:
+            say(f"{name} failed: {error}")
+            return [figure.row([], note=f"failed: {error}") for figure in asked]
+
+
+class Sheet:
+    """The suite's results on their way into `folder`: each section is written as soon as it is measured, into what is
+    there, and says when, of which commit, how long and beside what load it was."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._machine = results.machine()
+
+    def put(self, section: str, rows: Sequence[Row], seconds: float) -> None:
+        file = self._folder / f"{SUITE}.json"
+        before: dict[str, Any] = json.loads(file.read_text()).get("sections", {}) if file.exists() else {}
+        said = {
+            "date": time.strftime("%Y-%m-%d"),
+            "commit": results.commit(),
+            "took_s": round(seconds),
+            "load": round(os.getloadavg()[0], 2),
+            "cpu": self._machine["cpu"],
+        }
+        results.update(SUITE, rows, self._machine, self._folder, {"sections": {**before, section: said}}, is_quiet=True)
+        print(results.table(rows), flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    asked = parsed(argv)
+    if not os.environ.get("HOGWILD_DATA"):
+        sys.exit("set HOGWILD_DATA to the folder that holds imdb/, jester/, codex-m/ and word-similarity/")
+    effort = QUICK if asked.quick else FULL
+    with tempfile.TemporaryDirectory(dir=asked.folder) as scratch:
+        folder = Path(scratch) if asked.folder is None else asked.folder
+        sheet = Sheet(Path(scratch) if asked.quick else results.FOLDER)
+        suite = Suite(folder, effort)
+        for name in asked.only:
+            began = time.monotonic()
+            if name == CURVES:
+                rows, speeds = sparse_curves.speed_up(suite, asked.procs)
+                sparse_curves.picture(speeds, Path(scratch) if asked.quick else results.FOLDER)
+            else:
+                rows = measure(name, suite)
+            sheet.put(name, rows, time.monotonic() - began)
+
+
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """`only`: the sections in the order of the suite; `procs` numbers, rising."""
+    parser = argparse.ArgumentParser(description="Measures the sparse models; about 40 minutes on 2 cores.")
+    names = (*SECTIONS, CURVES)
+    parser.add_argument("--only", type=partial(chosen, names), metavar="NAME,…", help=f"of {', '.join(names)}")
+    parser.add_argument("--procs", type=numbers, metavar="N,…", help="the curves alone, for these numbers of workers")
+    parser.add_argument("--folder", type=Path, help="where prepared data and our runs stay")
+    parser.add_argument("--quick", action="store_true", help="a little of each; proves that it runs, keeps nothing")
+    asked = parser.parse_args(argv)
+    if asked.only is None:
+        asked.only = list(names) if asked.procs is None else [CURVES]
+    asked.procs = asked.procs or list(PROCS)
+    if asked.folder is not None:
+        asked.folder.mkdir(parents=True, exist_ok=True)
+    return asked
+
+
+def chosen(names: Sequence[str], text: str) -> list[str]:
+    """Raises ArgumentTypeError where one is unknown."""
+    wanted = text.split(",")
+    unknown = [name for name in wanted if name not in names]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no section is called {', '.join(unknown)}; there are {', '.join(names)}")
+    return [name for name in names if name in wanted]
+
+
+def numbers(text: str) -> list[int]:
+    """Raises ArgumentTypeError where one is no number of workers."""
+    try:
+        counts = sorted({int(word) for word in text.split(",")})
+    except ValueError:
+        counts = []
+    if not counts or counts[0] < 1:
+        raise argparse.ArgumentTypeError(f"numbers of workers, as in 1,2,4; not {text}")
+    return counts
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Commands that put a run's model to use: predict, most-similar, recommend."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hogwild.cli_base import print_result, reading
+from hogwild.cli_export import Which, check_choice
+from hogwild.cli_options import DataDir, Json
+from hogwild.cli_results import check_file
+from hogwild.host import raise_noted, raising_on_signals
+
+if TYPE_CHECKING:
+    from hogwild.trained import Trained
+
+Run = Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A run directory, or one checkpoint of it.")]
+Top = Annotated[int, typer.Option(min=1, help="How many.")]
+
+
+def predict(
+    source: Run,
+    input_: Annotated[Path, typer.Argument(metavar="INPUT", help="A file like the training data's.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Writes all outputs there; else one line per sample.", metavar="FILE.npz|FILE.csv"),
+    ] = None,
+    which: Which = None,
+    data_dir: DataDir = None,
+) -> int:
+    """What a run's model answers for the samples of a file."""
+    if out is not None:
+        with reading():
+            check_file("--out", out)
+    model = _model(source, which, data_dir)
+    from hogwild.reevaluation import write_outputs
+
+    with raising_on_signals():
+        outputs = model.predict(input_)
+        if out is not None:
+            write_outputs(outputs, out)
+            print_result(f"{len(outputs):,} predictions: {out}")
+            return 0
+        for row in outputs.reshape(len(outputs), -1).tolist():
+            print_result(" ".join(f"{value:.6g}" for value in row))
+    return 0
+
+
+def most_similar(
+    source: Run,
+    word: Annotated[str, typer.Argument(metavar="WORD", help="One the model was trained on.")],
+    top: Top = 10,
+    which: Which = None,
+    as_json: Json = False,
+) -> int:
+    """The words whose vectors are nearest to a word's, with their cosines."""
+    found = _model(source, which, None).most_similar(word, top)
+    if as_json:
+        print_result(json.dumps({"word": word, "similar": [[name, cosine] for name, cosine in found]}))
+        return 0
+    for name, cosine in found:
+        print_result(f"{cosine:.4f}  {name}")
+    return 0
+
+
+def recommend(
+    source: Run,
+    user: Annotated[str, typer.Option(help="As the training data names it.")],
+    top: Top = 10,
+    which: Which = None,
+    as_json: Json = False,
+) -> int:
+    """Items for a user, best first, without those it has rated."""
+    found = _model(source, which, None).recommend(user, top)
+    if as_json:
+        print_result(json.dumps({"user": user, "items": [[name, score] for name, score in found.items]}))
+        return 0
+    for sentence in found.notes:
+        print_result(sentence)
+    for name, score in found.items:
+        print_result(f"{score:.4f}  {name}")
+    return 0
+
+
+def _model(source: Path, which: str | None, data_dir: Path | None) -> "Trained":
+    check_choice(which)
+    from hogwild.api import load
+
+    raise_noted()
+    with raising_on_signals():
+        return load(source, which=which, data_dir=data_dir)

@@ -1,0 +1,115 @@
+"""The Jester jokes: everybody's ratings of one hundred jokes, a line per person (Goldberg, Roeder, Gupta and Perkins,
+"Eigentaste: a constant time collaborative filtering algorithm", 2001)."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hogwild.data.kept import digest_of, file_digest
+from hogwild.data.parsing import Finds, Lines, Parsed, Pass, Run, begins_of, find_text, zeros
+from hogwild.data.rating_rows import Rated, Wishes, numbered
+from hogwild.data.ratings import KINDS, RULES, holdout_of
+from hogwild.data.tables import Count, empty_file, found_in
+from hogwild.packed import Packed, PackedSpec
+from hogwild.shm import Region
+
+VERSION = 1
+JOKES = 100
+NOTHING = 99.0  # no rating
+ADVICE = "It is jester-data-1.zip (or -2, -3) of https://eigentaste.berkeley.edu/dataset, or the table in it as CSV."
+
+
+class Jester:
+    """A line per person: how many jokes he rated, then his rating of each of 100 jokes from -10 to 10, 99 for none; as
+    CSV, in its zip file or not; packed like `Ratings`, whose `holdout` it has. Users are numbered by line from 1 on,
+    jokes from 1 to 100. A person who rated nothing is no user."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = "jester/jester-data-1.zip",
+        holdout: Mapping[str, Any] | None = None,
+        root: str | os.PathLike[str] | None = None,
+    ) -> None:
+        who = f"Jester(path={str(path)!r})"
+        self.holdout = holdout_of(who, holdout)
+        self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
+        self.left_out: Mapping[str, int] = {}
+
+    def pack(
+        self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
+    ) -> Packed:
+        """Through a `samples.Reader`: from the cache, or parsed. `like`: the training data, of validation data."""
+        parsed: Parsed = reader.pack(_Parsing(self, what, like, on_bad_line))
+        self.left_out = parsed.left_out
+        return parsed.packed
+
+
+@dataclass(frozen=True, slots=True)
+class _Parse:
+    """Ratings into place: those of a piece from `rows[piece]` on, users as they are numbered by line."""
+
+    lines: Lines
+    spec: PackedSpec
+    rows: np.ndarray
+
+    def ready(self) -> None:
+        Count(self.lines, "wide").ready()
+
+    def do(self, piece: int, regions: Mapping[str, Region]) -> None:
+        from hogwild.kernels.columns import wide
+        from hogwild.kernels.parsers import ITEMS, LINES
+
+        found = found_in(regions, self.lines)
+        found[piece, ITEMS:] = 0
+        out = self.spec.attach(regions["out"]).arrays()
+        wide(
+            self.lines.piece(piece, regions), ord(","), JOKES, NOTHING, out["user"], out["item"], out["rating"],
+            int(self.rows[piece]), int(self.rows[piece + 1]), int(found[:piece, LINES].sum()), found[piece],
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Parsing:
+    source: Jester
+    what: str
+    like: Packed | None
+    on_bad_line: str
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def key(self) -> str:
+        options = (self.source.holdout, self.on_bad_line)
+        return digest_of("jester", VERSION, options, file_digest(self.source.path), self.like)
+
+    def parse(self, run: Run) -> Parsed:
+        from hogwild.kernels.parsers import ITEMS, LINES
+
+        lines, regions = Lines.of(self.source.path)
+        regions["found"] = zeros("found", (lines.pieces, 16), "i8")
+        run(Pass(self.what, lines.pieces, Count(lines, "wide", ord(",")), regions))
+        finds = Finds(lines, found_in(regions, lines), regions, RULES | {7: _RULE})
+        most = begins_of(finds.found[:, ITEMS] + finds.found[:, LINES])
+        spec = PackedSpec.laid_out("table", int(most[-1]), {n: (k, (int(most[-1]),)) for n, k in KINDS.items()}, {})
+        rated = self._rated(run, _Parse(lines, spec, most), finds, regions)
+        notes = finds.settle(self.on_bad_line, self.left_out)
+        if not len(rated.user):
+            raise empty_file(self.source.path, self.left_out)
+        wishes = Wishes(self.what, self.source.path, "keep", self.source.holdout, self.like)
+        packed = numbered(rated, wishes, lambda user, item: [], notes, self.left_out)
+        return Parsed(packed, self.left_out, tuple(f"{self.source.path}: {note}" for note in notes))
+
+    def _rated(self, run: Run, step: _Parse, finds: Finds, regions: dict[str, Region]) -> Rated:
+        """Numbers of persons and jokes as a person counts them, from 1 on."""
+        from hogwild.kernels.parsers import ROWS
+
+        regions["out"] = Region.allocate("raw", step.spec.nbytes)
+        run(Pass(self.what, finds.lines.pieces, step, regions))
+        parts = [slice(begin, begin + many) for begin, many in zip(step.rows, finds.found[:, ROWS], strict=False)]
+        raw = step.spec.attach(regions["out"]).arrays()
+        user, item, rating = (np.concatenate([array[part] for part in parts]) for array in raw.values())
+        return Rated(user + np.int32(1), item + np.int32(1), rating)
+
+
+_RULE = f"a line must have {JOKES + 1} numbers: how many ratings there are, then each joke's, {NOTHING:g} for none"

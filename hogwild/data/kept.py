@@ -1,0 +1,205 @@
+"""Packed data in the cache beside the runs: written once, mapped from then on.
+
+    FOLDER/.cache/KEY/data.bin    the arrays, as they lie in memory, on cache lines; then what describes them, and names
+
+A job maps the file: nothing is copied, and all processes of all jobs share its pages, which the kernel reads when they
+are needed; so it may be larger than memory. It is mapped to be written, because torch maps shared memory in no other
+way; nobody writes to it. Its checksums are compared when it is mapped, unless it does not fit into memory; that no
+index points outside is looked at always: a kernel would read there."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hogwild import host
+from hogwild.data.cache import DATA, Cache, Entry, Spec
+from hogwild.data.csv_index import Text
+from hogwild.data.parsing import Parsed
+from hogwild.packed import Packed, PackedSpec
+from hogwild.shm import ALIGNMENT, Region, aligned
+
+LOOK = 1 << 24  # numbers that are looked at in one go
+# Whose numbers an array holds: (array, column) -> size; a column of None is the whole array.
+BOUNDS: Mapping[tuple[str, int | None], str] = {
+    ("indices", None): "features",
+    ("user", None): "users",
+    ("item", None): "items",
+    ("triple", 0): "entities",
+    ("triple", 1): "relations",
+    ("triple", 2): "entities",
+    ("tokens", None): "words",
+}
+STARTS = {"indptr": "indices", "starts": "tokens"}  # where what begins
+
+
+def file_digest(path: Path) -> str:
+    """Of a file's content. A second a gigabyte."""
+    digest = hashlib.sha256()
+    Text(path).hash_into(digest)
+    return digest.hexdigest()
+
+
+def digest_of(*parts: Any) -> str:
+    """Hexadecimal, of what a result follows from; of a `Packed`, its sizes and names: what other data takes from it."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Packed):
+            digest.update(json.dumps(dict(part.spec.sizes), sort_keys=True).encode())
+            for name, content in _written(part.names):
+                digest.update(name.encode() + content)
+        else:
+            digest.update(repr(part).encode())
+    return digest.hexdigest()
+
+
+def load(cache: Cache, key: str) -> Parsed | None:
+    """What was kept under `key`, mapped. What is damaged is removed, and said."""
+    entry = cache.load(key)
+    if entry is None:
+        return None
+    try:
+        region = _mapped(entry)
+    except OSError as error:
+        cache.say(f"the cache {entry.folder} cannot be mapped ({error.strerror or error}); the data is parsed again")
+        return None
+    fits = region.nbytes <= host.available_memory().bytes
+    host.read_ahead(region.descriptor, all_of_it=fits)
+    whole = region.array("u1", (region.nbytes,))
+    if fits and not entry.matches(memoryview(whole.data)):
+        return None
+    try:
+        parsed = _described(region, entry)
+        problem = outside(parsed.packed)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    if problem:
+        cache.reject(entry.folder, problem)
+        return None
+    return parsed
+
+
+def store(cache: Cache, key: str, parsed: Parsed) -> bool:
+    """Keeps it, names included. False, and a sentence, where that did not work."""
+    specs: list[Spec] = []
+    buffers: list[Any] = []
+    for array in parsed.packed.arrays().values():
+        specs.append(Spec(array.dtype.name, array.shape))
+        buffers.append(np.ascontiguousarray(array))
+        padding = aligned(array.nbytes) - array.nbytes
+        specs.append(Spec("uint8", (padding,)))
+        buffers.append(bytearray(padding))
+    description = _description(parsed)
+    description += bytes(-len(description) % ALIGNMENT)
+    return cache.store(key, [*specs, Spec("uint8", (len(description),))], [*buffers, bytearray(description)])
+
+
+def outside(packed: Packed) -> str:
+    """Why a kernel that trusts the arrays would read outside of them; "" if it would not."""
+    arrays, sizes = packed.arrays(), packed.spec.sizes
+    for name, what in STARTS.items():
+        if name in arrays and (problem := _not_rising(name, arrays[name], len(arrays[what]))):
+            return problem
+    for (name, column), size in BOUNDS.items():
+        if name not in arrays or not arrays[name].size:
+            continue
+        values = arrays[name] if column is None else arrays[name][:, column]
+        if size not in sizes:
+            return f"there are {name}, but not how many {size}"
+        low, high = _extremes(values)
+        if low < 0 or high >= sizes[size]:
+            return f"{name} holds {low if low < 0 else high}; there are {sizes[size]:,} {size}"
+    return _bad_rows(packed, arrays)
+
+
+def _bad_rows(packed: Packed, arrays: Mapping[str, np.ndarray]) -> str:
+    samples = packed.samples
+    for name, array in arrays.items():
+        rows = samples + 1 if name == "indptr" else samples
+        if packed.spec.form == "table" and len(array) != rows:
+            return f"{name} has {len(array):,} rows, there are {samples:,} samples"
+        if packed.spec.form == "csr" and name in ("indptr", "target") and len(array) != rows:
+            return f"{name} has {len(array):,} rows, there are {samples:,} samples"
+    if packed.spec.form == "csr" and len(arrays["values"]) != len(arrays["indices"]):
+        return "there are not as many values as indices"
+    target = arrays.get("target")
+    if target is not None and target.dtype.kind == "i" and len(target):
+        low, high = _extremes(target)
+        if low < 0 or high >= packed.spec.sizes.get("classes", 0):
+            return f"target holds {low if low < 0 else high}; there are {packed.spec.sizes.get('classes', 0):,} classes"
+    return ""
+
+
+def _not_rising(name: str, starts: np.ndarray, end: int) -> str:
+    if not len(starts) or starts[0] != 0 or starts[-1] != end:
+        return f"{name} does not go from 0 to {end:,}"
+    for at in range(0, len(starts) - 1, LOOK):
+        part = starts[at : at + LOOK + 1]
+        if (part[1:] < part[:-1]).any():
+            return f"{name} falls behind {at:,}"
+    return ""
+
+
+def _extremes(values: np.ndarray) -> tuple[int, int]:
+    parts = [values[at : at + LOOK] for at in range(0, len(values), LOOK)]
+    return min(int(part.min()) for part in parts), max(int(part.max()) for part in parts)
+
+
+# ---- how it is written ----------------------------------------------------------------------------------------------
+
+
+def _mapped(entry: Entry) -> Region:
+    """Raises OSError."""
+    descriptor = os.open(entry.folder / DATA, os.O_RDWR | os.O_CLOEXEC)
+    return Region.attach(descriptor, sum(spec.nbytes for spec in entry.specs))
+
+
+def _written(names: Mapping[str, Any]) -> list[tuple[str, bytes]]:
+    """Each as bytes: whole numbers as they lie in memory, words as lines."""
+    written = []
+    for name, values in names.items():
+        array = values if isinstance(values, np.ndarray) else np.asarray(values)
+        if array.dtype.kind == "i":
+            written.append((f"{name}:int64", np.ascontiguousarray(array, np.int64).tobytes()))
+        else:
+            written.append((f"{name}:words", json.dumps([*map(str, values)]).encode()))
+    return written
+
+
+def _description(parsed: Parsed) -> bytes:
+    """How long the head is, in 8 bytes; the head, as JSON; names."""
+    spec, names = parsed.packed.spec, _written(parsed.packed.names)
+    head = {
+        "form": spec.form,
+        "samples": spec.samples,
+        "arrays": [[array.name, array.dtype, list(array.shape)] for array in spec.arrays],
+        "sizes": dict(spec.sizes),
+        "left_out": dict(parsed.left_out),
+        "notes": list(parsed.notes),
+        "names": [[name, len(content)] for name, content in names],
+    }
+    written = json.dumps(head).encode()
+    return len(written).to_bytes(8, "little") + written + b"".join(content for _, content in names)
+
+
+def _described(region: Region, entry: Entry) -> Parsed:
+    """Raises ValueError, KeyError, TypeError for what is no description."""
+    size = entry.specs[-1].nbytes
+    content = region.array("u1", (size,), region.nbytes - size).tobytes()
+    length = 8 + int.from_bytes(content[:8], "little")
+    head = json.loads(content[8:length])
+    shapes = {name: (dtype, tuple(shape)) for name, dtype, shape in head["arrays"]}
+    spec = PackedSpec.laid_out(head["form"], head["samples"], shapes, head["sizes"])
+    if spec.nbytes + size > region.nbytes:
+        raise ValueError("the arrays are longer than the file")
+    names, at = {}, length
+    for name, nbytes in head["names"]:
+        key, _, kind = name.rpartition(":")
+        part = content[at : at + nbytes]
+        names[key] = np.frombuffer(part, np.int64) if kind == "int64" else json.loads(part)
+        at += nbytes
+    return Parsed(Packed(region, spec, names), head["left_out"], tuple(head["notes"]))

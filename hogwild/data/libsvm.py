@@ -1,0 +1,340 @@
+"""Sparse rows from text: the libsvm (svmlight) format, as the LIBSVM collection and scikit-learn write it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from hogwild.data.kept import digest_of, file_digest
+from hogwild.data.parsing import Finds, Lines, Parsed, Pass, Run, begins_of, choice, find_text, shown, zeros
+from hogwild.data.tables import Count, empty_file, found_in
+from hogwild.errors import DataError, UsageError
+from hogwild.packed import Packed, PackedSpec
+from hogwild.shm import Region
+
+VERSION = 1  # of what this class makes of a file: a part of what it is kept under
+MOST_INDEX = 2**31 - 2
+LARGEST_CLASS = 1 << 24  # a float32 holds every whole number up to it
+
+# By the kernel's number; TOKEN is what stands there.
+RULES: dict[int, str] = {
+    1: "a line begins with its label, a number, not TOKEN",
+    2: "behind the label stand pairs index:value, not TOKEN",
+    3: "TOKEN: the value behind the colon must be a number",
+    4: "TOKEN is NaN or infinite; clean the data first",
+    5: "TOKEN: features are numbered from 1 on (one_based: false, where they begin with 0)",
+    6: "TOKEN: the index is past the last feature",
+    10: "TOKEN: an index is not negative",
+}
+
+
+class LibSvm:
+    """Rows `label index:value index:value …  # comment`, plain or .gz; packed as `csr`: `indptr` (N+1,) int64,
+    `indices` (nnz,) int32 from 0 on, `values` (nnz,) float32, `target` (N,). Within a row the features stand most
+    frequent first, by the counts of this file. A row may have no feature; an empty line is no row.
+
+    `features`: how many there are, where the file does not show the last ones; an index past it is a bad line.
+    `one_based`: whether indices begin with 1; auto: unless a 0 is there. `labels`: real, as they are written, float32;
+    classes: whole numbers, numbered from 0 on in rising order, int64; auto is real. `normalise`: l2 divides each row by
+    its Euclidean length.
+
+    Sizes: features, and classes (2 where the labels are two: +1 and -1, or 1 and 0). Names: `first`, the index of the
+    first feature as it is written; `classes`, the labels.
+
+    Validation data takes the training data's sizes, first index and classes: features that were not there are left
+    out, and so are rows of a class that was not there; both are counted and said.
+
+    A relative `path` is looked for below `root`, below DIR, beside the job file and in the current folder. Needs numba
+    (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError with file, line and
+    rule."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        features: int | None = None,
+        one_based: bool | Literal["auto"] = "auto",
+        labels: Literal["auto", "real", "classes"] = "auto",
+        normalise: Literal["l2"] | None = None,
+        root: str | os.PathLike[str] | None = None,
+    ) -> None:
+        who = f"LibSvm(path={str(path)!r})"
+        choice(who, "one_based", one_based, ("auto", True, False))
+        choice(who, "labels", labels, ("auto", "real", "classes"))
+        choice(who, "normalise", normalise, (None, "l2"))
+        if features is not None and (type(features) is not int or not 0 < features < MOST_INDEX):
+            raise UsageError(
+                f"{who}: features must be a whole number from 1 to 2147483645, got {features!r}",
+                code="config/bad-argument",
+            )
+        self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
+        self.features, self.one_based, self.labels, self.normalise = features, one_based, labels, normalise
+        self.left_out: Mapping[str, int] = {}
+
+    def pack(
+        self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
+    ) -> Packed:
+        """Through a `samples.Reader`: from the cache, or parsed. `like`: the training data, of validation data."""
+        parsed: Parsed = reader.pack(_Parsing(self, what, like, on_bad_line))
+        self.left_out = parsed.left_out
+        return parsed.packed
+
+
+ADVICE = "It is a file of your own in libsvm format: a row a line, label index:value index:value …"
+
+
+@dataclass(frozen=True, slots=True)
+class _Parse:
+    """Rows as they are written: those of a piece from `rows[piece]` on, their values from `places[piece]` on."""
+
+    lines: Lines
+    spec: PackedSpec
+    rows: np.ndarray
+    places: np.ndarray
+    least: int
+    most: int
+    leaves_out: bool
+
+    def ready(self) -> None:
+        Count(self.lines, "libsvm").ready()
+
+    def do(self, piece: int, regions: Mapping[str, Region]) -> None:
+        from hogwild.kernels.parsers import ITEMS, libsvm
+
+        found = found_in(regions, self.lines)[piece]
+        found[ITEMS:] = 0
+        raw = self.spec.attach(regions["raw"]).arrays()
+        libsvm(
+            self.lines.piece(piece, regions), self.least, self.most, self.leaves_out,
+            raw["lengths"], raw["indices"], raw["values"], raw["labels"],
+            int(self.rows[piece]), int(self.rows[piece + 1]), int(self.places[piece]), int(self.places[piece + 1]),
+            found,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Each row's features by frequency, and what the pieces have behind each other without a gap: rows of a piece from
+    `to_rows[piece]` on, their values from `to_places[piece]` on."""
+
+    parse: _Parse
+    spec: PackedSpec
+    to_rows: np.ndarray
+    to_places: np.ndarray
+    base: int
+    features: int
+    unit: bool
+
+    def ready(self) -> None:
+        self.parse.ready()
+
+    def do(self, piece: int, regions: Mapping[str, Region]) -> None:
+        from hogwild.kernels.ordering import by_frequency
+
+        raw, out = self.parse.spec.attach(regions["raw"]).arrays(), self.spec.attach(regions["out"]).arrays()
+        begin = int(self.parse.rows[piece])
+        to, end = int(self.to_rows[piece]), int(self.to_rows[piece + 1])
+        counts = regions["counts"].array("i8", (self.features,))
+        longest = int(raw["lengths"][begin : begin + end - to].max(initial=0))
+        keys, floats = np.empty((2, longest), np.int64), np.empty((2, longest), np.float32)
+        by_frequency(
+            raw["lengths"], raw["indices"], raw["values"], raw["labels"], begin, begin + end - to,
+            int(self.parse.places[piece]), self.base, counts, self.unit,
+            out["indptr"], out["indices"], out["values"], regions["labels"].array("f4", (out["target"].shape[0],)),
+            regions["twice"].array("u1", (out["target"].shape[0],)), to, int(self.to_places[piece]), keys, floats,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Parsing:
+    """One file on its way."""
+
+    source: LibSvm
+    what: str
+    like: Packed | None
+    on_bad_line: str
+    left_out: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def key(self) -> str:
+        source = self.source
+        options = (source.features, source.one_based, source.labels, source.normalise, self.on_bad_line)
+        return digest_of("libsvm", VERSION, options, file_digest(source.path), self.like)
+
+    def parse(self, run: Run) -> Parsed:
+        lines, regions = Lines.of(self.source.path)
+        regions["found"] = zeros("found", (lines.pieces, 16), "i8")
+        run(Pass(self.what, lines.pieces, Count(lines, "libsvm"), regions))
+        step, finds = self._rows(run, lines, regions)
+        return self._finished(self._ordered(run, step, finds, regions), finds)
+
+    # ---- in passes
+
+    def _rows(self, run: Run, lines: Lines, regions: dict[str, Region]) -> "tuple[_Parse, Finds]":
+        """Rows as they are written."""
+        from hogwild.kernels.parsers import ITEMS, LEAST, LINES, MOST
+
+        found = found_in(regions, lines)
+        rows, places = begins_of(found[:, LINES]), begins_of(found[:, ITEMS])
+        kinds = {"lengths": "int64", "labels": "float32"}
+        shapes = {name: (kind, (int(rows[-1]),)) for name, kind in kinds.items()}
+        shapes |= {"indices": ("int32", (int(places[-1]),)), "values": ("float32", (int(places[-1]),))}
+        spec = PackedSpec.laid_out("csr", 0, shapes, {})
+        regions["raw"] = Region.allocate("raw", spec.nbytes)
+        least, most = self._bounds()
+        finds = Finds(lines, found, regions, RULES)
+        while True:
+            step = _Parse(lines, spec, rows, places, least, most, self.like is not None)
+            run(Pass(self.what, lines.pieces, step, regions))
+            if self.source.features is None or self.source.one_based != "auto" or self.like is not None:
+                break
+            if most < self.source.features or found[:, LEAST].min() > 0 or found[:, MOST].max() <= most - 1:
+                break
+            most -= 1  # a 0 was there, so the last one is one less: look again, for the line that is past it
+        self.notes += finds.settle(self.on_bad_line, self.left_out)
+        return step, finds
+
+    def _bounds(self) -> tuple[int, int]:
+        """The least index that is right, and the highest, as they are written."""
+        if self.like is not None:
+            base = int(self.like.names["first"][0])
+            return base, base + self.like.spec.sizes["features"] - 1
+        least = 1 if self.source.one_based is True else 0
+        if self.source.features is None:
+            return least, MOST_INDEX
+        return least, self.source.features - (self.source.one_based is False)
+
+    def _ordered(self, run: Run, step: _Parse, finds: Finds, regions: dict[str, Region]) -> Packed:
+        from hogwild.kernels.parsers import ITEMS, ROWS
+
+        base, features = self._numbering(finds)
+        to_rows, to_places = begins_of(finds.found[:, ROWS]), begins_of(finds.found[:, ITEMS])
+        samples, items = int(to_rows[-1]), int(to_places[-1])
+        if not samples:
+            raise empty_file(self.source.path, self.left_out)
+        sizes = {"features": features}
+        arrays = {"indptr": ("int64", (samples + 1,)), "indices": ("int32", (items,)), "values": ("float32", (items,))}
+        arrays["target"] = ("int64" if self.source.labels == "classes" else "float32", (samples,))
+        spec = PackedSpec.laid_out("csr", samples, arrays, sizes)
+        packed = Packed.allocate(self.what.replace(".", "-"), spec, {"first": [base]})
+        regions |= {"out": packed.region, "counts": self._counts(step, finds, base, features, regions)}
+        regions |= {"labels": zeros("labels", (samples,), "f4"), "twice": zeros("twice", (samples,), "u1")}
+        unit = self.source.normalise is not None
+        order = _Order(step, spec, to_rows, to_places, base, features, unit)
+        run(Pass(self.what, finds.lines.pieces, order, regions))
+        return packed
+
+    def _numbering(self, finds: Finds) -> tuple[int, int]:
+        """(the first feature's index as it is written, how many features there are)"""
+        from hogwild.kernels.parsers import LEAST, MOST
+
+        if self.like is not None:
+            return int(self.like.names["first"][0]), self.like.spec.sizes["features"]
+        base = int(finds.found[:, LEAST].min() > 0) if self.source.one_based == "auto" else int(self.source.one_based)
+        return base, self.source.features or max(1, int(finds.found[:, MOST].max()) + 1 - base)
+
+    def _counts(self, step: _Parse, finds: Finds, base: int, features: int, regions: dict[str, Region]) -> Region:
+        """(F,) int64: the rows that name each feature."""
+        from hogwild.kernels.parsers import ITEMS
+
+        region = zeros("counts", (features,), "i8")
+        counts, indices = region.array("i8", (features,)), step.spec.attach(regions["raw"]).arrays()["indices"]
+        for begin, many in zip(step.places.tolist(), finds.found[:, ITEMS].tolist(), strict=False):
+            some = np.bincount(indices[begin : begin + many])[base:]
+            counts[: len(some)] += some
+        return region
+
+    # ---- at the end
+
+    def _finished(self, packed: Packed, finds: Finds) -> Parsed:
+        from hogwild.kernels.parsers import UNSEEN
+
+        keep = np.ones(packed.samples, bool)
+        if unseen := finds.total(UNSEEN):
+            self.left_out["unseen features"] = unseen
+            self.notes.append(f"{unseen:,} values are left out: their features are past the training data's last one")
+        self._twice(keep, finds)
+        packed = self._labelled(packed, finds, keep)
+        if not keep.all():
+            packed = packed.take(self.what.replace(".", "-"), np.flatnonzero(keep))
+        return Parsed(packed, self.left_out, tuple(f"{self.source.path}: {note}" for note in self.notes))
+
+    def _twice(self, keep: np.ndarray, finds: Finds) -> None:
+        """Rows that name a feature twice are bad lines, which no line shows by itself."""
+        twice = finds.regions["twice"].array("u1", (len(keep),))
+        if not (many := int(twice.sum())):
+            return
+        words = f"{self._place_of(int(twice.argmax()), finds)}: a feature stands there twice"
+        if self.on_bad_line != "skip":
+            raise DataError(
+                f"{words}; add the values up (data.on_bad_line: skip leaves out such lines and counts them)",
+                code="data/bad-line",
+            )
+        keep[twice == 1] = False
+        self.left_out["bad lines"] = self.left_out.get("bad lines", 0) + many
+        self.notes.append(f"{many:,} rows name a feature twice and are left out; the first of them: {words}")
+
+    def _place_of(self, row: int, finds: Finds) -> str:
+        """Where a row is in the file: the rows of its piece are counted again, line by line."""
+        from hogwild.kernels.parsers import FOUND, ROWS, libsvm
+
+        begins = begins_of(finds.found[:, ROWS])
+        piece = int(np.searchsorted(begins, row, side="right")) - 1
+        content, left, at = finds.lines.piece(piece, finds.regions).tobytes(), row - int(begins[piece]), 0
+        least, most = self._bounds()
+        for line in content.split(b"\n"):
+            found, many = np.zeros(FOUND, np.int64), line.count(b":")
+            scratch = (
+                np.zeros(1, np.int64),
+                np.zeros(many, np.int32),
+                np.zeros(many, np.float32),
+                np.zeros(1, np.float32),
+            )
+            libsvm(np.frombuffer(line, np.uint8), least, most, self.like is not None, *scratch, 0, 1, 0, many, found)
+            left -= int(found[ROWS])
+            if left < 0:
+                return f"{finds.place(piece, content, at)}: {shown(line)!r}"
+            at += len(line) + 1
+        raise finds.lines.changed()
+
+    def _labelled(self, packed: Packed, finds: Finds, keep: np.ndarray) -> Packed:
+        """The targets, and how many classes there are."""
+        from hogwild.kernels.parsers import KINDS, NOT_BITS, NOT_SIGNS
+
+        labels = finds.regions["labels"].array("f4", (len(keep),))
+        target, sizes, names = packed.arrays()["target"], dict(packed.spec.sizes), dict(packed.names)
+        if self.source.labels == "classes":
+            classes = self._classes(labels, finds)
+            numbers = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+            keep &= (is_known := classes[numbers] == labels)
+            target[:], sizes["classes"], names["classes"] = numbers, len(classes), classes.astype(np.int64)
+            if unseen := int(np.count_nonzero(~is_known)):
+                self.left_out["unseen classes"] = unseen
+                self.notes.append(f"{unseen:,} rows are left out: the training data has none of their class")
+        else:
+            target[:] = labels
+            kinds = int(np.bitwise_or.reduce(finds.found[:, KINDS]))
+            if not kinds & NOT_SIGNS or not kinds & NOT_BITS:
+                sizes["classes"] = 2
+        return Packed(packed.region, replace(packed.spec, sizes=sizes), names)
+
+    def _classes(self, labels: np.ndarray, finds: Finds) -> np.ndarray:
+        """(C,) float32, rising. Raises DataError for a label that is no class."""
+        is_wrong = (labels != np.floor(labels)) | (np.abs(labels) > LARGEST_CLASS)
+        if is_wrong.any():
+            row = int(is_wrong.argmax())
+            raise DataError(
+                f"{self._place_of(row, finds)}: labels: classes are whole numbers up to {LARGEST_CLASS:,}, not "
+                f"{labels[row]:g}",
+                code="data/bad-line",
+            )
+        if self.like is None:
+            return np.unique(labels)
+        if "classes" not in self.like.names:
+            raise DataError(
+                f"{self.source.path}: labels: classes, but data.train has labels: {self.like.spec.arrays[-1].dtype}; "
+                "both need labels: classes",
+                code="data/val-unlike-train",
+            )
+        return np.asarray(self.like.names["classes"], np.float32)

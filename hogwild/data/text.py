@@ -1,0 +1,232 @@
+"""A text as the numbers of its words."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from hogwild.data.parsing import Lines, Parsed, Run, find_text
+from hogwild.errors import DataError, UsageError
+from hogwild.packed import Packed
+from hogwild.shm import Region
+
+VERSION = 1  # of what this class makes of a file: a part of what it is kept under
+LONGEST = 10_000  # words in a sentence: a text of one line, such as text8, is cut there
+AT_ONCE = 1 << 20  # numbers of words written in one go
+FIRST_WORDS, FIRST_BYTES = 1 << 16, 1 << 20  # room for so many different words at first, and for their bytes
+ADVICE = "It is a text of your own: words with spaces between them, one line or one sentence a line, plain or .gz."
+
+
+class Text:
+    """Words with white space between them, one line (text8) or one sentence a line, UTF-8, plain or .gz; packed as
+    `tokens` (T,) int32, the numbers of the words, most frequent first; `starts` (S+1,) int64, where sentences begin,
+    and the end; `counts` (V,) int64, of each word. A sample is the place of a word.
+
+    Words that occur less than `min_count` times are left out, as if they were not there. A sentence ends with its line,
+    and after 10,000 words. `context`: how many words to each side of its own a sample shows; a window that steps over
+    words left out by sub-sampling reaches no further.
+
+    Sizes: words, context. Names: words. Validation data is written in the training data's words; others are left out,
+    counted and said. A word that is not UTF-8 is a bad line, or with `on_bad_line: skip` left out.
+
+    A relative `path` is looked for below `root`, below DIR, beside the job file and in the current folder. Needs numba
+    (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        min_count: int = 5,
+        context: int = 20,
+        root: str | os.PathLike[str] | None = None,
+    ) -> None:
+        who = f"Text(path={str(path)!r})"
+        for name, value in (("min_count", min_count), ("context", context)):
+            if type(value) is not int or not 0 < value < 1 << 31:
+                raise UsageError(
+                    f"{who}: {name} must be a whole number from 1 on, got {value!r}", code="config/bad-argument"
+                )
+        self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
+        self.min_count, self.context = min_count, context
+        self.left_out: Mapping[str, int] = {}
+
+    def pack(
+        self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
+    ) -> Packed:
+        """Through a `samples.Reader`: from the cache, or parsed. `like`: the training data, of validation data."""
+        parsed: Parsed = reader.pack(TextParsing(self, what, like, on_bad_line))
+        self.left_out = parsed.left_out
+        return parsed.packed
+
+
+@dataclass(frozen=True, slots=True)
+class TextParsing:
+    """A text on its way into packed arrays (`parsing.Parsing`). By one process: 100 MB take a second, and
+    unzipping them as long."""
+
+    data: Text
+    what: str
+    like: Packed | None
+    on_bad_line: str
+
+    def key(self) -> str:
+        """Of the file's content, the options and the training data's words."""
+        from hogwild.data.kept import digest_of, file_digest
+
+        data, like = self.data, self.like
+        return digest_of("Text", VERSION, file_digest(data.path), data.min_count, data.context, self.on_bad_line, like)
+
+    def parse(self, run: Run) -> Parsed:
+        """Raises DataError, MemoryShortError."""
+        from hogwild.kernels import parsers_cache
+
+        parsers_cache.ready("text")
+        lines, regions = Lines.of(self.data.path)
+        table = WordTable()
+        raw = [numbers for piece in range(lines.pieces) for numbers in table.read(lines.piece(piece, regions))]
+        left_out, rank, words = self._vocabulary(table, lines, regions)
+        counts = np.bincount(rank[rank >= 0], table.counts[rank >= 0], minlength=len(words)).astype(np.int64)
+        tokens, starts = _encoded(raw, rank, int(counts.sum()))
+        if self.like is not None:
+            counts = self.like.arrays()["counts"]
+        arrays = {"tokens": tokens, "starts": starts, "counts": counts}
+        sizes = {"words": len(words), "context": self.data.context}
+        return Parsed(Packed.of(self.what, "tokens", arrays, sizes, {"words": words}), *_said(left_out))
+
+    def _vocabulary(
+        self, table: "WordTable", lines: Lines, regions: Mapping[str, Region]
+    ) -> tuple[dict[str, int], np.ndarray, list[str]]:
+        """(words left out, by why; rank (entries,) int32 of each word of the table, -1: left out; the words)."""
+        counts = table.counts
+        found, broken = table.words()
+        if broken and self.on_bad_line != "skip":
+            raise self._not_text(table.bytes_of(broken[0]), lines, regions)
+        rank, good = np.full(len(counts), -1, np.int32), np.ones(len(counts), bool)
+        good[broken] = False
+        left_out = {"words that are not UTF-8": int(counts[broken].sum())} if broken else {}
+        if self.like is not None:
+            words = list(self.like.names["words"])
+            place = {word: number for number, word in enumerate(words)}
+            rank[:] = [place.get(word, -1) if word is not None else -1 for word in found]
+            left_out["words unknown to the training data"] = int(counts[good & (rank < 0)].sum())
+        else:
+            kept = np.flatnonzero(good & (counts >= self.data.min_count))
+            kept = kept[np.argsort(-counts[kept], kind="stable")]
+            rank[kept] = np.arange(len(kept), dtype=np.int32)
+            words = [found[entry] or "" for entry in kept]
+            left_out[f"words rarer than min_count {self.data.min_count}"] = int(counts[good & (rank < 0)].sum())
+        if not (rank >= 0).any():
+            raise self._no_words(table, found)
+        return {why: many for why, many in left_out.items() if many}, rank, words
+
+    def _no_words(self, table: "WordTable", found: list[str | None]) -> DataError:
+        counts = table.counts
+        if self.like is not None:
+            rule = "none of its words is one of the training data's"
+        else:
+            rule = f"none of its words occurs {self.data.min_count} times (min_count)"
+        often = f"; the most frequent, {found[int(counts.argmax())]!r}, {counts.max():,} times" if len(counts) else ""
+        return DataError(
+            f"{self.data.path}: the vocabulary is empty: of {counts.sum():,} words, {len(counts):,} different ones, "
+            f"{rule}{often}",
+            code="data/no-words",
+        )
+
+    def _not_text(self, word: bytes, lines: Lines, regions: Mapping[str, Region]) -> DataError:
+        number = lines.first_line
+        for piece in range(lines.pieces):
+            content = lines.piece(piece, regions).tobytes()
+            if (at := content.find(word)) >= 0:
+                number += content.count(b"\n", 0, at)
+                break
+            number += content.count(b"\n")
+        return DataError(
+            f"{lines.path}: line {number:,}: not UTF-8: {word[:60]!r}; convert the file, or leave such words out with "
+            "data.on_bad_line: skip",
+            code="data/bad-line",
+        )
+
+
+class WordTable:
+    """The different words of a text with their counts, in the order in which they came first."""
+
+    def __init__(self) -> None:
+        self._sizes = np.zeros(2, np.int64)
+        self._keys, self._ends = np.empty(FIRST_WORDS, np.uint64), np.empty(FIRST_WORDS, np.int64)
+        self._counts = np.empty(FIRST_WORDS, np.int64)
+        self._pool = np.empty(FIRST_BYTES, np.uint8)
+        self._slots = np.full(4 * FIRST_WORDS, -1, np.int32)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """(entries,) int64"""
+        return self._counts[: self._sizes[0]]
+
+    def read(self, content: np.ndarray) -> Iterator[np.ndarray]:
+        """Adds the words of some whole lines -> their numbers (n,) int32, -1 where a line ends, in parts."""
+        from hogwild.kernels.words import number
+
+        at, raw = 0, np.empty(AT_ONCE, np.int32)
+        while at < len(content):
+            before = at
+            at, written = number(
+                content, at, self._slots, self._keys, self._ends, self._pool, self._counts, self._sizes, raw
+            )
+            yield raw[:written].copy()
+            if at < len(content) and written < len(raw):
+                self._grow(len(content) - before)
+
+    def words(self) -> tuple[list[str | None], list[int]]:
+        """(the words, None for what is not UTF-8; the numbers of those)."""
+        whole, ends = self._pool.tobytes(), [0, *self._ends[: self._sizes[0]].tolist()]
+        found = [_decoded(whole[begin:end]) for begin, end in pairwise(ends)]
+        return found, [entry for entry, word in enumerate(found) if word is None]
+
+    def bytes_of(self, entry: int) -> bytes:
+        begin = self._ends[entry - 1] if entry else 0
+        return self._pool[begin : self._ends[entry]].tobytes()
+
+    def _grow(self, longest: int) -> None:
+        """Room for twice as many words, and for any that could come next: one of `longest` bytes, at most."""
+        from hogwild.kernels.words import fill_slots
+
+        entries, used = self._sizes.tolist()
+        if entries == len(self._keys):
+            self._keys, self._ends, self._counts = (
+                np.concatenate([array, np.empty_like(array)]) for array in (self._keys, self._ends, self._counts)
+            )
+            self._slots = np.full(4 * len(self._keys), -1, np.int32)
+            fill_slots(self._keys, entries, self._slots)
+        else:
+            more = np.empty(max(len(self._pool), longest), np.uint8)
+            self._pool = np.concatenate([self._pool[:used], more])
+
+
+def _encoded(raw: list[np.ndarray], rank: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens (count,) int32, starts (S+1,) int64). What is encoded is let go."""
+    from hogwild.kernels.words import LINE_END, encode
+
+    line_ends = sum(int((numbers == LINE_END).sum()) for numbers in raw)
+    tokens, starts = np.empty(count, np.int32), np.zeros(line_ends + count // LONGEST + 2, np.int64)
+    at = sentences = 0
+    for place, numbers in enumerate(raw):
+        at, sentences = encode(numbers, rank, LONGEST, tokens, at, starts, sentences)
+        raw[place] = numbers[:0]
+    if at > starts[sentences]:
+        sentences += 1
+        starts[sentences] = at
+    return tokens, starts[: sentences + 1].copy()
+
+
+def _decoded(word: bytes) -> str | None:
+    try:
+        return word.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _said(left_out: Mapping[str, int]) -> tuple[Mapping[str, int], tuple[str, ...]]:
+    """What a `Parsed` says of it."""
+    return left_out, tuple(f"{many:,} {why} are left out" for why, many in left_out.items())

@@ -1,0 +1,66 @@
+"""Pairs of words that people have scored, to judge vectors of words by."""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hogwild.data.files import Wanted, beside, find, folders
+from hogwild.errors import DataError
+from hogwild.packed import Packed
+from hogwild.word_vectors import read_pairs
+
+ADVICE = "It is a file of your own: two words and a score a line, with tabs between them, as wordsim353.tsv."
+log = logging.getLogger(__name__)
+
+
+class WordPairs:
+    """Two words and a score a line, as wordsim353.tsv and simlex999.txt have them, `#` begins a comment; packed as a
+    table: `pair` (N, 2) int32, numbers of the training data's words, and `score` (N,) float32, divided by the largest.
+    For data.val alone. A word that the training data has not is tried in lower case; pairs with an unknown one are left
+    out, counted and said.
+
+    A relative `path` is looked for below `root`, below DIR, beside the job file and in the current folder. Raises
+    NotFoundError; `pack` raises DataError."""
+
+    def __init__(self, path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> None:
+        who, given = f"WordPairs(path={str(path)!r})", Path(path).expanduser()
+        where = [given.parent] if given.is_absolute() else [*folders(root, None), *beside()]
+        name = given.name if given.is_absolute() else str(given)
+        self.path = find([Wanted((name,))], where, who, ADVICE)[0]
+        self.left_out: Mapping[str, int] = {}
+
+    def pack(
+        self, reader: Any, what: str = "data.val", like: Packed | None = None, on_bad_line: str = "fail"
+    ) -> Packed:
+        """In this process: they are a few hundred. `like`: the training data, whose words they are written in."""
+        if like is None or "words" not in like.names:
+            raise DataError(
+                f"{what}: WordPairs are pairs of a text's words: for data.val, with hogwild.data.Text as data.train",
+                code="data/fields",
+            )
+        place = {word: number for number, word in enumerate(like.names["words"])}
+        pairs = [*read_pairs(self.path)]
+        known = [
+            (a, b, score)
+            for first, second, score in pairs
+            if (a := _number(place, first)) is not None and (b := _number(place, second)) is not None
+        ]
+        if not known:
+            raise DataError(
+                f"{self.path}: of {len(pairs):,} pairs none has two words of the training data", code="data/empty"
+            )
+        self.left_out = {"pairs with an unknown word": len(pairs) - len(known)} if len(known) < len(pairs) else {}
+        for why, many in self.left_out.items():
+            log.info("%s: %d of %d %s are left out", what, many, len(pairs), why)
+        table = np.array(known, np.float64)
+        largest = max(float(np.abs(table[:, 2]).max()), 1e-30)
+        arrays = {"pair": table[:, :2].astype(np.int32), "score": (table[:, 2] / largest).astype(np.float32)}
+        return Packed.of(what, "table", arrays, {"words": len(place)}, {})
+
+
+def _number(place: Mapping[str, int], word: str) -> int | None:
+    return place.get(word, place.get(word.lower()))

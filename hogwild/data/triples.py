@@ -1,0 +1,118 @@
+"""Knowledge graphs from text: head, relation and tail, a triple a line, as FB15k-237, CoDEx and Wikidata5M are."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hogwild.data.kept import digest_of, file_digest
+from hogwild.data.parsing import Finds, Lines, Parsed, Pass, Run, choice, find_text, zeros
+from hogwild.data.tables import Count, empty_file, found_in
+from hogwild.data.words import Vocabulary, in_order, numbered_columns
+from hogwild.errors import DataError
+from hogwild.packed import Packed
+
+VERSION = 1
+ADVICE = "It is a file of your own: head, relation and tail a line, with tabs between them."
+RULES: dict[int, str] = {
+    7: "a line must be head, relation and tail, three fields",
+    8: "a field is empty",
+}
+
+
+class Triples:
+    """Lines `head<tab>relation<tab>tail`, plain or .gz; packed as `table`: `triple` (N, 3) int32: head, relation,
+    tail; `weight` (N,) float32, ones. Quotes are letters. `delimiter`: tab, or another character. Sizes and
+    names: entities, relations, numbered in the order of their letters (of their size, where all are whole numbers).
+
+    Of validation data, triples with an entity or a relation that the training data does not have are left out, counted
+    and said: nothing was learnt about those.
+
+    A relative `path` is looked for below `root`, below DIR, beside the job file and in the current folder. Needs numba
+    (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError with file, line and
+    rule."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], delimiter: str = "\t", root: str | os.PathLike[str] | None = None
+    ) -> None:
+        who = f"Triples(path={str(path)!r})"
+        choice(who, "delimiter", delimiter, ("\t", ",", ";", "|", " "))
+        self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
+        self.delimiter = delimiter
+        self.left_out: Mapping[str, int] = {}
+
+    def pack(
+        self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
+    ) -> Packed:
+        """Through a `samples.Reader`: from the cache, or parsed. `like`: the training data, of validation data."""
+        parsed: Parsed = reader.pack(_Parsing(self, what, like, on_bad_line))
+        self.left_out = parsed.left_out
+        return parsed.packed
+
+
+@dataclass(slots=True)
+class _Parsing:
+    source: Triples
+    what: str
+    like: Packed | None
+    on_bad_line: str
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def key(self) -> str:
+        options = (self.source.delimiter, self.on_bad_line)
+        return digest_of("triples", VERSION, options, file_digest(self.source.path), self.like)
+
+    def parse(self, run: Run) -> Parsed:
+        lines, regions = Lines.of(self.source.path)
+        regions["found"] = zeros("found", (lines.pieces, 16), "i8")
+        run(Pass(self.what, lines.pieces, Count(lines, "words"), regions))
+        finds = Finds(lines, found_in(regions, lines), regions, RULES)
+        form = (ord(self.source.delimiter), 0, 3)
+        columns = np.array([0, 1, 2, -1], np.int64)
+        codes, _, known = numbered_columns(finds, form, columns, (0, 1, 0))
+        notes = finds.settle(self.on_bad_line, self.left_out)
+        if not len(codes[0]):
+            raise empty_file(self.source.path, self.left_out)
+        triples, names = self._numbered(codes, known, notes)
+        arrays = {"triple": triples, "weight": np.ones(len(triples), np.float32)}
+        sizes = {name: len(values) for name, values in names.items()}
+        packed = Packed.of(self.what.replace(".", "-"), "table", arrays, sizes, names)
+        return Parsed(packed, self.left_out, tuple(f"{self.source.path}: {note}" for note in notes))
+
+    def _numbered(
+        self, codes: list[np.ndarray], known: list[Vocabulary], notes: list[str]
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """((n, 3) int32, names), in the training data's numbers if there is some."""
+        kinds = ("entities", "relations")
+        ordered = [in_order(vocabulary.words()) for vocabulary in known]
+        if self.like is not None and {*kinds} - {*self.like.names}:
+            raise DataError(f"{self.source.path}: data.train has no triples", code="data/val-unlike-train")
+        ranks = [numbers for numbers, _ in ordered]
+        names = {kind: values for kind, (_, values) in zip(kinds, ordered, strict=True)}
+        if self.like is not None:
+            theirs = {kind: self.like.names[kind] for kind in kinds}
+            tables = [in_numbers_of(theirs[kind], names[kind]) for kind in kinds]
+            ranks = [table[numbers] for table, numbers in zip(tables, ranks, strict=True)]
+            names = theirs
+        triples = np.stack([ranks[0][codes[0]], ranks[1][codes[1]], ranks[0][codes[2]]], axis=1)
+        is_known = (triples >= 0).all(axis=1)
+        if unknown := int(np.count_nonzero(~is_known)):
+            self.left_out["unseen triples"] = unknown
+            notes.append(
+                f"{unknown:,} of {len(triples):,} triples are left out: the training data does not have one of their "
+                "entities or relations"
+            )
+        return np.ascontiguousarray(triples[is_known]), names
+
+
+def in_numbers_of(theirs: Any, ours: Any) -> np.ndarray:
+    """Of each name its number in the training data, (n,) int32; -1: it is not there."""
+    places = {_plain(name): number for number, name in enumerate(theirs)}
+    return np.array([places.get(_plain(name), -1) for name in ours], np.int32)
+
+
+def _plain(name: Any) -> str:
+    """12 in one file, where all are numbers, is "12" in another."""
+    return str(name)

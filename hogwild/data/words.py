@@ -1,0 +1,114 @@
+"""Words in columns of a text, numbered: ids of users, items, entities that are no whole numbers. In this process, some
+10 to 20 million words a second."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from hogwild.data.parsing import Finds
+from hogwild.errors import DataError
+
+MOST_WORDS = 2**31 - 2
+
+
+class Vocabulary:
+    """Different words, numbered as they come. It grows."""
+
+    def __init__(self) -> None:
+        self._table = np.zeros(1 << 12, np.int32)
+        self._hashes = np.zeros(1 << 11, np.uint64)
+        self._letters = np.zeros(1 << 15, np.uint8)
+        self._bounds = np.zeros((1 << 11) + 1, np.int64)
+        self._state = np.zeros(2, np.int64)
+
+    def __len__(self) -> int:
+        return int(self._state[0])
+
+    def number(self, text: np.ndarray, begins: np.ndarray, ends: np.ndarray, codes: np.ndarray) -> None:
+        """codes (n,) int32 of the words text[begins[i]:ends[i]]."""
+        from hogwild.kernels.ordering import intern
+
+        done = 0
+        while True:
+            done = intern(
+                text, begins, ends, done, codes, self._table, self._hashes, self._letters, self._bounds, self._state
+            )
+            if done == len(codes):
+                return
+            self._grow(int(ends[done] - begins[done]))
+
+    def words(self) -> list[bytes]:
+        """By number."""
+        content, bounds = self._letters.tobytes(), self._bounds[: len(self) + 1].tolist()
+        return [content[begin:end] for begin, end in pairwise(bounds)]
+
+    def _grow(self, needed: int) -> None:
+        from hogwild.kernels.ordering import fill_table
+
+        many, used = (int(word) for word in self._state)
+        if used + needed > len(self._letters):
+            self._letters = _longer(self._letters, 2 * (used + needed))
+        if many == len(self._hashes):
+            # The table is never more than half full, so that a search for a word ends.
+            self._hashes, self._bounds = _longer(self._hashes, 2 * many), _longer(self._bounds, 2 * many + 1)
+            self._table = np.zeros(2 * len(self._table), np.int32)
+            fill_table(self._table, self._hashes, many)
+
+
+def _longer(array: np.ndarray, size: int) -> np.ndarray:
+    grown = np.zeros(size, array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+def in_order(words: list[bytes]) -> tuple[np.ndarray, Any]:
+    """(rank of each word (n,) int32, names): whole numbers by size, as int64, where all are; else by their letters."""
+    numbers = _whole_numbers(words)
+    order = np.argsort(numbers, kind="stable") if numbers is not None else _sorted_places(words)
+    ranks = np.empty(len(words), np.int32)
+    ranks[order] = np.arange(len(words), dtype=np.int32)
+    if numbers is not None:
+        return ranks, numbers[order]
+    return ranks, [words[place].decode("utf-8", "backslashreplace") for place in order]
+
+
+def _sorted_places(words: list[bytes]) -> np.ndarray:
+    return np.array(sorted(range(len(words)), key=words.__getitem__), np.int64)
+
+
+def _whole_numbers(words: list[bytes]) -> np.ndarray | None:
+    """None where one is written in another way: 007 and 7 are two ids."""
+    if not all(word.isdigit() and len(word) < 19 and (word[:1] != b"0" or word == b"0") for word in words):
+        return None
+    return np.array([*map(int, words)], np.int64)
+
+
+def numbered_columns(
+    finds: Finds, form: tuple[int, int, int], columns: np.ndarray, groups: tuple[int, ...]
+) -> tuple[list[np.ndarray], np.ndarray, list[Vocabulary]]:
+    """Every line's words of `columns`, the last of which is the rating's, or -1: (numbers (n,) int32 per column,
+    ratings (n,) float32, vocabularies). `groups`: the vocabulary of each column. `form`: the delimiter's bytes, and the
+    number of fields where quotes are letters, or 0."""
+    from hogwild.kernels.columns import words
+    from hogwild.kernels.parsers import ITEMS, LINES, OVERFLOW, ROWS
+
+    one, two, exactly = form
+    vocabularies = [Vocabulary() for _ in range(max(groups) + 1)]
+    lines, most = finds.lines, finds.total(LINES)
+    codes = [np.empty(most, np.int32) for _ in groups]
+    ratings, row = np.empty(most, np.float32), 0
+    for piece in range(lines.pieces):
+        text, found = lines.piece(piece, finds.regions), finds.found[piece]
+        found[ITEMS:] = 0
+        begins, ends = np.empty((2, len(groups), int(found[LINES])), np.int64)
+        words(text, one, two, columns, exactly, begins, ends, ratings[row : row + int(found[LINES])], found)
+        if found[OVERFLOW]:
+            raise lines.changed()
+        rows = int(found[ROWS])
+        for kind, group in enumerate(groups):
+            vocabularies[group].number(text, begins[kind, :rows], ends[kind, :rows], codes[kind][row : row + rows])
+        row += rows
+    if any(len(vocabulary) > MOST_WORDS for vocabulary in vocabularies):
+        raise DataError(f"{lines.path}: holds more than {MOST_WORDS:,} different words", code="data/bad-value")
+    return [column[:row] for column in codes], ratings[:row], vocabularies

@@ -1,0 +1,154 @@
+"""Whether a job is trained by its model's own kernel, and who may write which rows meanwhile: decided in the parent,
+before anything is shared.
+
+    the model offers one?  loss and rule fit?  every option of the job is implemented?  ──►  fused, else autograd
+    two sides (ratings):   the smaller one is small  ──►  private copies of it, ranges of the other
+                           else                      ──►  a grid of cells
+    one side (features):                                  private copies of the hottest rows, by the data's profile"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hogwild.config import Job
+from hogwild.errors import UsageError
+from hogwild.grid import Grid
+from hogwild.kernels.fused import FusedUpdate, Side
+from hogwild.kernels.profile import HOT_BYTES, choose_hot
+
+if TYPE_CHECKING:
+    from hogwild.packed import Packed
+
+BLOCKS_PER_WORKER = 4  # of each side of a grid: with 2, workers wait for each other half of the time
+# One worker alone has nobody to avoid; where both sides are larger than a core's cache, cells keep what it needs in it:
+# 65 million ratings a second instead of 41 (162,000 x 59,000, 32 factors).
+GRID_BYTES = 1 << 20
+EXTRA = "numba is not installed; pip install 'hogwild[sparse]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`update` is None where autograd trains; `why` says which, for the log, `check --deep` and summary.json."""
+
+    update: FusedUpdate | None
+    why: str
+    is_worth_saying: bool = True  # there was a choice: the model brings a kernel
+
+    @property
+    def kind(self) -> str:
+        return "autograd" if self.update is None else "fused"
+
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """Who may write what at the same time. `hot`: array of the data -> rows (H,) int32 that every worker has a copy of;
+    `words`: what was chosen and why, one sentence each."""
+
+    hot: Mapping[str, np.ndarray] = field(default_factory=dict)
+    grid: Grid | None = None
+    words: tuple[str, ...] = ()
+
+
+def choose(job: Job, model: nn.Module, loss: Any, optimizer: torch.optim.Optimizer, packed: "Packed | None") -> Choice:
+    """Raises UsageError where the job says `update: fused` and that cannot be."""
+    choice = _choose(job, model, loss, optimizer, packed)
+    if job.train.update == "fused" and choice.update is None:
+        raise UsageError(
+            f"train.update: fused: {choice.why.removeprefix('autograd: ')}; take it out, and autograd trains",
+            code="train/not-fused",
+        )
+    return choice
+
+
+def _choose(job: Job, model: nn.Module, loss: Any, optimizer: torch.optim.Optimizer, packed: "Packed | None") -> Choice:
+    if job.train.update == "autograd":
+        return Choice(None, "autograd: train.update says so")
+    offer = getattr(model, "fused", None)
+    if not callable(offer):
+        return Choice(None, "autograd: the model brings no fused update", is_worth_saying=False)
+    if packed is None:
+        return Choice(None, "autograd: the model's fused update needs packed data (hogwild.data.LibSvm and the like)")
+    try:
+        update = offer(loss, optimizer)
+    except ModuleNotFoundError as error:
+        if error.name not in ("numba", "llvmlite"):
+            raise
+        return Choice(None, f"autograd: {EXTRA}")
+    if isinstance(update, str):
+        return Choice(None, f"autograd: {update}")
+    missing = [option for name, option in options_set(job) if name not in update.implements]
+    if missing:
+        return Choice(None, f"autograd: {update.name} does not implement {', '.join(missing)}")
+    return Choice(update, f"fused: {update.name}")
+
+
+def options_set(job: Job) -> list[tuple[str, str]]:
+    """(name in `FusedUpdate.implements`, the job's field) of every option that is not at its neutral value and changes
+    what an update does."""
+    train = job.train
+    asked = [
+        ("lr_schedule", "lr_schedule", job.lr_schedule.name != "constant" or job.lr_schedule.warmup_updates > 0),
+        ("lr_schedule", "supervise.on_nan: rollback", job.supervise.on_nan == "rollback"),
+        ("freeze", "model.freeze", bool(job.model.freeze)),
+        ("transform", "data.transform", job.data.transform is not None),
+        ("grad_clip", "train.grad_clip", train.grad_clip is not None),
+        ("max_staleness", "train.max_staleness", train.max_staleness is not None),
+        ("accumulate", "train.accumulate", train.accumulate > 1),
+    ]
+    return [(name, option) for name, option, is_set in asked if is_set]
+
+
+def meetings(
+    job: Job, update: FusedUpdate, model: nn.Module, packed: "Packed", procs: int, blocks: tuple[int, int] | None
+) -> Meetings:
+    """What keeps `procs` workers out of each other's cache lines. `blocks`: of the grid that must be, if any."""
+    sides = update.sides
+    if blocks is not None and len(sides) == 2:
+        return _grid(model, packed, sides, blocks)
+    if not sides or job.train.exchange == "direct":
+        return Meetings()
+    if len(sides) == 1:
+        return _one_sided(model, packed, sides[0]) if procs > 1 else Meetings()
+    return _two_sided(model, packed, sides, max(1, procs))
+
+
+def _one_sided(model: nn.Module, packed: "Packed", side: Side) -> Meetings:
+    rows, width = _extent(model, side)
+    counts = np.bincount(packed.arrays()[side.array].reshape(-1), minlength=rows)
+    chosen = choose_hot(counts, packed.samples, width)
+    hot = {side.array: chosen.rows} if len(chosen.rows) else {}
+    return Meetings(hot, None, (f"{side.array}: {chosen.words}",))
+
+
+def _two_sided(model: nn.Module, packed: "Packed", sides: tuple[Side, ...], procs: int) -> Meetings:
+    extents = {side.array: _extent(model, side) for side in sides}
+    smaller = min(sides, key=lambda side: extents[side.array][0] * extents[side.array][1])
+    rows, width = extents[smaller.array]
+    if procs == 1 and rows * width <= GRID_BYTES:
+        return Meetings()
+    if rows * width <= HOT_BYTES:
+        words = f"{smaller.array}: all {rows:,} rows are private copies: they take {rows * width:,} bytes"
+        return Meetings({smaller.array: np.arange(rows, dtype=np.int32)}, None, (words,))
+    blocks = BLOCKS_PER_WORKER * procs
+    return _grid(model, packed, sides, (blocks, blocks))
+
+
+def _grid(model: nn.Module, packed: "Packed", sides: tuple[Side, ...], blocks: tuple[int, int]) -> Meetings:
+    arrays, (first, second) = packed.arrays(), sides
+    counts = _extent(model, first)[0], _extent(model, second)[0]
+    blocks = min(blocks[0], counts[0]), min(blocks[1], counts[1])
+    grid = Grid.of(arrays[first.array], arrays[second.array], *counts, blocks)
+    words = (
+        f"a grid of {blocks[0]} x {blocks[1]} blocks of {first.array} and {second.array}: no two workers share a row"
+    )
+    return Meetings({}, grid, (words,))
+
+
+def _extent(model: nn.Module, side: Side) -> tuple[int, int]:
+    """(rows, bytes of one row in all parameters of the side)."""
+    params = [model.get_parameter(name) for name in side.params]
+    return len(params[0]), sum(param[0].numel() * param.element_size() for param in params)

@@ -1,0 +1,275 @@
+"""Lines of text in columns into numbers: ratings, and words. As careful as `parsers.py`, with its `found`."""
+
+import numpy as np
+
+from hogwild.kernels.compiling import inlined, kernel
+from hogwild.kernels.parsers import (
+    CR,
+    EMPTY,
+    FIELDS,
+    FINITE,
+    HIGHEST,
+    LF,
+    NO_NUMBER,
+    OVERFLOW,
+    POINT,
+    POWERS,
+    QUOTE,
+    QUOTES,
+    ROWS,
+    SPACE,
+    VALUE,
+    WORDY,
+    blanks,
+    decimal,
+    is_blank,
+    line_end,
+    spoilt,
+)
+
+
+@inlined
+def _is_delimiter(text, at, end, one, two):  # type: ignore[no-untyped-def]
+    """`two`: the second byte of `::`, or 0."""
+    return text[at] == one and (two == 0 or (at + 1 < end and text[at + 1] == two))
+
+
+@inlined
+def _field(text, at, end, one, two, has_quotes):  # type: ignore[no-untyped-def]
+    """A field in [at, end): (its first byte, behind its last, behind the field, is a quote left open). With
+    `has_quotes`, quotes around are not of it."""
+    if has_quotes and at < end and text[at] == QUOTES:
+        here = at + 1
+        while here < end and text[here] != QUOTES:
+            here += 1
+        if here >= end or (here + 1 < end and not _is_delimiter(text, here + 1, end, one, two)):
+            return at, at, end, True
+        return at + 1, here, here + 1, False
+    here = at
+    while here < end and not _is_delimiter(text, here, end, one, two):
+        here += 1
+    return at, here, here, False
+
+
+@inlined
+def _stop(text, at, end):  # type: ignore[no-untyped-def]
+    """(where the line's last field ends, where the line end is)"""
+    stop = line_end(text, at, end)
+    return (stop - 1 if stop > at and text[stop - 1] == CR else stop), stop
+
+
+@inlined
+def _whole(text, at, end):  # type: ignore[no-untyped-def]
+    """The number of an id, or -1 where it is a word: what begins with 0, has another sign, or is past int32."""
+    if at == end or end - at > 10 or (text[at] == 48 and end - at > 1):
+        return np.int64(-1)
+    value = np.int64(0)
+    for here in range(at, end):
+        if text[here] < 48 or text[here] > 57:
+            return np.int64(-1)
+        value = value * 10 + (np.int64(text[here]) - 48)
+    return value if value <= HIGHEST else np.int64(-1)
+
+
+@inlined
+def _rated(text, at, end):  # type: ignore[no-untyped-def]
+    """(rating, rule it breaks)"""
+    while at < end and text[at] == SPACE:
+        at += 1
+    while end > at and is_blank(text[end - 1]):
+        end -= 1
+    value, behind, problem = decimal(text, at, end)
+    if problem == NO_NUMBER:
+        return value, FINITE
+    return value, (VALUE if problem or behind != end else 0)
+
+
+@inlined
+def _plain(text, at, end, one, two, of_user, of_item, of_rating, wanted):  # type: ignore[no-untyped-def]
+    """(user, item, rating, the line's end) of a line that is as nearly all are: digits, in one go. An end of -1: it is
+    not, and is to be looked at with care."""
+    u, i, value, number, got = np.int64(0), np.int64(0), 1.0, 0, 0
+    while got < wanted:
+        begin = at
+        if (number == of_user) | (number == of_item) | (number == of_rating):
+            whole, point = np.int64(0), -1
+            while at < end and at - begin < 10:
+                digit = np.int64(text[at]) - 48
+                if 0 <= digit <= 9:
+                    whole = whole * 10 + digit
+                elif text[at] == POINT and point < 0 and number == of_rating:
+                    point = at
+                else:
+                    break
+                at += 1
+            got += 1
+            behind = at < end and (_is_delimiter(text, at, end, one, two) or (got == wanted and text[at] == LF))
+            if not behind or at == begin + (point >= 0):
+                return u, i, value, -1
+            if number == of_rating:
+                value = np.float64(whole) if point < 0 else np.float64(whole) / POWERS[at - point - 1]
+            elif whole > HIGHEST or (text[begin] == 48 and at > begin + 1):
+                return u, i, value, -1
+            elif number == of_user:
+                u = whole
+            else:
+                i = whole
+        else:
+            while at < end and text[at] != LF and text[at] != QUOTES and not _is_delimiter(text, at, end, one, two):
+                at += 1
+            if at >= end or text[at] == LF or text[at] == QUOTES:
+                return u, i, value, -1
+        number += 1
+        if got < wanted:
+            at += 2 if two else 1
+    return u, i, value, line_end(text, at, end)
+
+
+@kernel
+def ratings(text, one, two, columns, user, item, rating, row, last_row, found):  # type: ignore[no-untyped-def]
+    """Columns (user, item, rating) of a table, by number; a rating of column -1 is 1. Rows go to [row, last_row). An id
+    that is a word ends it: `WORDY` is set, and the words are for `words`."""
+    end, at, first_row = len(text), 0, row
+    of_user, of_item, of_rating = columns[0], columns[1], columns[2]
+    wanted = 2 if of_rating < 0 else 3
+    while at < end:
+        line_at = at
+        if row < last_row:
+            u, i, value, stop = _plain(text, at, end, one, two, of_user, of_item, of_rating, wanted)
+            if stop >= 0:
+                user[row], item[row], rating[row] = u, i, value
+                row, at = row + 1, stop + 1
+                continue
+        last, stop = _stop(text, at, end)
+        if blanks(text, at, last) == last:
+            at = stop + 1
+            continue
+        if row >= last_row:
+            found[OVERFLOW] = 1
+            break
+        number, got, rule, token_at = 0, 0, 0, at
+        value = 1.0
+        u, i = np.int64(0), np.int64(0)
+        while got < wanted and rule == 0:
+            begin, behind, at, is_open = _field(text, at, last, one, two, True)
+            if is_open:
+                rule, token_at = QUOTE, begin
+            elif (number == of_user) | (number == of_item):
+                id_ = _whole(text, begin, behind)
+                got += 1
+                if begin == behind:
+                    rule, token_at = EMPTY, begin
+                elif id_ < 0:
+                    found[WORDY] = 1
+                    return
+                elif number == of_user:
+                    u = id_
+                else:
+                    i = id_
+            elif number == of_rating:
+                value, rule = _rated(text, begin, behind)
+                token_at = begin
+                got += 1
+            if at >= last:
+                break
+            at += 2 if two else 1
+            number += 1
+        at = stop + 1
+        if rule == 0 and got < wanted:
+            rule = FIELDS
+        if rule:
+            spoilt(found, rule, line_at, token_at)
+            continue
+        user[row], item[row], rating[row] = u, i, value
+        row += 1
+    found[ROWS] = row - first_row
+
+
+@kernel
+def words(text, one, two, columns, exactly, begins, ends, rating, found):  # type: ignore[no-untyped-def]
+    """Where the words of `columns` are in `text`: `begins` and `ends` (C, n) int64, a column per line that is one; n
+    is the number of lines at least. The last of `columns` is that of the rating, or -1. `exactly`: so many fields a
+    line must have, and quotes are letters; 0: any."""
+    end, at, row = len(text), 0, 0
+    kinds = len(columns) - 1
+    wanted = kinds + (1 if columns[kinds] >= 0 else 0)
+    while at < end:
+        line_at = at
+        last, stop = _stop(text, at, end)
+        if blanks(text, at, last) == last:
+            at = stop + 1
+            continue
+        if row >= begins.shape[1]:
+            found[OVERFLOW] = 1
+            break
+        number, got, rule, token_at = 0, 0, 0, at
+        rating[row] = 1.0
+        while rule == 0:
+            begin, behind, at, is_open = _field(text, at, last, one, two, exactly == 0)
+            if is_open:
+                rule, token_at = QUOTE, begin
+            for kind in range(kinds):
+                if number == columns[kind] and rule == 0:
+                    begins[kind, row], ends[kind, row] = begin, behind
+                    got += 1
+                    if begin == behind:
+                        rule, token_at = EMPTY, begin
+            if number == columns[kinds] and rule == 0:
+                value, rule = _rated(text, begin, behind)
+                rating[row], token_at = value, begin
+                got += 1
+            number += 1
+            if at >= last:
+                break
+            at += 2 if two else 1
+        at = stop + 1
+        if rule == 0 and (got < wanted or (exactly and number != exactly)):
+            rule = FIELDS
+        if rule:
+            spoilt(found, rule, line_at, token_at)
+            continue
+        row += 1
+    found[ROWS] = row
+
+
+@kernel
+def wide(text, one, items, nothing, user, item, rating, row, last_row, person, found):  # type: ignore[no-untyped-def]
+    """A line per user, numbered from `person` on: how many ratings he gave, and then one number for each of `items`
+    things; `nothing` is none. Rows go to [row, last_row). Whose number of ratings is not what his line holds is a bad
+    line."""
+    end, at, first_row, line = len(text), 0, row, np.int64(0)
+    while at < end:
+        line_at = at
+        last, stop = _stop(text, at, end)
+        if blanks(text, at, last) == last:
+            at, line = stop + 1, line + 1
+            continue
+        begun, number, rule, promised, token_at = row, 0, 0, 0.0, at
+        while rule == 0:
+            begin, behind, at, is_open = _field(text, at, last, one, 0, True)
+            value, rule = _rated(text, begin, behind)
+            token_at = begin
+            if is_open:
+                rule = QUOTE
+            elif number > items:
+                rule = FIELDS
+            elif rule == 0 and number == 0:
+                promised = value
+            elif rule == 0 and value != nothing:
+                if row >= last_row:
+                    found[OVERFLOW] = 1
+                    return
+                user[row], item[row], rating[row] = person + line, number - 1, value
+                row += 1
+            number += 1
+            if at >= last:
+                break
+            at += 1
+        at = stop + 1
+        if rule == 0 and (number != items + 1 or promised != row - begun):
+            rule, token_at = FIELDS, line_at
+        if rule:
+            row = begun
+            spoilt(found, rule, line_at, token_at)
+        line += 1
+    found[ROWS] = row - first_row

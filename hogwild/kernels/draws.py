@@ -1,0 +1,38 @@
+"""Random numbers inside a kernel: a counter and a mixer, so that a chunk's draws follow from its seed alone.
+
+splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): the state is one word that
+grows by a constant; each number is the state, mixed. A kernel keeps the state in a local variable:
+
+    state = np.uint64(seed)
+    state += STEP
+    k = below(mixed(state), n)
+"""
+
+import numpy as np
+
+from hogwild.kernels.compiling import inlined
+
+STEP = np.uint64(0x9E3779B97F4A7C15)
+_A, _B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_30, _27, _31, _32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
+
+
+@inlined
+def mixed(state):  # type: ignore[no-untyped-def]
+    """64 random bits of a state, uint64."""
+    z = (state ^ (state >> _30)) * _A
+    z = (z ^ (z >> _27)) * _B
+    return z ^ (z >> _31)
+
+
+@inlined
+def below(bits, n):  # type: ignore[no-untyped-def]
+    """A number in [0, n), n < 2^31, of 64 random bits: int64. Lemire's multiplication, without the rejection that
+    would make it exact: off by n / 2^32 at most."""
+    return np.int64(((bits >> _32) * np.uint64(n)) >> _32)
+
+
+@inlined
+def unit(bits):  # type: ignore[no-untyped-def]
+    """A number in [0, 1), float32, of 64 random bits."""
+    return np.float32(bits >> np.uint64(40)) * np.float32(1.0 / 16777216.0)

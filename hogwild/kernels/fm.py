@@ -1,0 +1,118 @@
+"""The factorisation machine of degree 2 (Rendle, "Factorization Machines", 2010), one row after the other.
+
+    z = bias + sum of w_j x_j + the sum over pairs j < k of <v_j, v_k> x_j x_k
+      = bias + sum of w_j x_j + 1/2 sum over f of ((sum of v_jf x_j)^2 - sum of (v_jf x_j)^2)
+
+so a row costs its non-zeros times the factors (his lemma 3.1), and dz/dv_jf is x_j (S_f - v_jf x_j), S_f the first sum,
+which is kept from the one pass over the row to the other.
+
+The race, and why a step of Adagrad stays below its rate: see `linear.py`. S_f is of the values that were read: by the
+time of the second pass others may have written, and the gradient is a little older."""
+
+import numpy as np
+
+from hogwild.kernels.compiling import is_finite, kernel
+from hogwild.kernels.linear import adagrad_step, loss_and_slope
+from hogwild.kernels.prefetch import prefetch
+
+AHEAD = 3  # samples
+LINE = np.uint64(16)  # numbers of 4 bytes in a cache line
+
+_0 = np.float32(0.0)
+_HALF = np.float32(0.5)
+
+
+@kernel
+def factorization_machine(  # type: ignore[no-untyped-def]
+    rows, indptr, indices, values, target, kind, weight, sums, mine, my_sums, factors, factor_sums, slot, local,
+    local_sums, bias, bias_sums, work, is_adagrad, rate, decay, eps, factor_rate, factor_decay, factor_eps,
+    bias_rate, bias_decay, bias_eps,
+):  # fmt: skip
+    """Rows `rows` (n,) of the data -> (loss, rows applied). weight (F,) and factors (F, K). Of the hot features, H of
+    them or 0: slot (F,), mine (F,), NaN where a feature is not hot, and local (H, K). bias (1,). Sums as what they are
+    beside; SGD does not look at them. `work` (K,)."""
+    loss, applied = 0.0, 0
+    hot, width = len(local), factors.shape[1]
+    b = began = bias[0]
+    b_total = b_total_began = bias_sums[0]
+    for n in range(len(rows)):
+        if n + AHEAD < len(rows):
+            later = rows[n + AHEAD]
+            for p in range(indptr[later], indptr[later + 1], LINE):
+                prefetch(indices, p)
+                prefetch(values, p)
+        first, last = indptr[rows[n]], indptr[rows[n] + 1]
+        z, squares = b, _0
+        for f in range(width):
+            work[f] = _0
+        for p in range(first, last):
+            j, x = indices[p], values[p]
+            s = slot[j] if hot else np.uint32(0)
+            if s < hot:
+                z += mine[j] * x
+                for f in range(width):
+                    part = local[s, f] * x
+                    work[f] += part
+                    squares += part * part
+            else:
+                z += weight[j] * x
+                for f in range(width):
+                    part = factors[j, f] * x
+                    work[f] += part
+                    squares += part * part
+        pairs = -squares
+        for f in range(width):
+            pairs += work[f] * work[f]
+        z += _HALF * pairs
+        lost, slope = loss_and_slope(kind, z, target[rows[n]])
+        if not (is_finite(z) and is_finite(slope)):
+            continue
+        loss += lost
+        applied += 1
+        gradient = slope + bias_decay * b
+        if is_adagrad:
+            b_total += gradient * gradient
+            b -= adagrad_step(b_total, gradient, bias_rate, bias_eps)
+        else:
+            b -= bias_rate * gradient
+        for p in range(first, last):
+            j, x = indices[p], values[p]
+            step = slope * x
+            s = slot[j] if hot else np.uint32(0)
+            if s < hot:
+                gradient = step + decay * mine[j]
+                if is_adagrad:
+                    total = my_sums[j] + gradient * gradient
+                    my_sums[j] = total
+                    mine[j] -= adagrad_step(total, gradient, rate, eps)
+                    for f in range(width):
+                        old = local[s, f]
+                        gradient = step * (work[f] - old * x) + factor_decay * old
+                        total = local_sums[s, f] + gradient * gradient
+                        local_sums[s, f] = total
+                        local[s, f] = old - adagrad_step(total, gradient, factor_rate, factor_eps)
+                else:
+                    mine[j] -= rate * gradient
+                    for f in range(width):
+                        old = local[s, f]
+                        local[s, f] = old - factor_rate * (step * (work[f] - old * x) + factor_decay * old)
+            else:
+                gradient = step + decay * weight[j]
+                if is_adagrad:
+                    total = sums[j] + gradient * gradient
+                    sums[j] = total
+                    weight[j] -= adagrad_step(total, gradient, rate, eps)
+                    for f in range(width):
+                        old = factors[j, f]
+                        gradient = step * (work[f] - old * x) + factor_decay * old
+                        total = factor_sums[j, f] + gradient * gradient
+                        factor_sums[j, f] = total
+                        factors[j, f] = old - adagrad_step(total, gradient, factor_rate, factor_eps)
+                else:
+                    weight[j] -= rate * gradient
+                    for f in range(width):
+                        old = factors[j, f]
+                        factors[j, f] = old - factor_rate * (step * (work[f] - old * x) + factor_decay * old)
+    bias[0] += b - began
+    bias_sums[0] += b_total - b_total_began
+    return loss, applied

@@ -1,0 +1,261 @@
+"""The kernel of knowledge graphs: triples in groups that share their negatives.
+
+    a group      G triples of the chunk, K entities drawn at random; the rows they name are copied together, each once
+    queries      two for each triple: head (op) relation asks for the tail, tail (op') relation' for the head
+    scores       (2 G, K) of the queries and what was drawn; the right answer's apart
+    weights      d loss / d score, in place of the scores
+    gradients    of the queries: weights x drawn; of the drawn: weights' x queries
+    apply        each row that the group named, once, with all that it got
+
+Shared negatives make of 2 G K scores a product of two small matrices that stay in the cache: the idea of
+PyTorch-BigGraph (Lerer et al., 2019, section 4.3). Only drawn entities are negatives: the other triples' own heads and
+tails, which would be at hand, come as often as they occur, and pushing down what is frequent cost 0.03 of MRR on
+CoDEx-M.
+
+A group is a batch: it reads its rows once and writes them once; the next group, and other workers, see them then. How
+the chunk is cut decides who shares negatives with whom: what is drawn follows from the chunk's seed and the group's
+place."""
+
+import numpy as np
+
+from hogwild.kernels.candidates import weigh
+from hogwild.kernels.compiling import inlined, is_finite, kernel
+from hogwild.kernels.draws import STEP, below, mixed
+from hogwild.kernels.products import BLOCK, clear, dots, mix, mix_back, squares
+
+COMPLEX, PRODUCT, TRANSLATION = 0, 1, 2  # what a relation does to an entity
+SGD, ADAGRAD, ROW_ADAGRAD = 0, 1, 2
+NEAR = np.float32(1e-12)  # squared distance below which there is no direction
+
+_0, _1 = np.float32(0.0), np.float32(1.0)
+
+
+# ---- what a relation does; loops that write one row each, for the same reason
+
+
+@inlined
+def query(operator, sign, X, x, Y, y, Q, i, dim):  # type: ignore[no-untyped-def]
+    """Q[i] = entity (op) relation. `sign` -1: the inverse: the conjugate, or the translation back."""
+    half = dim // 2
+    if operator == COMPLEX:
+        for k in range(half):
+            Q[i, k] = X[x, k] * Y[y, k] - sign * X[x, half + k] * Y[y, half + k]
+        for k in range(half):
+            Q[i, half + k] = sign * X[x, k] * Y[y, half + k] + X[x, half + k] * Y[y, k]
+    elif operator == PRODUCT:
+        for k in range(dim):
+            Q[i, k] = X[x, k] * Y[y, k]
+    else:
+        for k in range(dim):
+            Q[i, k] = X[x, k] + sign * Y[y, k]
+
+
+@inlined
+def query_back(operator, sign, X, x, Y, y, G, i, GX, GY, dim):  # type: ignore[no-untyped-def]
+    """The query's gradient G[i] becomes the entity's and the relation's."""
+    half = dim // 2
+    if operator == COMPLEX:
+        for k in range(half):
+            GX[x, k] += G[i, k] * Y[y, k] + sign * G[i, half + k] * Y[y, half + k]
+        for k in range(half):
+            GX[x, half + k] += G[i, half + k] * Y[y, k] - sign * G[i, k] * Y[y, half + k]
+        for k in range(half):
+            GY[y, k] += G[i, k] * X[x, k] + G[i, half + k] * X[x, half + k]
+        for k in range(half):
+            GY[y, half + k] += sign * (G[i, half + k] * X[x, k] - G[i, k] * X[x, half + k])
+    elif operator == PRODUCT:
+        for k in range(dim):
+            GX[x, k] += G[i, k] * Y[y, k]
+        for k in range(dim):
+            GY[y, k] += G[i, k] * X[x, k]
+    else:
+        for k in range(dim):
+            GX[x, k] += G[i, k]
+        for k in range(dim):
+            GY[y, k] += sign * G[i, k]
+
+
+# ---- distances instead of products
+
+
+@inlined
+def to_distances(S, F, Q2, X2, drawn, queries, count):  # type: ignore[no-untyped-def]
+    """Products become -|q - x|; F keeps 1 / |q - x|, 0 where there is no direction. NaN stays NaN."""
+    for q in range(queries):
+        for j in range(count):
+            square = Q2[q] + X2[drawn[j]] - (S[q, j] + S[q, j])
+            root = np.sqrt(NEAR if square < NEAR else square)
+            S[q, j] = -root
+            F[q, j] = _1 / root if square > NEAR else _0
+
+
+@inlined
+def pull(S, F, Q, X, drawn, DQ, GX, queries, count, width):  # type: ignore[no-untyped-def]
+    """Weights of distances become weights of vectors; what belongs to the query and to the entity themselves is added
+    here: d(-|q - x|)/dq = (x - q) / |q - x|."""
+    for q in range(queries):
+        total = _0
+        for j in range(count):
+            S[q, j] *= F[q, j]
+            total += S[q, j]
+        for d in range(width):
+            DQ[q, d] -= total * Q[q, d]
+    for j in range(count):
+        total = _0
+        for q in range(queries):
+            total += S[q, j]
+        k = drawn[j]
+        for d in range(width):
+            GX[k, d] -= total * X[k, d]
+
+
+@inlined
+def answer(is_distance, Q, q, X, x, width):  # type: ignore[no-untyped-def]
+    """The score of one entity."""
+    total = _0
+    if not is_distance:
+        for d in range(width):
+            total += Q[q, d] * X[x, d]
+        return total
+    for d in range(width):
+        total += (Q[q, d] - X[x, d]) * (Q[q, d] - X[x, d])
+    return -np.sqrt(NEAR if total < NEAR else total)
+
+
+@inlined
+def answer_back(is_distance, w, score, Q, q, X, x, DQ, GX, width):  # type: ignore[no-untyped-def]
+    """Its gradients, for the weight w."""
+    if is_distance:
+        w = w / -score if score * score > NEAR else _0
+        for d in range(width):
+            DQ[q, d] -= w * Q[q, d]
+        for d in range(width):
+            GX[x, d] -= w * X[x, d]
+    for d in range(width):
+        DQ[q, d] += w * X[x, d]
+    for d in range(width):
+        GX[x, d] += w * Q[q, d]
+
+
+# ---- writing
+
+
+@inlined
+def apply(rule, rate, eps, decay, P, sums, row, G, g, dim):  # type: ignore[no-untyped-def]
+    """P[row] by the gradient G[g] (dim). Says whether it was finite; what is not is not applied.
+
+    The race: another worker may write sums[row] between our read and our write, and one of the two additions is lost.
+    The accumulator is therefore read once, into a local that contains our own square: the step divides by at least our
+    own gradient's size, whatever others do, and can never be longer than rate * sqrt(dim)."""
+    if decay != _0:
+        for d in range(dim):
+            G[g, d] += decay * P[row, d]
+    square = _0
+    for d in range(dim):
+        square += G[g, d] * G[g, d]
+    if not is_finite(square):
+        return False
+    if rule == ADAGRAD:
+        for d in range(dim):
+            mine = G[g, d]
+            total = sums[row, d] + mine * mine
+            sums[row, d] = total
+            P[row, d] -= rate * mine / (np.sqrt(total) + eps)
+        return True
+    step = rate
+    if rule == ROW_ADAGRAD:
+        total = sums[row, 0] + square / np.float32(dim)
+        sums[row, 0] = total
+        step = rate / (np.sqrt(total) + eps)
+    for d in range(dim):
+        P[row, d] -= step * G[g, d]
+    return True
+
+
+@inlined
+def local(name, slot, names, count, P, X, GX, dim):  # type: ignore[no-untyped-def]
+    """Where the group keeps row `name`: copied at its first mention. Returns (place, rows kept)."""
+    place = slot[name]
+    if place >= 0:
+        return place, count
+    slot[name] = count
+    names[count] = name
+    for d in range(dim):
+        X[count, d] = P[name, d]
+    for d in range(X.shape[1]):
+        GX[count, d] = _0
+    return count, count + 1
+
+
+@kernel
+def train(triples, rows, seed, shape, numbers, tables, sums, slots, scratch):  # type: ignore[no-untyped-def]
+    """One chunk. `shape`: operator, is_distance, loss, rule, group, negatives, offset of the heads' relations, inverse.
+    `numbers`: margin; rate, eps, decay of entities, then of relations. `tables`, `sums`, `slots`: of (entities,
+    relations); a slot is -1 between groups. Returns (loss, applied, not finite)."""
+    (E, R), (e_sums, r_sums), (e_slot, r_slot) = tables, sums, slots
+    operator, is_distance, loss, rule = shape[0], shape[1], shape[2], shape[3]
+    group, negatives, offset = shape[4], shape[5], shape[6]
+    inverse = np.float32(-1.0) if shape[7] else _1
+    e_names, r_names, drawn, source, goal, relation, X, GX, Y, GY, Q, DQ, S, F, X2, Q2, positive, right, losses = (
+        scratch
+    )
+    dim, width, columns = E.shape[1], X.shape[1], S.shape[1]
+    state = np.uint64(seed)
+    loss_sum, applied, refused = 0.0, 0, 0
+    for first in range(0, len(rows), group):
+        g = min(group, len(rows) - first)
+        queries = (2 * g + BLOCK - 1) // BLOCK * BLOCK
+        xs, ys = 0, 0
+        for i in range(g):
+            row, q = rows[first + i], 2 * i
+            h, xs = local(triples[row, 0], e_slot, e_names, xs, E, X, GX, dim)
+            t, xs = local(triples[row, 2], e_slot, e_names, xs, E, X, GX, dim)
+            source[q], goal[q], source[q + 1], goal[q + 1] = h, t, t, h
+            relation[q], ys = local(triples[row, 1], r_slot, r_names, ys, R, Y, GY, dim)
+            relation[q + 1], ys = local(triples[row, 1] + offset, r_slot, r_names, ys, R, Y, GY, dim)
+        for j in range(negatives):
+            state += STEP
+            drawn[j], xs = local(below(mixed(state), len(E)), e_slot, e_names, xs, E, X, GX, dim)
+        clear(Q, queries, width)
+        clear(DQ, queries, width)
+        for q in range(2 * g):
+            query(operator, inverse if q % 2 else _1, X, source[q], Y, relation[q], Q, q, dim)
+            positive[q] = answer(is_distance, Q, q, X, goal[q], width)
+        dots(Q, X, drawn, S, queries, columns, width)
+        if is_distance:
+            squares(X, xs, X2, width)
+            squares(Q, queries, Q2, width)
+            to_distances(S, F, Q2, X2, drawn, queries, negatives)
+        for q in range(2 * g):
+            losses[q] = weigh(loss, numbers[0], S, q, goal[q], drawn, negatives, positive, right)
+        for q in range(0, 2 * g, 2):
+            if is_finite(losses[q]) and is_finite(losses[q + 1]):
+                loss_sum += losses[q] + losses[q + 1]
+                applied += 1
+                continue
+            losses[q] = np.float32(np.nan)  # neither question is applied
+            refused += 1
+            clear(S[q : q + 2], 2, columns)
+            clear(F[q : q + 2], 2, columns)
+            clear(Q[q : q + 2], 2, width)
+        clear(S[2 * g :], queries - 2 * g, columns)
+        clear(F[2 * g :], queries - 2 * g, columns)
+        if is_distance:
+            pull(S, F, Q, X, drawn, DQ, GX, queries, negatives, width)
+        mix(S, X, drawn, DQ, queries, columns, width)
+        mix_back(S, Q, drawn, GX, queries, columns, width)
+        for q in range(2 * g):
+            if not is_finite(losses[q - q % 2]):
+                continue
+            answer_back(is_distance, right[q], positive[q], Q, q, X, goal[q], DQ, GX, width)
+            query_back(operator, inverse if q % 2 else _1, X, source[q], Y, relation[q], DQ, q, GX, GY, dim)
+        lost = 0
+        for k in range(xs):
+            lost += not apply(rule, numbers[1], numbers[2], numbers[3], E, e_sums, e_names[k], GX, k, dim)
+            e_slot[e_names[k]] = -1
+        for k in range(ys):
+            lost += not apply(rule, numbers[4], numbers[5], numbers[6], R, r_sums, r_names[k], GY, k, dim)
+            r_slot[r_names[k]] = -1
+        if lost and applied:  # an overflow in the squares: which sample it came from is not known
+            applied, refused = applied - 1, refused + 1
+    return loss_sum, applied, refused

@@ -1,0 +1,80 @@
+"""Private copies of the rows that everybody writes.
+
+In sparse data a few rows (the word "the", the most rated film) are in almost every sample. Written directly, their
+cache lines travel between the cores at every sample. Here a worker reads and writes its own copy of them, and what it
+has changed is added to the shared row at the end of a chunk: delta exchange, for these rows alone.
+
+    refresh    local = snapshot = flat[rows]
+    flush      flat[rows] += local - snapshot;   local = snapshot = flat[rows]
+
+The race is that of `exchange.py`: what another worker writes to a word between our read and our write of it is lost,
+once per flush. Whatever a kernel keeps beside a parameter's rows (Adagrad's sums) has a copy of its own.
+
+    slot[row]  where the row is in `local`, or -1: a kernel asks this before it touches the row
+
+A row of one number (a linear model's weight) would cost more to look up than to use. There `local` is as long as the
+flat, such a row keeps its place (slot[row] is row), and a row that is not hot is NaN: one array is read, not two."""
+
+import numpy as np
+
+from hogwild.kernels.compiling import kernel
+
+
+class HotRows:
+    """The hot rows of one array (R, …), float32, in shared memory. A worker's own."""
+
+    def __init__(self, flat: np.ndarray, rows: np.ndarray) -> None:
+        """`rows` (H,) int32, each once."""
+        self.rows = rows
+        self.in_place = flat.size == len(flat)
+        self.slot = np.full(len(flat), -1, np.int32)
+        self.slot[rows] = rows if self.in_place else np.arange(len(rows), dtype=np.int32)
+        self.local = np.full(flat.shape if self.in_place else (len(rows), *flat.shape[1:]), np.nan, np.float32)
+        self.local[self.slot[rows]] = flat[rows]
+        self._snapshot = self.local.copy()
+        self._is_whole = self.in_place and len(rows) == len(flat)
+        self._flat = flat
+
+    def refresh(self) -> None:
+        """The copy is what the flat is now; what was not flushed is forgotten."""
+        _read(_wide(self._flat), self.rows, self.slot, _wide(self.local), _wide(self._snapshot))
+
+    def flush(self) -> None:
+        """What was learnt since the last `refresh` or `flush` goes into the flat, and what others learnt comes back."""
+        if self._is_whole:
+            _flush_whole(self._flat.reshape(-1), self.local.reshape(-1), self._snapshot.reshape(-1))
+        else:
+            _flush(_wide(self._flat), self.rows, self.slot, _wide(self.local), _wide(self._snapshot))
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    """(R, width), a view."""
+    return array.reshape(len(array), -1)
+
+
+@kernel
+def _read(flat, rows, slot, local, snapshot):  # type: ignore[no-untyped-def]
+    for row in rows:
+        for k in range(flat.shape[1]):
+            value = flat[row, k]
+            local[slot[row], k] = value
+            snapshot[slot[row], k] = value
+
+
+@kernel
+def _flush(flat, rows, slot, local, snapshot):  # type: ignore[no-untyped-def]
+    for row in rows:
+        for k in range(flat.shape[1]):
+            value = flat[row, k] + (local[slot[row], k] - snapshot[slot[row], k])
+            flat[row, k] = value
+            local[slot[row], k] = value
+            snapshot[slot[row], k] = value
+
+
+@kernel
+def _flush_whole(flat, local, snapshot):  # type: ignore[no-untyped-def]
+    for n in range(len(flat)):
+        value = flat[n] + (local[n] - snapshot[n])
+        flat[n] = value
+        local[n] = value
+        snapshot[n] = value

@@ -1,0 +1,190 @@
+"""Vectors of 16 float32 as values inside a kernel, for inner loops over rows that are padded to whole vectors.
+
+LLVM vectorises a loop over 100 numbers by itself, but enters it with checks (do the arrays overlap? is there a
+remainder?) that take longer than the 100 numbers do; so it was with the products of skip-gram, by a factor of three.
+Here nothing is left to find out. A processor with narrower vectors uses two or four of its own for one of these.
+
+    v = load(x, row, column)        x (R, width) float32, C-contiguous; columns [column, column + 16) must be there:
+    store(x, row, column, v)        nobody asks, not even with NUMBA_BOUNDSCHECK: for a kernel's own scratch arrays
+    load_part(x, row, column, n), store_part(x, row, column, n, v)    the first n < 16 elements alone; 0 in the others
+    a + b, a - b, a * b, a / b      by element; `splat(number)` makes a vector of equal elements
+    fused(a, b, c)                  a * b + c
+    least(a, b), most(a, b)         the smaller, the larger one, by element
+    total(v)                        the sum of its elements
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.datamodel.models import PrimitiveModel
+from numba.core.datamodel.registry import register_default
+from numba.extending import intrinsic, overload
+
+LANES = 16  # float32 in the widest vector of today's processors: 64 bytes, a cache line
+_FAST = ("nsz", "arcp", "contract", "afn", "reassoc")  # as every kernel: NaN and infinity stay what they are
+_VECTOR = ir.VectorType(ir.FloatType(), LANES)
+_WORDS, _MASK = ir.VectorType(ir.IntType(64), LANES), ir.VectorType(ir.IntType(1), LANES)
+
+
+class LanesType(types.Type):
+    """numba's type of such a vector."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Lanes")
+
+
+lanes = LanesType()
+
+
+@register_default(LanesType)
+class _LanesModel(PrimitiveModel):
+    def __init__(self, manager: Any, fe_type: Any) -> None:
+        super().__init__(manager, fe_type, _VECTOR)
+
+
+def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Called inside kernels alone, without its first argument: that is what mypy is told."""
+    return intrinsic(function)
+
+
+def padded(width: int) -> int:
+    """The least multiple of LANES that is not smaller."""
+    return -(-width // LANES) * LANES
+
+
+def zeros_on_lines(rows: int, width: int) -> np.ndarray:
+    """(rows, width) float32, beginning on a cache line; a vector that crosses one is read and written in two."""
+    whole = np.zeros(rows * width + LANES, np.float32)
+    skip = -(whole.ctypes.data // 4) % LANES
+    return whole[skip : skip + rows * width].reshape(rows, width)
+
+
+def _is_table(array: Any) -> bool:
+    return isinstance(array, types.Array) and array.dtype == types.float32 and (array.ndim, array.layout) == (2, "C")
+
+
+def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """To the vector at (array, row, column), the first three of `args`."""
+    array = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0])
+    width = cgutils.unpack_tuple(builder, array.shape)[1]
+    at = builder.add(builder.mul(args[1], width), args[2])
+    return builder.bitcast(builder.gep(array.data, [at]), _VECTOR.as_pointer())
+
+
+@instruction
+def _load(typing, array, row, column):  # type: ignore[no-untyped-def]
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.load(_pointer(context, builder, signature, args), align=4)
+
+    return (lanes(array, types.int64, types.int64), code) if _is_table(array) else None
+
+
+@instruction
+def _store(typing, array, row, column, value):  # type: ignore[no-untyped-def]
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        builder.store(args[3], _pointer(context, builder, signature, args), align=4)
+        return context.get_dummy_value()
+
+    return (types.void(array, types.int64, types.int64, lanes), code) if _is_table(array) else None
+
+
+@instruction
+def _load_part(typing, array, row, column, count):  # type: ignore[no-untyped-def]
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        pointer = _pointer(context, builder, signature, args)
+        kind = ir.FunctionType(_VECTOR, [pointer.type, ir.IntType(32), _MASK, _VECTOR])
+        read = cgutils.get_or_insert_function(builder.module, kind, f"llvm.masked.load.v{LANES}f32.p0")
+        zeros = ir.Constant(_VECTOR, [0.0] * LANES)
+        return builder.call(read, [pointer, ir.Constant(ir.IntType(32), 4), _first(builder, args[3]), zeros])
+
+    return (lanes(array, types.int64, types.int64, types.int64), code) if _is_table(array) else None
+
+
+@instruction
+def _store_part(typing, array, row, column, count, value):  # type: ignore[no-untyped-def]
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        pointer = _pointer(context, builder, signature, args)
+        kind = ir.FunctionType(ir.VoidType(), [_VECTOR, pointer.type, ir.IntType(32), _MASK])
+        write = cgutils.get_or_insert_function(builder.module, kind, f"llvm.masked.store.v{LANES}f32.p0")
+        builder.call(write, [args[4], pointer, ir.Constant(ir.IntType(32), 4), _first(builder, args[3])])
+        return context.get_dummy_value()
+
+    return (types.void(array, types.int64, types.int64, types.int64, lanes), code) if _is_table(array) else None
+
+
+def _first(builder: Any, count: Any) -> Any:
+    """The mask of the first `count` elements."""
+    kind = ir.IntType(64)
+    one = builder.insert_element(ir.Constant(_WORDS, ir.Undefined), count, ir.Constant(ir.IntType(32), 0))
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    counts = builder.shuffle_vector(one, ir.Constant(_WORDS, ir.Undefined), zeros)
+    return builder.icmp_signed("<", ir.Constant(_WORDS, [kind(place) for place in range(LANES)]), counts)
+
+
+load, store, load_part, store_part = _load, _store, _load_part, _store_part
+
+
+@instruction
+def splat(typing, number):  # type: ignore[no-untyped-def]
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[0], ir.Constant(ir.IntType(32), 0))
+        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), everywhere)
+
+    return lanes(types.float32), code
+
+
+@instruction
+def fused(typing, a, b, c):  # type: ignore[no-untyped-def]
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.fadd(builder.fmul(args[0], args[1], flags=_FAST), args[2], flags=_FAST)
+
+    return lanes(lanes, lanes, lanes), code
+
+
+@instruction
+def total(typing, a):  # type: ignore[no-untyped-def]
+    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), _VECTOR])
+        add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{LANES}f32")
+        return builder.call(add, [ir.Constant(ir.FloatType(), -0.0), args[0]], fastmath=_FAST)
+
+    return types.float32(lanes), code
+
+
+def _by_element(emit: Callable[[Any, Any, Any], Any]) -> Any:
+    @instruction
+    def apply(typing, a, b):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            return emit(builder, *args)
+
+        return lanes(lanes, lanes), code
+
+    return apply
+
+
+def _choose(comparison: str) -> Callable[[Any, Any, Any], Any]:
+    return lambda builder, a, b: builder.select(builder.fcmp_ordered(comparison, a, b), a, b)
+
+
+least, most = _by_element(_choose("<")), _by_element(_choose(">"))
+_plus = _by_element(lambda builder, a, b: builder.fadd(a, b, flags=_FAST))
+_minus = _by_element(lambda builder, a, b: builder.fsub(a, b, flags=_FAST))
+_times = _by_element(lambda builder, a, b: builder.fmul(a, b, flags=_FAST))
+_over = _by_element(lambda builder, a, b: builder.fdiv(a, b, flags=_FAST))
+
+
+def _operator(symbol: Callable[[Any, Any], Any], apply: Any) -> None:
+    @overload(symbol, inline="never")
+    def between(a, b):  # type: ignore[no-untyped-def]
+        return (lambda a, b: apply(a, b)) if isinstance(a, LanesType) and isinstance(b, LanesType) else None
+
+
+_operator(operator.add, _plus)
+_operator(operator.sub, _minus)
+_operator(operator.mul, _times)
+_operator(operator.truediv, _over)

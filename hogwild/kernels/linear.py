@@ -1,0 +1,256 @@
+"""Linear models over sparse rows: one output (logistic, hinge, squared) or one per class (softmax), SGD and Adagrad.
+
+    z = bias + sum of weight[j] * x_j          over the features j of a row
+    weight[j] -= rate * slope(z) * x_j         at once, before the next row is read
+
+The race. Workers write the same words without a lock; what one writes between another's read and write is lost: a
+gradient, now and then. Adagrad also divides, by the root of a sum that comes back older than it was. So a sum is read
+once, into a local variable, the own square is added there, and the step divides by the root of that local:
+
+    total = sums[j] + g^2;  sums[j] = total;  weight[j] -= rate * g / (sqrt(total) + eps)      |step| <= rate
+
+whatever others write. Dividing by `sums[j]` read again would be a step of rate * g / eps where it came back as 0.
+
+Hot features. `mine` (F,) is this worker's copy of them, NaN where a feature is not hot (`hot.py`), or `weight` itself.
+A row's most frequent features come first: four at a time are read from `mine` until a sum is NaN, the few that are left
+are asked one by one. So a hot one that comes later is found, too, and four without a NaN need no question at all.
+
+Speed. Indices are unsigned (`indices.view(uint32)`): of a signed one numba asks at every access whether it counts from
+the end, which cost more than half of it. No array goes to a function inside a loop, which would count references. The
+bias is in every row: a call keeps it to itself and adds what it has learnt at its end."""
+
+import numpy as np
+
+from hogwild.kernels.compiling import inlined, is_finite, kernel
+from hogwild.kernels.prefetch import prefetch
+
+SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # kinds of loss
+
+AHEAD = 3  # samples: far enough that memory has answered, near enough that the cache still has it
+LINE = np.uint64(16)  # numbers of 4 bytes in a cache line
+
+_0, _1, _2 = np.float32(0.0), np.float32(1.0), np.float32(2.0)
+_1U, _2U, _3U, _4U = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+
+
+@inlined
+def loss_and_slope(kind, z, wanted):  # type: ignore[no-untyped-def]
+    """(loss, its derivative by z) of one output, float32. `wanted`: a sign, a probability, a number."""
+    if kind == SQUARED:
+        return (z - wanted) * (z - wanted), _2 * (z - wanted)
+    if kind == HINGE:
+        side = _1 if wanted > _0 else -_1
+        short = _1 - side * z
+        return (short, -side) if short > _0 else (_0, _0)
+    if kind == SIGNS:
+        wanted = _1 if wanted > _0 else _0
+    small = np.exp(-abs(z))  # never overflows
+    loss = np.log(_1 + small) + max(z, _0) - wanted * z
+    return loss, (_1 if z >= _0 else small) / (_1 + small) - wanted
+
+
+@inlined
+def adagrad_step(total, gradient, rate, eps):  # type: ignore[no-untyped-def]
+    """What is taken from a parameter. `total` is the caller's own local, with this gradient's square in it."""
+    return rate * gradient / (np.sqrt(total) + eps)
+
+
+@kernel
+def sgd(rows, indptr, indices, values, target, kind, weight, mine, bias, rate, decay, bias_rate, bias_decay):  # type: ignore[no-untyped-def]
+    """Rows `rows` (n,) of the data, one after the other -> (loss, rows applied). weight (F,), mine (F,), bias (1,).
+    `decay` is a weight decay of the features that the row has."""
+    loss, applied = 0.0, 0
+    b = began = bias[0]
+    keep, bias_keep = _1 - rate * decay, _1 - bias_rate * bias_decay
+    for n in range(len(rows)):
+        if n + AHEAD < len(rows):
+            later = rows[n + AHEAD]
+            for p in range(indptr[later], indptr[later + 1], LINE):
+                prefetch(indices, p)
+                prefetch(values, p)
+        first, last = indptr[rows[n]], indptr[rows[n] + 1]
+        z, split = b, first
+        while split + _4U <= last:
+            i, j, k, m = indices[split], indices[split + _1U], indices[split + _2U], indices[split + _3U]
+            part = mine[i] * values[split] + mine[j] * values[split + _1U]
+            part += mine[k] * values[split + _2U] + mine[m] * values[split + _3U]
+            if part != part:
+                break
+            z += part
+            split += _4U
+        for p in range(split, last):
+            old = mine[indices[p]]
+            if old != old:
+                old = weight[indices[p]]
+            z += old * values[p]
+        lost, slope = loss_and_slope(kind, z, target[rows[n]])
+        if not (is_finite(z) and is_finite(slope)):
+            continue
+        loss += lost
+        applied += 1
+        if slope == _0 and keep == _1:  # beyond a hinge's margin
+            continue
+        b = bias_keep * b - bias_rate * slope
+        step = rate * slope
+        for p in range(first, split):
+            j = indices[p]
+            mine[j] = keep * mine[j] - step * values[p]
+        for p in range(split, last):
+            j = indices[p]
+            old = mine[j]
+            if old == old:
+                mine[j] = keep * old - step * values[p]
+            else:
+                weight[j] = keep * weight[j] - step * values[p]
+    bias[0] += b - began
+    return loss, applied
+
+
+@kernel
+def adagrad(  # type: ignore[no-untyped-def]
+    rows, indptr, indices, values, target, kind, weight, sums, mine, my_sums, bias, bias_sums,
+    rate, decay, eps, bias_rate, bias_decay, bias_eps,
+):  # fmt: skip
+    """As `sgd`, each feature at a rate of its own (Duchi, Hazan and Singer 2011). sums (F,), my_sums (F,) beside
+    `mine`, bias_sums (1,)."""
+    loss, applied = 0.0, 0
+    b = began = bias[0]
+    b_total = b_total_began = bias_sums[0]
+    for n in range(len(rows)):
+        if n + AHEAD < len(rows):
+            later = rows[n + AHEAD]
+            for p in range(indptr[later], indptr[later + 1], LINE):
+                prefetch(indices, p)
+                prefetch(values, p)
+        first, last = indptr[rows[n]], indptr[rows[n] + 1]
+        z, split = b, first
+        while split + _4U <= last:
+            i, j, k, m = indices[split], indices[split + _1U], indices[split + _2U], indices[split + _3U]
+            part = mine[i] * values[split] + mine[j] * values[split + _1U]
+            part += mine[k] * values[split + _2U] + mine[m] * values[split + _3U]
+            if part != part:
+                break
+            z += part
+            split += _4U
+        for p in range(split, last):
+            old = mine[indices[p]]
+            if old != old:
+                old = weight[indices[p]]
+            z += old * values[p]
+        lost, slope = loss_and_slope(kind, z, target[rows[n]])
+        if not (is_finite(z) and is_finite(slope)):
+            continue
+        loss += lost
+        applied += 1
+        if slope == _0 and decay == _0:
+            continue
+        gradient = slope + bias_decay * b
+        b_total += gradient * gradient
+        b -= adagrad_step(b_total, gradient, bias_rate, bias_eps)
+        for p in range(first, split):
+            j = indices[p]
+            old = mine[j]
+            gradient = slope * values[p] + decay * old
+            total = my_sums[j] + gradient * gradient
+            my_sums[j] = total
+            mine[j] = old - adagrad_step(total, gradient, rate, eps)
+        for p in range(split, last):
+            j = indices[p]
+            old = mine[j]
+            if old == old:
+                gradient = slope * values[p] + decay * old
+                total = my_sums[j] + gradient * gradient
+                my_sums[j] = total
+                mine[j] = old - adagrad_step(total, gradient, rate, eps)
+            else:
+                old = weight[j]
+                gradient = slope * values[p] + decay * old
+                total = sums[j] + gradient * gradient
+                sums[j] = total
+                weight[j] = old - adagrad_step(total, gradient, rate, eps)
+    bias[0] += b - began
+    bias_sums[0] += b_total - b_total_began
+    return loss, applied
+
+
+@kernel
+def softmax(  # type: ignore[no-untyped-def]
+    rows, indptr, indices, values, target, weight, sums, slot, local, local_sums, bias, bias_sums, work,
+    is_adagrad, rate, decay, eps, bias_rate, bias_decay, bias_eps,
+):  # fmt: skip
+    """One output per class: weight (F, C), slot (F,) and local (H, C) of its hot features, H may be 0, bias (C,),
+    `work` (5, C) to calculate in, target (N,) int64. The sums, of the same shapes, are not looked at by SGD.
+    A target that is no class is not applied."""
+    loss, applied = 0.0, 0
+    classes, hot = weight.shape[1], len(local)
+    scores, b, b_began, b_sums, b_sums_began = work[0], work[1], work[2], work[3], work[4]
+    for c in range(classes):
+        b[c] = b_began[c] = bias[c]
+        b_sums[c] = b_sums_began[c] = bias_sums[c]
+    for n in range(len(rows)):
+        if n + AHEAD < len(rows):
+            later = rows[n + AHEAD]
+            for p in range(indptr[later], indptr[later + 1], LINE):
+                prefetch(indices, p)
+                prefetch(values, p)
+        first, last, wanted = indptr[rows[n]], indptr[rows[n] + 1], target[rows[n]]
+        if wanted < 0 or wanted >= classes:
+            continue
+        for c in range(classes):
+            scores[c] = b[c]
+        for p in range(first, last):
+            j, x = indices[p], values[p]
+            s = slot[j] if hot else np.uint32(0)
+            if s < hot:
+                for c in range(classes):
+                    scores[c] += local[s, c] * x
+            else:
+                for c in range(classes):
+                    scores[c] += weight[j, c] * x
+        largest, whole, own = scores[0], _0, scores[wanted]
+        for c in range(classes):
+            largest = max(largest, scores[c])
+        for c in range(classes):
+            scores[c] = np.exp(scores[c] - largest)
+            whole += scores[c]
+        lost = np.log(whole) + largest - own
+        if not (is_finite(lost) and is_finite(whole)):
+            continue
+        loss += lost
+        applied += 1
+        for c in range(classes):
+            scores[c] /= whole  # now the loss's slope by the score
+        scores[wanted] -= _1
+        for c in range(classes):
+            gradient = scores[c] + bias_decay * b[c]
+            if is_adagrad:
+                total = b_sums[c] + gradient * gradient
+                b_sums[c] = total
+                b[c] -= adagrad_step(total, gradient, bias_rate, bias_eps)
+            else:
+                b[c] -= bias_rate * gradient
+        for p in range(first, last):
+            j, x = indices[p], values[p]
+            s = slot[j] if hot else np.uint32(0)
+            if s < hot:
+                for c in range(classes):
+                    gradient = scores[c] * x + decay * local[s, c]
+                    if is_adagrad:
+                        total = local_sums[s, c] + gradient * gradient
+                        local_sums[s, c] = total
+                        local[s, c] -= adagrad_step(total, gradient, rate, eps)
+                    else:
+                        local[s, c] -= rate * gradient
+            else:
+                for c in range(classes):
+                    gradient = scores[c] * x + decay * weight[j, c]
+                    if is_adagrad:
+                        total = sums[j, c] + gradient * gradient
+                        sums[j, c] = total
+                        weight[j, c] -= adagrad_step(total, gradient, rate, eps)
+                    else:
+                        weight[j, c] -= rate * gradient
+    for c in range(classes):
+        bias[c] += b[c] - b_began[c]
+        bias_sums[c] += b_sums[c] - b_sums_began[c]
+    return loss, applied

@@ -1,0 +1,228 @@
+"""Lines of text into numbers: what they have in common, and libsvm rows. Ratings and words in columns: `columns.py`.
+
+What comes in is a piece of a file, whole lines of it, as bytes; what goes out is written straight into place. Nothing
+about a file is believed: every byte is looked at behind a bound, and nothing is written past the places a piece was
+given, so whatever a file says, the worst that comes of it is a line that is `BAD`. Of the first of those in a piece the
+rule it breaks is kept, and where it is.
+
+    found (FOUND,) int64    what a piece came to, one row per piece; one writer: whoever has leased the piece"""
+
+import numpy as np
+
+from hogwild.kernels.compiling import inlined, kernel
+
+# Words of `found`.
+LINES, ITEMS, ROWS, BAD, RULE, LINE_AT, TOKEN_AT, LEAST, MOST, KINDS, UNSEEN, OVERFLOW, WORDY = range(13)
+FOUND = 16  # a row, on cache lines of its own
+
+# Rules that a line may break.
+LABEL, PAIR, VALUE, FINITE, ZERO, LARGE, FIELDS, EMPTY, QUOTE, NEGATIVE = range(1, 11)
+
+# `KINDS` of labels: there is one that is not …
+NOT_SIGNS, NOT_BITS = 1, 2
+
+LF, CR, TAB, SPACE, COLON, HASH, POINT, PLUS, MINUS, QUOTES = 10, 13, 9, 32, 58, 35, 46, 43, 45, 34
+NO_DIGIT = 1  # problems of a number
+NO_NUMBER = 2
+LONG = np.int64(10**17)  # a mantissa that takes one more digit
+HIGHEST = np.int64(2**31 - 2)  # index: one more is still an int32
+GREATEST = np.float64(np.finfo(np.float32).max)
+POWERS = 10.0 ** np.arange(23)  # exact in float64
+
+
+@inlined
+def _is_not_finite(text, at, end):  # type: ignore[no-untyped-def]
+    """nan, inf, Infinity, … begin there."""
+    if end - at < 3:
+        return False
+    a, b, c = text[at] | 32, text[at + 1] | 32, text[at + 2] | 32
+    return (a == 110 and b == 97 and c == 110) or (a == 105 and b == 110 and c == 102)
+
+
+@inlined
+def _exponent(text, at, end):  # type: ignore[no-untyped-def]
+    """Of `e-7`, from the letter on: (exponent, place behind it); (0, at) where it is none."""
+    here = at + 1
+    negative = False
+    if here < end and (text[here] == MINUS or text[here] == PLUS):
+        negative = text[here] == MINUS
+        here += 1
+    if here >= end or text[here] < 48 or text[here] > 57:
+        return np.int64(0), at
+    value = np.int64(0)
+    while here < end and 48 <= text[here] <= 57:
+        if value < 100_000:
+            value = value * 10 + (np.int64(text[here]) - 48)
+        here += 1
+    return (-value if negative else value), here
+
+
+@inlined
+def _scaled(mantissa, scale):  # type: ignore[no-untyped-def]
+    """mantissa * 10^scale. Exact to float32's rounding up to 15 digits (Clinger, "How to read floating point numbers
+    accurately", 1990), to a few units of float64 else."""
+    value = np.float64(mantissa)
+    if scale == 0 or mantissa == 0:
+        return value
+    if 0 < scale <= 22:
+        return value * POWERS[scale]
+    if -22 <= scale < 0:
+        return value / POWERS[-scale]
+    if scale > 400:
+        return np.inf
+    return 0.0 if scale < -400 else value * 10.0**scale
+
+
+@inlined
+def decimal(text, at, end):  # type: ignore[no-untyped-def]
+    """(float64, place behind it, problem) of the decimal number that begins at `at`."""
+    negative = False
+    if at < end and (text[at] == MINUS or text[at] == PLUS):
+        negative = text[at] == MINUS
+        at += 1
+    mantissa, scale, digits = np.int64(0), np.int64(0), 0
+    while at < end and 48 <= text[at] <= 57:
+        if mantissa < LONG:
+            mantissa = mantissa * 10 + (np.int64(text[at]) - 48)
+        else:
+            scale += 1
+        digits += 1
+        at += 1
+    if at < end and text[at] == POINT:
+        at += 1
+        while at < end and 48 <= text[at] <= 57:
+            if mantissa < LONG:
+                mantissa = mantissa * 10 + (np.int64(text[at]) - 48)
+                scale -= 1
+            digits += 1
+            at += 1
+    if digits == 0:
+        return 0.0, at, (NO_NUMBER if _is_not_finite(text, at, end) else NO_DIGIT)
+    if at < end and (text[at] | 32) == 101:
+        exponent, at = _exponent(text, at, end)
+        scale += exponent
+    value = _scaled(mantissa, scale)
+    if value > GREATEST:
+        return 0.0, at, NO_NUMBER
+    return (-value if negative else value), at, 0
+
+
+@inlined
+def line_end(text, at, end):  # type: ignore[no-untyped-def]
+    while at < end and text[at] != LF:
+        at += 1
+    return at
+
+
+@inlined
+def blanks(text, at, end):  # type: ignore[no-untyped-def]
+    """Behind spaces, tabs and carriage returns."""
+    while at < end and (text[at] == SPACE or text[at] == TAB or text[at] == CR):
+        at += 1
+    return at
+
+
+@inlined
+def is_blank(byte):  # type: ignore[no-untyped-def]
+    return (byte == SPACE) | (byte == TAB) | (byte == CR)
+
+
+@inlined
+def spoilt(found, rule, line_at, token_at):  # type: ignore[no-untyped-def]
+    if found[BAD] == 0:
+        found[RULE], found[LINE_AT], found[TOKEN_AT] = rule, line_at, token_at
+    found[BAD] += 1
+
+
+@kernel
+def count(text, mark, found):  # type: ignore[no-untyped-def]
+    """Line ends, an unfinished last line included, and bytes `mark`: no piece has more rows, or values, than that."""
+    lines, marks = np.int64(0), np.int64(0)
+    for at in range(len(text)):
+        lines += text[at] == LF
+        marks += text[at] == mark
+    if len(text) and text[len(text) - 1] != LF:
+        lines += 1
+    found[LINES], found[ITEMS] = lines, marks
+
+
+# ---- libsvm ---------------------------------------------------------------------------------------------------------
+
+
+@inlined
+def _pair(text, at, end, least, most):  # type: ignore[no-untyped-def]
+    """`7:0.5` at `at`: (index, value, place behind it, rule it breaks). An index past `most` is `LARGE`, with its value
+    looked at."""
+    index, first = np.int64(0), at
+    while at < end and 48 <= text[at] <= 57:
+        if index <= HIGHEST:
+            index = index * 10 + (np.int64(text[at]) - 48)
+        at += 1
+    if at < end and first == at and text[at] == MINUS:
+        return index, 0.0, at, NEGATIVE
+    if at == first or at >= end or text[at] != COLON:
+        return index, 0.0, at, PAIR
+    value, at, problem = decimal(text, at + 1, end)
+    if problem == NO_NUMBER:
+        return index, value, at, FINITE
+    if problem or (at < end and not is_blank(text[at])):
+        return index, value, at, VALUE
+    if index < least:
+        return index, value, at, ZERO
+    return index, value, at, (LARGE if index > most else 0)
+
+
+@kernel
+def libsvm(text, least, most, leaves_out, lengths, indices, values, target, row, last_row, place, last_place, found):  # type: ignore[no-untyped-def]
+    """`label index:value … # comment`, a row a line. Rows go to [row, last_row) of `lengths` and `target`, their values
+    to [place, last_place). `leaves_out`: an index past `most` is left out and counted, not an error. Lines with nothing
+    but a comment are no rows."""
+    end, at = len(text), 0
+    first_row, first_place = row, place
+    lowest, highest, kinds, unseen = HIGHEST, np.int64(-1), np.int64(0), np.int64(0)
+    while at < end:
+        line_at = at
+        stop = line_end(text, at, end)
+        at = blanks(text, at, stop)
+        if at == stop or text[at] == HASH:
+            at = stop + 1
+            continue
+        if row >= last_row:
+            found[OVERFLOW] = 1
+            break
+        token_at = at
+        label, at, problem = decimal(text, at, stop)
+        rule = 0
+        if problem or (at < stop and not is_blank(text[at])):
+            rule = FINITE if problem == NO_NUMBER else LABEL
+        begun, low, high, left_out = place, lowest, highest, np.int64(0)
+        while rule == 0:
+            at = blanks(text, at, stop)
+            if at == stop or text[at] == HASH:
+                break
+            token_at = at
+            index, value, at, rule = _pair(text, at, stop, least, most)
+            if rule == LARGE and leaves_out:
+                rule = 0
+                left_out += 1
+                continue
+            if rule:
+                break
+            if place >= last_place:
+                found[OVERFLOW] = 1
+                return
+            low, high = min(low, index), max(high, index)
+            indices[place], values[place] = index, value
+            place += 1
+        at = stop + 1
+        if rule:
+            place = begun
+            spoilt(found, rule, line_at, token_at)
+            continue
+        lowest, highest, unseen = low, high, unseen + left_out
+        lengths[row], target[row] = place - begun, label
+        kinds |= NOT_SIGNS if abs(label) != 1.0 else 0
+        kinds |= NOT_BITS if label * (label - 1.0) != 0.0 else 0
+        row += 1
+    found[ROWS], found[ITEMS] = row - first_row, place - first_place
+    found[LEAST], found[MOST], found[KINDS], found[UNSEEN] = lowest, highest, kinds, unseen

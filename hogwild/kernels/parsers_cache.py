@@ -1,0 +1,102 @@
+"""The compiled parsers of each kind of file, from the cache of compiled code or compiled here.
+
+Several processes may ask at once: each compiles for itself then, and the first folder that is whole is kept."""
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from hogwild.kernels import columns, ordering, parsers, words
+from hogwild.kernels.compiling import Cache
+
+log = logging.getLogger(__name__)
+_READY: set[str] = set()
+
+
+def ready(kind: str) -> None:
+    """Once per process. `kind`: libsvm, ratings, words, text."""
+    if kind in _READY:
+        return
+    cache, run = Cache.of(f"parsers-{kind}"), RUNS[kind]
+    if cache.is_whole():
+        cache.load(run)
+    elif problem := cache.fill(run):
+        log.info("%s", problem)
+    _READY.add(kind)
+
+
+def _text() -> np.ndarray:
+    return np.frombuffer(b"", np.uint8)
+
+
+def _floats(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+def _ints(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.int32)
+
+
+def _longs(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.int64)
+
+
+def _libsvm() -> None:
+    found = _longs(parsers.FOUND)
+    parsers.count(_text(), parsers.COLON, found)
+    parsers.libsvm(_text(), 0, 1, False, _longs(1), _ints(1), _floats(1), _floats(1), 0, 0, 0, 0, found)
+    ordering.by_frequency(
+        _longs(1), _ints(1), _floats(1), _floats(1), 0, 0, 0, 0, _longs(1), False,
+        _longs(1), _ints(1), _floats(1), _floats(1), np.zeros(1, np.uint8), 0, 0, _longs(2, 1), _floats(2, 1),
+    )  # fmt: skip
+
+
+def _ids() -> None:
+    ordering.mark(_ints(0), np.zeros(1, np.uint8))
+    ordering.renumber(_ints(0), _ints(1))
+    ordering.are_sorted(_ints(0), _ints(0))
+    ordering.counted(_ints(0), _ints(0), _longs(2), _ints(0))
+    ordering.held_out(_ints(0), _ints(0), np.uint64(0), 0.5, np.zeros(0, np.bool_))
+
+
+def _words() -> None:
+    found, text = _longs(parsers.FOUND), _text()
+    parsers.count(text, parsers.COLON, found)
+    columns.words(text, 0, 0, _longs(3), 0, _longs(2, 1), _longs(2, 1), _floats(1), found)
+    letters = np.zeros(1, np.uint8)
+    ordering.intern(
+        text, _longs(0), _longs(0), 0, _ints(0), _ints(2), np.zeros(1, np.uint64), letters, _longs(2), _longs(2)
+    )
+    ordering.fill_table(_ints(2), np.zeros(1, np.uint64), 0)
+    _ids()
+
+
+def _ratings() -> None:
+    found = _longs(parsers.FOUND)
+    parsers.count(_text(), parsers.COLON, found)
+    columns.ratings(_text(), 0, 0, _longs(3), _ints(1), _ints(1), _floats(1), 0, 0, found)
+    _ids()
+
+
+def _running_text() -> None:
+    keys, letters = np.zeros(1, np.uint64), np.zeros(1, np.uint8)
+    words.number(_text(), 0, np.full(2, -1, np.int32), keys, _longs(1), letters, _longs(1), _longs(2), _ints(0))
+    words.fill_slots(keys, 0, np.full(2, -1, np.int32))
+    words.encode(_ints(0), _ints(1), 1, _ints(1), 0, _longs(1), 0)
+
+
+def _wide() -> None:
+    found = _longs(parsers.FOUND)
+    parsers.count(_text(), parsers.COLON, found)
+    columns.wide(_text(), 0, 1, 0.0, _ints(1), _ints(1), _floats(1), 0, 0, 0, found)
+    _ids()
+
+
+RUNS: dict[str, Callable[[], None]] = {
+    "libsvm": _libsvm,
+    "ratings": _ratings,
+    "words": _words,
+    "text": _running_text,
+    "wide": _wide,
+}

@@ -1,0 +1,135 @@
+"""Bayesian personalised ranking (Rendle, Freudenthaler, Gantner and Schmidt-Thieme 2009): an item that a user has shall
+score higher than one that it has not, drawn anew each time.
+
+    x = item_bias[i] - item_bias[j] + users[u] . (items[i] - items[j]);   loss = log(1 + exp(-x))
+
+j is drawn uniformly; one that the user has is drawn again. SGD and Adagrad; the race, the order in a chunk, `rates` and
+their like are those of `factorization.py`. The row of j is written wherever it is, also where a grid of cells keeps
+workers out of each other's items: it is one of all items, so two workers seldom meet there.
+
+    bounds (U+1,) int64, had (N,) int32: the items of user u are had[bounds[u]:bounds[u+1]], in ascending order"""
+
+import numpy as np
+
+from hogwild.kernels.compiling import inlined, is_finite, kernel
+from hogwild.kernels.draws import STEP, below, mixed
+from hogwild.kernels.factorization import adagrad_bias, adagrad_number, in_turns
+
+TRIES = 16  # draws before a user is taken for one who has (nearly) everything: nothing can be learnt from that
+
+_0, _1 = np.float32(0.0), np.float32(1.0)
+_one = np.uint64(1)
+
+
+@kernel
+def is_in_order(user, item):  # type: ignore[no-untyped-def]
+    """Whether the samples are sorted by user, then by item."""
+    for n in range(1, len(user)):
+        if user[n] < user[n - 1] or (user[n] == user[n - 1] and item[n] < item[n - 1]):
+            return False
+    return True
+
+
+@inlined
+def has(had, first, last, j):  # type: ignore[no-untyped-def]
+    """Whether j is in had[first:last]."""
+    while first < last:
+        middle = (first + last) >> _one
+        if had[middle] < j:
+            first = middle + _one
+        else:
+            last = middle
+    return first < np.uint64(len(had)) and had[first] == j
+
+
+@inlined
+def not_had(bounds, had, u, items, state):  # type: ignore[no-untyped-def]
+    """One of `items` items that user u has not, or -1 where TRIES draws found none: int64."""
+    first, last = np.uint64(bounds[u]), np.uint64(bounds[u + _one])
+    for _ in range(TRIES):
+        state += STEP
+        j = below(mixed(state), items)
+        if not has(had, first, last, j):
+            return j
+    return np.int64(-1)
+
+
+@inlined
+def loss_and_slope(x):  # type: ignore[no-untyped-def]
+    """(log(1 + exp(-x)), its derivative), float32."""
+    small = np.exp(-abs(x))  # never overflows
+    return np.log(_1 + small) + max(-x, _0), -(small if x >= _0 else _1) / (_1 + small)
+
+
+@inlined
+def margin(users, items, item_bias, u, i, j):  # type: ignore[no-untyped-def]
+    """By how much item i scores higher than item j."""
+    x = _0
+    for f in range(np.uint64(users.shape[1])):
+        x += users[u, f] * (items[i, f] - items[j, f])
+    return x + (item_bias[i] - item_bias[j])
+
+
+@kernel
+def sgd(rows, user, item, bounds, had, seed, users, items, item_bias, rates, decays):  # type: ignore[no-untyped-def]
+    """Samples `rows` (n,) int64 -> (sum of losses, applied, without a pair: users who have everything). users (U, k),
+    items (I, k), item_bias (I,), float32. What is drawn follows from `seed`, uint64, and the sample."""
+    rate, other_rate, bias_rate = rates[0], rates[1], rates[3]
+    keep, other_keep, bias_keep = _1 - rate * decays[0], _1 - other_rate * decays[1], _1 - bias_rate * decays[3]
+    loss, applied, alone, half = 0.0, 0, 0, (len(rows) + 1) >> 1
+    for n in range(len(rows)):
+        at = np.uint64(rows[in_turns(n, half)])
+        u, i = np.uint64(user[at]), np.uint64(item[at])
+        drawn = not_had(bounds, had, u, len(items), mixed(seed ^ (at * STEP)))
+        if drawn < 0:
+            alone += 1
+            continue
+        j = np.uint64(drawn)
+        x = margin(users, items, item_bias, u, i, j)
+        lost, slope = loss_and_slope(x)
+        if not is_finite(x):
+            continue
+        loss += lost
+        applied += 1
+        item_bias[i] = bias_keep * item_bias[i] - bias_rate * slope
+        item_bias[j] = bias_keep * item_bias[j] + bias_rate * slope
+        step, other_step = -rate * slope, -other_rate * slope
+        for f in range(np.uint64(users.shape[1])):
+            p, q, r = users[u, f], items[i, f], items[j, f]
+            users[u, f] = keep * p + step * (q - r)
+            items[i, f] = other_keep * q + other_step * p
+            items[j, f] = other_keep * r - other_step * p
+    return loss, applied, alone
+
+
+@kernel
+def adagrad(  # type: ignore[no-untyped-def]
+    rows, user, item, bounds, had, seed, users, items, item_bias, user_sums, item_sums, item_bias_sums,
+    rates, decays, epsilons,
+):  # fmt: skip
+    """As `sgd`, each number at a rate of its own."""
+    rate, other_rate, decay, other_decay = rates[0], rates[1], decays[0], decays[1]
+    epsilon, other_epsilon = epsilons[0], epsilons[1]
+    loss, applied, alone, half = 0.0, 0, 0, (len(rows) + 1) >> 1
+    for n in range(len(rows)):
+        at = np.uint64(rows[in_turns(n, half)])
+        u, i = np.uint64(user[at]), np.uint64(item[at])
+        drawn = not_had(bounds, had, u, len(items), mixed(seed ^ (at * STEP)))
+        if drawn < 0:
+            alone += 1
+            continue
+        j = np.uint64(drawn)
+        x = margin(users, items, item_bias, u, i, j)
+        lost, slope = loss_and_slope(x)
+        if not is_finite(x):
+            continue
+        loss += lost
+        applied += 1
+        adagrad_bias(item_bias, item_bias_sums, i, slope, rates[3], decays[3], epsilons[3])
+        adagrad_bias(item_bias, item_bias_sums, j, -slope, rates[3], decays[3], epsilons[3])
+        for f in range(np.uint64(users.shape[1])):
+            p, q, r = users[u, f], items[i, f], items[j, f]
+            adagrad_number(users, user_sums, u, f, slope * (q - r) + decay * p, rate, epsilon)
+            adagrad_number(items, item_sums, i, f, slope * p + other_decay * q, other_rate, other_epsilon)
+            adagrad_number(items, item_sums, j, f, other_decay * r - slope * p, other_rate, other_epsilon)
+    return loss, applied, alone

@@ -1,0 +1,252 @@
+"""Skip-gram with negative sampling (Mikolov et al., "Distributed Representations of Words and Phrases", 2013): SGD, the
+negatives shared by all pairs of a centre word (Ji et al., "Parallelizing Word2Vec in Shared and Distributed Memory",
+2016) or drawn for each pair.
+
+    centre word w, dropped by sub-sampling?     ──►  nothing
+    b in [1, window]; up to b kept words to each side of it are its contexts (C)
+    Y: the out-vectors of w and of K negatives        X: the in-vectors of the contexts         both gathered once
+    Z = X Y^T  (C, 1+K)      g = rate (label - sigmoid(Z))
+    in[contexts] += g Y      out[w, negatives] += g^T X                                         both written once
+
+So a centre word is three small matrix products over what lies in the nearest cache. X and Y are copies whose rows are
+padded to whole vectors and lie on cache lines: a vector that crosses one takes twice as long to read, longer to write.
+
+The race. Workers write the same rows without a lock. A row is read, and at the end added to: `row += step` reads each
+number a second time just before it writes it, so what others wrote while we computed stays; what they write between
+that read and that write is lost, a step now and then. Nothing is divided by what is shared.
+
+What is drawn depends on (seed, place of the word) alone, so two centres agree about which words between them are
+dropped, and it does not matter how an epoch is cut."""
+
+import numpy as np
+
+from hogwild.kernels.compiling import inlined, is_finite, kernel
+from hogwild.kernels.draws import STEP, below, mixed, unit
+from hogwild.kernels.lanes import LANES, fused, least, load, load_part, most, splat, store, store_part, total
+
+_0, _1, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
+# tanh as a quotient of polynomials in x^2, within 3e-7 on [-7.905, 7.905], beyond which it is 1 in float32: the minimax
+# coefficients that Eigen uses (`ptanh_float`). No call, so a loop over it is vectorised.
+_CLAMP = np.float32(7.90531110763549805)
+_A1, _A3, _A5 = np.float32(4.89352455891786e-03), np.float32(6.37261928875436e-04), np.float32(1.48572235717979e-05)
+_A7, _A9 = np.float32(5.12229709037114e-08), np.float32(-8.60467152213735e-11)
+_A11, _A13 = np.float32(2.00018790482477e-13), np.float32(-2.76076847742355e-16)
+_B0, _B2 = np.float32(4.89352518554385e-03), np.float32(2.26843463243900e-03)
+_B4, _B6 = np.float32(1.18534705686654e-04), np.float32(1.19825839466702e-06)
+_FAR, _LIKELY_AT_FAR = np.float32(8.0), np.float32(1 / (1 + np.exp(8.0)))
+
+
+@inlined
+def sigmoid(z):  # type: ignore[no-untyped-def]
+    """1 / (1 + exp(-z)) of 16 numbers, off by 3e-7 at most."""
+    half = splat(_HALF)
+    x = least(most(half * z, splat(-_CLAMP)), splat(_CLAMP))
+    s = x * x
+    p = fused(s, fused(s, splat(_A13), splat(_A11)), splat(_A9))
+    p = fused(s, fused(s, fused(s, fused(s, p, splat(_A7)), splat(_A5)), splat(_A3)), splat(_A1))
+    q = fused(s, fused(s, fused(s, splat(_B6), splat(_B4)), splat(_B2)), splat(_B0))
+    return half + half * x * p / q
+
+
+@inlined
+def sentence_of(starts, place, near):  # type: ignore[no-untyped-def]
+    """The sentence that `place` lies in; quick where it is `near` or the next one."""
+    low, high = np.int64(0), np.int64(len(starts) - 1)
+    if place >= starts[near]:
+        if place < starts[near + 1]:
+            return near
+        low = near + 1
+        if place < starts[low + 1]:
+            return low
+    else:
+        high = near
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if place < starts[middle]:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+@inlined
+def bits_of(seed, place):  # type: ignore[no-untyped-def]
+    """64 random bits of a place of the text."""
+    return mixed(seed + STEP * np.uint64(place + 1))
+
+
+@inlined
+def gather_contexts(tokens, keep, seed, place, first, last, most_aside, contexts):  # type: ignore[no-untyped-def]
+    """Fills `contexts` with up to `most_aside` kept words to each side of `place`, in [first, last) -> how many."""
+    found = 0
+    for side in range(2):
+        p, step, end = (place - 1, -1, first - 1) if side == 0 else (place + 1, 1, last)
+        wanted = found + most_aside
+        while p != end and found < wanted:
+            word = tokens[np.uint64(p)]
+            if unit(bits_of(seed, p)) < keep[np.uint64(word)]:
+                contexts[np.uint64(found)] = word
+                found += 1
+            p += step
+    return found
+
+
+@inlined
+def draw_targets(state, centre, chance, other, targets, signs):  # type: ignore[no-untyped-def]
+    """The centre word and negatives by Walker's alias method, one draw and one place of its tables each. A negative
+    that is the centre word itself does not count -> the new state."""
+    words = len(chance)
+    targets[0], signs[0, 0] = centre, _1
+    for k in range(1, len(targets)):
+        state += STEP
+        bits = mixed(state)
+        column = np.uint64(below(bits, words))
+        # `below` took the upper half; the lower one is as random.
+        word = np.int32(column) if unit(bits << np.uint64(32)) < chance[column] else other[column]
+        targets[k], signs[0, k] = word, _0 if word == centre else -_1
+    return state
+
+
+@inlined
+def copy_rows(weight, rows, first, last, local):  # type: ignore[no-untyped-def]
+    """local[r] = weight[rows[r]] for r in [first, last)."""
+    dim = weight.shape[1]
+    whole = dim - dim % LANES
+    for r in range(first, last):
+        for d in range(0, whole, LANES):
+            store(local, r, d, load(weight, rows[r], d))
+        if whole < dim:
+            store(local, r, whole, load_part(weight, rows[r], whole, dim - whole))
+
+
+@inlined
+def add_rows(weight, rows, first, last, steps):  # type: ignore[no-untyped-def]
+    """weight[rows[r]] += steps[r] for r in [first, last): what others have written meanwhile stays."""
+    dim = weight.shape[1]
+    whole = dim - dim % LANES
+    for r in range(first, last):
+        row = rows[r]
+        for d in range(0, whole, LANES):
+            store(weight, row, d, load(weight, row, d) + load(steps, r, d))
+        if whole < dim:
+            rest = dim - whole
+            store_part(weight, row, whole, rest, load_part(weight, row, whole, rest) + load(steps, r, whole))
+
+
+@inlined
+def products(x, y, first, last, z):  # type: ignore[no-untyped-def]
+    """z[c, k] = x[c] . y[k] for the contexts [first, last), two of them and three of y at a time: six sums at once hide
+    how long an addition takes. Where the last one has no partner, z has a row more that nobody reads."""
+    for c in range(first, last, 2):
+        for k in range(0, y.shape[0], 3):
+            a0 = a1 = a2 = b0 = b1 = b2 = splat(_0)
+            for d in range(0, x.shape[1], LANES):
+                xa, xb = load(x, c, d), load(x, c + 1, d)
+                y0, y1, y2 = load(y, k, d), load(y, k + 1, d), load(y, k + 2, d)
+                a0, a1, a2 = fused(xa, y0, a0), fused(xa, y1, a1), fused(xa, y2, a2)
+                b0, b1, b2 = fused(xb, y0, b0), fused(xb, y1, b1), fused(xb, y2, b2)
+            z[c, k], z[c, k + 1], z[c, k + 2] = total(a0), total(a1), total(a2)
+            z[c + 1, k], z[c + 1, k + 1], z[c + 1, k + 2] = total(b0), total(b1), total(b2)
+
+
+@inlined
+def slopes(z, first, last, signs, likely):  # type: ignore[no-untyped-def]
+    """Turns z into label - sigmoid(z), and returns the loss: not finite where a z is not. `signs` (1, width): 1 for the
+    label 1, -1 for 0, 0 for what does not count. `likely` (1, width) is for the products of likelihoods: one logarithm
+    for several pairs."""
+    loss, size = 0.0, splat(_0)
+    one, far, least_right = splat(_1), splat(-_FAR), splat(_LIKELY_AT_FAR)
+    beyond = splat(_0)
+    for d in range(0, z.shape[1], LANES):
+        sign = load(signs, 0, d)
+        counts = sign * sign
+        product = one
+        for c in range(first, last):
+            score = load(z, c, d)
+            size = fused(score, score, size)
+            right = sigmoid(sign * score)
+            store(z, c, d, sign * (one - right))
+            # Beyond -8 the logarithm of what is left of a float32 is the score itself.
+            beyond = beyond + counts * most(far - sign * score, splat(_0))
+            product = product * fused(counts, most(right, least_right), one - counts)
+            if (c - first) % 8 == 7:
+                store(likely, 0, d, product)
+                loss -= logarithm(likely, d)
+                product = one
+        store(likely, 0, d, product)
+        loss -= logarithm(likely, d)
+    return loss + total(beyond) + _0 * total(size)
+
+
+@inlined
+def logarithm(likely, column):  # type: ignore[no-untyped-def]
+    """Of the product of 16 numbers above 1e-30: in two steps, so that it stays a double."""
+    low, high = 1.0, 1.0
+    for k in range(LANES // 2):
+        low *= likely[0, column + k]
+        high *= likely[0, column + LANES // 2 + k]
+    return np.log(low) + np.log(high)
+
+
+@inlined
+def spread(x, y, g, first, last, input_rate, output_rate, dx, dy):  # type: ignore[no-untyped-def]
+    """dx = rate * g y, and dy = rate * g^T x, for the contexts [first, last). An odd one's partner gets a row of dx
+    that nobody reads."""
+    to_x, to_y = splat(input_rate), splat(output_rate)
+    for c in range(first, last, 2):
+        for d in range(0, x.shape[1], LANES):
+            a = b = splat(_0)
+            for k in range(y.shape[0]):
+                v = load(y, k, d)
+                a, b = fused(v, splat(g[c, k]), a), fused(v, splat(g[c + 1, k]), b)
+            store(dx, c, d, to_x * a)
+            store(dx, c + 1, d, to_x * b)
+    for k in range(0, y.shape[0], 2):
+        for d in range(0, x.shape[1], LANES):
+            a = b = splat(_0)
+            for c in range(first, last):
+                v = load(x, c, d)
+                a, b = fused(v, splat(g[c, k]), a), fused(v, splat(g[c, k + 1]), b)
+            store(dy, k, d, to_y * a)
+            store(dy, k + 1, d, to_y * b)
+
+
+@kernel
+def sgd(  # type: ignore[no-untyped-def]
+    rows, tokens, starts, keep, chance, other, inputs, outputs, window, reach, is_shared, seed, input_rate,
+    output_rate, contexts, targets, signs, x, y, dx, dy, z, likely,
+):  # fmt: skip
+    """The words at the places `rows` (n,) as centres, one after the other -> (loss, applied, not finite)."""
+    loss, applied, not_finite = 0.0, 0, 0
+    near = np.int64(0)
+    for n in range(len(rows)):
+        place = rows[n]
+        centre = tokens[np.uint64(place)]
+        bits = bits_of(seed, place)
+        count = 0
+        if unit(bits) < keep[np.uint64(centre)]:
+            near = sentence_of(starts, place, near)
+            first, last = max(starts[near], place - reach), min(starts[near + 1], place + reach + 1)
+            b = 1 + below(mixed(bits + STEP), window)
+            count = gather_contexts(tokens, keep, seed, place, first, last, b, contexts)
+        state = bits + STEP
+        is_applied = True
+        copy_rows(inputs, contexts, 0, count, x)
+        for c in range(min(count, 1) if is_shared else count):
+            begin, end = (0, count) if is_shared else (c, c + 1)
+            state = draw_targets(state, centre, chance, other, targets, signs)
+            copy_rows(outputs, targets, 0, len(targets), y)
+            products(x, y, begin, end, z)
+            lost = slopes(z, begin, end, signs, likely)
+            if not is_finite(lost):
+                is_applied = False
+                continue
+            loss += lost
+            spread(x, y, z, begin, end, input_rate, output_rate, dx, dy)
+            add_rows(outputs, targets, 0, len(targets), dy)
+            add_rows(inputs, contexts, begin, end, dx)
+        if is_applied:
+            applied += 1
+        else:
+            not_finite += 1
+    return loss, applied, not_finite

@@ -1,0 +1,99 @@
+"""Words of a text, by bytes: which there are, how often, and the text as their numbers.
+
+A word is a run of bytes above 32: whatever ASCII calls white space, and the control characters, stand between words. A
+table of open addressing finds a word by a 64-bit hash (FNV-1a, Fowler, Noll and Vo), and then compares its bytes: two
+words of one hash stay two."""
+
+import numpy as np
+
+from hogwild.kernels.compiling import inlined, kernel
+from hogwild.kernels.draws import mixed
+
+LINE_END = -1  # among the numbers of words
+SPACE, NEW_LINE = np.uint8(32), np.uint8(10)
+_BASIS, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
+ENTRIES, USED = 0, 1  # words of `sizes`: how many words are known, and how many bytes of them
+
+
+@inlined
+def place_of(content, begin, end, key, slots, keys, ends, pool):  # type: ignore[no-untyped-def]
+    """(slot, entry) of the word content[begin:end] with the hash `key`; entry -1: not known, and belongs there."""
+    mask = np.uint64(len(slots) - 1)
+    slot = mixed(key) & mask
+    while slots[slot] >= 0:
+        entry = slots[slot]
+        if keys[entry] == key:
+            start = ends[entry - 1] if entry > 0 else 0
+            if ends[entry] - start == end - begin:
+                k = 0
+                while k < end - begin and pool[start + k] == content[begin + k]:
+                    k += 1
+                if k == end - begin:
+                    return slot, entry
+        slot = (slot + np.uint64(1)) & mask
+    return slot, np.int32(-1)
+
+
+@kernel
+def number(content, at, slots, keys, ends, pool, counts, sizes, raw):  # type: ignore[no-untyped-def]
+    """Reads content (n,) uint8 from `at` on, adds words to the table and writes their numbers, in the order in which
+    they came first, and LINE_END, to raw -> (where it stopped, how many numbers). It stops at the end, where `raw` is
+    full, and before a word that the table has no room for."""
+    written = 0
+    while at < len(content) and written < len(raw):
+        if content[at] <= SPACE:
+            if content[at] == NEW_LINE:
+                raw[written] = LINE_END
+                written += 1
+            at += 1
+            continue
+        begin, key = at, _BASIS
+        while at < len(content) and content[at] > SPACE:
+            key = (key ^ np.uint64(content[at])) * _PRIME
+            at += 1
+        slot, entry = place_of(content, begin, at, key, slots, keys, ends, pool)
+        if entry < 0:
+            entry, used = np.int32(sizes[ENTRIES]), sizes[USED]
+            if entry == len(keys) or 2 * entry >= len(slots) or used + at - begin > len(pool):
+                return begin, written
+            for k in range(at - begin):
+                pool[used + k] = content[begin + k]
+            slots[slot], keys[entry], ends[entry], counts[entry] = entry, key, used + at - begin, 0
+            sizes[ENTRIES], sizes[USED] = entry + 1, used + at - begin
+        counts[entry] += 1
+        raw[written] = entry
+        written += 1
+    return at, written
+
+
+@kernel
+def fill_slots(keys, entries, slots):  # type: ignore[no-untyped-def]
+    """A larger table of the same words. `slots`: all -1, a power of two."""
+    mask = np.uint64(len(slots) - 1)
+    for entry in range(entries):
+        slot = mixed(keys[entry]) & mask
+        while slots[slot] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        slots[slot] = entry
+
+
+@kernel
+def encode(raw, rank, longest, tokens, at, starts, sentences):  # type: ignore[no-untyped-def]
+    """Writes rank[word] of what `number` wrote to `tokens` from `at` on, what has rank -1 left out. `starts` gets the
+    place where each sentence begins; one ends with its line, and after `longest` words -> (at, sentences)."""
+    for n in range(len(raw)):
+        begun = starts[sentences]
+        if raw[n] == LINE_END:
+            if at > begun:
+                sentences += 1
+                starts[sentences] = at
+            continue
+        word = rank[raw[n]]
+        if word < 0:
+            continue
+        tokens[at] = word
+        at += 1
+        if at - begun == longest:
+            sentences += 1
+            starts[sentences] = at
+    return at, sentences

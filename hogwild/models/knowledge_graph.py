@@ -1,0 +1,161 @@
+"""Knowledge graphs: entities and relations as vectors, so that a triple (head, relation, tail) that is true scores
+high.
+
+    ComplEx   Re <h, r, conj t>      Trouillon et al., "Complex Embeddings for Simple Link Prediction", 2016
+    DistMult  <h, r, t>              Yang et al., "Embedding Entities and Relations for Learning and Inference", 2015
+    TransE    -|h + r - t|           Bordes et al., "Translating Embeddings for Modeling Multi-relational Data", 2013
+
+Each asks two questions of a triple: which tail, of (head, relation), and which head, of (tail, relation). With
+`reciprocal` (Lacroix et al., "Canonical Tensor Decomposition for Knowledge Base Completion", 2018; PyTorch-BigGraph's
+dynamic relations) a relation has a vector for each question, else the second is asked with the inverse of the first.
+
+In training the right answer is scored beside `negatives` entities drawn at random, the same for the whole batch (the
+kernel: for a group of 64 triples). In eval mode it is ranked among all entities, except those that are known to be
+right, too ("filtered", Bordes et al.); what `see` was told is known. A tie counts half: the mean of the ranks the tied
+could have ("realistic", Berrendorf et al., "On the Ambiguity of Rank-Based Evaluation", 2020)."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hogwild.models.knowledge_graph_ranking import METRICS, filtered_ranks, known_answers
+
+NEAR = 1e-12  # squared distance below which there is no direction
+
+
+class KnowledgeGraph(nn.Module):
+    """What the three share. `dim` counts real numbers: of ComplEx half of them are imaginary parts. `init_scale`: the
+    deviation of an entity's numbers in the beginning; relations begin as the identity. `sparse`: gradients under
+    autograd are of the touched rows alone."""
+
+    metrics = METRICS
+    operator: ClassVar[str]  # complex, product or translation
+    is_distance: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        entities: int,
+        relations: int,
+        dim: int = 200,
+        negatives: int = 192,
+        reciprocal: bool = True,
+        init_scale: float = 1e-3,
+        sparse: bool = True,
+    ) -> None:
+        super().__init__()
+        for name, value in {"entities": entities, "relations": relations, "dim": dim, "negatives": negatives}.items():
+            if value < 1:
+                raise ValueError(f"{type(self).__name__}: {name} is {value}; it must be at least 1")
+        if self.operator == "complex" and dim % 2:
+            raise ValueError(f"{type(self).__name__}: dim is {dim}; half of it are imaginary parts, so it must be even")
+        self.negatives, self.reciprocal, self._relations = negatives, reciprocal, relations
+        self.entities = nn.Embedding(entities, dim, sparse=sparse)
+        self.relations = nn.Embedding(relations * (2 if reciprocal else 1), dim, sparse=sparse)
+        nn.init.normal_(self.entities.weight, std=init_scale)
+        with torch.no_grad():
+            self.relations.weight.zero_()
+            if self.operator != "translation":
+                self.relations.weight[:, : dim // 2 if self.operator == "complex" else dim] = 1.0
+        self.register_buffer("known", torch.zeros(0, dtype=torch.int64), persistent=False)
+        self.known: Tensor
+
+    # ---- what is known
+
+    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None = None) -> None:
+        """Triples (N, 3) under `triple` that are true: no rank counts them as wrong answers. Adds to what was seen
+        before; `train` and `val` are data sets in packed form."""
+        triples = np.concatenate([part["triple"] for part in (train, val) if part is not None])
+        found = known_answers(triples, self.entities.num_embeddings, self._relations)
+        self.known = torch.from_numpy(np.union1d(self.known.numpy(), found))
+
+    # ---- scores
+
+    def forward(self, triples: Tensor) -> Tensor:
+        """triples (B, 3) int -> in training the scores (B, 2, 1 + negatives) of the tail and of the head: the right
+        answer first, -inf for what was drawn and is the right answer; else their ranks (B, 2) float32, 1 is best."""
+        triples = triples.long()
+        if not self.training:
+            return self.ranks(triples)
+        drawn = torch.randint(self.entities.num_embeddings, (self.negatives,), device=triples.device)
+        return self.scores(triples, drawn)
+
+    def scores(self, triples: Tensor, drawn: Tensor) -> Tensor:
+        """(B, 3) and the negatives (K,), int64 -> (B, 2, 1 + K)."""
+        others = self.entities(drawn)
+        sides = []
+        for side in (0, 1):
+            queries, answers = self.queries(triples, side), triples[:, 2 - 2 * side]
+            own = self.score_each(queries, self.entities(answers))
+            among = self.score_all(queries, others).masked_fill(drawn == answers[:, None], -torch.inf)
+            sides.append(torch.cat([own[:, None], among], 1))
+        return torch.stack(sides, 1)
+
+    def queries(self, triples: Tensor, side: int) -> Tensor:
+        """(B, dim): side 0 asks for the tail, 1 for the head."""
+        relations = triples[:, 1] + (self._relations if side and self.reciprocal else 0)
+        sign = -1.0 if side and not self.reciprocal else 1.0
+        return self.relate(self.entities(triples[:, 2 * side]), self.relations(relations), sign)
+
+    def relate(self, entities: Tensor, relations: Tensor, sign: float) -> Tensor:
+        """(B, dim) each -> (B, dim): what the relation makes of the entity; sign -1: its inverse."""
+        if self.operator == "product":
+            return entities * relations
+        if self.operator == "translation":
+            return entities + sign * relations
+        (x, y), (u, v) = entities.chunk(2, 1), relations.chunk(2, 1)
+        return torch.cat([x * u - sign * y * v, sign * x * v + y * u], 1)
+
+    def score_each(self, queries: Tensor, entities: Tensor) -> Tensor:
+        """(B, dim) and (B, dim) -> (B,)"""
+        if self.is_distance:
+            return -(queries - entities).square().sum(1).clamp_min(NEAR).sqrt()
+        return (queries * entities).sum(1)
+
+    def score_all(self, queries: Tensor, entities: Tensor) -> Tensor:
+        """(B, dim) and (K, dim) -> (B, K)"""
+        products = queries @ entities.T
+        if not self.is_distance:
+            return products
+        squares = queries.square().sum(1)[:, None] + entities.square().sum(1) - 2 * products
+        return -squares.clamp_min(NEAR).sqrt()
+
+    @torch.no_grad()
+    def ranks(self, triples: Tensor) -> Tensor:
+        """(B, 3) int64 -> (B, 2) float32. Queries by parts: memory is a few times 16 MB, however many entities."""
+        part = max(1, 2**22 // self.entities.num_embeddings)
+        found = torch.empty(len(triples), 2)
+        for first in range(0, len(triples), part):
+            some = triples[first : first + part]
+            for side in (0, 1):
+                scores = self.score_all(self.queries(some, side), self.entities.weight)
+                found[first : first + part, side] = filtered_ranks(scores, some, side, self.known, self._relations)
+        return found
+
+    def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
+        """The compiled update for SoftmaxLoss, LogisticLoss and MarginLoss, with SGD, Adagrad and RowWiseAdagrad; or
+        why there is none."""
+        from hogwild.models.knowledge_graph_update import offer
+
+        return offer(self, loss, optimizer)
+
+
+class ComplEx(KnowledgeGraph):
+    """A relation turns and stretches each of an entity's dim / 2 complex numbers."""
+
+    operator = "complex"
+
+
+class DistMult(KnowledgeGraph):
+    """A relation stretches each number. Without `reciprocal` it cannot tell head from tail."""
+
+    operator = "product"
+
+
+class TransE(KnowledgeGraph):
+    """A relation is a step from head to tail; Euclidean distance."""
+
+    operator = "translation"
+    is_distance = True

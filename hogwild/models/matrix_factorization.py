@@ -1,0 +1,246 @@
+"""Matrix factorisation: what a user makes of an item, as a product of two short vectors that are learnt.
+
+MatrixFactorization   explicit ratings, squared loss
+BprFactorization      what users have, and no ratings: pairs of items, `BprLoss`
+
+Both take samples (user (B,), item (B,)), as hogwild.data.Ratings has them, and bring compiled updates
+(`factorization_updates.py`). Their tables have sparse gradients: a batch touches few rows of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hogwild.errors import ModelError
+
+SPREAD = 0.1  # standard deviation of the numbers of a row at the beginning
+PAIRS = 1 << 24  # users times items, a byte each: up to here it is worth knowing who has what
+DRAWS = 8
+TRAINED, HELD_BACK = 1, 2
+
+
+def embedding(rows: int, width: int, spread: float, sparse: bool) -> nn.Embedding:
+    """A table (rows, width), normal with that standard deviation."""
+    table = nn.Embedding(rows, width, sparse=sparse)
+    nn.init.normal_(table.weight, std=spread) if spread else nn.init.zeros_(table.weight)
+    return table
+
+
+class _Penalty(torch.autograd.Function):
+    """Looked up rows (B, k) as they are; on the way back each takes its share of l2/2 |row|^2, of the mean over the
+    batch. So L2 costs no pass over the tables, and holds with every optimizer."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, l2: float) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.l2 = l2
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        return grads[0].add(rows, alpha=ctx.l2 / max(1, len(rows))), None
+
+
+class _Factors(nn.Module):
+    """Two tables, and what both models say about them."""
+
+    def __init__(self, users: int, items: int, factors: int, l2: float, sparse: bool) -> None:
+        super().__init__()
+        for name, count in (("users", users), ("items", items), ("factors", factors)):
+            if count < 1:
+                raise ValueError(f"{name} is {count}; there must be one at least")
+        if not l2 >= 0:
+            raise ValueError(f"l2 is {l2}; it must not be negative")
+        self.l2 = l2
+        self.user = embedding(users, factors, SPREAD, sparse)
+        self.item = embedding(items, factors, SPREAD, sparse)
+
+    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+        """Called with the data's arrays before training. Raises ModelError where they are not ratings, or name a
+        user or an item that the model has no row for."""
+        for arrays in (train, val):
+            if arrays is not None:
+                check_arrays(arrays, self.user.num_embeddings, self.item.num_embeddings)
+
+    def scores(self, users: Tensor) -> Tensor:
+        """(B, items): what each of `users` (B,) makes of every item. No gradient."""
+        raise NotImplementedError
+
+    def item_appeal(self) -> Tensor:
+        """(items,): what is known of items when nothing is known of the user. No gradient."""
+        raise NotImplementedError
+
+    def _row(self, table: nn.Embedding, index: Tensor) -> Tensor:
+        rows: Tensor = table(index)
+        return _Penalty.apply(rows, self.l2) if self.l2 and rows.requires_grad else rows
+
+
+class MatrixFactorization(_Factors):
+    """mean + user_bias[u] + item_bias[i] + user[u] . item[i] (Koren, Bell and Volinsky 2009), for `torch.nn.MSELoss`.
+
+    `users`, `items`: how many; left out in a job file they are those of the data. `mean`: None is the mean of the
+    training data. `l2`: of the rows that a rating touches, once per rating: the loss of a rating is error^2 + l2/2
+    (|user[u]|^2 + |item[i]|^2 + biases^2); it supposes a loss that is a mean over the batch. An optimizer's
+    weight_decay does the same in the fused update; torch refuses it for sparse gradients. Raises
+    ValueError for a size below 1."""
+
+    mean: Tensor
+
+    def __init__(
+        self,
+        users: int,
+        items: int,
+        factors: int = 32,
+        bias: bool = True,
+        mean: float | None = None,
+        l2: float = 0.0,
+        sparse: bool = True,
+    ) -> None:
+        super().__init__(users, items, factors, l2, sparse)
+        self.user_bias = embedding(users, 1, 0.0, sparse) if bias else None
+        self.item_bias = embedding(items, 1, 0.0, sparse) if bias else None
+        self._mean_of_data = mean is None
+        self.register_buffer("mean", torch.tensor(mean or 0.0, dtype=torch.float32))
+
+    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+        """As every factorisation does; takes the mean."""
+        super().see(train, val)
+        if self._mean_of_data:
+            self.mean.fill_(float(np.mean(train["rating"], dtype=np.float64)))
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        """user (B,), item (B,) int -> ratings (B,)."""
+        predicted = (self._row(self.user, user) * self._row(self.item, item)).sum(-1) + self.mean
+        if self.user_bias is not None and self.item_bias is not None:
+            predicted = predicted + (self._row(self.user_bias, user) + self._row(self.item_bias, item)).squeeze(-1)
+        return predicted
+
+    @torch.no_grad()
+    def scores(self, users: Tensor) -> Tensor:
+        """(B, items) ratings of every item by `users` (B,)."""
+        found = self.user.weight[users] @ self.item.weight.T + self.mean
+        if self.user_bias is not None and self.item_bias is not None:
+            found += self.user_bias.weight[users] + self.item_bias.weight.T
+        return found
+
+    @torch.no_grad()
+    def item_appeal(self) -> Tensor:
+        """(items,): the mean and the item's bias; without biases the rating of an average user."""
+        if self.item_bias is not None:
+            return self.item_bias.weight.squeeze(-1) + self.mean
+        return self.item.weight @ self.user.weight.mean(0) + self.mean
+
+    def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
+        """For the mean squared error, with SGD, Adagrad or RowWiseAdagrad."""
+        from hogwild.models.factorization_updates import explicit
+
+        return explicit(self, loss, optimizer)
+
+
+class BprFactorization(_Factors):
+    """Bayesian personalised ranking (Rendle et al. 2009): item_bias[i] + user[u] . item[i] shall be higher for an item
+    that a user has than for one that it has not. For `BprLoss`.
+
+    Its output is the margin between the item of the sample and one drawn for it: in training at random, in evaluation
+    always the same one, so that evaluations can be compared. What the user has is drawn again, as in the fused update
+    (in an evaluation what it has in either part of the data), if users times items are 16 million or fewer; of more, a
+    user has few, and which is not looked up. `l2` as MatrixFactorization has it, over the three rows. Raises ValueError
+    for a size below 1."""
+
+    had: Tensor
+
+    def __init__(self, users: int, items: int, factors: int = 32, l2: float = 0.0, sparse: bool = True) -> None:
+        super().__init__(users, items, factors, l2, sparse)
+        if items < 2:
+            raise ValueError("items is 1; a pair needs two")
+        self.item_bias = embedding(items, 1, 0.0, sparse)
+        self.register_buffer("had", torch.zeros(0, 0, dtype=torch.uint8), persistent=False)
+
+    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+        """As every factorisation does; takes who has what."""
+        super().see(train, val)
+        if self.user.num_embeddings * self.item.num_embeddings > PAIRS:
+            return
+        had = np.zeros((self.user.num_embeddings, self.item.num_embeddings), np.uint8)
+        for part, mark in ((train, TRAINED), (val, HELD_BACK)):
+            if part is not None:
+                had[part["user"], part["item"]] |= mark
+        self.had = torch.from_numpy(had)
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        """user (B,), item (B,) int -> margins (B,)."""
+        other = self.drawn(user, item)
+        own = self._row(self.item, item) - self._row(self.item, other)
+        bias = self._row(self.item_bias, item) - self._row(self.item_bias, other)
+        margins: Tensor = (self._row(self.user, user) * own).sum(-1) + bias.squeeze(-1)
+        return margins
+
+    def drawn(self, user: Tensor, item: Tensor) -> Tensor:
+        """(B,) int64: an item beside each, never the same; by torch's generator in training. Of a user who has (nearly)
+        everything, it may be one that the user has."""
+        found = self._draw(user, item, 0)
+        marks = TRAINED if self.training else TRAINED | HELD_BACK  # training shall not know what is held back
+        for number in range(1, DRAWS if len(self.had) else 0):
+            again = (self.had[user.long(), found] & marks) != 0
+            found = torch.where(again, self._draw(user, item, number), found)
+        return found
+
+    def _draw(self, user: Tensor, item: Tensor, number: int) -> Tensor:
+        others = self.item.num_embeddings - 1
+        if self.training:
+            place = torch.randint(others, item.shape, device=item.device)
+        else:
+            mixed = user.long() * 2_654_435_761 + item.long() * 40_503 + number * 7_919 + 12_345
+            place = (mixed % 2_147_483_647 * 48_271) % 2_147_483_647 % others
+        return place + (place >= item)
+
+    @torch.no_grad()
+    def scores(self, users: Tensor) -> Tensor:
+        """(B, items): higher is better; no ratings."""
+        return self.user.weight[users] @ self.item.weight.T + self.item_bias.weight.T
+
+    @torch.no_grad()
+    def item_appeal(self) -> Tensor:
+        """(items,): the item's bias, which grows with its popularity."""
+        return self.item_bias.weight.squeeze(-1)
+
+    def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
+        """For `BprLoss`, with SGD or Adagrad."""
+        from hogwild.models.factorization_updates import implicit
+
+        return implicit(self, loss, optimizer)
+
+
+class BprLoss(nn.Module):
+    """The mean of log(1 + exp(-margin)). What is known about a sample is that it is there: no target is used."""
+
+    def forward(self, margins: Tensor, target: Tensor) -> Tensor:
+        """margins (B,), target (B,) -> a number."""
+        return nn.functional.softplus(-margins).mean()
+
+
+def check_arrays(arrays: Mapping[str, np.ndarray], users: int, items: int) -> None:
+    """Raises ModelError where a kernel, which looks at nothing, would read outside of tables (users, …), (items, …)."""
+    for name, count in (("user", users), ("item", items)):
+        array = arrays.get(name)
+        if array is None or array.ndim != 1 or array.dtype != np.int32 or not _is_rated(arrays):
+            found = ", ".join(f"{key} {value.dtype} {value.shape}" for key, value in arrays.items())
+            raise ModelError(
+                "this model learns from ratings: arrays user, item (int32) and rating (float32); the data has "
+                f"{found}: see hogwild.data.Ratings",
+                code="model/unlike-data",
+            )
+        if len(array) and not 0 <= int(array.min()) <= int(array.max()) < count:
+            raise ModelError(
+                f"the data names {name}s {array.min()} to {array.max()}, and the model has {count:,}: leave {name}s "
+                "out of model.init_args, then they are counted",
+                code="model/unlike-data",
+            )
+
+
+def _is_rated(arrays: Mapping[str, np.ndarray]) -> bool:
+    rating = arrays.get("rating")
+    return rating is not None and rating.dtype == np.float32 and rating.shape == arrays["user"].shape

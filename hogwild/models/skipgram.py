@@ -1,0 +1,160 @@
+"""Skip-gram with negative sampling: vectors of words from the words around them.
+
+Mikolov, Sutskever, Chen, Corrado and Dean, "Distributed Representations of Words and Phrases and their
+Compositionality", 2013. As in their program: words are dropped by their frequency before windows are formed, so that a
+window reaches over them; its size is drawn for each word; the in-vector of a context foretells the word, among words
+drawn by count^0.75."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hogwild.errors import ModelError
+from hogwild.word_vectors import spearman
+
+if TYPE_CHECKING:
+    from hogwild.kernels.fused import FusedUpdate
+
+FLATTENED = 0.75  # the power of a word's count, as a negative
+
+
+class Pairs(NamedTuple):
+    """`scores` (P, 1 + K): of pairs of a context and the word it stands beside, then of that context and K negatives.
+    `weights` (P, 1 + K): what each counts, 0 for a negative that is the word itself; per sample of the batch."""
+
+    scores: Tensor
+    weights: Tensor
+
+
+class NegativeSampling(nn.Module):
+    """-log sigmoid(score) of pairs that are there, -log sigmoid(-score) of those that are drawn: the sum over the pairs
+    of a sample, the mean over the batch."""
+
+    def forward(self, output: Pairs | Tensor, target: Tensor) -> Tensor:
+        """`output` as SkipGram gives it; of a text `target` is not looked at. Of pairs of words, similarities (B,) and
+        scores (B,) of people: the mean squared difference."""
+        if isinstance(output, Tensor):
+            return F.mse_loss(output, target.to(output.dtype))
+        signs = torch.full_like(output.scores, -1.0)
+        signs[:, 0] = 1.0
+        return -(output.weights * F.logsigmoid(signs * output.scores)).sum()
+
+
+class SkipGram(nn.Module):
+    """`words` vectors of `dim` numbers, and as many that they are compared with while they are learnt.
+
+    `window`: a word's contexts are up to b words to each side of it, b drawn from 1 to `window`; none is further away
+    than `context` words. `negatives` are drawn for each word, or, `shared: false`, for each pair. `sample`: words whose
+    share of the text is above it are dropped now and then (0: none is). `words` and `context` come from the data where
+    they are left out.
+
+    With `NegativeSampling` and torch.optim.SGD the job is trained by a compiled kernel. A learning rate is per sample:
+    autograd with batches of B takes steps as large at B times the rate."""
+
+    metrics = (spearman,)
+
+    def __init__(
+        self,
+        words: int,
+        dim: int = 100,
+        window: int = 5,
+        negatives: int = 5,
+        shared: bool = True,
+        sample: float = 1e-3,
+        context: int = 20,
+    ) -> None:
+        super().__init__()
+        sizes = {"words": words, "dim": dim, "window": window, "negatives": negatives, "context": context}
+        for name, value in sizes.items():
+            if value < 1:
+                raise ValueError(f"{name} is {value}; it must be 1 at least")
+        if not sample >= 0:
+            raise ValueError(f"sample is {sample}; it must not be negative")
+        self.window, self.negatives, self.shared, self.sample, self.context = window, negatives, shared, sample, context
+        self.input = nn.Embedding(words, dim, sparse=True)
+        self.output = nn.Embedding(words, dim, sparse=True)
+        nn.init.uniform_(self.input.weight, -0.5 / dim, 0.5 / dim)  # as word2vec.c begins
+        nn.init.zeros_(self.output.weight)
+        self.counts: Tensor
+        self.register_buffer("counts", torch.ones(words, dtype=torch.int64))
+
+    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+        """Called with the data's arrays before training: takes over how often each word occurs. Raises ModelError where
+        they are no text, or one of other words."""
+        if "tokens" not in train:
+            raise ModelError("SkipGram: data.train is no text (hogwild.data.Text)", code="model/unlike-data")
+        if len(train["counts"]) != len(self.counts):
+            raise ModelError(
+                f"SkipGram: words is {len(self.counts):,}, and the text has {len(train['counts']):,} of them; leave "
+                "the argument out, and it is taken from the data",
+                code="model/unlike-data",
+            )
+        self.counts.copy_(torch.from_numpy(np.array(train["counts"])))
+
+    def vectors(self) -> Tensor:
+        """(words, dim): the vectors of the words."""
+        return self.input.weight
+
+    def forward(self, x: Tensor) -> Pairs | Tensor:
+        """x (B, 2 c + 1) int, windows of words, -1 where there is none, the sample's own in the middle -> Pairs. Or x
+        (B, 2) int, pairs of words -> their cosines (B,). In evaluation no word is dropped and windows are whole."""
+        if x.shape[1] == 2:
+            return F.cosine_similarity(self.input(x[:, 0]), self.input(x[:, 1]))
+        chosen = self._contexts(x)
+        sample, place = chosen.nonzero(as_tuple=True)
+        centre, context = x[sample, x.shape[1] // 2].long(), x[sample, place].long()
+        negative = self._negatives(len(x), sample)
+        targets = torch.cat([centre[:, None], negative], 1)
+        scores = torch.einsum("pd,pkd->pk", self.input(context), self.output(targets))
+        weights = torch.ones_like(scores)
+        weights[:, 1:] = (negative != centre[:, None]).to(scores.dtype)
+        return Pairs(scores, weights / len(x))
+
+    def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> "FusedUpdate | str":
+        """The compiled update for this loss and rule, or why there is none."""
+        from hogwild.models.skipgram_update import offer
+
+        return offer(self, loss, optimizer)
+
+    # ---- what is drawn
+
+    def keep_probabilities(self) -> Tensor:
+        """(words,) float32: how often each word is not dropped, as word2vec.c has it, which differs from the paper."""
+        return keep_probabilities(self.counts, self.sample)
+
+    def _contexts(self, windows: Tensor) -> Tensor:
+        """(B, 2 c + 1) bool: the words of each window that are its contexts this time."""
+        middle = windows.shape[1] // 2
+        there = windows >= 0
+        if self.training and self.sample:
+            keep = self.keep_probabilities()[windows.clamp(min=0).long()]
+            there = there & (torch.rand(windows.shape) < keep)
+        reach = torch.full((len(windows), 1), self.window)
+        if self.training:
+            reach = torch.randint(1, self.window + 1, (len(windows), 1))
+        left, right = there[:, :middle].flip(1), there[:, middle + 1 :]
+        left, right = (side & (side.cumsum(1) <= reach) for side in (left, right))
+        own = there[:, middle : middle + 1]
+        return torch.cat([left.flip(1) & own, torch.zeros_like(own), right & own], 1)
+
+    def _negatives(self, batch: int, sample: Tensor) -> Tensor:
+        """(P, K): for each pair, of the sample it belongs to; or for each pair of its own."""
+        rows = batch if self.shared else len(sample)
+        share = self.counts.double().pow(FLATTENED)
+        drawn = torch.multinomial(share, max(1, rows * self.negatives), replacement=True)[: rows * self.negatives]
+        drawn = drawn.view(rows, self.negatives)
+        return drawn[sample] if self.shared else drawn
+
+
+def keep_probabilities(counts: Tensor, sample: float) -> Tensor:
+    """(V,) float32 of counts (V,): (sqrt(f / t) + 1) t / f, at most 1, of a word whose share of the text is f; t is
+    `sample`. All 1 where that is 0."""
+    if not sample:
+        return torch.ones(len(counts))
+    share = counts.double() / counts.sum().clamp(min=1)
+    kept = (torch.sqrt(share / sample) + 1) * sample / share.clamp(min=1e-300)
+    return kept.clamp(max=1).float()

@@ -1,0 +1,229 @@
+"""A data set as named arrays in one piece of memory: what sparse data, ratings, triples and texts become, once they are
+parsed. Kernels read the arrays; autograd and evaluations read batches of them.
+
+    table    one value, or a row of a fixed length, per sample in each array; the last array is the target
+    csr      sparse rows: `indptr` (N+1,), `indices` (nnz,), `values` (nnz,), and `target` (N,)
+    tokens   a text: `tokens` (T,), and where its sentences begin, `starts` (S+1,); a sample is the place of a word
+
+Whoever parsed them has looked at every index: none points outside. The memory is a region, or a file of the cache that
+is mapped: processes share its pages, and what is larger than memory is read as it is needed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hogwild.batches import BatchPlan, EpochPlan
+from hogwild.feeds import Batch, Feed, FieldSpec, ResidentData, ResidentFeed
+from hogwild.orders import Order, make_order
+from hogwild.shm import Region, aligned
+from hogwild.token_feed import TokenFeed
+
+Names = Mapping[str, Any]  # of users, items, words, …: a sequence by number, as the user wrote them
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """One array, as it lies in the region. `dtype` as numpy names it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSpec:
+    """What there is, without the memory: travels to the workers. `sizes`: how many features, classes, users, items,
+    words, entities, relations there are: a model's arguments of these names may be left out of a job file."""
+
+    form: str  # table, csr, tokens
+    samples: int
+    arrays: tuple[ArraySpec, ...]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def laid_out(
+        cls, form: str, samples: int, arrays: Mapping[str, tuple[str, tuple[int, ...]]], sizes: Mapping[str, int]
+    ) -> "PackedSpec":
+        """Arrays (type, shape) one after the other, each on cache lines of its own."""
+        specs: list[ArraySpec] = []
+        offset = 0
+        for name, (dtype, shape) in arrays.items():
+            specs.append(ArraySpec(name, dtype, shape, offset))
+            offset = aligned(offset + specs[-1].nbytes)
+        return cls(form, samples, tuple(specs), dict(sizes))
+
+    @property
+    def nbytes(self) -> int:
+        return max((aligned(spec.offset + spec.nbytes) for spec in self.arrays), default=0)
+
+    def attach(self, region: Region) -> "Packed":
+        """The data set in memory that holds it."""
+        return Packed(region, self)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A packed data set in memory. Nobody writes it once it is trained on. `names` stay in the parent."""
+
+    region: Region
+    spec: PackedSpec
+    names: Names = field(default_factory=dict)
+
+    @classmethod
+    def allocate(cls, name: str, spec: PackedSpec, names: Names | None = None) -> "Packed":
+        """Zeros. Raises MemoryShortError."""
+        return cls(Region.allocate(name, spec.nbytes), spec, names or {})
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        form: str,
+        arrays: Mapping[str, np.ndarray],
+        sizes: Mapping[str, int],
+        names: Names | None = None,
+    ) -> "Packed":
+        """Copies of `arrays` in a new region; the number of samples is the length of the last one."""
+        samples = len(arrays["tokens"] if form == "tokens" else [*arrays.values()][-1])
+        shapes = {key: (array.dtype.name, array.shape) for key, array in arrays.items()}
+        packed = cls.allocate(name, PackedSpec.laid_out(form, samples, shapes, sizes), names)
+        for key, view in packed.arrays().items():
+            view[...] = arrays[key]
+        return packed
+
+    @property
+    def samples(self) -> int:
+        return self.spec.samples
+
+    @property
+    def nbytes(self) -> int:
+        return self.spec.nbytes
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Views, by name."""
+        return {spec.name: self.region.array(spec.dtype, spec.shape, spec.offset) for spec in self.spec.arrays}
+
+    def targets(self) -> Tensor:
+        """(N,) what a sample is to be: the last array."""
+        return torch.from_numpy([*self.arrays().values()][-1])
+
+    def feed(self, plan: EpochPlan, *, seed: int, order: str) -> Feed:
+        """Batches of it, for autograd and evaluations. `order`: what `data.shuffle` says; auto is chunked here."""
+        feed: Feed = FEEDS[self.spec.form](self, plan, self.order(order, seed))
+        return feed
+
+    def order(self, shuffle: str, seed: int) -> Order:
+        """The order of an epoch. By default neighbours stay together: a kernel is as fast as memory is read."""
+        kinder = "chunked" if self.spec.form == "csr" else "runs"
+        chosen = kinder if shuffle in ("auto", "chunked") else shuffle
+        return make_order(chosen, self.samples, seed=seed, row_bytes=self.nbytes // max(1, self.samples))
+
+    def pick(self, rows: np.ndarray) -> Batch:
+        """The samples `rows` (n,) int64 as one batch."""
+        batch: Batch = FEEDS[self.spec.form](self, BatchPlan(len(rows), max(1, len(rows))), Chosen(rows)).gather(0, 0)
+        return batch
+
+    def take(self, name: str, rows: np.ndarray) -> "Packed":
+        """A copy that holds the samples `rows` (n,) int64 alone, in that order: a part for validation. Of a text, the
+        sentences that those places lie in are no sentences any more: not to be used for one."""
+        arrays = self.arrays()
+        if self.spec.form == "tokens":
+            raise ValueError("a text is not divided by places")
+        if self.spec.form == "csr":
+            arrays = csr_rows(arrays, rows)
+        else:
+            arrays = {key: array[rows] for key, array in arrays.items()}
+        return Packed.of(name, self.spec.form, arrays, self.spec.sizes, self.names)
+
+    def with_names(self, names: Names) -> "Packed":
+        return replace(self, names=names)
+
+
+def csr_rows(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+    """The CSR arrays of these rows alone; what is one value per row (`target`, weights) is taken, too."""
+    begins = arrays["indptr"][rows]
+    lengths = arrays["indptr"][rows + 1] - begins
+    indptr = np.zeros(len(rows) + 1, arrays["indptr"].dtype)
+    np.cumsum(lengths, out=indptr[1:])
+    places = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], lengths)
+    taken = {"indptr": indptr, "indices": arrays["indices"][places], "values": arrays["values"][places]}
+    return taken | {key: array[rows] for key, array in arrays.items() if key not in taken}
+
+
+class Chosen:
+    """The order of samples that somebody has chosen."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self._rows = rows
+
+    def indices(self, epoch: int, first: int, last: int) -> np.ndarray:
+        return self._rows[first:last]
+
+
+class TableFeed:
+    """Batches of a table: a tensor (B, …) per array, copied row by row into buffers that stay where they are."""
+
+    def __init__(self, packed: Packed, plan: EpochPlan, order: Order) -> None:
+        self._plan, self._order = plan, order
+        self._arrays = [*packed.arrays().values()]
+        self._buffers = [np.empty((plan.largest, *array.shape[1:]), array.dtype) for array in self._arrays]
+        self._tensors = [torch.from_numpy(buffer) for buffer in self._buffers]
+
+    def gather(self, epoch: int, batch: int) -> Batch:
+        """Fills the buffers with batch number `batch` of `epoch`."""
+        first, last = self._plan.positions(batch)
+        chosen = self._order.indices(epoch, first, last)
+        for array, buffer in zip(self._arrays, self._buffers, strict=True):
+            array.take(chosen, axis=0, out=buffer[: last - first], mode="clip")
+        *inputs, target = (tensor[: last - first] for tensor in self._tensors)
+        return Batch(tuple(inputs), target, first, last - first)
+
+
+class CsrFeed:
+    """Batches of sparse rows, as `torch.nn.EmbeddingBag` takes them: (indices (nnz,), offsets (B,), values (nnz,)),
+    target (B,). Each batch is as long as its rows, so its tensors are new ones."""
+
+    def __init__(self, packed: Packed, plan: EpochPlan, order: Order) -> None:
+        self._plan, self._order = plan, order
+        self._arrays = packed.arrays()
+
+    def gather(self, epoch: int, batch: int) -> Batch:
+        """Copies the rows of batch number `batch` of `epoch`."""
+        first, last = self._plan.positions(batch)
+        taken = csr_rows(self._arrays, self._order.indices(epoch, first, last))
+        offsets = taken["indptr"][:-1].astype(taken["indices"].dtype)
+        inputs = (taken["indices"], offsets, taken["values"])
+        return Batch(tuple(map(torch.from_numpy, inputs)), torch.from_numpy(taken["target"]), first, last - first)
+
+
+FEEDS: dict[str, Any] = {"table": TableFeed, "csr": CsrFeed, "tokens": TokenFeed}
+
+# ---- either kind ----------------------------------------------------------------------------------------------------
+
+Spec = PackedSpec | tuple[FieldSpec, ...]  # of a packed data set, or of one that is resident row by row
+
+
+def attach(spec: Spec, region: Region) -> Packed | ResidentData:
+    """The data set that lies in `region`."""
+    return spec.attach(region) if isinstance(spec, PackedSpec) else ResidentData(region, spec)
+
+
+def open_feed(data: Packed | ResidentData, plan: EpochPlan, *, seed: int, order: str) -> Feed:
+    """Batches of it. `order`: what `data.shuffle` says."""
+    if isinstance(data, Packed):
+        return data.feed(plan, seed=seed, order=order)
+    return ResidentFeed(data, plan, seed=seed, order=order)
+
+
+def targets(data: Packed | ResidentData) -> Tensor:
+    """(N, …)"""
+    return data.targets() if isinstance(data, Packed) else data.views()[-1]

@@ -1,0 +1,89 @@
+"""Packed data on its way into a job: packed before the model is made, which takes its sizes from it.
+
+A data set that can be packed has `pack(reader, what, like, on_bad_line) -> Packed`; `like` is the training data, whose
+vocabulary and numbers validation data is written in. A model may have `see(train, val)`, which is told the arrays of
+both, val None, once: counts for its negatives, triples that are known."""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hogwild.config import Job
+from hogwild.config_schema import Split
+from hogwild.config_types import Component
+from hogwild.errors import DataError
+from hogwild.packed import Packed
+from hogwild.registry import build, resolve
+from hogwild.samples import Held, Reader, division
+
+
+@dataclass(frozen=True, slots=True)
+class PackedData:
+    """What a job file names that can be packed; None for what is read in other ways."""
+
+    train: Packed | None = None
+    val: Packed | None = None
+
+
+def packs(dataset: Any) -> bool:
+    """Whether it, or what the class makes, can be packed."""
+    return callable(getattr(dataset, "pack", None))
+
+
+def pack(job: Job, reader: Reader) -> PackedData:
+    """The packed data of a job file. Raises DataError and what the classes raise."""
+    if not packs(resolve(job.data.train.class_path)):
+        return PackedData()
+    train: Packed = build(job.data.train).pack(reader, "data.train", None, job.data.on_bad_line)
+    val = job.data.val
+    if not isinstance(val, Component) or not packs(resolve(val.class_path)):
+        return PackedData(train)
+    return PackedData(train, build(val).pack(reader, "data.val", train, job.data.on_bad_line))
+
+
+def sizes_for(model: Component, packed: Packed | None) -> dict[str, int]:
+    """The arguments of the model that the job file leaves out and the data knows."""
+    if packed is None:
+        return {}
+    names = inspect.signature(resolve(model.class_path)).parameters
+    return {name: size for name, size in packed.spec.sizes.items() if name in names and name not in model.init_args}
+
+
+def read_packed(job: Job, train: Any, val: Any, reader: Reader) -> tuple[Held, Held | None]:
+    """(what is trained on, what is held back). Raises DataError."""
+    packed = train if isinstance(train, Packed) else train.pack(reader, "data.train", None, job.data.on_bad_line)
+    if packed.samples == 0:
+        raise DataError("data.train: the data set is empty; there is nothing to train on", code="data/empty")
+    if isinstance(val, Split):
+        if packed.spec.form == "tokens":
+            raise DataError(
+                "data.val.fraction: a text is not divided by words; give a data set of its own "
+                "(hogwild.data.WordPairs)",
+                code="data/split",
+            )
+        parts = division(packed.samples, val.fraction, job.seed)
+        trained, held = (packed.take(f"data-{k}", np.sort(part.numpy())) for k, part in enumerate(parts))
+        return Held((), None, trained), Held((), None, held)
+    if val is None:
+        return Held((), None, packed), None
+    if not packs(val) and not isinstance(val, Packed):
+        raise DataError(
+            f"data.val: a {type(val).__name__} cannot be packed, and data.train is; give one of the same kind",
+            code="data/val-unlike-train",
+        )
+    held_back = val if isinstance(val, Packed) else val.pack(reader, "data.val", packed, job.data.on_bad_line)
+    if held_back.samples == 0:
+        raise DataError("data.val: the data set is empty; there is nothing to evaluate", code="data/empty")
+    return Held((), None, packed), Held((), None, held_back)
+
+
+def show(model: nn.Module, train: Packed | None, val: Packed | None) -> None:
+    """Tells a model that wants to know about its data."""
+    see = getattr(model, "see", None)
+    if train is not None and callable(see):
+        with torch.no_grad():
+            see(train.arrays(), val.arrays() if val is not None else None)

@@ -1,0 +1,70 @@
+"""What to recommend to a user, by a model that gives every item a score (`hogwild.models.MatrixFactorization`,
+`BprFactorization`).
+
+Somebody whom the training data does not have gets what is good for everybody (`item_appeal`: the items' biases), and
+the answer says so. Items that the training data does not have are in no answer: nothing is known of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hogwild.errors import UsageError
+
+UNKNOWN = "user {user} is not in the training data: these items are the best for everybody"
+WITH_RATED = "items that the user has rated may be among them: the training data is not at hand"
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """`items`: (name, score), best first. `notes`: what to know about them, one sentence each."""
+
+    items: list[tuple[Any, float]]
+    notes: tuple[str, ...] = ()
+
+
+def recommend(
+    model: nn.Module, names: Mapping[str, Sequence[Any]], user: Any, top: int = 10, seen: np.ndarray | None = None
+) -> Recommendation:
+    """The `top` items with the highest score for `user`, without the numbers in `seen` (n,) int, what the user has
+    rated (`items_of`); fewer where there are no more. `names`: of `users` and `items`, by number; 42 and
+    "42" are the same. Raises UsageError for a model without scores."""
+    number = number_of(names["users"], user)
+    notes = [] if number is not None else [UNKNOWN.format(user=user)]
+    if number is not None and seen is None:
+        notes.append(WITH_RATED)
+    found = scores(model, number).clone()
+    if seen is not None and len(seen):
+        found[torch.as_tensor(np.asarray(seen, np.int64))] = -torch.inf
+    best, places = found.topk(min(top, len(found)))
+    items = [(names["items"][place], score) for score, place in zip(best.tolist(), places.tolist(), strict=True)]
+    return Recommendation([one for one in items if one[1] > -torch.inf], tuple(notes))
+
+
+def scores(model: nn.Module, user: int | None) -> Tensor:
+    """(items,) float32: what the user of that number makes of each item, or, of None, what everybody does. Raises
+    UsageError for a model without."""
+    if not (hasattr(model, "scores") and hasattr(model, "item_appeal")):
+        raise UsageError(
+            f"{type(model).__qualname__} gives items no scores; recommendations come from hogwild.models."
+            "MatrixFactorization and BprFactorization, and from models with their `scores` and `item_appeal`",
+            code="usage/no-users",
+        )
+    with torch.no_grad():
+        found: Tensor = model.item_appeal() if user is None else model.scores(torch.tensor([user]))[0]  # type: ignore[operator]
+    return found
+
+
+def number_of(names: Sequence[Any], name: Any) -> int | None:
+    """The place of a name, or None. A command line knows only text, so 42 is "42"."""
+    wanted = str(name)
+    return next((number for number, one in enumerate(names) if str(one) == wanted), None)
+
+
+def items_of(arrays: Mapping[str, np.ndarray], user: int) -> np.ndarray:
+    """The items (n,) that a user has in the data, sorted, each once: the `seen` of `recommend`."""
+    found: np.ndarray = np.unique(arrays["item"][arrays["user"] == user])
+    return found

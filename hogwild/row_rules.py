@@ -1,0 +1,264 @@
+"""Sparse gradients of a user's model (`nn.Embedding(sparse=True)`, `EmbeddingBag`), applied row by row straight into
+the flats by compiled code (`kernels/rows.py`): SGD, Adagrad, RowWiseAdagrad, SparseAdam.
+
+torch's sparse path builds half a dozen sparse tensors per parameter and update, and sorts the rows each time; a kernel
+reads the same gradient once. What it computes is what torch computes, SGD to the bit, the others but for roundings.
+State lies where torch has it, and is created by the user's optimizer in its own first step, so the first update of
+SparseAdam goes the stock way.
+
+A parameter is taken in a batch when its gradient is sparse and its state exists; whatever is not taken stays with the
+optimizer. numba is imported when `kernels` is asked for, not before."""
+
+import importlib.util
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, SparseAdam
+
+from hogwild.dry_step import parameters_of
+from hogwild.layout import ParamSlot
+from hogwild.optim import StateSlot
+from hogwild.optimizers import RowWiseAdagrad
+from hogwild.shared_rules import least_ratio, lost_squares
+from hogwild.worker_model import WorkerModel
+
+EPSILON, TINY = float(np.finfo(np.float32).eps), float(np.finfo(np.float32).smallest_normal)
+_ONE = np.float32(1)
+
+
+class Rows(Protocol):
+    """What an update asks of its sparse parameters."""
+
+    path: str
+
+    def squares(self, param: nn.Parameter) -> float | None: ...
+    def take(self, param: nn.Parameter, factor: float) -> bool: ...
+
+
+class NoRows:
+    """There are none, or they stay with the optimizer."""
+
+    path = ""
+
+    def squares(self, param: nn.Parameter) -> float | None:
+        """Of nothing that is ours."""
+        return None
+
+    def take(self, param: nn.Parameter, factor: float) -> bool:
+        """Never."""
+        return False
+
+
+def why_no_rows(worker_model: WorkerModel) -> str | None:
+    """Why no sparse gradient goes over compiled rows, in words for the log; None when they do."""
+    optimizer = worker_model.optimizer
+    name = type(optimizer).__qualname__
+    if type(optimizer) not in _REFUSED:
+        return f"a parameter has sparse gradients, and {name} has no rule for rows"
+    for slot in worker_model.layout.flats.params:
+        if slot.group is not None and slot.sparse:
+            reason = _why_not_slot(slot) or _why_not_group(optimizer, optimizer.param_groups[slot.group])
+            if reason:
+                return f"a parameter has sparse gradients, and {reason}"
+    if importlib.util.find_spec("numba") is None:
+        return "a parameter has sparse gradients; compiled rules for them: pip install 'hogwild[sparse]'"
+    return None
+
+
+def _why_not_slot(slot: ParamSlot) -> str | None:
+    if slot.dtype != torch.float32:
+        return f"{slot.name} is {str(slot.dtype).removeprefix('torch.')}, not float32"
+    if len(slot.shape) != 2 or slot.strides != (slot.shape[1], 1) or not slot.shape[1]:
+        return f"{slot.name} is not a table of rows in memory"
+    return None
+
+
+# What stock torch refuses for sparse gradients, and what has no kernel.
+_REFUSED: Mapping[type, tuple[str, ...]] = {
+    SGD: ("momentum", "weight_decay", "fused"),
+    Adagrad: ("weight_decay", "fused"),
+    RowWiseAdagrad: (),
+    SparseAdam: (),
+}
+
+
+def _why_not_group(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> str | None:
+    found = [option for option in _REFUSED[type(optimizer)] if group.get(option)]
+    return f"{type(optimizer).__qualname__} has {found[0]}={group[found[0]]}" if found else None
+
+
+@dataclass(slots=True)
+class Table:
+    """One sparse parameter (R, D), its group, and its state: pieces by torch's name, arrays over shared memory."""
+
+    param: nn.Parameter
+    group: dict[str, Any]
+    slots: Mapping[str, StateSlot]
+    state: dict[str, np.ndarray] = field(default_factory=dict)
+    _rows: np.ndarray | None = None
+    _address: int = 0
+
+    def rows(self) -> np.ndarray:
+        """The parameter as it is bound now; delta moves it."""
+        if self._rows is None or self.param.data_ptr() != self._address:
+            self._rows, self._address = self.param.detach().numpy(), self.param.data_ptr()
+        return self._rows
+
+
+class CompiledRows:
+    """The sparse parameters of one worker. Call from one thread."""
+
+    def __init__(self, worker_model: WorkerModel) -> None:
+        optimizer = worker_model.optimizer
+        self._optimizer, self._state = optimizer, worker_model.state
+        self._tables = {id(table.param): table for table in _tables(worker_model)}
+        widest = max(table.param.shape[1] for table in self._tables.values())
+        self._total = np.zeros(widest, np.float32)  # one row's gradient
+        self._totals = {t.param.shape[1]: self._total[: t.param.shape[1]] for t in self._tables.values()}
+        self._links = np.zeros((4, 8), np.int32)
+        name, count = type(optimizer).__qualname__, len(self._tables)
+        self.name = f"rows-{name}"  # of what is compiled
+        self.path = f"rows: {name} in compiled rows, {count} parameter{'s' if count > 1 else ''}"
+        if self._state.layout.shared and type(optimizer) is not SGD:
+            self.path += ", shared state hardened"
+        self._apply: Callable[[Table, np.ndarray, np.ndarray, np.float32], None] = {
+            SGD: self._sgd,
+            Adagrad: self._adagrad,
+            RowWiseAdagrad: self._row_adagrad,
+            SparseAdam: self._lazy_adam,
+        }[type(optimizer)]
+
+    @cached_property
+    def kernels(self) -> ModuleType:
+        """The first asking imports numba, which takes 0.4 s."""
+        from hogwild.kernels import rows
+
+        return rows
+
+    def warm_up(self) -> None:
+        """Every kernel that this worker calls, over no rows: nothing is changed."""
+        rows, total = np.zeros((1, 1), np.float32), np.zeros(1, np.float32)
+        indices, values, zero = np.zeros(0, np.int64), np.zeros((0, 1), np.float32), np.float32(0)
+        rule = type(self._optimizer)
+        chains = self._chained(indices, 1)
+        self.kernels.squared_norm(values, *chains, total)
+        if rule is SGD:
+            self.kernels.sgd(rows, indices, values, zero, zero)
+        elif rule is Adagrad:
+            self.kernels.adagrad(rows, rows, indices, values, zero, *chains, total, zero, zero)
+        elif rule is RowWiseAdagrad:
+            self.kernels.row_adagrad(rows, total, indices, values, zero, *chains, total, zero, zero, zero)
+        else:
+            self.kernels.lazy_adam(rows, rows, rows, indices, values, zero, *chains, total, *(zero,) * 6)
+
+    def squares(self, param: nn.Parameter) -> float | None:
+        """The square of the norm of its gradient, rows that occur twice summed; None where it is not for us."""
+        table, gradient = self._tables.get(id(param)), param.grad
+        if table is None or gradient is None or not _is_of_rows(gradient, param):
+            return None
+        indices, values = _arrays(gradient)
+        chains = self._chained(indices, len(param))
+        return float(self.kernels.squared_norm(values, *chains, self._totals[values.shape[1]]))
+
+    def take(self, param: nn.Parameter, factor: float) -> bool:
+        """Applies `factor` x its gradient to the rows it names. False, and nothing is done, where that is not for us.
+        Raises IndexError for a row outside the parameter."""
+        table, gradient = self._tables.get(id(param)), param.grad
+        if table is None or gradient is None or not _is_of_rows(gradient, param) or not self._has_state(table):
+            return False
+        if table.group.get("maximize"):
+            factor = -factor
+        self._apply(table, *_arrays(gradient), np.float32(factor))
+        return True
+
+    def _has_state(self, table: Table) -> bool:
+        if not all(self._state.is_present(slot) for slot in table.slots.values()):
+            return False
+        if not table.state:
+            table.state = {key: self._state.view(s).numpy() for key, s in table.slots.items() if not s.is_number}
+        return True
+
+    def _chained(self, indices: np.ndarray, size: int) -> tuple[np.ndarray, int]:
+        """The chains of each row's occurrences, and how many rows there are."""
+        if self._links.shape[1] < 2 * len(indices):
+            self._links = np.zeros((4, 1 << (2 * len(indices) - 1).bit_length()), np.int32)
+        count = self.kernels.linked(indices, size, self._links)
+        if count < 0:
+            raise _outside(size)
+        return self._links, count
+
+    # ---- the rules
+
+    def _sgd(self, table: Table, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
+        rate = np.float32(float(table.group["lr"]))
+        if not self.kernels.sgd(table.rows(), indices, values, factor, rate):
+            raise _outside(len(table.param))
+
+    def _adagrad(self, table: Table, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
+        group, state, chains = table.group, table.state, self._chained(indices, len(table.param))
+        state["step"] += _ONE
+        rate = float(group["lr"]) / (1 + (float(state["step"]) - 1) * group["lr_decay"])
+        total, scalars = self._totals[values.shape[1]], map(np.float32, (rate, group["eps"]))
+        self.kernels.adagrad(table.rows(), state["sum"], indices, values, factor, *chains, total, *scalars)
+
+    def _row_adagrad(self, table: Table, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
+        group, sums, chains = table.group, table.state["sum"], self._chained(indices, len(table.param))
+        scalars = map(np.float32, (float(group["lr"]), group["eps"], group["weight_decay"]))
+        total = self._totals[values.shape[1]]
+        self.kernels.row_adagrad(table.rows(), sums, indices, values, factor, *chains, total, *scalars)
+
+    def _lazy_adam(self, table: Table, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
+        group, state, chains = table.group, table.state, self._chained(indices, len(table.param))
+        beta1, beta2 = group["betas"]
+        step = self._counted(table)
+        rate = float(group["lr"]) * math.sqrt(1 - beta2**step) / (1 - beta1**step)
+        scalars = map(np.float32, (rate, group["eps"], 1 - beta1, 1 - beta2, *_bound(beta1, beta2)))
+        arrays = table.rows(), state["exp_avg"], state["exp_avg_sq"], indices, values, factor, *chains
+        self.kernels.lazy_adam(*arrays, self._totals[values.shape[1]], *scalars)
+
+    def _counted(self, table: Table) -> int:
+        """SparseAdam counts in a Python number: the optimizer's, and its word in the block."""
+        own = self._optimizer.state[table.param]
+        own["step"] += 1
+        self._state.set_number(table.slots["step"], own["step"])
+        return int(own["step"])
+
+
+@lru_cache
+def _bound(beta1: float, beta2: float) -> tuple[float, float]:
+    """c and what is taken from it, of v >= c m^2."""
+    return least_ratio(beta1, beta2, EPSILON), lost_squares(beta2, TINY)
+
+
+def _tables(worker_model: WorkerModel) -> list[Table]:
+    groups = worker_model.optimizer.param_groups
+    index = {id(param): i for i, param in enumerate(parameters_of(worker_model.optimizer))}
+    tables = []
+    for param, slot in zip(worker_model.params, worker_model.layout.flats.params, strict=True):
+        if slot.group is not None and slot.sparse:
+            own = {s.key: s for s in worker_model.state.layout.slots if s.index == index[id(param)] and not s.in_group}
+            tables.append(Table(param, groups[slot.group], own))
+    return tables
+
+
+def _outside(size: int) -> IndexError:
+    return IndexError(f"a sparse gradient of a parameter with {size} rows names one outside")
+
+
+def _is_of_rows(gradient: Tensor, param: nn.Parameter) -> bool:
+    """Sparse, one index per row, as embeddings make it; not what a hook may have made of it."""
+    return gradient.layout is torch.sparse_coo and gradient.sparse_dim() == 1 and gradient.dtype is param.dtype
+
+
+def _arrays(gradient: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """indices (n,) int64 and values (n, D), as autograd left them: a row may occur more than once. Not to be written:
+    two parameters may have been given the same memory."""
+    indices, values = gradient._indices().numpy()[0], gradient._values().numpy()
+    return np.ascontiguousarray(indices), np.ascontiguousarray(values)

@@ -1,0 +1,140 @@
+"""The rule of a grid: no two workers hold cells that share a block of rows or of columns.
+
+       C0 C1 C2 C3      worker A holds (R0, C1): R0 and C1 are occupied, for everybody but A
+    R0  .  A  .  .      worker B may have any cell of the other rows and columns
+    R1  .  .  b  .      of those it gets the one whose row and column have most left, so that no row or column is
+    R2  .  .  .  .      what everybody waits for at the end
+
+There is no barrier, not between epochs either: cells of the next epoch are leased as soon as nothing of this one may
+be. With four blocks a side per worker and two cells in hand at most half of each side is occupied, and a worker finds a
+cell nearly always; with two blocks and four cells in hand it often finds none (tests/test_schedules.py simulates both).
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, pairwise
+
+import numpy as np
+
+from hogwild.batches import mix
+from hogwild.free_ranges import LEASES_IN_HAND, Choice, Free
+from hogwild.grid import GridPlan
+from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
+from hogwild.scoreboard import Phase
+
+EPOCHS_AHEAD = 1  # a stalled worker's row and column stay behind; the others do not run away from them
+# Of what a row holds on average. So much is drawn anew in every epoch: cells come in another order each time, and the
+# fullest rows and columns still come first.
+DRAWN_SHARE = 0.25
+
+
+class FreeCells:
+    """The free batches of one epoch, by cell. `left` (B, C) float64: samples."""
+
+    def __init__(self, plan: GridPlan, drawn: np.ndarray, pieces: Iterable[FreeRange]) -> None:
+        self._plan = plan
+        self._drawn = drawn  # (B, C) float64
+        self._cells: dict[int, list[FreeRange]] = {}
+        self._batches = 0
+        self._begun: set[int] = set()  # cells of which something was leased before
+        self.left = np.zeros(plan.sides)
+        self.put(pieces)
+
+    def __iter__(self) -> Iterator[FreeRange]:
+        return chain.from_iterable(self._cells[cell] for cell in sorted(self._cells))
+
+    def updates(self, accumulate: int) -> int:
+        return self._batches
+
+    def take(self, piece: FreeRange, stop: int) -> None:
+        cell = self._plan.cell_of(piece.start)
+        pieces = self._cells[cell]
+        at = pieces.index(piece)
+        pieces[at : at + 1] = [FreeRange(stop, piece.stop)] if stop < piece.stop else []
+        self._note(cell, piece.start - stop, -self._plan.samples_in(piece.start, stop))
+
+    def put(self, pieces: Iterable[FreeRange]) -> None:
+        for piece in pieces:
+            cell = self._plan.cell_of(piece.start)
+            of_cell = self._cells.setdefault(cell, [])
+            of_cell.append(piece)
+            of_cell.sort(key=lambda each: each.start)
+            self._note(cell, piece.stop - piece.start, self._plan.samples_in(piece.start, piece.stop))
+
+    def _note(self, cell: int, batches: int, samples: int) -> None:
+        self._batches += batches
+        self.left[divmod(cell, self._plan.sides[1])] += samples
+        pieces, first = self._cells[cell], self._plan.first_batches
+        self._begun.discard(cell)
+        if not pieces:
+            del self._cells[cell]
+        elif len(pieces) > 1 or pieces[0].start > first[cell] or pieces[0].stop < first[cell + 1]:
+            self._begun.add(cell)
+
+    def best(self, rows: Collection[int], columns: Collection[int]) -> FreeRange | None:
+        """Of the cells outside the occupied `rows` and `columns`: one that was begun, or else the one whose row and
+        column have most left. What was begun first: a resumed job of one worker goes on in the same order."""
+        across = self._plan.sides[1]
+        for cell in sorted(self._begun):
+            if cell // across not in rows and cell % across not in columns:
+                return self._cells[cell][0]
+        score = self._drawn + self.left.sum(axis=1)[:, None] + self.left.sum(axis=0)
+        score[self.left == 0] = -1
+        score[list(rows)] = -1
+        score[:, list(columns)] = -1
+        cell = int(score.argmax())
+        return self._cells[cell][0] if score.flat[cell] >= 0 else None
+
+
+class GridSchedule:
+    """Cells of a grid. An item is a whole cell, or what is left of one."""
+
+    def __init__(self, plan: GridPlan, *, seed: int) -> None:
+        self._plan = plan
+        self._seed = seed
+
+    def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> FreeCells:
+        return FreeCells(self._plan, self._draw(epoch), self._all() if pieces is None else pieces)
+
+    def _all(self) -> list[FreeRange]:
+        first = self._plan.first_batches.tolist()
+        return [FreeRange(a, b) for a, b in pairwise(first) if a < b]
+
+    def _draw(self, epoch: int) -> np.ndarray:
+        """(B, C) float64: what breaks ties in this epoch. A bit generator's numbers never change with numpy."""
+        rows, columns = self._plan.sides
+        words = np.random.PCG64(mix(self._seed, epoch, -5)).random_raw(rows * columns) >> np.uint64(11)
+        drawn: np.ndarray = words.reshape(rows, columns) * (DRAWN_SHARE * self._plan.samples / rows / 2**53)
+        return drawn
+
+    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> Choice | None:
+        across = self._plan.sides[1]
+        taken = {self._plan.cell_of(lease.item.start) for lease in leases if lease.worker != worker}
+        rows, columns = {cell // across for cell in taken}, {cell % across for cell in taken}
+        for epoch, free in epochs.items():
+            assert isinstance(free, FreeCells)
+            if (piece := free.best(rows, columns)) is not None:
+                return Choice(epoch, piece)
+        return None
+
+    def may_open(self, epoch: int, earliest: int) -> bool:
+        return epoch <= earliest + EPOCHS_AHEAD
+
+    def updates(self, horizon: int, limits: Limits) -> int:
+        """A whole cell, as far as the commit word counts: a shorter item would leave the rest of its row and column
+        as occupied as before."""
+        return MAX_ITEM_BATCHES
+
+    def most_in_hand(self, horizon: int, limits: Limits) -> int:
+        """Two where every worker finds an unoccupied row and column then, and until so few cells are left that a second
+        one in hand would keep others waiting."""
+        cells = horizon * len(self._plan.bounds) / self._plan.batches
+        room = min(*self._plan.sides, int(cells))
+        return LEASES_IN_HAND if room > 2 * (limits.procs - 1) else 1
+
+
+def idle_share(phase_s: np.ndarray) -> float:
+    """Of the time that workers could have trained, the share they waited for a lease; 0 if there was no such time.
+    `phase_s` (procs, phases) float64, seconds, from `Scoreboard.phase_s`. Pauses, evaluations and compiling do not
+    count."""
+    waiting, working = (float(phase_s[:, phase].sum()) for phase in (Phase.WAITING, Phase.WORKING))
+    return waiting / (waiting + working) if waiting else 0.0

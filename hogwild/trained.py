@@ -1,0 +1,141 @@
+"""A run's model put to use: what it predicts, which words are near, what to recommend.
+
+    hogwild.load("runs/ratings-20261121-101500").recommend("42", top=10)
+
+The model comes from the run's best checkpoint (or the newest, or any); what its numbers stand for, words, users, items,
+from the run's names.json, written when it began. The training data is not needed."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hogwild.batches import BatchPlan
+from hogwild.checkpoint import load as load_checkpoint
+from hogwild.config import Job
+from hogwild.errors import DataError, RunError, UsageError
+from hogwild.evaluation import evaluating
+from hogwild.packed import Packed, open_feed
+from hogwild.packing import packs, sizes_for
+from hogwild.registry import build, resolve
+from hogwild.rundir import NAMES
+from hogwild.samples import InTurn, materialise
+
+if TYPE_CHECKING:
+    from hogwild.recommending import Recommendation
+    from hogwild.word_vectors import WordVectors
+
+BATCH = 4096  # samples predicted at once
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A model as a checkpoint has it, in evaluation mode. `names`: what its numbers stand for, by number."""
+
+    job: Job
+    checkpoint: Path
+    model: nn.Module
+    names: dict[str, list[Any]] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, job: Job, checkpoint: Path) -> "Trained":
+        """Builds the job's model and gives it the checkpoint's weights. Raises CheckpointError, RunError, and what the
+        model's class raises."""
+        state = load_checkpoint(checkpoint)
+        known = _known(checkpoint.parent.parent / NAMES)
+        like = Packed.of("nothing", "table", {"target": np.empty(0, np.float32)}, known["sizes"])
+        model = build(job.model, **sizes_for(job.model, like))
+        try:
+            model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            raise RunError(
+                f"{checkpoint}: does not fit {job.model.class_path}: {error}", code="run/other-model"
+            ) from None
+        return cls(job, checkpoint, model.eval(), known["names"], known["sizes"])
+
+    def predict(self, source: Any) -> Tensor:
+        """(N, …) the model's outputs for the samples of `source`: a path to a file like the training data's, or a data
+        set. Its targets are not looked at. Raises DataError, UsageError."""
+        dataset = self._dataset(source) if isinstance(source, str | Path) else source
+        if not packs(dataset) and not isinstance(dataset, Packed):
+            tensors = materialise(dataset, "input", self.job.seed)
+            return self._outputs(len(tensors[0]), lambda a, b: [tensor[a:b] for tensor in tensors[:-1]])
+        packed = dataset if isinstance(dataset, Packed) else dataset.pack(
+            InTurn(self.job.seed), "input", self._like(), self.job.data.on_bad_line
+        )  # fmt: skip
+        if not packed.samples:
+            raise DataError("input: there is no sample in it", code="data/empty")
+        plan = BatchPlan(packed.samples, BATCH)
+        feed = open_feed(packed, plan, seed=0, order="none")
+        return self._outputs(packed.samples, lambda a, b: feed.gather(0, a // BATCH).inputs)
+
+    def most_similar(self, word: str, top: int = 10) -> list[tuple[str, float]]:
+        """The words nearest to `word`, with their cosines. Raises UsageError for a model without words, and for a word
+        it does not know."""
+        return self.vectors.most_similar([word], topn=top)
+
+    @property
+    def vectors(self) -> "WordVectors":
+        """The words and their vectors. Raises UsageError for a model without."""
+        from hogwild.word_vectors import WordVectors
+
+        if "words" not in self.names or not hasattr(self.model, "vectors"):
+            raise UsageError(f"{self.checkpoint}: its model has no words", code="usage/no-words")
+        vectors: Tensor = self.model.vectors()  # type: ignore[operator]
+        return WordVectors(self.names["words"], vectors.detach().numpy())
+
+    def recommend(self, user: Any, top: int = 10) -> "Recommendation":
+        """Items for a user, named as in the training data. Raises UsageError for a model without users and items."""
+        from hogwild.recommending import recommend
+
+        if not {"users", "items"} <= self.names.keys():
+            raise UsageError(f"{self.checkpoint}: its model has no users and items", code="usage/no-users")
+        return recommend(self.model, self.names, user, top)
+
+    # ---- parts
+
+    def _like(self) -> Packed:
+        """No data, but its words and sizes: what is read is written in them."""
+        empty = {"target": np.empty(0, np.float32)}
+        return Packed.of("nothing", "table", empty, self.sizes, self.names)
+
+    def _dataset(self, path: str | Path) -> Any:
+        spec = self.job.data.train
+        arguments = dict(spec.init_args)
+        name = next((one for one in ("path", "file", "folder") if one in _parameters(spec.class_path)), None)
+        if name is None:
+            raise UsageError(
+                f"{spec.class_path} has no argument path: give a data set instead of a file, from Python",
+                code="usage/no-input",
+            )
+        arguments = {key: value for key, value in arguments.items() if key not in ("split", "holdout")}
+        return build(spec.model_copy(update={"init_args": arguments | {name: str(Path(path).absolute())}}))
+
+    def _outputs(self, samples: int, inputs: Any) -> Tensor:
+        found = []
+        with evaluating(self.model):
+            for start in range(0, samples, BATCH):
+                found.append(self.model(*inputs(start, min(samples, start + BATCH))).clone())
+        return torch.cat(found)
+
+
+def _parameters(class_path: str) -> Any:
+    import inspect
+
+    return inspect.signature(resolve(class_path)).parameters
+
+
+def _known(file: Path) -> dict[str, Any]:
+    """What names.json holds; nothing of a run without."""
+    try:
+        found = json.loads(file.read_text())
+        return {"names": dict(found["names"]), "sizes": dict(found["sizes"])}
+    except FileNotFoundError:
+        return {"names": {}, "sizes": {}}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{file}: cannot be read: {error}", code="run/unreadable") from error

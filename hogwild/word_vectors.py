@@ -1,0 +1,273 @@
+"""Vectors of words, put to use: which words are near, analogies, agreement with people, word2vec's file formats."""
+
+import difflib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hogwild.errors import DataError, UsageError
+
+QUESTIONS_AT_ONCE = 512  # products with every word, (512, V), in memory at one time
+LIKE = 0.6  # of a misspelt word and one that is known: difflib's ratio
+
+
+def spearman(outputs: Tensor, targets: Tensor) -> float:
+    """Spearman's rank correlation of outputs (N,) with targets (N,), ties at the middle of their ranks; NaN where one
+    of them is all alike. A metric: `evaluate.metrics: [hogwild.word_vectors.spearman]`."""
+    a, b = (_ranks(side.detach().double().reshape(-1)) for side in (outputs, targets))
+    a, b = a - a.mean(), b - b.mean()
+    return float((a * b).sum() / (a.square().sum() * b.square().sum()).sqrt())
+
+
+spearman.higher_is_better = True  # type: ignore[attr-defined]
+
+
+def _ranks(values: Tensor) -> Tensor:
+    _, group, sizes = values.unique(return_inverse=True, return_counts=True)
+    middle: Tensor = (sizes.cumsum(0) - (sizes - 1) / 2).double()
+    return middle[group]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """With what people said: Spearman's rank correlation over `pairs` pairs of words, without the `left_out` that have
+    an unknown one."""
+
+    spearman: float
+    pairs: int
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Questions of one kind, `a is to b as c is to d`: how many were answered rightly, asked, and left out because a
+    word of them is unknown."""
+
+    right: int = 0
+    asked: int = 0
+    left_out: int = 0
+
+    @property
+    def accuracy(self) -> float:
+        """NaN where none was asked."""
+        return self.right / self.asked if self.asked else float("nan")
+
+
+class WordVectors:
+    """`words`, each once, by falling frequency where that is known, and their vectors `matrix` (V, D), which is copied
+    as float32. Similarity is the cosine. Raises ValueError where the two do not fit."""
+
+    def __init__(self, words: Sequence[str], matrix: np.ndarray) -> None:
+        self.words = list(words)
+        self.matrix = np.array(matrix, np.float32)
+        self._number = {word: number for number, word in enumerate(self.words)}
+        if self.matrix.ndim != 2 or len(self.matrix) != len(self.words) or len(self._number) != len(self.words):
+            raise ValueError(
+                f"{len(self.words)} words, {len(self._number)} different ones, and vectors of shape {self.matrix.shape}"
+            )
+        # In doubles, because the square of a large float32 is none any more.
+        lengths = np.sqrt(np.einsum("vd,vd->v", self.matrix, self.matrix, dtype=np.float64))[:, None]
+        self._unit = (self.matrix / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._number
+
+    def __getitem__(self, word: str) -> np.ndarray:
+        """(D,) float32, a view. Raises UsageError for an unknown word."""
+        vector: np.ndarray = self.matrix[self.number(word)]
+        return vector
+
+    def number(self, word: str) -> int:
+        """Its row. Raises UsageError, with words that are written alike, where it is not known."""
+        found = self._number.get(word)
+        if found is None:
+            raise self._unknown(word)
+        return found
+
+    def similarity(self, first: str, second: str) -> float:
+        """The cosine of their vectors. Raises UsageError for an unknown word."""
+        return float(self._unit[self.number(first)] @ self._unit[self.number(second)])
+
+    def most_similar(
+        self, positive: str | Sequence[str], negative: str | Sequence[str] = (), topn: int = 10
+    ) -> list[tuple[str, float]]:
+        """The `topn` words nearest to the sum of the vectors (of length one) of `positive` without those of `negative`,
+        with their cosines, best first; the words given are not among them. Raises UsageError for an unknown word."""
+        plus, minus = ([words] if isinstance(words, str) else list(words) for words in (positive, negative))
+        if not plus and not minus:
+            raise UsageError("most_similar needs a word", code="usage/bad-value")
+        given = [self.number(word) for word in [*plus, *minus]]
+        signs = np.array([1.0] * len(plus) + [-1.0] * len(minus), np.float32)
+        query = signs @ self._unit[given]
+        cosines = self._unit @ (query / max(float(np.linalg.norm(query)), 1e-30))
+        cosines[given] = -np.inf
+        count = min(max(topn, 0), len(self.words) - len(set(given)))
+        best = np.argpartition(-cosines, count - 1)[:count] if count else np.empty(0, np.int64)
+        best = best[np.argsort(-cosines[best], kind="stable")]
+        return [(self.words[number], float(cosines[number])) for number in best]
+
+    def spearman(self, path: str | os.PathLike[str]) -> Agreement:
+        """With a file of pairs: two words and a score a line, as wordsim353.tsv and simlex999.txt have them. A word
+        that is unknown is tried in lower case. Raises DataError."""
+        known: list[tuple[int, int, float]] = []
+        pairs = [*read_pairs(Path(path))]
+        for first, second, score in pairs:
+            numbers = self._found(first), self._found(second)
+            if numbers[0] is not None and numbers[1] is not None:
+                known.append((numbers[0], numbers[1], score))
+        if not known:
+            return Agreement(float("nan"), 0, len(pairs))
+        a, b, scores = zip(*known, strict=True)
+        cosines = np.einsum("nd,nd->n", self._unit[list(a)], self._unit[list(b)])
+        value = spearman(torch.from_numpy(cosines), torch.tensor(scores, dtype=torch.float64))
+        return Agreement(value, len(known), len(pairs) - len(known))
+
+    def analogies(self, path: str | os.PathLike[str], restrict: int | None = 30_000) -> dict[str, Section]:
+        """Answers a file of questions, as questions-words.txt has them: `: section`, then `a b c d` a line; what is
+        nearest to b - a + c among the first `restrict` words, without these three, should be d. Words are taken in
+        lower case where they are not known as they stand. Raises DataError."""
+        found: dict[str, Section] = {}
+        for name, questions in _sections(Path(path)):
+            numbers = [[self._found(word, restrict) for word in question] for question in questions]
+            known = np.array([row for row in numbers if None not in row], np.int64).reshape(-1, 4)
+            before = found.get(name, Section())
+            right = sum(self._right(part, restrict) for part in _parts(known))
+            found[name] = Section(
+                before.right + right, before.asked + len(known), before.left_out + len(numbers) - len(known)
+            )
+        return found
+
+    def _right(self, questions: np.ndarray, restrict: int | None) -> int:
+        """How many of questions (N, 4) are answered rightly."""
+        a, b, c, d = questions.T
+        scores = (self._unit[b] - self._unit[a] + self._unit[c]) @ self._unit[:restrict].T
+        scores[np.arange(len(d))[:, None], questions[:, :3]] = -np.inf
+        return int((scores.argmax(1) == d).sum())
+
+    def _found(self, word: str, restrict: int | None = None) -> int | None:
+        number = self._number.get(word, self._number.get(word.lower()))
+        return None if number is None or (restrict is not None and number >= restrict) else number
+
+    def _unknown(self, word: str) -> UsageError:
+        alike = [known for known in self.words if abs(len(known) - len(word)) <= 2]
+        near = difflib.get_close_matches(word, alike, n=3, cutoff=LIKE)
+        if word.lower() in self._number and word.lower() not in near:
+            near = [word.lower(), *near[:2]]
+        hint = f"; near it: {', '.join(near)}" if near else ""
+        return UsageError(f"{word!r} is none of the {len(self.words):,} words{hint}", code="usage/unknown-word")
+
+    # ---- files
+
+    def save_word2vec(self, path: str | os.PathLike[str], binary: bool = False) -> None:
+        """Writes the format of word2vec.c, text or binary, which gensim and others load. Text keeps every digit of a
+        float32. Raises UsageError for a word with white space in it, which the format has no way to say."""
+        if bad := next((word for word in self.words if not word or word.split() != [word]), None):
+            raise UsageError(f"{path}: {bad!r} is no word of word2vec's formats: white space", code="usage/bad-value")
+        with open(path, "wb") as file:
+            file.write(f"{len(self.words)} {self.matrix.shape[1]}\n".encode())
+            numbers = " ".join(["%.9g"] * self.matrix.shape[1])
+            for word, row in zip(self.words, self.matrix, strict=True):
+                tail = row.astype("<f4").tobytes() if binary else (numbers % tuple(row.tolist())).encode()
+                file.write(word.encode() + b" " + tail + b"\n")
+
+    @classmethod
+    def load_word2vec(cls, path: str | os.PathLike[str], binary: bool = False) -> "WordVectors":
+        """Reads word2vec's text or binary format, as word2vec.c, gensim and we write it. Raises DataError."""
+        from hogwild.data.files import read
+
+        content = read(Path(path))
+        header, _, body = content.partition(b"\n")
+        try:
+            count, width = map(int, header.split())
+            if count < 0 or width < 1:
+                raise ValueError(f"{count} words of {width} numbers")
+        except ValueError as error:
+            raise _wrong(path, f"line 1 must be `words dimensions`, not {header[:60]!r}: {error}") from None
+        rows = _binary_rows(path, body, count, width) if binary else _text_rows(path, body, count, width)
+        words: list[str] = []
+        vectors: list[np.ndarray] = []
+        for word, row in rows:
+            words.append(word)
+            vectors.append(row)
+        if len(words) != count:
+            raise _wrong(path, f"the header promises {count:,} words, the file holds {len(words):,}: is it truncated?")
+        if len(set(words)) != count:
+            raise _wrong(path, "a word is there twice")
+        return cls(words, np.stack(vectors) if vectors else np.empty((0, width), np.float32))
+
+
+def read_pairs(path: Path) -> Iterator[tuple[str, str, float]]:
+    """(word, word, score) of each line; tabs or spaces between them, `#` begins a comment. Raises DataError."""
+    for number, line in _lines(path):
+        parts = line.split("\t") if "\t" in line else line.split()
+        try:
+            first, second, score = (part.strip() for part in parts[:3])
+            yield first, second, float(score)
+        except ValueError:
+            raise DataError(
+                f"{path}: line {number}: two words and a number are wanted, not {line[:60]!r}", code="data/bad-line"
+            ) from None
+
+
+def _sections(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
+    name, questions = "", list[list[str]]()
+    for number, line in _lines(path):
+        if line.startswith(":"):
+            if questions:
+                yield name, questions
+            name, questions = line[1:].strip(), []
+            continue
+        if len(line.split()) != 4:
+            raise DataError(f"{path}: line {number}: four words are wanted, not {line[:60]!r}", code="data/bad-line")
+        questions.append(line.split())
+    if questions:
+        yield name, questions
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    from hogwild.data.files import read
+
+    for number, line in enumerate(read(path).decode("utf-8", "replace").splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            yield number, line.strip()
+
+
+def _parts(rows: np.ndarray) -> Iterator[np.ndarray]:
+    return (rows[start : start + QUESTIONS_AT_ONCE] for start in range(0, len(rows), QUESTIONS_AT_ONCE))
+
+
+def _text_rows(path: object, body: bytes, count: int, width: int) -> Iterator[tuple[str, np.ndarray]]:
+    for number, line in enumerate(body.splitlines()[:count], 2):
+        word, *numbers = line.rstrip().split(b" ")
+        try:
+            if len(numbers) != width:
+                raise ValueError(f"{len(numbers)} numbers")
+            yield word.decode(), np.array([float(each) for each in numbers], np.float32)
+        except ValueError as error:
+            raise _wrong(path, f"line {number}: a word and {width} numbers are wanted: {error}") from None
+
+
+def _binary_rows(path: object, body: bytes, count: int, width: int) -> Iterator[tuple[str, np.ndarray]]:
+    at = 0
+    for number in range(count):
+        end = body.find(b" ", at)
+        if end < 0 or end + 1 + 4 * width > len(body):
+            return
+        try:
+            word = body[at:end].lstrip(b"\n").decode()  # word2vec.c ends a row with a new line, gensim does not
+        except UnicodeDecodeError as error:
+            raise _wrong(path, f"word {number + 1:,} is no text: {error}; is the file binary?") from None
+        yield word, np.frombuffer(body, "<f4", width, end + 1)
+        at = end + 1 + 4 * width
+
+
+def _wrong(path: object, why: str) -> DataError:
+    return DataError(f"{path}: not in word2vec's format: {why}", code="data/wrong-format")

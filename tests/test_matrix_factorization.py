@@ -1,0 +1,486 @@
+"""Matrix factorisation: kernels against autograd, the race, hot rows, what is drawn, what is recommended."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad
+
+from hogwild.errors import ModelError, UsageError
+from hogwild.kernels.fused import Chunk, Tally
+from hogwild.kernels.hot import HotRows
+from hogwild.models import BprFactorization, BprLoss, MatrixFactorization
+from hogwild.optimizers import RowWiseAdagrad
+from hogwild.recommending import UNKNOWN, WITH_RATED, items_of, recommend
+
+pytest.importorskip("numba")
+# torch's own Adagrad says so of the sparse tensors that it makes, once per process.
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
+
+USERS, ITEMS, FACTORS = 12, 9, 5
+RULES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda params: SGD(params, lr=0.05),
+    "adagrad": lambda params: Adagrad(params, lr=0.05),
+    "rows": lambda params: RowWiseAdagrad(params, lr=0.05),
+}
+
+
+def ratings(seed: int = 0, density: float = 0.6) -> dict[str, np.ndarray]:
+    """Sorted by user and item, of rank 2."""
+    rng = np.random.default_rng(seed)
+    user, item = (part.astype(np.int32) for part in np.nonzero(rng.random((USERS, ITEMS)) < density))
+    left, right = rng.normal(size=(USERS, 2)), rng.normal(size=(ITEMS, 2))
+    rating = (3.0 + (left[user] * right[item]).sum(1)).astype(np.float32)
+    return {"user": user, "item": item, "rating": rating}
+
+
+def explicit(**options: Any) -> MatrixFactorization:
+    torch.manual_seed(1)
+    model = MatrixFactorization(USERS, ITEMS, FACTORS, **options)
+    with torch.no_grad():
+        for param in model.parameters():
+            param.normal_(std=0.4)  # biases, too
+    return model
+
+
+def implicit(**options: Any) -> BprFactorization:
+    torch.manual_seed(1)
+    model = BprFactorization(USERS, ITEMS, FACTORS, **options)
+    with torch.no_grad():
+        model.item_bias.weight.normal_(std=0.4)
+    return model
+
+
+def bound(
+    model: Any, optimizer: torch.optim.Optimizer, data: dict[str, np.ndarray], hot: dict[str, HotRows] | None = None
+) -> Any:
+    loss = BprLoss() if isinstance(model, BprFactorization) else nn.MSELoss()
+    update = model.fused(loss, optimizer)
+    assert not isinstance(update, str), update
+    update.bind(model, optimizer, data, hot or {})
+    return update
+
+
+def rows(*places: int) -> np.ndarray:
+    return np.array(places, np.int64)
+
+
+def autograd_step(model: nn.Module, optimizer: torch.optim.Optimizer, data: dict[str, np.ndarray], at: int) -> float:
+    user, item, rating = (torch.from_numpy(data[name][at : at + 1]) for name in ("user", "item", "rating"))
+    loss: Tensor = (BprLoss() if isinstance(model, BprFactorization) else nn.MSELoss())(model(user, item), rating)
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return loss.item()
+
+
+def same(left: nn.Module, right: nn.Module, tolerance: float = 1e-5) -> None:
+    for (name, mine), theirs in zip(left.named_parameters(), right.parameters(), strict=True):
+        torch.testing.assert_close(
+            mine, theirs, atol=tolerance, rtol=tolerance, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+# ---- kernels and autograd -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"l2": 0.3}, {"bias": False, "l2": 0.1}], ids=str)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rating_moves_the_rows_as_autograd_does(rule: str, options: dict[str, Any]) -> None:
+    model, data = explicit(**options), ratings()
+    twin = copy.deepcopy(model)
+    optimizer, other = RULES[rule](model.parameters()), RULES[rule](twin.parameters())
+    update = bound(model, optimizer, data)
+    for at in (3, 4, 3):  # the third finds sums of the first
+        tally = update.run(Chunk(rows(at), seed=0))
+        assert tally == Tally(pytest.approx(autograd_step(twin, other, data, at), rel=1e-5), 1)
+        same(model, twin)
+
+
+class Told(BprFactorization):
+    """Draws what it is told."""
+
+    other = 0
+
+    def drawn(self, user: Tensor, item: Tensor) -> Tensor:
+        return torch.full(item.shape, self.other)
+
+
+@pytest.mark.parametrize("options", [{}, {"l2": 0.3}], ids=str)
+@pytest.mark.parametrize("rule", ["sgd", "adagrad"])
+def test_a_pair_moves_the_rows_as_autograd_does(rule: str, options: dict[str, Any]) -> None:
+    model, data = implicit(**options), ratings()
+    twin = Told(USERS, ITEMS, FACTORS, **options)
+    twin.load_state_dict(model.state_dict())
+    optimizer, other = RULES[rule](model.parameters()), RULES[rule](twin.parameters())
+    update = bound(model, optimizer, data)
+    for at in (3, 20, 3):
+        before = model.item_bias.weight.detach().clone()
+        tally = update.run(Chunk(rows(at), seed=at))
+        changed = (model.item_bias.weight != before).flatten().nonzero().flatten().tolist()
+        (twin.other,) = set(changed) - {int(data["item"][at])}
+        assert tally == Tally(pytest.approx(autograd_step(twin, other, data, at), rel=1e-5), 1)
+        same(model, twin)
+
+
+def test_the_gradients_of_forward_are_right_to_the_last_digit_of_float64() -> None:
+    user, item = torch.tensor([0, 3, 3]), torch.tensor([1, 1, 2])
+    for model in (explicit(sparse=False).double(), implicit(sparse=False).double().eval()):
+        names, values = zip(*model.named_parameters(), strict=True)
+        given = [value.detach().clone().requires_grad_() for value in values]
+
+        def output(*params: Tensor, model: nn.Module = model, names: Any = names) -> Any:
+            return torch.func.functional_call(model, dict(zip(names, params, strict=True)), (user, item))
+
+        assert torch.autograd.gradcheck(output, given)
+
+
+def test_l2_is_the_gradient_of_the_penalised_loss_once_per_rating() -> None:
+    user, item, rating = torch.tensor([0, 3, 3]), torch.tensor([1, 1, 2]), torch.tensor([3.0, 1.0, 2.0])
+    model, plain = explicit(l2=0.2, sparse=False), explicit(sparse=False)
+    nn.functional.mse_loss(model(user, item), rating).backward()  # type: ignore[no-untyped-call]
+    looked_up = [plain.user(user), plain.item(item), plain.user_bias(user), plain.item_bias(item)]  # type: ignore[misc]
+    penalty = 0.2 / 2 * sum(part.square().sum() for part in looked_up) / len(user)
+    (nn.functional.mse_loss(plain(user, item), rating) + penalty).backward()  # type: ignore[no-untyped-call]
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_solution_is_that_of_autograd_rating_by_rating(rule: str) -> None:
+    """Bound: 1e-3 in every number after four epochs, the samples in the order in which the kernel takes them."""
+    data = ratings()
+    model, twin = MatrixFactorization(USERS, ITEMS, 2), MatrixFactorization(USERS, ITEMS, 2)
+    for one in (model, twin):
+        one.see(data, None)
+    twin.load_state_dict(model.state_dict())
+    optimizer, other = RULES[rule](model.parameters()), RULES[rule](twin.parameters())
+    update = bound(model, optimizer, data)
+    rng = np.random.default_rng(5)
+    before, half = rmse(model, data), (len(data["user"]) + 1) // 2
+    for _ in range(4):
+        order = rng.permutation(len(data["user"]))
+        update.run(Chunk(order, seed=0))
+        for n in range(len(order)):
+            autograd_step(twin, other, data, int(order[n // 2 + n % 2 * half]))
+    assert rmse(model, data) < before - 0.1
+    same(model, twin, 1e-3)
+
+
+def rmse(model: nn.Module, data: dict[str, np.ndarray]) -> float:
+    with torch.no_grad():
+        found = model(torch.from_numpy(data["user"]), torch.from_numpy(data["item"])).numpy()
+    return float(np.sqrt(np.mean((found - data["rating"]) ** 2)))
+
+
+# ---- what a chunk does ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rating_that_is_not_finite_is_counted_and_changes_nothing(rule: str) -> None:
+    data, model = ratings(), explicit(l2=0.1)
+    data["rating"][4], data["rating"][5] = np.nan, np.inf
+    optimizer = RULES[rule](model.parameters())
+    before, sums = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict()["state"])
+    update = bound(model, optimizer, data)
+    assert update.run(Chunk(rows(4, 5), seed=0)) == Tally(0.0, 0, 2)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    torch.testing.assert_close(optimizer.state_dict()["state"], sums, rtol=0, atol=0)
+    assert update.run(Chunk(rows(3, 4, 6), seed=0)).applied == 2
+    assert all(torch.isfinite(param).all() for param in model.parameters())
+
+
+def test_an_empty_chunk_changes_nothing() -> None:
+    for model in (explicit(), implicit()):
+        before = copy.deepcopy(model.state_dict())
+        assert bound(model, SGD(model.parameters(), lr=0.1), ratings()).run(Chunk(rows(), seed=0)) == Tally(0.0, 0)
+        torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_two_places_in_turns_make_every_sample_of_a_chunk_once() -> None:
+    from hogwild.kernels.factorization import in_turns
+
+    for n in (1, 2, 3, 8, 9):
+        assert sorted(int(in_turns.py_func(k, (n + 1) >> 1)) for k in range(n)) == [*range(n)]
+
+
+def test_the_chunks_rate_and_a_groups_own_rate_are_factors_of_the_step() -> None:
+    data, model, twin = ratings(), explicit(), explicit()
+    bound(model, SGD(model.parameters(), lr=0.2), data).run(Chunk(rows(3), seed=0, rate=0.5))
+    bound(twin, SGD(twin.parameters(), lr=0.1), data).run(Chunk(rows(3), seed=0))
+    same(model, twin, 1e-7)
+    groups = [{"params": [twin.user.weight], "lr": 0.0}, {"params": [twin.item.weight, twin.item_bias.weight]}]  # type: ignore[union-attr]
+    before = copy.deepcopy(twin.state_dict())
+    bound(twin, SGD(groups, lr=0.1), data).run(Chunk(rows(3), seed=0))
+    changed = {key for key, value in twin.state_dict().items() if not torch.equal(value, before[key])}
+    assert changed == {"item.weight", "item_bias.weight"}  # the users' biases are in no group: they stay, too
+
+
+def test_an_optimizers_weight_decay_is_l2() -> None:
+    data, model, twin = ratings(), explicit(l2=0.3), explicit()
+    bound(model, SGD(model.parameters(), lr=0.1), data).run(Chunk(np.arange(20), seed=0))
+    bound(twin, SGD(twin.parameters(), lr=0.1, weight_decay=0.3), data).run(Chunk(np.arange(20), seed=0))
+    same(model, twin, 0)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_frozen_table_stays_as_it_is(rule: str) -> None:
+    model = explicit(l2=0.1)
+    model.item.weight.requires_grad_(False)
+    before = model.item.weight.clone()
+    update = bound(model, RULES[rule](param for param in model.parameters() if param.requires_grad), ratings())
+    assert update.run(Chunk(np.arange(20), seed=0)).applied == 20
+    assert torch.equal(model.item.weight, before)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_hot_items_are_written_in_private_and_come_out_the_same(rule: str) -> None:
+    data, model, twin = ratings(), explicit(), explicit()
+    optimizer, other = RULES[rule](model.parameters()), RULES[rule](twin.parameters())
+    hot: dict[str, HotRows] = {}
+    for name in ("item.weight", "item_bias.weight"):
+        param = model.get_parameter(name)
+        beside = {name: param.detach(), **{f"{name}.{key}": value for key, value in optimizer.state[param].items()}}
+        hot |= {
+            key: HotRows(value.numpy(), np.arange(ITEMS, dtype=np.int32))
+            for key, value in beside.items()
+            if value.dim()
+        }
+    before = model.item.weight.detach().clone()
+    update = bound(model, optimizer, data, hot)
+    update.run(Chunk(np.arange(20), seed=0))
+    assert torch.equal(model.item.weight, before)
+    for copied in hot.values():
+        copied.flush()
+    bound(twin, other, data).run(Chunk(np.arange(20), seed=0))
+    same(model, twin, 1e-6)
+
+
+def test_a_table_with_a_few_hot_rows_is_written_directly_and_a_flush_adds_nothing() -> None:
+    data, model, twin = ratings(), explicit(), explicit()
+    hot = HotRows(model.item.weight.detach().numpy(), np.array([2, 5], np.int32))
+    bound(model, SGD(model.parameters(), lr=0.1), data, {"item.weight": hot}).run(Chunk(np.arange(20), seed=0))
+    hot.flush()
+    bound(twin, SGD(twin.parameters(), lr=0.1), data).run(Chunk(np.arange(20), seed=0))
+    same(model, twin, 0)
+
+
+# ---- the race -------------------------------------------------------------------------------------------------------
+
+
+class Lossy(np.ndarray):
+    """What is written there, another worker overwrites at once with what it had read before."""
+
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+
+
+def lossy(array: np.ndarray) -> np.ndarray:
+    return array.view(Lossy)
+
+
+@pytest.fixture
+def in_python(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The kernels as plain Python, which meets what only Python can do to an array."""
+    from hogwild.kernels import draws, factorization, ranking
+
+    for module in (draws, factorization, ranking):
+        for name, function in vars(module).items():
+            if hasattr(function, "py_func"):
+                monkeypatch.setattr(module, name, function.py_func)
+    return factorization, ranking
+
+
+def naive_number(values: Any, sums: Any, a: Any, f: Any, gradient: Any, rate: Any, epsilon: Any) -> None:
+    sums[a, f] = sums[a, f] + gradient * gradient
+    values[a, f] -= rate * gradient / (np.sqrt(sums[a, f]) + epsilon)
+
+
+def longest_step(kernel: Any, is_rows: bool) -> float:
+    data, rng = ratings(), np.random.default_rng(2)
+    tables = [rng.normal(size=shape).astype(np.float32) for shape in ((USERS, 5), (ITEMS, 5), (USERS,), (ITEMS,))]
+    before = [table.copy() for table in tables]
+    sums = [np.zeros(table.shape[:1] if is_rows else table.shape, np.float32) for table in tables]
+    four = [np.full(4, value, np.float32) for value in (0.1, 0.01, 1e-10)]
+    kernel(rows(3), *data.values(), *tables, *map(lossy, sums), np.float32(3), *four)
+    return max(float(abs(table - old).max()) for table, old in zip(tables, before, strict=True))
+
+
+def test_a_lost_write_of_a_sum_never_makes_a_step_longer_than_the_rate(
+    in_python: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factorization, ranking = in_python
+    assert 0.01 < longest_step(factorization.adagrad, is_rows=False) <= 0.1 * 1.001
+    assert 0.01 < longest_step(factorization.row_adagrad, is_rows=True) <= 0.1 * np.sqrt(5) * 1.001
+    assert ranking.adagrad_number is factorization.adagrad_number, "ranking's steps are the same ones"
+    monkeypatch.setattr(factorization, "adagrad_number", naive_number)
+    assert longest_step(factorization.adagrad, is_rows=False) > 1e4
+
+
+# ---- pairs ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_drawn_for_a_user_is_never_what_the_user_has() -> None:
+    data = ratings(density=0.7)
+    shuffled = np.random.default_rng(1).permutation(len(data["user"]))
+    for arrays in (data, {key: value[shuffled] for key, value in data.items()}):
+        model = implicit()
+        update = bound(model, SGD(model.parameters(), lr=0.1), arrays)
+        for at in range(0, len(data["user"]), 3):
+            had = set(items_of(arrays, int(arrays["user"][at])).tolist())
+            before = model.item_bias.weight.detach().clone()
+            tally = update.run(Chunk(rows(at), seed=at))
+            changed = set((model.item_bias.weight != before).flatten().nonzero().flatten().tolist())
+            assert changed & had == ({int(arrays["item"][at])} if tally.applied else set())
+            assert len(changed) == 2 * tally.applied
+
+
+def test_a_user_who_has_everything_makes_no_pair() -> None:
+    data = ratings(density=1.0)
+    model = implicit()
+    before = copy.deepcopy(model.state_dict())
+    assert bound(model, SGD(model.parameters(), lr=0.1), data).run(Chunk(rows(1, 2), seed=0)) == Tally(0.0, 0)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_what_is_drawn_follows_from_the_chunks_seed() -> None:
+    def trained(seed: int) -> Tensor:
+        model = implicit()
+        bound(model, SGD(model.parameters(), lr=0.1), ratings()).run(Chunk(np.arange(20), seed=seed))
+        return model.item.weight.detach()
+
+    assert torch.equal(trained(7), trained(7))
+    assert not torch.equal(trained(7), trained(8))
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adagrad"])
+def test_pairs_teach_who_likes_what(rule: str) -> None:
+    """Even users have even items, odd ones odd items."""
+    user, item = (
+        part.astype(np.int32) for part in np.nonzero(np.add.outer(np.arange(USERS), np.arange(ITEMS)) % 2 == 0)
+    )
+    data = {"user": user, "item": item, "rating": np.ones(len(user), np.float32)}
+    model = BprFactorization(USERS, ITEMS, 4)
+    update = bound(model, RULES[rule](model.parameters()), data)
+    for epoch in range(120):
+        update.run(Chunk(np.random.default_rng(epoch).permutation(len(user)), seed=epoch))
+    scores = model.scores(torch.arange(USERS)).numpy()
+    has = np.zeros((USERS, ITEMS), bool)
+    has[user, item] = True
+    better = [(scores[u][has[u]][:, None] > scores[u][~has[u]]).mean() for u in range(USERS)]
+    assert np.mean(better) > 0.95
+
+
+def test_autograd_draws_another_item_at_random_in_training_and_always_the_same_in_evaluation() -> None:
+    model = implicit()
+    user, item = torch.arange(USERS).repeat(50), torch.arange(USERS).repeat(50) % ITEMS
+    drawn = model.drawn(user, item)
+    assert set(drawn.tolist()) == set(range(ITEMS))
+    assert not (drawn == item).any()
+    assert not torch.equal(drawn, model.drawn(user, item))
+    model.eval()
+    fixed = model.drawn(user, item)
+    assert torch.equal(fixed, model.drawn(user, item))
+    assert not (fixed == item).any()
+    assert 0 <= int(fixed.min()) <= int(fixed.max()) < ITEMS
+
+
+def test_autograd_too_draws_what_the_user_has_not_and_training_does_not_know_what_is_held_back() -> None:
+    model, every = implicit(), np.arange(ITEMS, dtype=np.int32)
+    parts = [{"user": np.zeros(len(items), np.int32), "item": items} for items in (every[:4], every[4:7])]
+    train, val = ({**part, "rating": np.ones(len(part["user"]), np.float32)} for part in parts)
+    model.see(train, val)
+    user, item = torch.zeros(400, dtype=torch.int32), torch.arange(400) % 4
+    in_training = torch.bincount(model.drawn(user, item), minlength=ITEMS)  # eight draws: all are taken in 1 of 200
+    assert in_training[4:].min() > 20
+    assert in_training[:4].sum() < 20
+    model.eval()
+    assert torch.bincount(model.drawn(user, item), minlength=ITEMS)[7:].sum() >= 300
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "rule", "words"),
+    [
+        (nn.L1Loss(), lambda p: SGD(p, lr=0.1), "not for L1Loss"),
+        (nn.MSELoss(reduction="sum"), lambda p: SGD(p, lr=0.1), "not for MSELoss"),
+        (nn.MSELoss(), lambda p: SGD(p, lr=0.1, momentum=0.9), "momentum=0.9"),
+        (nn.MSELoss(), lambda p: Adagrad(p, lr_decay=0.1), "lr_decay=0.1"),
+        (nn.MSELoss(), lambda p: SGD(p, lr=0.1, maximize=True), "maximize=True"),
+        (nn.MSELoss(), lambda p: torch.optim.Adam(p), "not Adam"),
+    ],
+    ids=str,
+)
+def test_what_the_kernels_do_not_know_is_said(loss: Any, rule: Any, words: str) -> None:
+    model = explicit()
+    assert words in model.fused(loss, rule(model.parameters()))
+
+
+def test_ranking_has_no_row_wise_rule_and_no_other_loss_and_float64_no_kernel() -> None:
+    model = implicit()
+    assert "not RowWiseAdagrad" in model.fused(BprLoss(), RowWiseAdagrad(model.parameters()))
+    assert "matrix_factorization.BprLoss" in model.fused(nn.MSELoss(), SGD(model.parameters(), lr=0.1))
+    wide = explicit().double()
+    assert "float64" in wide.fused(nn.MSELoss(), SGD(wide.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize("name", ["user", "item"])
+def test_data_with_more_rows_than_the_model_is_refused_before_a_kernel_reads_it(name: str) -> None:
+    data, model = ratings(), explicit()
+    data[name] = data[name] + np.int32(50)
+    with pytest.raises(ModelError, match=f"the data names {name}s 50 to"):
+        model.see(data, None)
+    with pytest.raises(ModelError, match=f"leave {name}s out"):
+        bound(model, SGD(model.parameters(), lr=0.1), data)
+    with pytest.raises(ModelError, match="the data names"):
+        model.see(ratings(), data)
+
+
+def test_data_of_another_kind_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"the data has triple int32 \(4, 3\)"):
+        explicit().see({"triple": np.zeros((4, 3), np.int32)}, None)
+
+
+def test_the_mean_is_that_of_the_training_data_unless_it_is_given() -> None:
+    data = ratings()
+    for given, expected in ((None, float(data["rating"].mean())), (2.5, 2.5)):
+        model = MatrixFactorization(USERS, ITEMS, mean=given)
+        model.see(data, None)
+        assert model.mean.item() == pytest.approx(expected)
+
+
+# ---- recommending ---------------------------------------------------------------------------------------------------
+
+NAMES = {"users": [f"u{k}" for k in range(USERS - 1)] + [42], "items": [f"film {k}" for k in range(ITEMS)]}
+
+
+@pytest.mark.parametrize("model", [explicit(), explicit(bias=False), implicit()], ids=["biases", "no biases", "bpr"])
+def test_a_user_gets_the_best_items_that_are_not_rated_yet(model: Any) -> None:
+    found = recommend(model, NAMES, "u3", top=4, seen=np.array([0, 5]))
+    wanted = [int(k) for k in model.scores(torch.tensor([3]))[0].argsort(descending=True) if k not in (0, 5)][:4]
+    assert [name for name, _ in found.items] == [f"film {k}" for k in wanted]
+    assert found.notes == ()
+    if isinstance(model, MatrixFactorization):  # a score is what the model predicts
+        assert found.items[0][1] == pytest.approx(model(torch.tensor([3]), torch.tensor(wanted[:1])).item(), rel=1e-5)
+    unknown = recommend(model, NAMES, "nobody", top=3)
+    assert [name for name, _ in unknown.items] == [
+        f"film {k}" for k in model.item_appeal().argsort(descending=True)[:3]
+    ]
+    assert unknown.notes == (UNKNOWN.format(user="nobody"),)
+
+
+def test_names_are_found_as_text_and_there_are_never_more_items_than_are_left() -> None:
+    model = explicit()
+    assert recommend(model, NAMES, "42", 3) == recommend(model, NAMES, 42, 3)
+    assert recommend(model, NAMES, 42, 3).notes == (WITH_RATED,)
+    assert len(recommend(model, NAMES, 42, 100, seen=np.array([1, 2])).items) == ITEMS - 2
+
+
+def test_a_model_without_scores_is_refused() -> None:
+    with pytest.raises(UsageError, match="Linear gives items no scores"):
+        recommend(nn.Linear(2, 2), NAMES, "u3")

@@ -1,0 +1,370 @@
+"""Texts on their way into packed arrays: in pieces, by the workers that wait, through the cache, and what becomes of it
+when they die, a file changes, or the cache is damaged."""
+
+import gzip
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hogwild.config import Job as Config
+from hogwild.config import job_from_mapping
+from hogwild.data import LibSvm, Ratings, kept
+from hogwild.data import parsing as parsing_module
+from hogwild.data.cache import DATA, Cache
+from hogwild.data.parsing import Lines, Parsed, Pass, zeros
+from hogwild.errors import DataError, MemoryShortError, UsageError
+from hogwild.host import Memory
+from hogwild.packed import Packed
+from hogwild.plan import plan_here
+from hogwild.samples import InTurn
+from hogwild.shm import Region
+from tests.helpers.jobs import JOBS
+from tests.helpers.processes import PATIENCE_S
+from workers import packing
+from workers.head_start import HeadStart
+from workers.loading import Loading
+from workers.packing import Packer
+
+ROWS = "".join(f"{n % 2} {1 + n % 7}:{n} {8 + n % 5}:1\n" for n in range(600))
+
+
+class Said:
+    """What a journal was told."""
+
+    def __init__(self, loading: Loading) -> None:
+        self.sentences: list[str] = []
+        self.events: list[dict[str, Any]] = []
+        loading.report(self)  # type: ignore[arg-type]
+
+    def say(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+    def event(self, kind: str, **values: Any) -> None:
+        self.events.append(values)
+
+
+def config(**supervise: float) -> Config:
+    limits = {"start_timeout_s": PATIENCE_S, "stall_timeout_s": PATIENCE_S, **supervise}
+    model, data = {"class_path": "torch.nn.Linear"}, {"train": {"class_path": "x.Y"}}
+    return job_from_mapping({"version": 1, "seed": 3, "model": model, "data": data, "supervise": limits}, "test")
+
+
+def same(one: Packed, other: Packed) -> bool:
+    mine, theirs = one.arrays(), other.arrays()
+    return [*mine] == [*theirs] and one.spec.sizes == other.spec.sizes and all(
+        np.array_equal(mine[name], theirs[name]) and mine[name].dtype == theirs[name].dtype for name in mine
+    )  # fmt: skip
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.svm"
+    path.write_text(ROWS)
+    return path
+
+
+@pytest.fixture
+def nobody() -> HeadStart:
+    return HeadStart()
+
+
+# ---- pieces ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 1 << 20])
+def test_pieces_are_whole_lines_that_cover_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(parsing_module, "PIECE", piece)
+    monkeypatch.setattr(parsing_module, "LOOK", 5)
+    text = b"one\n\n" + b"long" * 50 + b"\nlast, without an end"
+    for content in (text, gzip.compress(text)):
+        (tmp_path / "text").write_bytes(content)
+        lines, regions = Lines.of(tmp_path / "text")
+        pieces = [lines.piece(number, regions).tobytes() for number in range(lines.pieces)]
+        assert b"".join(pieces) == text and all(one.endswith(b"\n") for one in pieces[:-1])
+        assert len(pieces) > 1 or piece > 100
+
+
+def test_a_file_that_becomes_shorter_or_another_one_is_an_error(file: Path) -> None:
+    lines, regions = Lines.of(file)
+    os.truncate(file, 100)
+    with pytest.raises(DataError, match="was changed") as error:
+        lines.piece(0, regions)
+    assert error.value.code == "data/file-changed"
+
+
+def test_what_is_unzipped_must_fit_into_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_bytes(gzip.compress(ROWS.encode()))
+    monkeypatch.setattr("hogwild.shm.host.available_memory", lambda: Memory(1000, "a test"))
+    with pytest.raises(MemoryShortError, match=r"cannot unzip text into memory: 0 bytes are read, and only 1,000"):
+        LibSvm(file).pack(InTurn(0))
+
+
+def test_without_numba_the_error_says_what_to_install(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(UsageError, match=r"pip install 'hogwild\[sparse\]'") as error:
+        LibSvm(file)
+    assert error.value.code == "usage/missing-extra"
+
+
+def test_nothing_is_written_past_the_places_a_piece_was_given() -> None:
+    """As where a file was changed between two passes: it holds more than was counted."""
+    from hogwild.kernels.columns import ratings, wide, words
+    from hogwild.kernels.parsers import FOUND, OVERFLOW, libsvm
+
+    def of(content: bytes) -> np.ndarray:
+        return np.frombuffer(content, np.uint8)
+
+    found, ids, floats = np.zeros((5, FOUND), np.int64), np.full((8, 9), 77, np.int32), np.full((6, 9), 77, np.float32)
+    longs, places = np.full((1, 9), 77), np.full((2, 3, 2), 77)
+    svm, table = of(b"1 1:1 2:1\n1 3:1 4:1\n1\n"), of(b"1\t2\t3\n" * 3)
+    libsvm(svm, 0, 9, False, longs[0], ids[0], floats[0], floats[1], 0, 3, 0, 3, found[0])
+    libsvm(svm, 0, 9, False, longs[0], ids[1], floats[2], floats[3], 0, 1, 0, 9, found[1])
+    ratings(table, 9, 0, np.array([0, 1, 2]), ids[2], ids[3], floats[4], 4, 6, found[2])
+    words(table, 9, 0, np.array([0, 1, 2, -1]), 3, *places, floats[5], found[3])
+    wide(of(b"2,1,1\n2,1,1\n"), ord(","), 2, 99.0, ids[4], ids[5], floats[5], 0, 3, 0, found[4])
+    assert (found[:, OVERFLOW] == 1).all()
+    assert (ids[0, 3:] == 77).all() and (floats[0, 3:] == 77).all()
+    assert (longs[0, 1:] == 77).all() and (floats[3, 1:] == 77).all()
+    assert (ids[2:4, :4] == 77).all() and (ids[2:4, 6:] == 77).all() and (ids[4:6, 3:] == 77).all()
+
+
+# ---- by others ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def early() -> Iterator[HeadStart]:
+    """Two processes for all tests, as a job has them; those that die are replaced."""
+    path = sys.path[:]
+    sys.path.insert(0, str(JOBS))
+    with HeadStart() as early:
+        early.begin(plan_here(2, 1, pin=False), 2)
+        yield early
+    sys.path[:] = path
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything takes too long to be done here: all pieces but the first are for the workers."""
+    monkeypatch.setattr(packing, "SHORT_S", 0.0)
+    monkeypatch.setattr(packing, "PROBE_S", 0.0)
+    monkeypatch.setattr(parsing_module, "PIECE", 700)
+
+
+@pytest.mark.usefixtures("shared")
+def test_what_workers_parse_is_what_is_parsed_in_turn(early: HeadStart, file: Path) -> None:
+    expected = InTurn(0)
+    for content in (ROWS.encode(), gzip.compress(ROWS.encode())):
+        file.write_bytes(content)
+        loading = Loading(early, config(), None, shows_progress=False)
+        assert same(LibSvm(file).pack(loading), LibSvm(file).pack(expected))
+        (event,) = Said(loading).events
+        assert (event["samples"], event["readers"], event["deaths"], event["cached"]) == (600, 2, 0, False)
+    file.write_text(ROWS + "1 2:x\n")
+    with pytest.raises(DataError, match="line 601: '2:x'"):
+        LibSvm(file).pack(Loading(early, config(), None, shows_progress=False))
+
+
+def squares(early: HeadStart, diary: Path, **crimes: Any) -> tuple[np.ndarray, Packer, list[str]]:
+    import pass_steps  # where it is, the fixture says
+
+    said: list[str] = []
+    loading = Loading(early, config(max_item_attempts=2), None, shows_progress=False)
+    packer = Packer(early, loading._patience, None, said.append, lambda what, done, count: None)
+    region = zeros("squares", (pass_steps.COUNT,), "i8")
+    packer.run(Pass("data.train", pass_steps.COUNT, pass_steps.Squares(str(diary), **crimes), {"squares": region}))
+    return region.array("i8", (pass_steps.COUNT,)), packer, said
+
+
+ALL = [k * k + 1 for k in range(40)]
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_worker_that_is_killed_in_a_piece_loses_nothing(early: HeadStart, tmp_path: Path) -> None:
+    found, packer, _ = squares(early, tmp_path, killed=20)
+    assert found.tolist() == ALL and (packer.readers, packer.deaths) == (2, 1)
+    assert len([*tmp_path.glob("ready-*")]) >= 3  # here, and in each worker, before it takes a piece
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_piece_that_kills_whoever_does_it_ends_the_job_with_its_number(early: HeadStart, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data.train: reading piece 20 of the file has ended 2 processes") as error:
+        squares(early, tmp_path, killed=20, often=99)
+    assert error.value.code == "data/item-kills"
+    assert squares(early, tmp_path)[0].tolist() == ALL  # the workers are good for the next pass
+
+
+@pytest.mark.usefixtures("shared")
+def test_what_a_worker_cannot_do_is_done_here_or_raises_here(early: HeadStart, tmp_path: Path) -> None:
+    assert squares(early, tmp_path, bad=5, only_there=True)[0].tolist() == ALL
+    with pytest.raises(DataError, match="piece 5 is gone"):
+        squares(early, tmp_path, bad=5)
+
+
+# ---- the cache ------------------------------------------------------------------------------------------------------
+
+
+def load(dataset: Any, runs: Path, nobody: HeadStart, like: Packed | None = None) -> tuple[Packed, Said]:
+    loading = Loading(nobody, config(), runs, shows_progress=False)
+    return dataset.pack(loading, "data.train", like, "skip"), Said(loading)
+
+
+def test_the_next_job_maps_what_this_one_parsed(
+    file: Path, tmp_path: Path, nobody: HeadStart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(ROWS + "what is this\n")
+    first, said = load(LibSvm(file, normalise="l2"), tmp_path, nobody)
+    assert not said.events[0]["cached"] and said.events[0]["left_out"] == {"bad lines": 1}
+    monkeypatch.setattr(Lines, "of", None)  # nothing is parsed any more
+    dataset = LibSvm(file, normalise="l2")
+    second, said = load(dataset, tmp_path, nobody)
+    assert same(first, second) and dict(second.names)["first"].tolist() == [1]
+    assert os.readlink(f"/proc/self/fd/{second.region.descriptor}").endswith(f"/{DATA}")
+    assert said.events[0]["cached"] and dataset.left_out == {"bad lines": 1}
+    assert any("mapped from the cache" in one for one in said.sentences)
+    assert any("1 lines that do not parse are left out" in one for one in said.sentences)
+
+
+def test_another_content_other_options_or_other_training_data_is_another_entry(file: Path) -> None:
+    file.write_text("3,4,1\n5,6,2\n")
+    train, keys = Ratings(file).pack(InTurn(0)), []
+    file.write_text("3,4,1\n5,7,2\n")
+    other = Ratings(file).pack(InTurn(0))
+
+    class Asks:
+        def pack(self, parsing: Any) -> Parsed:
+            keys.append(parsing.key())
+            return Parsed(train)
+
+    asked: tuple[tuple[Packed | None, str, dict[str, Any]], ...] = (
+        (None, "fail", {}), (train, "fail", {}), (other, "fail", {}), (None, "skip", {}),
+        (None, "fail", {"duplicates": "keep"}),
+    )  # fmt: skip
+    for like, policy, options in asked:
+        Ratings(file, **options).pack(Asks(), "data.train", like, policy)
+    file.write_text("3,4,1\n5,7,3\n")
+    Ratings(file).pack(Asks())
+    assert len({*keys}) == len(keys) == 6
+
+
+def test_names_are_kept_words_and_numbers(file: Path, tmp_path: Path, nobody: HeadStart) -> None:
+    file.write_text("zé,4,1\nal,6,2\nal,40,5\n")
+    first, _ = load(Ratings(file), tmp_path, nobody)
+    second, said = load(Ratings(file), tmp_path, nobody)
+    assert said.events[0]["cached"] and same(first, second)
+    assert [*second.names["users"]] == ["al", "zé"] and [*second.names["items"]] == [4, 6, 40]
+    val, said = load(Ratings(file), tmp_path, nobody, second)
+    assert not said.events[0]["cached"] and same(val, first)
+
+
+@pytest.mark.parametrize("at", [0, 9000, -200, -1])
+def test_a_damaged_entry_is_removed_and_the_file_parsed_again(
+    file: Path, tmp_path: Path, nobody: HeadStart, at: int
+) -> None:
+    first, _ = load(LibSvm(file), tmp_path, nobody)
+    (data,) = tmp_path.glob(f".cache/*/{DATA}")
+    content = bytearray(data.read_bytes())
+    content[at] ^= 1
+    data.write_bytes(content)
+    second, said = load(LibSvm(file), tmp_path, nobody)
+    assert same(first, second) and not said.events[0]["cached"]
+    assert any("is damaged or truncated; it is removed" in one for one in said.sentences)
+    assert load(LibSvm(file), tmp_path, nobody)[1].events[0]["cached"]
+
+
+def csr(**changes: Any) -> Packed:
+    arrays: dict[str, Any] = {
+        "indptr": np.array([0, 1, 3]), "indices": np.array([0, 1, 2], np.int32),
+        "values": np.ones(3, np.float32), "target": np.array([0, 1]),
+    }  # fmt: skip
+    return Packed.of("csr", "csr", arrays | changes, {"features": 3, "classes": 2})
+
+
+def table(**changes: Any) -> Packed:
+    arrays: dict[str, Any] = {
+        "user": np.array([0, 1], np.int32), "item": np.array([3, 0], np.int32), "rating": np.ones(2, np.float32),
+    }  # fmt: skip
+    return Packed.of("table", "table", arrays | changes, {"users": 2, "items": 4})
+
+
+def triples(*rows: tuple[int, int, int]) -> Packed:
+    arrays = {"triple": np.array(rows, np.int32), "weight": np.ones(len(rows), np.float32)}
+    return Packed.of("triples", "table", arrays, {"entities": 3, "relations": 2})
+
+
+def text(tokens: list[int], starts: list[int]) -> Packed:
+    arrays = {"tokens": np.array(tokens, np.int32), "starts": np.array(starts)}
+    return Packed.of("text", "tokens", arrays, {"words": 5})
+
+
+@pytest.mark.parametrize(
+    ("packed", "words"),
+    [
+        (csr(), ""),
+        (csr(indices=np.array([0, 3, 2], np.int32)), "indices holds 3; there are 3 features"),
+        (csr(indices=np.array([0, -1, 2], np.int32)), "indices holds -1"),
+        (csr(indptr=np.array([0, 4, 3])), "indptr falls"),
+        (csr(indptr=np.array([0, 1, 4])), "indptr does not go from 0 to 3"),
+        (csr(indptr=np.array([1, 1, 3])), "indptr does not go from 0"),
+        (csr(indptr=np.array([0, 3])), "indptr has 2 rows, there are 2 samples"),
+        (csr(values=np.ones(2, np.float32)), "not as many values as indices"),
+        (csr(target=np.array([0, 2])), "target holds 2; there are 2 classes"),
+        (table(), ""),
+        (table(user=np.array([0, 2], np.int32)), "user holds 2; there are 2 users"),
+        (table(item=np.array([-4, 2], np.int32)), "item holds -4"),
+        (table(item=np.array([1], np.int32)), "item has 1 rows, there are 2 samples"),
+        (triples((2, 1, 0)), ""),
+        (triples((2, 1, 0), (3, 0, 0)), "triple holds 3; there are 3 entities"),
+        (triples((2, 2, 0)), "triple holds 2; there are 2 relations"),
+        (triples((2, 1, -7)), "triple holds -7"),
+        (text([0, 4, 1], [0, 2, 3]), ""),
+        (text([0, 5, 1], [0, 2, 3]), "tokens holds 5; there are 5 words"),
+        (text([0, 4, 1], [0, 2, 4]), "starts does not go from 0 to 3"),
+        (text([0, 4, 1], [0, 2, 1, 3]), "starts falls"),
+    ],
+)
+def test_arrays_that_point_outside_are_refused_when_they_are_loaded(packed: Packed, words: str, tmp_path: Path) -> None:
+    """With right checksums: whoever wrote them."""
+    said: list[str] = []
+    cache = Cache(tmp_path, say=said.append)
+    assert kept.store(cache, "ab" * 8, Parsed(packed))
+    found = kept.load(cache, "ab" * 8)
+    assert (found is not None) == (words == "") and (words in " ".join(said))
+    if found is not None:
+        assert same(found.packed, packed)
+
+
+def test_what_does_not_fit_into_memory_is_mapped_without_being_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, packed = Cache(tmp_path), table()
+    assert kept.store(cache, "ab" * 8, Parsed(packed))
+    monkeypatch.setattr("hogwild.data.cache.Entry.matches", None)
+    monkeypatch.setattr("hogwild.data.kept.host.available_memory", lambda: Memory(10, "a test"))
+    found = kept.load(cache, "ab" * 8)
+    assert found is not None and same(found.packed, packed)
+
+
+def test_a_cache_that_cannot_be_mapped_is_no_obstacle(
+    file: Path, tmp_path: Path, nobody: HeadStart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = load(LibSvm(file), tmp_path, nobody)
+    (data,) = tmp_path.glob(f".cache/*/{DATA}")
+    real = os.open
+    monkeypatch.setattr(
+        kept.os, "open", lambda path, *rest: real(tmp_path / "nowhere" if path == data else path, *rest)
+    )
+    second, said = load(LibSvm(file), tmp_path, nobody)
+    assert same(first, second) and any("cannot be mapped (No such file or directory)" in one for one in said.sentences)
+
+
+def test_a_region_takes_a_stream_of_any_length() -> None:
+    region, size = Region.of_stream("test", iter([b"abc", b"", b"defg" * 1000]))
+    assert (size, region.nbytes) == (4003, 4032)
+    assert region.array("u1", (size,)).tobytes() == b"abc" + b"defg" * 1000

@@ -1,0 +1,217 @@
+"""Ratings as packed tables: MovieLens' own formats, a user's own table, words as ids, Jester; what is divided, what is
+left out, and what is said of lines that cannot be used."""
+
+import gzip
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hogwild.data import Jester, Ratings
+from hogwild.data import parsing as parsing_module
+from hogwild.data.rating_rows import TABLE_LIMIT
+from hogwild.errors import DataError, UsageError
+from hogwild.packed import Packed
+from hogwild.samples import InTurn
+
+Row = tuple[Any, Any, float]
+CSV = "userId,movieId,rating,timestamp\n"
+
+
+def packed(path: Path, text: str | bytes, like: Packed | None = None, **options: Any) -> Packed:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return Ratings(path, **options).pack(InTurn(0), "data.train", like)
+
+
+def rows(data: Packed) -> list[Row]:
+    """(user, item, rating) as the user wrote them."""
+    arrays, users, items = data.arrays(), data.names["users"], data.names["items"]
+    assert [*arrays] == ["user", "item", "rating"]
+    return [(users[u], items[i], float(r)) for u, i, r in zip(*arrays.values(), strict=True)]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "ratings"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "7\t20\t3\t881250949\n196\t242\t4\t881250949\n7\t3\t1.5\t1\n",
+        "7::20::3::978300760\n196::242::4::978302109\n7::3::1.5::978301968\n",
+        f"{CSV}7,20,3.0,1147880044\n196,242,4,1\n7,3,1.5,1\n",
+        "\ufeffuser_id,item_id,when,stars\r\n7,20,x,3\r\n\r\n196,242,,4\r\n7,3,y,1.5\r\n",
+        '"item","rating","user"\n"20","3","7"\n242,"4",196\n"3",1.5,"7"',
+        "7 20 3\n196 242 4.0\n7 3 15e-1",
+    ],
+)
+def test_every_format_is_the_same_table_by_user_then_item(file: Path, text: str) -> None:
+    data = packed(file, gzip.compress(text.encode()))
+    assert rows(data) == [(7, 3, 1.5), (7, 20, 3.0), (196, 242, 4.0)]
+    assert data.spec.sizes == {"users": 2, "items": 3} and data.arrays()["user"].dtype == np.int32
+
+
+def test_words_are_ids_too_and_so_are_numbers_of_any_length(file: Path) -> None:
+    data = packed(file, "bo\tB002\t1\nal\t007\t2\nal\t7\t3\nzé\t7\t4\n")
+    assert rows(data) == [("al", "007", 2.0), ("al", "7", 3.0), ("bo", "B002", 1.0), ("zé", "7", 4.0)]
+    data = packed(file, f"5\t{10**17}\t1\n5\t9\t2\n{2**31}\t9\t3\n")
+    assert rows(data) == [(5, 9, 2.0), (5, 10**17, 1.0), (2**31, 9, 3.0)]
+    high = TABLE_LIMIT * 3
+    assert rows(packed(file, f"{high}\t1\t1\n2\t1\t2\n")) == [(2, 1, 2.0), (high, 1, 1.0)]
+
+
+def test_a_large_table_is_what_numpy_makes_of_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces of some hundred lines; as whole numbers, and as words."""
+    monkeypatch.setattr(parsing_module, "PIECE", 5000)
+    random = np.random.default_rng(1)
+    pairs = np.unique(random.integers(1, 300, (4000, 2)), axis=0)
+    score = random.integers(1, 11, len(pairs)) / 2
+    order = random.permutation(len(pairs))
+    for prefix in ("", "u"):
+        data = packed(
+            file,
+            CSV + "".join(f"{prefix}{u:d},{i},{s},9\n" for (u, i), s in zip(pairs[order], score[order], strict=True)),
+        )
+        found = rows(data)
+        assert {(int(str(u).removeprefix("u")), i, s) for u, i, s in found} == {
+            (u, i, s) for (u, i), s in zip(pairs.tolist(), score.tolist(), strict=True)
+        }  # fmt: skip
+        assert found == sorted(found) and len(found) == len(pairs)
+
+
+def test_columns_are_named_by_hand_where_they_cannot_be_seen(file: Path) -> None:
+    text = "who;when;what;how\n1;8;2;5\n"
+    with pytest.raises(DataError, match="no column of the header is that of the users") as error:
+        packed(file, text, header=True)
+    assert error.value.code == "data/rating-columns"
+    assert rows(packed(file, text, columns={"user": "who", "item": "what", "rating": 3})) == [(1, 2, 5.0)]
+    assert rows(packed(file, text, columns={"user": "who", "item": "what"})) == [(1, 2, 1.0)]
+    assert rows(packed(file, "3\t4\n1\t4\n")) == [(1, 4, 1.0), (3, 4, 1.0)]  # no ratings: each is 1
+    with pytest.raises(DataError, match="there is no column 'whom' for the users; it has who, when"):
+        packed(file, text, columns={"user": "whom", "item": "what"})
+    with pytest.raises(DataError, match="there is no column 7 for the items"):
+        packed(file, text, columns={"user": 0, "item": 7})
+    with pytest.raises(DataError, match="the first line has one column"):
+        packed(file, "12345\n")
+
+
+def test_a_pair_that_is_there_twice(file: Path) -> None:
+    text = f"{CSV}3,4,1,0\n1,1,1,0\n3,4,5,0\n1,1,2,0\n2,2,2,0\n"
+    with pytest.raises(DataError, match=r"line 3 and .*line 5: user 1 rated item 1 twice; 2 such ratings") as error:
+        packed(file, text)
+    assert error.value.code == "data/duplicate-rating"
+    dataset = Ratings(file, duplicates="last")
+    assert rows(dataset.pack(InTurn(0))) == [(1, 1, 2.0), (2, 2, 2.0), (3, 4, 5.0)]
+    assert dataset.left_out == {"earlier ratings": 2}
+    assert packed(file, text, duplicates="keep").samples == 5
+
+
+def test_a_holdout_divides_a_file_by_its_pairs(file: Path) -> None:
+    text = CSV + "".join(f"{u},{i},{u % 5},0\n" for u in range(1, 60) for i in range(1, 60))
+    parts = {part: packed(file, text, holdout={"fraction": 0.2, "seed": 5, "part": part}) for part in ("train", "test")}
+    train, test = ({row[:2] for row in rows(parts[part])} for part in ("train", "test"))
+    assert not train & test and len(train | test) == 59 * 59 and 0.15 < len(test) / 59**2 < 0.25
+    like = Ratings(file, holdout={"fraction": 0.2, "seed": 5, "part": "test"}).pack(
+        InTurn(0), "data.val", parts["train"]
+    )
+    assert {row[:2] for row in rows(like)} == test
+    other = packed(file, text, holdout={"fraction": 0.2, "seed": 6, "part": "test"})
+    assert {row[:2] for row in rows(other)} != test
+    shuffled = CSV + "".join(reversed(text.removeprefix(CSV).splitlines(keepends=True)))
+    assert {
+        row[:2] for row in rows(packed(file, shuffled, holdout={"fraction": 0.2, "seed": 5, "part": "test"}))
+    } == test
+
+
+def test_who_and_what_the_training_data_does_not_have_is_left_out(file: Path) -> None:
+    train = packed(file, f"{CSV}1,10,1,0\n5,30,2,0\n")
+    file.write_text(f"{CSV}1,30,3,0\n1,20,1,0\n2,10,1,0\n5,10,4,0\n")
+    dataset = Ratings(file)
+    val = dataset.pack(InTurn(0), "data.val", train)
+    assert rows(val) == [(1, 30, 3.0), (5, 10, 4.0)] and dataset.left_out == {"unseen ratings": 2}
+    assert val.spec.sizes == train.spec.sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{CSV}1,2,3,0\n1,3,good,0\n", "line 3: 'good': a rating must be a number: '1,3,good,0'"),
+        (f"{CSV}1,2,nan,0\n", "line 2: 'nan' is NaN or infinite"),
+        (f"{CSV}1,2,3,0\n\n1\n", "line 4: the line has too few columns: '1'"),
+        (f"{CSV},2,3,0\n", "line 2: a user or an item is empty"),
+        (f'{CSV}1,"2,3,0\n', "line 2: a quotation mark is not closed"),
+        ("a::2::3\na::3::\n", "line 2: '': a rating must be a number: 'a::3::'"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_rule(file: Path, text: str, words: str) -> None:
+    with pytest.raises(DataError) as error:
+        packed(file, text)
+    assert words in str(error.value) and error.value.code == "data/bad-line"
+
+
+@pytest.mark.parametrize("user", ["", "u"])
+def test_bad_lines_are_counted_where_they_are_skipped(file: Path, monkeypatch: pytest.MonkeyPatch, user: str) -> None:
+    monkeypatch.setattr(parsing_module, "PIECE", 50)
+    file.write_text(CSV + "".join(f"{user}{n},{n},{'?' if n % 5 == 0 else n},0\n" for n in range(1, 50)))
+    dataset = Ratings(file)
+    data = dataset.pack(InTurn(0), "data.train", None, "skip")
+    assert [row[2] for row in sorted(rows(data), key=lambda row: row[2])] == [n for n in range(1, 50) if n % 5]
+    assert dataset.left_out == {"bad lines": 9}
+    file.write_text(CSV)
+    with pytest.raises(DataError, match="holds no samples") as error:
+        dataset.pack(InTurn(0))
+    assert error.value.code == "data/empty"
+
+
+def test_arguments_that_are_none(file: Path) -> None:
+    file.write_text(CSV)
+    wrong: tuple[dict[str, Any], ...] = (
+        {"delimiter": "x"}, {"duplicates": "first"}, {"columns": {"user": 1}}, {"columns": {"user": 1, "item": 2.5}},
+        {"holdout": {"fraction": 1.0, "part": "test"}}, {"holdout": {"fraction": 0.1}}, {"holdout": {"part": "val"}},
+    )  # fmt: skip
+    for options in wrong:
+        with pytest.raises(UsageError, match=r"Ratings\(path="):
+            Ratings(file, **options)
+
+
+# ---- Jester ---------------------------------------------------------------------------------------------------------
+
+
+def jokes(*rated: dict[int, float]) -> str:
+    return "".join(
+        ",".join([str(len(one)), *(str(one.get(joke, 99)) for joke in range(1, 101))]) + "\r\n" for one in rated
+    )
+
+
+def test_jester_is_read_from_its_zip_file(tmp_path: Path) -> None:
+    path = tmp_path / "jester.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("jester-data-1.csv", jokes({1: -7.82, 100: 9.5}, {}, {50: 0.0}))
+    data = Jester(path).pack(InTurn(0))
+    assert rows(data) == [(1, 1, pytest.approx(-7.82)), (1, 100, 9.5), (3, 50, 0.0)]
+    assert data.spec.sizes == {"users": 2, "items": 3}
+
+
+def test_a_jester_file_that_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "jester.csv"
+    for text, words in (
+        (jokes({3: 1.0}).replace(",99\r", "\r"), "line 1: a line must have 101 numbers"),
+        (jokes({3: 1.0}, {4: 1.0}).replace("\n1,", "\n2,"), "line 2: a line must have 101 numbers"),
+        (jokes({3: 1.0}).replace("1.0", "x"), "line 1: 'x': a rating must be a number"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=words) as error:
+            Jester(path).pack(InTurn(0))
+        assert error.value.code == "data/bad-line"
+    for name, content in (("two.zip", b""), ("torn.zip", b"PK\x03\x04 and no more")):
+        path = tmp_path / name
+        path.write_bytes(content)
+        if not content:
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("a", "1")
+                archive.writestr("b", "1")
+        with pytest.raises(DataError, match=r"must hold one file, it holds 2|damaged or truncated zip"):
+            Jester(path).pack(InTurn(0))

@@ -1,0 +1,79 @@
+"""Triples as packed tables: numbered words, the training data's numbers, and lines that cannot be used."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hogwild.data import Triples
+from hogwild.data import parsing as parsing_module
+from hogwild.errors import DataError
+from hogwild.packed import Packed
+from hogwild.samples import InTurn
+
+
+def written(data: Packed) -> list[tuple[str, str, str]]:
+    entities, relations = data.names["entities"], data.names["relations"]
+    return [(entities[h], relations[r], entities[t]) for h, r, t in data.arrays()["triple"]]
+
+
+def test_triples_are_numbered_in_the_order_of_their_letters(tmp_path: Path) -> None:
+    path = tmp_path / "train.txt.gz"
+    path.write_bytes(gzip.compress('Rom\tin\tItalien\r\nÖlberg\tin\tRom\r\n\r\nRom\tBy night\t"Rom\r\n'.encode()))
+    data = Triples(path).pack(InTurn(0))
+    assert written(data) == [("Rom", "in", "Italien"), ("Ölberg", "in", "Rom"), ("Rom", "By night", '"Rom')]
+    assert (data.names["entities"], data.names["relations"]) == (
+        ['"Rom', "Italien", "Rom", "Ölberg"],
+        ["By night", "in"],
+    )
+    assert data.spec.sizes == {"entities": 4, "relations": 2}
+    assert [*data.arrays()] == ["triple", "weight"] and data.arrays()["weight"].tolist() == [1, 1, 1]
+
+
+def test_many_words_in_many_pieces_keep_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More words than the first table holds, and longer ones than its letters."""
+    monkeypatch.setattr(parsing_module, "PIECE", 20_000)
+    path, random = tmp_path / "train.txt", np.random.default_rng(0)
+    lines = [
+        (f"{'x' * random.integers(0, 60)}{random.integers(0, 9000)}", f"r{random.integers(0, 40)}", str(n))
+        for n in range(12_000)
+    ]
+    path.write_text("".join("\t".join(line) + "\n" for line in lines))
+    data = Triples(path).pack(InTurn(0))
+    assert written(data) == lines
+    assert data.names["entities"] == sorted({line[0] for line in lines} | {line[2] for line in lines})
+
+
+def test_what_the_training_data_does_not_have_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "triples.txt"
+    path.write_text("2\tlikes\t10\n10\thates\t2\n")
+    train = Triples(path).pack(InTurn(0))
+    assert train.names["entities"].tolist() == [2, 10]  # by size: all of them are whole numbers
+    path.write_text("10\tlikes\t2\nx\tlikes\t2\n2\tadores\t10\n")
+    dataset = Triples(path)
+    val = dataset.pack(InTurn(0), "data.val", train)
+    assert written(val) == [(10, "likes", 2)] and dataset.left_out == {"unseen triples": 2}
+    assert val.spec.sizes == train.spec.sizes == {"entities": 2, "relations": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a\tb\tc\na\tb\n", "line 2: a line must be head, relation and tail, three fields: 'a\\\\tb'"),
+        ("a\tb\tc\td\n", "line 1: a line must be head, relation and tail, three fields"),
+        ("a\t\tc\n", "line 1: a field is empty"),
+    ],
+)
+def test_a_bad_line_is_named_or_counted(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "triples.txt"
+    path.write_text("u\tv\tw\n")
+    like = Triples(path).pack(InTurn(0))
+    path.write_text(text)
+    dataset = Triples(path)
+    with pytest.raises(DataError, match=words) as error:
+        dataset.pack(InTurn(0))
+    assert error.value.code == "data/bad-line"
+    path.write_text(text + "u\tv\tu\n")
+    assert written(dataset.pack(InTurn(0), "data.val", like, "skip")) == [("u", "v", "u")]
+    assert dataset.left_out["bad lines"] == 1

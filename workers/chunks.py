@@ -1,0 +1,143 @@
+"""What a worker does with an item when its model brings a kernel: batch after batch, some of them in one exchange.
+
+    intent -> the kernel, batch by batch, into the flats -> private copies of hot rows into the flats -> commit
+
+The unit of commit is a chunk: as many batches as take TARGET_S by the pace of those before, and, where rows are hot, at
+most `sync_every`. Everything that decides numbers, the rate and the seed, belongs to a batch, so one worker computes
+the same however its time is cut. A kill costs one chunk in doubt."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hogwild.batches import EpochPlan, batch_seed
+from hogwild.kernels.fused import Chunk, FusedUpdate
+from hogwild.scoreboard import Row
+from hogwild.workqueue import WorkItem
+from workers.profile import Profile
+
+if TYPE_CHECKING:
+    from hogwild.kernels.hot import HotRows
+    from hogwild.orders import Order
+
+TARGET_S = 0.02
+LONGEST_S = 0.05  # a batch that would take longer is made in pieces, with a sign of life between two
+SMOOTHING = 0.2  # of the pace: the weight of the newest chunk
+
+
+@dataclass(slots=True)
+class Fused:
+    """What a trainer computes with instead of autograd, bound to one worker's memory."""
+
+    update: FusedUpdate
+    plan: EpochPlan
+    order: "Order"
+    hot: "Sequence[HotRows]" = ()
+
+    def refresh(self) -> None:
+        """The private copies are what the flats are now."""
+        for rows in self.hot:
+            rows.refresh()
+
+    def flush(self) -> None:
+        for rows in self.hot:
+            rows.flush()
+
+
+@dataclass(slots=True)
+class Sums:
+    """What the batches of a chunk came to."""
+
+    loss: float = 0.0  # of the batches' means
+    losses: int = 0  # batches with a loss: those of which something was applied
+    not_finite: int = 0  # samples
+    skipped: int = 0  # batches of which nothing was applied
+
+
+class Chunks:
+    """Trains items with one fused update. Reports to `row` as `trainer.py` does."""
+
+    def __init__(self, fused: Fused, row: Row, profile: Profile, seed: int, sync_every: int) -> None:
+        self._fused, self._row, self._profile, self._seed = fused, row, profile, seed
+        self._most = sync_every if fused.hot else 1 << 16
+        self._batch_s = 0.0  # pace; 0: not known yet
+        self._made = 0
+
+    def train(
+        self, item: WorkItem, may_go_on: Callable[[], bool], schedule: Callable[[], Callable[[int], float] | None]
+    ) -> tuple[int, int] | None:
+        """(batches skipped, samples that were not finite) of the item; None where `may_go_on` ended it at a chunk's
+        end. `schedule()` is what holds now: updates by everybody -> factor of the rate."""
+        done = skipped = not_finite = 0
+        read_at = self._row.board.updates()
+        while done < item.stop - item.start:
+            if not may_go_on():
+                return None
+            sums, count = self._chunk(item, done, skipped, schedule(), read_at)
+            read_at = self._row.board.updates()
+            done, skipped, not_finite = done + count, skipped + sums.skipped, not_finite + sums.not_finite
+        return skipped, not_finite
+
+    def _chunk(
+        self, item: WorkItem, done: int, skipped: int, schedule: Callable[[int], float] | None, read_at: int
+    ) -> tuple[Sums, int]:
+        row, fused = self._row, self._fused
+        began_ns = time.monotonic_ns()
+        count = min(item.stop - item.start - done, self._batches())
+        self._profile.begin_update(self._made)
+        row.intend(item.id, done + count)
+        self._profile.enter("apply")
+        sums = Sums()
+        for number in range(item.start + done, item.start + done + count):
+            rate = 1.0 if schedule is None else schedule(row.board.updates() + number - item.start - done)
+            self._batch(item.epoch, number, rate, sums)
+        # Nobody has seen the hot rows since `read_at`; the others are read and written sample by sample.
+        staleness = row.board.updates() - read_at if fused.hot else 0
+        fused.flush()
+        row.commit(item.id, done + count, skipped + sums.skipped)
+        self._profile.enter("bookkeeping")
+        applied = count - sums.skipped
+        if applied:
+            row.count_updates(applied, staleness)
+        row.count_batches(count, sums.losses, sums.loss)
+        if sums.not_finite:
+            row.count_not_finite(max(1, sums.skipped))
+        self._made += applied
+        row.note_update(began_ns)
+        self._learn(count, (time.monotonic_ns() - began_ns) / 1e9)
+        return sums, count
+
+    def _batch(self, epoch: int, number: int, rate: float, sums: Sums) -> None:
+        fused = self._fused
+        first, last = fused.plan.positions(number)
+        rows = fused.order.indices(epoch, first, last)
+        seed = batch_seed(self._seed, epoch, first)
+        loss, applied, size = 0.0, 0, self._at_once(len(rows))
+        for start in range(0, len(rows), size):
+            if start:
+                self._row.beat()
+            tally = fused.update.run(Chunk(rows[start : start + size], seed, rate))
+            loss, applied = loss + tally.loss, applied + tally.applied
+            sums.not_finite += tally.not_finite
+        if applied:
+            sums.loss += loss / applied
+            sums.losses += 1
+        else:
+            sums.skipped += 1
+
+    def _batches(self) -> int:
+        """Of the next chunk."""
+        if not self._batch_s:
+            return 1
+        return max(1, min(self._most, int(TARGET_S / self._batch_s)))
+
+    def _at_once(self, samples: int) -> int:
+        """Samples of a batch that a kernel is given in one go."""
+        if self._batch_s <= LONGEST_S:
+            return max(1, samples)
+        return max(1, int(samples * LONGEST_S / self._batch_s))
+
+    def _learn(self, batches: int, seconds: float) -> None:
+        pace_s = seconds / batches
+        self._batch_s = pace_s if not self._batch_s else self._batch_s + SMOOTHING * (pace_s - self._batch_s)

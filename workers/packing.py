@@ -1,0 +1,105 @@
+"""Text that is parsed into packed arrays, in the parent, before it is trained on: from the cache, mapped; or parsed in
+passes (`hogwild/data/parsing.py`). What takes more than a second of a pass is done by the workers that wait for their
+set-up, piece by piece, straight into the memory that training reads it from.
+
+    key ──► in the cache ──► mapped
+       '──► pass after pass: here, as long as less than a second is left ──► all ──► into the cache
+                                '─► pieces, leased to readers ──► all
+                                        '─► what they cannot do is done here"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import cloudpickle
+
+from hogwild.data.parsing import Parsed, Parsing, Pass
+from workers.head_start import HeadStart
+from workers.messages import ReadTask
+from workers.prepare import blob
+from workers.ranges import Ranges
+from workers.readers import Patience, Readers
+from workers.reading import PassRecipe, Pieces
+
+if TYPE_CHECKING:
+    from hogwild.data.cache import Cache
+
+SHORT_S = 1.0  # what is left is done here when it takes less: waking others is not worth it
+PROBE_S = 0.05
+
+
+@dataclass(slots=True)
+class Packer:
+    """Packs one data set. `tell(pieces done, of so many)` is called in between; `say` gets a sentence."""
+
+    early: HeadStart
+    patience: Patience
+    cache: "Cache | None"
+    say: Callable[[str], object]
+    tell: Callable[[str, int, int], object]
+    readers: int = 0  # how many took part
+    deaths: int = 0
+    is_cached: bool = False
+    kept_s: float = 0.0
+    hash_s: float = 0.0
+
+    def pack(self, parsing: Parsing) -> Parsed:
+        """Raises DataError, MemoryShortError."""
+        from hogwild.data import kept
+
+        if self.cache is None:
+            return parsing.parse(self.run)
+        began_s = time.monotonic()
+        key = parsing.key()
+        self.hash_s = time.monotonic() - began_s
+        found = kept.load(self.cache, key)
+        if found is not None:
+            self.is_cached = True
+            return found
+        parsed = parsing.parse(self.run)
+        began_s = time.monotonic()
+        kept.store(self.cache, key, parsed)
+        self.kept_s = time.monotonic() - began_s
+        return parsed
+
+    def run(self, work: Pass) -> None:
+        """One pass. Compiling is not counted: it is done once, and kept."""
+        work.step.ready()
+        began_s, done = time.monotonic(), 0
+        while done < work.count and not self._is_long(time.monotonic() - began_s, done, work.count):
+            work.step.do(done, work.regions)
+            done += 1
+            self.tell(work.what, done, work.count)
+        if done < work.count:
+            self._share(work, done)
+
+    def _is_long(self, seconds: float, done: int, count: int) -> bool:
+        is_known = done > 0 and seconds > PROBE_S
+        return is_known and seconds / done * (count - done) > SHORT_S and any(True for _ in self.early)
+
+    def _share(self, work: Pass, done: int) -> None:
+        ranges = Ranges(done, work.count, 1)
+        readers = Readers(self.early, work.what, ranges, self.patience, piece_words)
+        content = cloudpickle.dumps(PassRecipe(Pieces(work.what, work.count, work.step), done))
+        regions = {"recipe": blob("recipe", content), "beats": readers.beats, **work.regions}
+        sizes = tuple((name, region.nbytes) for name, region in regions.items())
+        number, nbytes = readers.task, len(content)
+
+        # Nothing of the readers in it, who keep it: a circle would keep the regions until the collector comes.
+        def make(reader: int) -> tuple[ReadTask, list[int]]:
+            return ReadTask(number, reader, sizes, nbytes), [region.descriptor for region in regions.values()]
+
+        self.readers = max(self.readers, readers.count)
+        readers.begin(make)
+        if not readers.run(lambda pieces: self.tell(work.what, done + pieces, work.count)):
+            self.say(f"{work.what}: {readers.unable or 'no process can be started to read it'}; it is read here")
+        self.deaths += readers.deaths
+        for piece in ranges.unread:  # what a worker could not do raises here, or is not its fault
+            work.step.do(ranges.rows(piece)[0], work.regions)
+            self.tell(work.what, work.count - 1, work.count)
+
+
+def piece_words(piece: int) -> tuple[str, str]:
+    """(what it is, what can be done)"""
+    return f"piece {piece} of the file", "Read it with train.procs=0 and see"
