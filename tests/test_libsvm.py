@@ -62,7 +62,7 @@ def test_a_random_file_is_what_scikit_learn_reads(file: Path, monkeypatch: pytes
 
 def test_indices_begin_with_one_unless_a_zero_is_there(file: Path) -> None:
     data = packed(file, GOOD)
-    assert (data.spec.sizes, list(data.names["first"])) == ({"features": 4, "classes": 2}, [1])
+    assert (data.spec.sizes, list(data.names["first"])) == ({"features": 4}, [1])
     assert rows(data) == [{2: 2.0, 0: 1.0}, {2: pytest.approx(-0.1), 1: 0.5, 3: 3.0}, {2: 7.0}]
     assert [*rows(data)[1]] == [2, 1, 3]  # the feature of all three rows stands first
     data = packed(file, "1 0:1\n0 4:2\n")

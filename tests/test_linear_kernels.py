@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 pytest.importorskip("numba")
 
+from hogwild.errors import ModelError
 from hogwild.kernels import linear
 from hogwild.kernels.fused import Chunk
 from hogwild.kernels.hot import HotRows
 from hogwild.losses import HingeLoss, LogisticLoss
+from hogwild.models.factorization_machine import FactorizationMachine
 from hogwild.models.linear_sparse import LinearUpdate, SparseLinear
 
 FEATURES, SAMPLES = 40, 32
@@ -32,6 +34,19 @@ RULES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda params: torch.optim.SGD(params, lr=0.1),
     "Adagrad": lambda params: torch.optim.Adagrad(params, lr=0.1),
 }
+
+
+@pytest.mark.parametrize("kind", [SparseLinear, FactorizationMachine])
+def test_a_feature_without_a_row_and_other_data_are_refused_before_a_kernel_reads_them(kind: type[nn.Module]) -> None:
+    model, rows = kind(FEATURES), sparse_rows()
+    model.see(rows, None)  # type: ignore[operator]
+    for bad in (FEATURES, -1):
+        wrong = rows | {"indices": np.append(rows["indices"], bad).astype(np.int32)}
+        for given in ((wrong, None), (rows, wrong)):
+            with pytest.raises(ModelError, match=f"names features .* and the model has {FEATURES}"):
+                model.see(*given)  # type: ignore[operator]
+    with pytest.raises(ModelError, match="learns from sparse rows"):
+        model.see({"user": rows["indices"]}, None)  # type: ignore[operator]
 
 
 def sparse_rows(seed: int = 0) -> dict[str, np.ndarray]:

@@ -414,7 +414,6 @@ def test_autograd_too_draws_what_the_user_has_not_and_training_does_not_know_wha
         (nn.MSELoss(), lambda p: SGD(p, lr=0.1, maximize=True), "maximize=True"),
         (nn.MSELoss(), lambda p: torch.optim.Adam(p), "not Adam"),
     ],
-    ids=str,
 )
 def test_what_the_kernels_do_not_know_is_said(loss: Any, rule: Any, words: str) -> None:
     model = explicit()

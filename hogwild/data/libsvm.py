@@ -40,7 +40,7 @@ class LibSvm:
     classes: whole numbers, numbered from 0 on in rising order, int64; auto is real. `normalise`: l2 divides each row by
     its Euclidean length.
 
-    Sizes: features, and classes (2 where the labels are two: +1 and -1, or 1 and 0). Names: `first`, the index of the
+    Sizes: features, and of `labels: classes` how many there are. Names: `first`, the index of the
     first feature as it is written; `classes`, the labels.
 
     Validation data takes the training data's sizes, first index and classes: features that were not there are left
@@ -300,8 +300,6 @@ class _Parsing:
 
     def _labelled(self, packed: Packed, finds: Finds, keep: np.ndarray) -> Packed:
         """The targets, and how many classes there are."""
-        from hogwild.kernels.parsers import KINDS, NOT_BITS, NOT_SIGNS
-
         labels = finds.regions["labels"].array("f4", (len(keep),))
         target, sizes, names = packed.arrays()["target"], dict(packed.spec.sizes), dict(packed.names)
         if self.source.labels == "classes":
@@ -314,9 +312,6 @@ class _Parsing:
                 self.notes.append(f"{unseen:,} rows are left out: the training data has none of their class")
         else:
             target[:] = labels
-            kinds = int(np.bitwise_or.reduce(finds.found[:, KINDS]))
-            if not kinds & NOT_SIGNS or not kinds & NOT_BITS:
-                sizes["classes"] = 2
         return Packed(packed.region, replace(packed.spec, sizes=sizes), names)
 
     def _classes(self, labels: np.ndarray, finds: Finds) -> np.ndarray:

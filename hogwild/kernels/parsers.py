@@ -12,14 +12,12 @@ import numpy as np
 from hogwild.kernels.compiling import inlined, kernel
 
 # Words of `found`.
-LINES, ITEMS, ROWS, BAD, RULE, LINE_AT, TOKEN_AT, LEAST, MOST, KINDS, UNSEEN, OVERFLOW, WORDY = range(13)
+LINES, ITEMS, ROWS, BAD, RULE, LINE_AT, TOKEN_AT, LEAST, MOST, UNSEEN, OVERFLOW, WORDY = range(12)
 FOUND = 16  # a row, on cache lines of its own
 
 # Rules that a line may break.
 LABEL, PAIR, VALUE, FINITE, ZERO, LARGE, FIELDS, EMPTY, QUOTE, NEGATIVE = range(1, 11)
 
-# `KINDS` of labels: there is one that is not …
-NOT_SIGNS, NOT_BITS = 1, 2
 
 LF, CR, TAB, SPACE, COLON, HASH, POINT, PLUS, MINUS, QUOTES = 10, 13, 9, 32, 58, 35, 46, 43, 45, 34
 NO_DIGIT = 1  # problems of a number
@@ -179,7 +177,7 @@ def libsvm(text, least, most, leaves_out, lengths, indices, values, target, row,
     but a comment are no rows."""
     end, at = len(text), 0
     first_row, first_place = row, place
-    lowest, highest, kinds, unseen = HIGHEST, np.int64(-1), np.int64(0), np.int64(0)
+    lowest, highest, unseen = HIGHEST, np.int64(-1), np.int64(0)
     while at < end:
         line_at = at
         stop = line_end(text, at, end)
@@ -221,8 +219,6 @@ def libsvm(text, least, most, leaves_out, lengths, indices, values, target, row,
             continue
         lowest, highest, unseen = low, high, unseen + left_out
         lengths[row], target[row] = place - begun, label
-        kinds |= NOT_SIGNS if abs(label) != 1.0 else 0
-        kinds |= NOT_BITS if label * (label - 1.0) != 0.0 else 0
         row += 1
     found[ROWS], found[ITEMS] = row - first_row, place - first_place
-    found[LEAST], found[MOST], found[KINDS], found[UNSEEN] = lowest, highest, kinds, unseen
+    found[LEAST], found[MOST], found[UNSEEN] = lowest, highest, unseen

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hogwild.kernels.fused import Chunk, FusedUpdate, Side, Tally
 from hogwild.kernels.rules import ADAGRAD, Numbers, rule_of, sums_of, why_not, words
+from hogwild.models.ids import require_csr
 from hogwild.models.linear_sparse import csr_views, hot_copies, kind_of, scores, unsuitable
 
 SPREAD = 0.01  # standard deviation of the factors at the start: at 0 they would have no gradient
@@ -36,6 +37,13 @@ class FactorizationMachine(nn.Module):
         none = parts.new_zeros(len(offsets), parts.shape[1])
         sums, squares = none.index_add(0, row, parts), none.index_add(0, row, parts.square())
         return linear + 0.5 * (sums.square() - squares).sum(1)
+
+    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+        """Called with the data's arrays before training. Raises ModelError for other data, or features without a
+        row."""
+        for arrays in (train, val):
+            if arrays is not None:
+                require_csr(arrays, len(self.weight))
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
         """Logistic, hinge and squared losses, SGD and Adagrad."""

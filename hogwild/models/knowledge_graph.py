@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hogwild.errors import ModelError
+from hogwild.models.ids import require_ids
 from hogwild.models.knowledge_graph_ranking import METRICS, filtered_ranks, known_answers
 
 NEAR = 1e-12  # squared distance below which there is no direction
@@ -66,8 +68,13 @@ class KnowledgeGraph(nn.Module):
 
     def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None = None) -> None:
         """Triples (N, 3) under `triple` that are true: no rank counts them as wrong answers. Adds to what was seen
-        before; `train` and `val` are data sets in packed form."""
+        before; `train` and `val` are data sets in packed form. Raises ModelError for other data, or for ids
+        without a row."""
+        if "triple" not in train:
+            raise ModelError("data.train has no triples (hogwild.data.Triples)", code="model/unlike-data")
         triples = np.concatenate([part["triple"] for part in (train, val) if part is not None])
+        require_ids("entities", triples[:, ::2], self.entities.num_embeddings)
+        require_ids("relations", triples[:, 1], self._relations)
         found = known_answers(triples, self.entities.num_embeddings, self._relations)
         self.known = torch.from_numpy(np.union1d(self.known.numpy(), found))
 

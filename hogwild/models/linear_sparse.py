@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hogwild.kernels.fused import Chunk, FusedUpdate, Side, Tally
 from hogwild.kernels.rules import ADAGRAD, Numbers, rule_of, sums_of, why_not, words
 from hogwild.losses import HingeLoss, LogisticLoss
+from hogwild.models.ids import require_csr
 
 SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # as kernels/linear.py has them, which needs numba
 SOFTMAX = -1
@@ -33,6 +34,13 @@ class SparseLinear(nn.Module):
         """Rows as `nn.EmbeddingBag` takes them: indices (nnz,) and offsets (B,) of one integer type, values (nnz,) of
         the weights' type -> (B,), or (B, classes)."""
         return scores(self.weight, self.bias, indices, offsets, values, self.sparse)
+
+    def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
+        """Called with the data's arrays before training. Raises ModelError for other data, or features without a
+        row."""
+        for arrays in (train, val):
+            if arrays is not None:
+                require_csr(arrays, len(self.weight))
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
         """Logistic, hinge, squared and softmax losses, SGD and Adagrad."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError
+from hogwild.models.ids import require_ids
 
 SPREAD = 0.1  # standard deviation of the numbers of a row at the beginning
 PAIRS = 1 << 24  # users times items, a byte each: up to here it is worth knowing who has what
@@ -233,12 +234,7 @@ def check_arrays(arrays: Mapping[str, np.ndarray], users: int, items: int) -> No
                 f"{found}: see hogwild.data.Ratings",
                 code="model/unlike-data",
             )
-        if len(array) and not 0 <= int(array.min()) <= int(array.max()) < count:
-            raise ModelError(
-                f"the data names {name}s {array.min()} to {array.max()}, and the model has {count:,}: leave {name}s "
-                "out of model.init_args, then they are counted",
-                code="model/unlike-data",
-            )
+        require_ids(f"{name}s", array, count)
 
 
 def _is_rated(arrays: Mapping[str, np.ndarray]) -> bool:

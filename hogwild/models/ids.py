@@ -1,0 +1,27 @@
+"""Numbers of rows in data, looked at before a kernel reads them: it reads where they say, and looks at nothing."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hogwild.errors import ModelError
+
+
+def require_ids(what: str, ids: np.ndarray, count: int) -> None:
+    """Raises ModelError unless every one of `ids` (…) is in [0, count); `what` they number: the model's argument."""
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < count:
+        raise ModelError(
+            f"the data names {what} {ids.min()} to {ids.max()}, and the model has {count:,}: leave {what} out of "
+            "model.init_args, then they are counted",
+            code="model/unlike-data",
+        )
+
+
+def require_csr(arrays: Mapping[str, np.ndarray], features: int) -> None:
+    """Raises ModelError unless these are sparse rows of at most `features` features."""
+    if "indices" not in arrays:
+        found = ", ".join(f"{key} {value.dtype} {value.shape}" for key, value in arrays.items())
+        raise ModelError(
+            f"this model learns from sparse rows (hogwild.data.LibSvm); the data has {found}", code="model/unlike-data"
+        )
+    require_ids("features", arrays["indices"], features)
