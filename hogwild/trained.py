@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hogwild.batches import BatchPlan
 from hogwild.checkpoint import load as load_checkpoint
 from hogwild.config import Job
-from hogwild.errors import DataError, RunError, UsageError
+from hogwild.errors import DataError, HogwildError, RunError, UsageError
 from hogwild.evaluation import evaluating
 from hogwild.packed import Packed, open_feed
 from hogwild.packing import packs, sizes_for
@@ -66,7 +66,7 @@ class Trained:
             tensors = materialise(dataset, "input", self.job.seed)
             return self._outputs(len(tensors[0]), lambda a, b: [tensor[a:b] for tensor in tensors[:-1]])
         packed = dataset if isinstance(dataset, Packed) else dataset.pack(
-            InTurn(self.job.seed), "input", self._like(), self.job.data.on_bad_line
+            self._reader, "input", self._like(), self.job.data.on_bad_line
         )  # fmt: skip
         if not packed.samples:
             raise DataError("input: there is no sample in it", code="data/empty")
@@ -90,14 +90,32 @@ class Trained:
         return WordVectors(self.names["words"], vectors.detach().numpy())
 
     def recommend(self, user: Any, top: int = 10) -> "Recommendation":
-        """Items for a user, named as in the training data. Raises UsageError for a model without users and items."""
+        """Items for a user, named as in the training data, without those it has rated, where that data is still at
+        hand; a note says where it is not. Raises UsageError for a model without users and items."""
         from hogwild.recommending import recommend
 
         if not {"users", "items"} <= self.names.keys():
             raise UsageError(f"{self.checkpoint}: its model has no users and items", code="usage/no-users")
-        return recommend(self.model, self.names, user, top)
+        return recommend(self.model, self.names, user, top, self._rated(user))
 
     # ---- parts
+
+    def _rated(self, user: Any) -> np.ndarray | None:
+        """The items that a user of the training data has rated; None without that data."""
+        from hogwild.recommending import items_of, number_of
+
+        number = number_of(self.names["users"], user)
+        if number is None:
+            return None
+        try:
+            packed = build(self.job.data.train).pack(self._reader, "data.train", None, self.job.data.on_bad_line)
+        except HogwildError:  # moved, changed or unreadable: what is asked for does not depend on it
+            return None
+        return items_of(packed.arrays(), number)
+
+    @property
+    def _reader(self) -> InTurn:
+        return InTurn(self.job.seed)
 
     def _like(self) -> Packed:
         """No data, but its words and sizes: what is read is written in them."""

@@ -1,0 +1,186 @@
+"""A run's model put to use: predict, most-similar, recommend, by command and from Python."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
+
+import hogwild
+from hogwild import cli
+from hogwild.errors import UsageError
+from tests.helpers.jobs import Ended, in_turn
+
+RULE = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05}}
+USERS, ITEMS = ("ann", "bob", "cid", "dan"), ("film", "song", "book", "play", "game")
+
+
+def job(**sections: object) -> str:
+    common = {"train": {"procs": 0, "epochs": 40}, "optimizer": RULE, "log": {"tensorboard": False}}
+    return json.dumps(common | sections)  # JSON is YAML
+
+
+@pytest.fixture(scope="module")
+def runs(jobs_folder: Path) -> Mapping[str, Ended]:
+    """A model of ratings, one of sparse rows, one of words."""
+    folder = jobs_folder / "files"
+    folder.mkdir()
+    (folder / "ratings.csv").write_text(
+        "user,item,rating\n"
+        + "".join(f"{user},{item},{1 + (3 * u + 5 * i) % 5}\n" for u, user in enumerate(USERS) for i, item in enumerate(ITEMS) if (u + i) % 4)
+    )  # fmt: skip
+    (folder / "rows.svm").write_text("".join(f"{'+1' if k % 2 else '-1'} {1 + k % 2}:1 3:0.5\n" for k in range(40)))
+    (folder / "text.txt").write_text("the king and the queen\nthe man and the woman\n" * 200)
+    (folder / "ratings.yaml").write_text(
+        job(
+            model={"class_path": "hogwild.models.MatrixFactorization", "init_args": {"factors": 4}},
+            loss={"class_path": "torch.nn.MSELoss"},
+            data={
+                "train": {"class_path": "hogwild.data.Ratings", "init_args": {"path": "ratings.csv"}},
+                "batch_size": 8,
+            },
+        )
+    )
+    (folder / "rows.yaml").write_text(
+        job(
+            model={"class_path": "hogwild.models.SparseLinear"},
+            loss={"class_path": "hogwild.losses.LogisticLoss"},
+            data={"train": {"class_path": "hogwild.data.LibSvm", "init_args": {"path": "rows.svm"}}, "batch_size": 8},
+        )
+    )
+    (folder / "words.yaml").write_text(
+        job(
+            model={"class_path": "hogwild.models.SkipGram", "init_args": {"dim": 8, "sample": 0}},
+            loss={"class_path": "hogwild.models.skipgram.NegativeSampling"},
+            data={"train": {"class_path": "hogwild.data.Text", "init_args": {"path": "text.txt"}}, "batch_size": 512},
+            train={"procs": 0, "epochs": 3},
+        )
+    )
+    ended = in_turn(
+        jobs_folder / "jobs", {name: [str(folder / f"{name}.yaml")] for name in ("ratings", "rows", "words")}
+    )
+    for one in ended.values():
+        assert one.status == 0 and one.summary["update"] == "fused", one.stderr
+    return ended
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, list[str], str]]:
+    """A command's exit status, lines and messages."""
+
+    def run(*argv: object) -> tuple[int, list[str], str]:
+        status = cli.run([str(one) for one in argv])
+        found = capsys.readouterr()
+        return status, found.out.splitlines(), found.err
+
+    return run
+
+
+Say = Callable[..., tuple[int, list[str], str]]
+
+
+def test_recommend_names_the_best_items_without_those_the_user_has_rated(runs: Mapping[str, Ended], say: Say) -> None:
+    run = runs["ratings"].run_dir
+    status, lines, _ = say("recommend", run, "--user", "bob", "--top", 3)
+    assert status == 0
+    assert [line.split()[1] for line in lines] == ["play"], "bob has rated the four others"
+    trained = hogwild.load(run)
+    everything = trained.model(torch.full((5,), trained.names["users"].index("bob")), torch.arange(5)).detach()
+    assert float(lines[0].split()[0]) == pytest.approx(
+        float(everything[trained.names["items"].index("play")]), abs=1e-3
+    )
+
+
+def test_recommend_as_json_and_for_somebody_new(runs: Mapping[str, Ended], say: Say) -> None:
+    status, lines, _ = say("recommend", runs["ratings"].run_dir, "--user", "eve", "--top", 2, "--json")
+    answer = json.loads(lines[0])
+    assert status == 0 and answer["user"] == "eve" and len(answer["items"]) == 2
+    scores = [score for _, score in answer["items"]]
+    assert scores == sorted(scores, reverse=True)
+    _, lines, _ = say("recommend", runs["ratings"].run_dir, "--user", "eve")
+    assert "eve is not in the training data" in lines[0]
+
+
+def test_recommend_says_that_rated_items_may_be_among_them_where_the_data_is_gone(
+    runs: Mapping[str, Ended], say: Say, tmp_path: Path
+) -> None:
+    import shutil
+
+    there = shutil.copytree(runs["ratings"].run_dir, tmp_path / "run", symlinks=True)
+    resolved = there / "resolved.yaml"
+    resolved.write_text(resolved.read_text().replace("ratings.csv", "gone.csv"))
+    status, lines, _ = say("recommend", there, "--user", "bob")
+    assert status == 0 and "may be among them" in lines[0] and len(lines) == 1 + len(ITEMS)
+
+
+def test_predict_answers_every_row_of_a_file_with_the_training_data_s_features(
+    runs: Mapping[str, Ended], say: Say, tmp_path: Path
+) -> None:
+    rows = tmp_path / "new.svm"
+    rows.write_text("+1 1:1 3:0.5\n-1 2:1 3:0.5 77:3\n+1 3:1\n")
+    status, lines, _ = say("predict", runs["rows"].run_dir, rows)
+    assert status == 0 and len(lines) == 3
+    weights = {name: value.numpy() for name, value in runs["rows"].tensors().items()}
+    wanted = [weights["weight"][0, 0], weights["weight"][1, 0], 0.5 * weights["weight"][2, 0]]
+    offset = weights["bias"][0] + 0.5 * weights["weight"][2, 0]
+    assert [float(line) for line in lines] == pytest.approx([value + offset for value in wanted], abs=1e-4)
+
+
+def test_predict_writes_a_file(runs: Mapping[str, Ended], say: Say, tmp_path: Path) -> None:
+    rows = tmp_path / "new.svm"
+    rows.write_text("+1 1:1\n-1 2:1\n")
+    status, lines, _ = say("predict", runs["rows"].run_dir, rows, "--out", tmp_path / "out.npz")
+    assert status == 0 and lines[-1].startswith("2 predictions")
+    outputs = np.load(tmp_path / "out.npz")["outputs"]
+    torch.testing.assert_close(torch.from_numpy(outputs), hogwild.load(runs["rows"].run_dir).predict(rows))
+    assert say("predict", runs["rows"].run_dir, rows, "--out", tmp_path / "out.csv")[0] == 0
+    assert (tmp_path / "out.csv").read_text().splitlines()[0] == "sample,output"
+
+
+def test_most_similar_names_the_nearest_words(runs: Mapping[str, Ended], say: Say) -> None:
+    status, lines, _ = say("most-similar", runs["words"].run_dir, "king", "--top", 3)
+    assert status == 0 and len(lines) == 3
+    words = {line.split()[1] for line in lines}
+    assert words < {"the", "and", "queen", "man", "woman"}
+    assert len(hogwild.load(runs["words"].run_dir).vectors) == 6
+
+
+@pytest.mark.parametrize(
+    ("command", "run", "arguments", "status", "said"),
+    [
+        ("most-similar", "words", ["kong"], 2, "king"),
+        ("most-similar", "rows", ["king"], 2, "its model has no words"),
+        ("recommend", "rows", ["--user", "1"], 2, "no users and items"),
+        ("recommend", "ratings", ["--user", "bob", "--top", "0"], 2, "top"),
+        ("predict", "rows", ["nowhere.svm"], 3, "nowhere.svm"),
+        ("predict", "rows", ["x.svm", "--out", "x.txt"], 2, "must end in .npz or .csv"),
+        ("predict", "rows", ["x.svm", "--which", "newest"], 2, "--which newest"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(
+    command: str, run: str, arguments: list[str], status: int, said: str, runs: Mapping[str, Ended], say: Say
+) -> None:
+    found, _, words = say(command, runs[run].run_dir, *arguments)
+    assert found == status and said in words and "Traceback" not in words
+
+
+def test_a_model_that_was_changed_since_does_not_take_the_checkpoint(
+    runs: Mapping[str, Ended], say: Say, tmp_path: Path
+) -> None:
+    import shutil
+
+    there = shutil.copytree(runs["ratings"].run_dir, tmp_path / "run", symlinks=True)
+    resolved = there / "resolved.yaml"
+    resolved.write_text(resolved.read_text().replace("factors: 4", "factors: 5"))
+    status, _, words = say("recommend", there, "--user", "bob")
+    assert status == 1 and "does not fit hogwild.models.MatrixFactorization" in words
+
+
+def test_load_is_for_runs_of_job_files(tmp_path: Path) -> None:
+    with pytest.raises(hogwild.HogwildError):
+        hogwild.load(tmp_path / "nothing")
+    assert issubclass(UsageError, hogwild.HogwildError)
