@@ -1,5 +1,6 @@
-"""Whatever lies in data that was looked at when it was loaded, a kernel reads and writes inside its arrays: every family,
-compiled with bounds checks in a process of its own with an empty cache of compiled code, on small data of odd shapes.
+"""Whatever lies in data that was looked at when it was loaded, a kernel reads and writes inside its arrays: each
+family, compiled with bounds checks in a process of its own with an empty cache of compiled code, on small data of odd
+shapes.
 
 Run as a script it is that process."""
 

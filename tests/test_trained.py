@@ -29,10 +29,9 @@ def runs(jobs_folder: Path) -> Mapping[str, Ended]:
     """A model of ratings, one of sparse rows, one of words."""
     folder = jobs_folder / "files"
     folder.mkdir()
-    (folder / "ratings.csv").write_text(
-        "user,item,rating\n"
-        + "".join(f"{user},{item},{1 + (3 * u + 5 * i) % 5}\n" for u, user in enumerate(USERS) for i, item in enumerate(ITEMS) if (u + i) % 4)
-    )  # fmt: skip
+    rated = [(u, i) for u in range(len(USERS)) for i in range(len(ITEMS)) if (u + i) % 4]
+    lines = [f"{USERS[u]},{ITEMS[i]},{1 + (3 * u + 5 * i) % 5}" for u, i in rated]
+    (folder / "ratings.csv").write_text("\n".join(["user,item,rating", *lines]) + "\n")
     (folder / "rows.svm").write_text("".join(f"{'+1' if k % 2 else '-1'} {1 + k % 2}:1 3:0.5\n" for k in range(40)))
     (folder / "text.txt").write_text("the king and the queen\nthe man and the woman\n" * 200)
     (folder / "ratings.yaml").write_text(
