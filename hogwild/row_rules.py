@@ -128,11 +128,12 @@ class CompiledRows:
         self.path = f"rows: {name} in compiled rows, {count} parameter{'s' if count > 1 else ''}"
         if self._state.layout.shared and type(optimizer) is not SGD:
             self.path += ", shared state hardened"
-        self._apply: Callable[[Table, np.ndarray, np.ndarray, np.float32], None] = {
-            SGD: self._sgd,
-            Adagrad: self._adagrad,
-            RowWiseAdagrad: self._row_adagrad,
-            SparseAdam: self._lazy_adam,
+        cls = type(self)  # not bound methods: a cycle would keep the shared memory until it is collected
+        self._apply: Callable[[CompiledRows, Table, np.ndarray, np.ndarray, np.float32], None] = {
+            SGD: cls._sgd,
+            Adagrad: cls._adagrad,
+            RowWiseAdagrad: cls._row_adagrad,
+            SparseAdam: cls._lazy_adam,
         }[type(optimizer)]
 
     @cached_property
@@ -175,7 +176,7 @@ class CompiledRows:
             return False
         if table.group.get("maximize"):
             factor = -factor
-        self._apply(table, *_arrays(gradient), np.float32(factor))
+        self._apply(self, table, *_arrays(gradient), np.float32(factor))
         return True
 
     def _has_state(self, table: Table) -> bool:

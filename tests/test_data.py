@@ -85,7 +85,8 @@ def test_a_dataset_can_be_indexed_and_pickled() -> None:
 def test_every_data_set_of_the_catalogue_can_be_loaded() -> None:
     assert sorted([*hogwild.data.CATALOG, "CATALOG"]) == sorted(hogwild.data.__all__)
     for name in hogwild.data.CATALOG:
-        assert issubclass(getattr(hogwild.data, name), torch.utils.data.Dataset)
+        loaded = getattr(hogwild.data, name)
+        assert issubclass(loaded, torch.utils.data.Dataset) or callable(loaded.pack), name
 
 
 # --- IDX: good files

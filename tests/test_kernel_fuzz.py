@@ -86,7 +86,7 @@ def families(random: np.random.Generator) -> list[tuple[Any, Any, Any, dict[str,
         (models.FactorizationMachine(features, k), LogisticLoss(), optim.SGD, rows),
         (models.MatrixFactorization(users, items, k), nn.MSELoss(), optim.SGD, rated),
         (models.MatrixFactorization(users, items, k), nn.MSELoss(), RowWiseAdagrad, rated),
-        (models.BprFactorization(users, items, k), models.BprLoss(), optim.SGD, rated),
+        (models.BprFactorization(users, items, k), models.matrix_factorization.BprLoss(), optim.SGD, rated),
         (models.SkipGram(words, dim=k, window=3, context=4), NegativeSampling(), optim.SGD, text),
         (models.ComplEx(words, 3, dim=2 * k, negatives=5), SoftmaxLoss(), RowWiseAdagrad, graph),
     ]

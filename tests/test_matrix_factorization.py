@@ -13,7 +13,8 @@ from torch.optim import SGD, Adagrad
 from hogwild.errors import ModelError, UsageError
 from hogwild.kernels.fused import Chunk, Tally
 from hogwild.kernels.hot import HotRows
-from hogwild.models import BprFactorization, BprLoss, MatrixFactorization
+from hogwild.models import BprFactorization, MatrixFactorization
+from hogwild.models.matrix_factorization import BprLoss
 from hogwild.optimizers import RowWiseAdagrad
 from hogwild.recommending import UNKNOWN, WITH_RATED, items_of, recommend
 

@@ -12,15 +12,14 @@ if TYPE_CHECKING:
     from hogwild.models.lenet import LeNet
     from hogwild.models.linear import LogisticRegression
     from hogwild.models.linear_sparse import SparseLinear
-    from hogwild.models.matrix_factorization import BprFactorization, BprLoss, MatrixFactorization
+    from hogwild.models.matrix_factorization import BprFactorization, MatrixFactorization
     from hogwild.models.mlp import Mlp
-    from hogwild.models.skipgram import NegativeSampling, SkipGram
+    from hogwild.models.skipgram import SkipGram
     from hogwild.models.tabular import Tabular
 
 __all__ = [
     "CATALOG",
     "BprFactorization",
-    "BprLoss",
     "ComplEx",
     "ConvNet",
     "DistMult",
@@ -29,7 +28,6 @@ __all__ = [
     "LogisticRegression",
     "MatrixFactorization",
     "Mlp",
-    "NegativeSampling",
     "SkipGram",
     "SparseLinear",
     "Tabular",
@@ -44,12 +42,12 @@ CATALOG: dict[str, str] = {
     "ConvNet": "3x3 convolutions, group norm, pooling, for pictures of any size (classes, channels, widths)",
     "Tabular": "a table's numbers and categories (features, outputs, categories, hidden, width, dropout)",
     "SparseLinear": "sparse rows, a weight per feature: logistic, hinge, squared, softmax (features, classes, bias)",
-    "SkipGram": "vectors of words from a text; with NegativeSampling (words, dim, window, negatives, shared, sample)",
+    "SkipGram": "vectors of words from a text; loss in skipgram (words, dim, window, negatives, shared, sample)",
     "FactorizationMachine": "sparse rows, and every two features' interaction (features, factors)",
     "ComplEx": "a knowledge graph's triples, turned and stretched (entities, relations, dim, negatives, reciprocal)",
     "DistMult": "a knowledge graph's triples, stretched; arguments as ComplEx, losses in knowledge_graph_ranking",
     "TransE": "a knowledge graph's triples as steps: head + relation is near tail; arguments as ComplEx",
-    "BprFactorization": "users and items, ranked (BPR), for what users have (users, items, factors, l2); with BprLoss",
+    "BprFactorization": "users and items, ranked (BPR), for what users have (users, items, factors, l2)",
     "MatrixFactorization": "users and items, biases and products, for ratings (users, items, factors, bias, mean, l2)",
 }
 
@@ -57,7 +55,6 @@ _HOMES = {
     "SparseLinear": "hogwild.models.linear_sparse",
     "FactorizationMachine": "hogwild.models.factorization_machine",
     "SkipGram": "hogwild.models.skipgram",
-    "NegativeSampling": "hogwild.models.skipgram",
     "LogisticRegression": "hogwild.models.linear",
     "Mlp": "hogwild.models.mlp",
     "LeNet": "hogwild.models.lenet",
@@ -67,7 +64,6 @@ _HOMES = {
     "DistMult": "hogwild.models.knowledge_graph",
     "TransE": "hogwild.models.knowledge_graph",
     "BprFactorization": "hogwild.models.matrix_factorization",
-    "BprLoss": "hogwild.models.matrix_factorization",
     "MatrixFactorization": "hogwild.models.matrix_factorization",
 }
 

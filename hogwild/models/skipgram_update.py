@@ -19,7 +19,7 @@ PAIRED = 6  # the kernel takes its output rows three and two at a time
 def offer(model: SkipGram, loss: Any, optimizer: torch.optim.Optimizer) -> "SkipGramUpdate | str":
     """The update, or why there is none, in words for the log."""
     if type(loss) is not NegativeSampling:
-        return f"its fused update is for hogwild.models.NegativeSampling, not for {type(loss).__qualname__}"
+        return f"its fused update is for hogwild.models.skipgram.NegativeSampling, not for {type(loss).__qualname__}"
     if type(optimizer) is not torch.optim.SGD:
         return f"its fused update knows SGD, not {type(optimizer).__qualname__}"
     for group in optimizer.param_groups:
