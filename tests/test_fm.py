@@ -185,9 +185,9 @@ class Reverted(np.ndarray):
 
 def test_adagrads_step_is_bounded_by_its_rate_whatever_becomes_of_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel as plain Python, its sums reverted between the write and whatever would read them next."""
-    for name in ("loss_and_slope", "adagrad_step", "is_finite"):
+    for name in ("take_in", "learn", "loss_and_slope", "adagrad_step", "is_finite"):
         monkeypatch.setattr(fm, name, getattr(fm, name).py_func)
-    monkeypatch.setattr(fm, "prefetch", lambda array, index: None)  # has no plain form: nothing is computed
+    monkeypatch.setattr(fm, "ask_ahead", lambda *row: None)  # has no plain form: nothing is computed
     arrays, before, after = rows_and_targets(), started(), started()
     weight, factors, bias = (after.get_parameter(name).detach().numpy() for name in ("weight", "factors", "bias"))
     weight, numbers = weight.reshape(-1), (np.float32(0.1), np.float32(0.0), np.float32(1e-10))

@@ -290,9 +290,9 @@ def reverted(shape: Any) -> np.ndarray:
 
 def test_adagrads_step_is_bounded_by_its_rate_whatever_becomes_of_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels as plain Python, their sums reverted between the write and whatever would read them next."""
-    for name in ("loss_and_slope", "adagrad_step", "is_finite"):
+    for name in ("output", "loss_and_slope", "adagrad_step", "is_finite"):
         monkeypatch.setattr(linear, name, getattr(linear, name).py_func)
-    monkeypatch.setattr(linear, "prefetch", lambda array, index: None)  # has no plain form: nothing is computed
+    monkeypatch.setattr(linear, "ask_ahead", lambda *row: None)  # has no plain form: nothing is computed
     arrays = with_target(sparse_rows(), "logistic, signs")
     data = (arrays["indptr"].view(np.uint64), arrays["indices"].view(np.uint32), arrays["values"])
     rate, eps, none = np.float32(0.1), np.float32(1e-10), np.float32(0.0)

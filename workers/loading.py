@@ -296,12 +296,14 @@ class Loading:
             self._say(f"{many} mapped from the cache {packer.cache.folder} in {seconds:.1f} s")
         elif seconds > SHORT_S:
             by = f"{packer.readers} workers" if packer.readers else "this process"
-            self._say(f"{many} parsed by {by} in {seconds:.1f} s")
+            compiling = f", after {packer.compiling_s:.1f} s of compiling" if packer.compiling_s > SHORT_S else ""
+            self._say(f"{many} parsed by {by} in {seconds - packer.compiling_s:.1f} s{compiling}")
         for note in parsed.notes:
             self._say(f"{parsing.what}: {note}")
         event = {"what": parsing.what, "samples": parsed.packed.samples, "seconds": round(seconds, 3)}
         event |= {"readers": packer.readers, "deaths": packer.deaths, "cached": packer.is_cached}
         event |= {"hash_s": round(packer.hash_s, 3), "kept_s": round(packer.kept_s, 3)}
+        event["compiling_s"] = round(packer.compiling_s, 3)
         self._events.append({**event, "left_out": dict(parsed.left_out)})
 
     def _note(self, rows: Rows, seconds: float, by: str, **values: Any) -> None:

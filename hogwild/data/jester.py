@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hogwild.data.kept import digest_of, file_digest
-from hogwild.data.parsing import Finds, Lines, Parsed, Pass, Run, begins_of, find_text, zeros
+from hogwild.data.parsing import Finds, Lines, PackedFile, Parsed, Parsing, Pass, Run, begins_of, find_text, zeros
 from hogwild.data.rating_rows import Rated, Wishes, numbered
 from hogwild.data.ratings import KINDS, RULES, holdout_of
 from hogwild.data.tables import Count, empty_file, found_in
@@ -22,7 +22,7 @@ NOTHING = 99.0  # no rating
 ADVICE = "It is jester-data-1.zip (or -2, -3) of https://eigentaste.berkeley.edu/dataset, or the table in it as CSV."
 
 
-class Jester:
+class Jester(PackedFile):
     """A line per person: how many jokes he rated, then his rating of each of 100 jokes from -10 to 10, 99 for none; as
     CSV, in its zip file or not; packed like `Ratings`, whose `holdout` it has. Users are numbered by line from 1 on,
     jokes from 1 to 100. A person who rated nothing is no user."""
@@ -36,15 +36,9 @@ class Jester:
         who = f"Jester(path={str(path)!r})"
         self.holdout = holdout_of(who, holdout)
         self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
-        self.left_out: Mapping[str, int] = {}
 
-    def pack(
-        self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
-    ) -> Packed:
-        """Through a `samples.Reader`: from the cache, or parsed. `like`: the training data, of validation data."""
-        parsed: Parsed = reader.pack(_Parsing(self, what, like, on_bad_line))
-        self.left_out = parsed.left_out
-        return parsed.packed
+    def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
+        return _Parsing(self, what, like, on_bad_line)
 
 
 @dataclass(frozen=True, slots=True)

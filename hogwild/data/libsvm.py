@@ -3,12 +3,25 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from hogwild.data.kept import digest_of, file_digest
-from hogwild.data.parsing import Finds, Lines, Parsed, Pass, Run, begins_of, choice, find_text, shown, zeros
+from hogwild.data.parsing import (
+    Finds,
+    Lines,
+    PackedFile,
+    Parsed,
+    Parsing,
+    Pass,
+    Run,
+    begins_of,
+    choice,
+    find_text,
+    shown,
+    zeros,
+)
 from hogwild.data.tables import Count, empty_file, found_in
 from hogwild.errors import DataError, UsageError
 from hogwild.packed import Packed, PackedSpec
@@ -30,7 +43,7 @@ RULES: dict[int, str] = {
 }
 
 
-class LibSvm:
+class LibSvm(PackedFile):
     """Rows `label index:value index:value …  # comment`, plain or .gz; packed as `csr`: `indptr` (N+1,) int64,
     `indices` (nnz,) int32 from 0 on, `values` (nnz,) float32, `target` (N,). Within a row the features stand most
     frequent first, by the counts of this file. A row may have no feature; an empty line is no row.
@@ -70,15 +83,9 @@ class LibSvm:
             )
         self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
         self.features, self.one_based, self.labels, self.normalise = features, one_based, labels, normalise
-        self.left_out: Mapping[str, int] = {}
 
-    def pack(
-        self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
-    ) -> Packed:
-        """Through a `samples.Reader`: from the cache, or parsed. `like`: the training data, of validation data."""
-        parsed: Parsed = reader.pack(_Parsing(self, what, like, on_bad_line))
-        self.left_out = parsed.left_out
-        return parsed.packed
+    def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
+        return _Parsing(self, what, like, on_bad_line)
 
 
 ADVICE = "It is a file of your own in libsvm format: a row a line, label index:value index:value …"

@@ -12,6 +12,7 @@ import os
 import re
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -75,7 +76,10 @@ class Parsed:
 class Parsing(Protocol):
     """A file on its way into packed arrays: what a `Reader` is given to pack."""
 
-    what: str
+    @property
+    def what(self) -> str:
+        """What the data are, in errors."""
+        ...
 
     def key(self) -> str:
         """Hexadecimal, of everything the result follows from: content, options, and the training data's numbers."""
@@ -84,6 +88,24 @@ class Parsing(Protocol):
     def parse(self, run: Run) -> Parsed:
         """Raises DataError, MemoryShortError."""
         ...
+
+
+class PackedFile(ABC):
+    """A data set that is a file, and becomes packed arrays. `left_out`: of the last packing, as `Parsed` has it."""
+
+    left_out: Mapping[str, int] = {}
+
+    @abstractmethod
+    def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
+        """`what` it is in errors; `like`: the training data, of validation data; `on_bad_line`: fail or skip."""
+
+    def pack(
+        self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
+    ) -> Packed:
+        """Through a `samples.Reader`: from the cache, or parsed. `like`: the training data, of validation data."""
+        parsed: Parsed = reader.pack(self.parsing(what, like, on_bad_line))
+        self.left_out = parsed.left_out
+        return parsed.packed
 
 
 # ---- the file -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,20 @@ from typing import Any, Literal
 import numpy as np
 
 from hogwild.data.kept import digest_of, file_digest
-from hogwild.data.parsing import Finds, Lines, Parsed, Pass, Run, begins_of, choice, find_text, moved_together, zeros
+from hogwild.data.parsing import (
+    Finds,
+    Lines,
+    PackedFile,
+    Parsed,
+    Parsing,
+    Pass,
+    Run,
+    begins_of,
+    choice,
+    find_text,
+    moved_together,
+    zeros,
+)
 from hogwild.data.rating_columns import DELIMITERS, Columns, Form, form_of
 from hogwild.data.rating_rows import Rated, Wishes, numbered
 from hogwild.data.tables import Count, empty_file, found_in
@@ -29,7 +42,7 @@ RULES: dict[int, str] = {
 }
 
 
-class Ratings:
+class Ratings(PackedFile):
     """A rating a line: MovieLens' `u.data` (tabs), `ratings.dat` (`::`), `ratings.csv`, or any table with a column of
     users, one of items and perhaps one of ratings, plain or .gz; packed as `table`: `user` and `item` (N,) int32,
     `rating` (N,) float32, by user, then item. Without a column of ratings each is 1.
@@ -67,15 +80,9 @@ class Ratings:
         self.holdout = holdout_of(who, holdout)
         self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
         self.columns, self.delimiter, self.header, self.duplicates = columns, delimiter, header, duplicates
-        self.left_out: Mapping[str, int] = {}
 
-    def pack(
-        self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
-    ) -> Packed:
-        """Through a `samples.Reader`: from the cache, or parsed. `like`: the training data, of validation data."""
-        parsed: Parsed = reader.pack(_Parsing(self, what, like, on_bad_line))
-        self.left_out = parsed.left_out
-        return parsed.packed
+    def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
+        return _Parsing(self, what, like, on_bad_line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,10 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from hogwild.data.parsing import Lines, Parsed, Run, find_text
+from hogwild.data.parsing import Lines, PackedFile, Parsed, Parsing, Run, find_text
 from hogwild.errors import DataError, UsageError
 from hogwild.packed import Packed
 from hogwild.shm import Region
@@ -20,7 +19,7 @@ FIRST_WORDS, FIRST_BYTES = 1 << 16, 1 << 20  # room for so many different words 
 ADVICE = "It is a text of your own: words with spaces between them, one line or one sentence a line, plain or .gz."
 
 
-class Text:
+class Text(PackedFile):
     """Words with white space between them, one line (text8) or one sentence a line, UTF-8, plain or .gz; packed as
     `tokens` (T,) int32, the numbers of the words, most frequent first; `starts` (S+1,) int64, where sentences begin,
     and the end; `counts` (V,) int64, of each word. A sample is the place of a word.
@@ -50,15 +49,9 @@ class Text:
                 )
         self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
         self.min_count, self.context = min_count, context
-        self.left_out: Mapping[str, int] = {}
 
-    def pack(
-        self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
-    ) -> Packed:
-        """Through a `samples.Reader`: from the cache, or parsed. `like`: the training data, of validation data."""
-        parsed: Parsed = reader.pack(TextParsing(self, what, like, on_bad_line))
-        self.left_out = parsed.left_out
-        return parsed.packed
+    def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
+        return TextParsing(self, what, like, on_bad_line)
 
 
 @dataclass(frozen=True, slots=True)

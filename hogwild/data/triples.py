@@ -1,14 +1,13 @@
 """Knowledge graphs from text: head, relation and tail, a triple a line, as FB15k-237, CoDEx and Wikidata5M are."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from hogwild.data.kept import digest_of, file_digest
-from hogwild.data.parsing import Finds, Lines, Parsed, Pass, Run, choice, find_text, zeros
+from hogwild.data.parsing import Finds, Lines, PackedFile, Parsed, Parsing, Pass, Run, choice, find_text, zeros
 from hogwild.data.tables import Count, empty_file, found_in
 from hogwild.data.words import Vocabulary, in_order, numbered_columns
 from hogwild.errors import DataError
@@ -22,7 +21,7 @@ RULES: dict[int, str] = {
 }
 
 
-class Triples:
+class Triples(PackedFile):
     """Lines `head<tab>relation<tab>tail`, plain or .gz; packed as `table`: `triple` (N, 3) int32: head, relation,
     tail; `weight` (N,) float32, ones. Quotes are letters. `delimiter`: tab, or another character. Sizes and
     names: entities, relations, numbered in the order of their letters (of their size, where all are whole numbers).
@@ -41,15 +40,9 @@ class Triples:
         choice(who, "delimiter", delimiter, ("\t", ",", ";", "|", " "))
         self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
         self.delimiter = delimiter
-        self.left_out: Mapping[str, int] = {}
 
-    def pack(
-        self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
-    ) -> Packed:
-        """Through a `samples.Reader`: from the cache, or parsed. `like`: the training data, of validation data."""
-        parsed: Parsed = reader.pack(_Parsing(self, what, like, on_bad_line))
-        self.left_out = parsed.left_out
-        return parsed.packed
+    def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
+        return _Parsing(self, what, like, on_bad_line)
 
 
 @dataclass(slots=True)

@@ -11,15 +11,47 @@ time of the second pass others may have written, and the gradient is a little ol
 
 import numpy as np
 
-from hogwild.kernels.compiling import is_finite, kernel
+from hogwild.kernels.compiling import inlined, is_finite, kernel
+from hogwild.kernels.instructions import ask_ahead
 from hogwild.kernels.linear import adagrad_step, loss_and_slope
-from hogwild.kernels.prefetch import prefetch
-
-AHEAD = 3  # samples
-LINE = np.uint64(16)  # numbers of 4 bytes in a cache line
 
 _0 = np.float32(0.0)
 _HALF = np.float32(0.5)
+
+
+@inlined
+def take_in(work, factors, row, x):  # type: ignore[no-untyped-def]
+    """Adds x times a feature's factors to `work` (K,); returns the sum of their squares."""
+    squares = _0
+    for f in range(len(work)):
+        part = factors[row, f] * x
+        work[f] += part
+        squares += part * part
+    return squares
+
+
+@inlined
+def learn(  # type: ignore[no-untyped-def]
+    weight, sums, factors, factor_sums, j, row, x, step, work, is_adagrad, rate, decay, eps,
+    factor_rate, factor_decay, factor_eps,
+):  # fmt: skip
+    """Feature j's weight and its factors, in row `row`, by one sample; `step` is the loss's slope times x."""
+    gradient = step + decay * weight[j]
+    if is_adagrad:
+        total = sums[j] + gradient * gradient
+        sums[j] = total
+        weight[j] -= adagrad_step(total, gradient, rate, eps)
+        for f in range(len(work)):
+            old = factors[row, f]
+            gradient = step * (work[f] - old * x) + factor_decay * old
+            total = factor_sums[row, f] + gradient * gradient
+            factor_sums[row, f] = total
+            factors[row, f] = old - adagrad_step(total, gradient, factor_rate, factor_eps)
+    else:
+        weight[j] -= rate * gradient
+        for f in range(len(work)):
+            old = factors[row, f]
+            factors[row, f] = old - factor_rate * (step * (work[f] - old * x) + factor_decay * old)
 
 
 @kernel
@@ -36,11 +68,7 @@ def factorization_machine(  # type: ignore[no-untyped-def]
     b = began = bias[0]
     b_total = b_total_began = bias_sums[0]
     for n in range(len(rows)):
-        if n + AHEAD < len(rows):
-            later = rows[n + AHEAD]
-            for p in range(indptr[later], indptr[later + 1], LINE):
-                prefetch(indices, p)
-                prefetch(values, p)
+        ask_ahead(rows, n, indptr, indices, values)
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
         z, squares = b, _0
         for f in range(width):
@@ -50,16 +78,10 @@ def factorization_machine(  # type: ignore[no-untyped-def]
             s = slot[j] if hot else np.uint32(0)
             if s < hot:
                 z += mine[j] * x
-                for f in range(width):
-                    part = local[s, f] * x
-                    work[f] += part
-                    squares += part * part
+                squares += take_in(work, local, s, x)
             else:
                 z += weight[j] * x
-                for f in range(width):
-                    part = factors[j, f] * x
-                    work[f] += part
-                    squares += part * part
+                squares += take_in(work, factors, j, x)
         pairs = -squares
         for f in range(width):
             pairs += work[f] * work[f]
@@ -80,39 +102,15 @@ def factorization_machine(  # type: ignore[no-untyped-def]
             step = slope * x
             s = slot[j] if hot else np.uint32(0)
             if s < hot:
-                gradient = step + decay * mine[j]
-                if is_adagrad:
-                    total = my_sums[j] + gradient * gradient
-                    my_sums[j] = total
-                    mine[j] -= adagrad_step(total, gradient, rate, eps)
-                    for f in range(width):
-                        old = local[s, f]
-                        gradient = step * (work[f] - old * x) + factor_decay * old
-                        total = local_sums[s, f] + gradient * gradient
-                        local_sums[s, f] = total
-                        local[s, f] = old - adagrad_step(total, gradient, factor_rate, factor_eps)
-                else:
-                    mine[j] -= rate * gradient
-                    for f in range(width):
-                        old = local[s, f]
-                        local[s, f] = old - factor_rate * (step * (work[f] - old * x) + factor_decay * old)
+                learn(
+                    mine, my_sums, local, local_sums, j, s, x, step, work, is_adagrad, rate, decay, eps,
+                    factor_rate, factor_decay, factor_eps,
+                )  # fmt: skip
             else:
-                gradient = step + decay * weight[j]
-                if is_adagrad:
-                    total = sums[j] + gradient * gradient
-                    sums[j] = total
-                    weight[j] -= adagrad_step(total, gradient, rate, eps)
-                    for f in range(width):
-                        old = factors[j, f]
-                        gradient = step * (work[f] - old * x) + factor_decay * old
-                        total = factor_sums[j, f] + gradient * gradient
-                        factor_sums[j, f] = total
-                        factors[j, f] = old - adagrad_step(total, gradient, factor_rate, factor_eps)
-                else:
-                    weight[j] -= rate * gradient
-                    for f in range(width):
-                        old = factors[j, f]
-                        factors[j, f] = old - factor_rate * (step * (work[f] - old * x) + factor_decay * old)
+                learn(
+                    weight, sums, factors, factor_sums, j, j, x, step, work, is_adagrad, rate, decay, eps,
+                    factor_rate, factor_decay, factor_eps,
+                )  # fmt: skip
     bias[0] += b - began
     bias_sums[0] += b_total - b_total_began
     return loss, applied

@@ -1,34 +1,62 @@
-"""Two instructions of the processor that Python has no word for.
+"""Instructions of the processor that Python has no word for.
 
-`ask_for`: which row comes soon. Rows of a table larger than the caches are read at random, and each costs a trip to
-memory. A short rule has several rows in flight at once; a longer one (a root, a division, a draw) fills the processor's
-window with one row and waits for each. Asked for some rows ahead, they are there when their turn comes: Adagrad over
-rows became three times as fast.
+`ask_ahead`: which sample comes soon. Samples in random order are rows at random places: the hardware sees no pattern,
+and each row would be waited for. On imdb's bag of words asking doubled the speed of random order, and cost 2 % where
+the rows are neighbours.
+
+`ask_for`: which row of a table comes soon. Rows of a table larger than the caches are read at random, and each costs a
+trip to memory. A short rule has several rows in flight at once; a longer one (a root, a division, a draw) fills the
+processor's window with one row and waits for each. Asked for some rows ahead, they are there when their turn comes:
+Adagrad over rows became three times as fast.
 
 `fused_product`: a product and a sum rounded once. BLAS, behind torch's sparse additions, is written with it, and a
 compiler that may use it where it likes gives other bits in the last columns of a row."""
 
+from typing import Any
+
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from hogwild.kernels.compiling import exact
+from hogwild.kernels.compiling import exact, inlined
 
-LINE = 16  # numbers of float32: 64 bytes, one request each
+LINE = 16  # numbers of 4 bytes: 64 bytes, one request each
+SAMPLES_AHEAD = 3  # far enough that memory has answered, near enough that the cache still has it
+
+_1, _LINE = np.uint64(1), np.uint64(LINE)
+_READ, _WRITE = 0, 1
+
+
+def _request(context: Any, builder: Any, address: Any, purpose: int) -> None:
+    """LLVM's prefetch of the cache line at `address`, into every cache. Nothing is read: no address does any harm."""
+    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    form = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    request = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
+    builder.call(request, [builder.bitcast(address, byte), number(purpose), number(3), number(1)])
 
 
 @intrinsic
-def _request(typing_context, table, row, column):  # type: ignore[no-untyped-def]
-    """LLVM's prefetch of `table[row, column]`, for writing, into every cache."""
+def _ask_to_read(typing_context, array, index):  # type: ignore[no-untyped-def]
+    """array[index], of a 1-d array, index unsigned."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        _request(context, builder, builder.gep(data, [arguments[1]]), _READ)
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+@intrinsic
+def _ask_to_write(typing_context, table, row, column):  # type: ignore[no-untyped-def]
+    """table[row, column]."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         kind = signature.args[0]
         array = context.make_array(kind)(context, builder, arguments[0])
         place = cgutils.get_item_pointer(context, builder, kind, array, arguments[1:], wraparound=False)
-        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        form = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        request = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
-        builder.call(request, [builder.bitcast(place, byte), number(1), number(3), number(1)])
+        _request(context, builder, place, _WRITE)
         return context.get_dummy_value()
 
     return types.void(table, types.intp, types.intp), generate
@@ -44,11 +72,21 @@ def _fma(typing_context, a, x, y):  # type: ignore[no-untyped-def]
     return y(y, y, y), generate
 
 
+@inlined
+def ask_ahead(rows, n, indptr, indices, values):  # type: ignore[no-untyped-def]
+    """The features and values of the sample after next but one; indptr, indices and values as CSR data have them."""
+    if n + SAMPLES_AHEAD < len(rows):
+        later = rows[n + SAMPLES_AHEAD]
+        for p in range(indptr[later], indptr[later + _1], _LINE):
+            _ask_to_read(indices, p)  # type: ignore[call-arg]
+            _ask_to_read(values, p)
+
+
 @exact
 def ask_for(table, row):  # type: ignore[no-untyped-def]
     """Row `row` of `table` (R, D) float32 will be read and written soon. A hint: nothing is read, whatever `row` is."""
     for column in range(0, table.shape[1], LINE):
-        _request(table, row, column)  # type: ignore[call-arg]
+        _ask_to_write(table, row, column)  # type: ignore[call-arg]
 
 
 @exact

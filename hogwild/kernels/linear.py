@@ -22,12 +22,9 @@ bias is in every row: a call keeps it to itself and adds what it has learnt at i
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
-from hogwild.kernels.prefetch import prefetch
+from hogwild.kernels.instructions import ask_ahead
 
 SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # kinds of loss
-
-AHEAD = 3  # samples: far enough that memory has answered, near enough that the cache still has it
-LINE = np.uint64(16)  # numbers of 4 bytes in a cache line
 
 _0, _1, _2 = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 _1U, _2U, _3U, _4U = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
@@ -55,6 +52,27 @@ def adagrad_step(total, gradient, rate, eps):  # type: ignore[no-untyped-def]
     return rate * gradient / (np.sqrt(total) + eps)
 
 
+@inlined
+def output(b, first, last, indices, values, mine, weight):  # type: ignore[no-untyped-def]
+    """(z, where the hot features end) of the row from `first` to before `last`: four features at a time while all
+    four are hot, then each from the copy that has it."""
+    z, split = b, first
+    while split + _4U <= last:
+        i, j, k, m = indices[split], indices[split + _1U], indices[split + _2U], indices[split + _3U]
+        part = mine[i] * values[split] + mine[j] * values[split + _1U]
+        part += mine[k] * values[split + _2U] + mine[m] * values[split + _3U]
+        if part != part:
+            break
+        z += part
+        split += _4U
+    for p in range(split, last):
+        old = mine[indices[p]]
+        if old != old:
+            old = weight[indices[p]]
+        z += old * values[p]
+    return z, split
+
+
 @kernel
 def sgd(rows, indptr, indices, values, target, kind, weight, mine, bias, rate, decay, bias_rate, bias_decay):  # type: ignore[no-untyped-def]
     """Rows `rows` (n,) of the data, one after the other -> (loss, rows applied). weight (F,), mine (F,), bias (1,).
@@ -63,26 +81,9 @@ def sgd(rows, indptr, indices, values, target, kind, weight, mine, bias, rate, d
     b = began = bias[0]
     keep, bias_keep = _1 - rate * decay, _1 - bias_rate * bias_decay
     for n in range(len(rows)):
-        if n + AHEAD < len(rows):
-            later = rows[n + AHEAD]
-            for p in range(indptr[later], indptr[later + 1], LINE):
-                prefetch(indices, p)
-                prefetch(values, p)
+        ask_ahead(rows, n, indptr, indices, values)
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
-        z, split = b, first
-        while split + _4U <= last:
-            i, j, k, m = indices[split], indices[split + _1U], indices[split + _2U], indices[split + _3U]
-            part = mine[i] * values[split] + mine[j] * values[split + _1U]
-            part += mine[k] * values[split + _2U] + mine[m] * values[split + _3U]
-            if part != part:
-                break
-            z += part
-            split += _4U
-        for p in range(split, last):
-            old = mine[indices[p]]
-            if old != old:
-                old = weight[indices[p]]
-            z += old * values[p]
+        z, split = output(b, first, last, indices, values, mine, weight)
         lost, slope = loss_and_slope(kind, z, target[rows[n]])
         if not (is_finite(z) and is_finite(slope)):
             continue
@@ -117,26 +118,9 @@ def adagrad(  # type: ignore[no-untyped-def]
     b = began = bias[0]
     b_total = b_total_began = bias_sums[0]
     for n in range(len(rows)):
-        if n + AHEAD < len(rows):
-            later = rows[n + AHEAD]
-            for p in range(indptr[later], indptr[later + 1], LINE):
-                prefetch(indices, p)
-                prefetch(values, p)
+        ask_ahead(rows, n, indptr, indices, values)
         first, last = indptr[rows[n]], indptr[rows[n] + 1]
-        z, split = b, first
-        while split + _4U <= last:
-            i, j, k, m = indices[split], indices[split + _1U], indices[split + _2U], indices[split + _3U]
-            part = mine[i] * values[split] + mine[j] * values[split + _1U]
-            part += mine[k] * values[split + _2U] + mine[m] * values[split + _3U]
-            if part != part:
-                break
-            z += part
-            split += _4U
-        for p in range(split, last):
-            old = mine[indices[p]]
-            if old != old:
-                old = weight[indices[p]]
-            z += old * values[p]
+        z, split = output(b, first, last, indices, values, mine, weight)
         lost, slope = loss_and_slope(kind, z, target[rows[n]])
         if not (is_finite(z) and is_finite(slope)):
             continue
@@ -188,11 +172,7 @@ def softmax(  # type: ignore[no-untyped-def]
         b[c] = b_began[c] = bias[c]
         b_sums[c] = b_sums_began[c] = bias_sums[c]
     for n in range(len(rows)):
-        if n + AHEAD < len(rows):
-            later = rows[n + AHEAD]
-            for p in range(indptr[later], indptr[later + 1], LINE):
-                prefetch(indices, p)
-                prefetch(values, p)
+        ask_ahead(rows, n, indptr, indices, values)
         first, last, wanted = indptr[rows[n]], indptr[rows[n] + 1], target[rows[n]]
         if wanted < 0 or wanted >= classes:
             continue
