@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
+from hogwild.kernels import compiling
 from hogwild.kernels.compiling import MANIFEST, Cache, cache_root, kernel
 from hogwild.scoreboard import Control, Phase, Row, Scoreboard, Word
 from workers.compiling import ParentGone, make_ready
@@ -41,6 +42,7 @@ def forget() -> None:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiling, "_KERNELS", [_sum])  # those of other tests in this process are not known elsewhere
     yield tmp_path / "hogwild"
     forget()
 
@@ -101,8 +103,6 @@ def test_a_manifest_of_something_else_is_damage(root: Path) -> None:
 
 
 def test_the_folder_s_name_follows_from_what_would_be_compiled(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hogwild.kernels import compiling
-
     folders = [Cache.of(NAME).folder, Cache.of("another").folder]
     monkeypatch.setattr(compiling.numba_config, "BOUNDSCHECK", 1)
     folders.append(Cache.of(NAME).folder)
