@@ -66,11 +66,6 @@ class Ours:
         """Samples a second, nothing evaluated."""
         return self.train(config, procs, *NO_EVALUATION, *settings).per_s
 
-    def seconds_to(self, config: str, procs: int, goal: str, *settings: str) -> float | None:
-        """Until the first evaluation that meets `goal`, as in `accuracy=0.88`; one an epoch. None where none does."""
-        found = self.train(config, procs, f"evaluate.target.{goal}", "evaluate.every_epochs=1", *settings)
-        return found.seconds if found.summary["reason"] == "target" else None
-
 
 def curve_of(run_dir: Path, summary: Mapping[str, Any], metric: str) -> Curve:
     """The evaluations of a run. The records have no clock that stands still in a pause; samples are as good a clock,

@@ -161,6 +161,25 @@ def test_the_kernel_goes_where_autograd_goes_sample_by_sample(name: str, rule: s
         torch.testing.assert_close(everything(ours, our_rule), everything(theirs, their_rule), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("over", [-1, 0, 1, int(linear.BLOCK)])
+def test_adagrad_of_rows_as_long_as_its_blocks_and_longer(over: int) -> None:
+    features, rng = int(linear.BLOCK) + over, np.random.default_rng(7)
+    arrays = {
+        "indptr": np.array([0, features, 2 * features]),
+        "indices": np.tile(np.arange(features, dtype=np.int32), 2),
+        "values": rng.normal(size=2 * features).astype(np.float32),
+        "target": np.array([1.0, -1.0], np.float32),
+    }
+    models, rules = [SparseLinear(features, 1, sparse=False) for _ in range(2)], []
+    for model in models:
+        rules.append(torch.optim.Adagrad(model.parameters(), lr=0.1, weight_decay=0.01))
+    by_autograd(models[0], LogisticLoss(), rules[0], arrays, (0, 1))
+    assert bound(models[1], LogisticLoss(), rules[1], arrays).run(Chunk(np.arange(2), 0)).applied == 2
+    theirs, ours = (everything(model, rule) for model, rule in zip(models, rules, strict=True))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert bool((ours[-1] != 0).all())
+
+
 def everything(model: SparseLinear, optimizer: torch.optim.Optimizer) -> list[Tensor]:
     found = [param.detach() for param in model.parameters()]
     return found + [state["sum"] for state in optimizer.state.values() if "sum" in state]
@@ -301,7 +320,7 @@ def test_adagrads_step_is_bounded_by_its_rate_whatever_becomes_of_the_sums(monke
         sums = reverted(FEATURES)
         linear.adagrad.py_func(
             np.array([row]), *data, arrays["target"], 0, weight, sums, weight, sums, bias, reverted(1),
-            rate, none, eps, rate, none, eps,
+            np.zeros((2, int(linear.BLOCK)), np.float32), rate, none, eps, rate, none, eps,
         )  # fmt: skip
         assert 0 < np.abs(weight).max(initial=np.abs(bias[0])) <= rate * 1.0001
         wide, wide_bias = np.zeros((FEATURES, 3), np.float32), np.zeros(3, np.float32)

@@ -109,6 +109,8 @@ class LinearUpdate:
         hot: Mapping[str, Any],
     ) -> None:
         """Raises ValueError where `weight` is hot and Adagrad's sums are not."""
+        from hogwild.kernels import linear
+
         assert isinstance(model, SparseLinear)
         self._optimizer, self._weight, self._bias = optimizer, model.weight, model.bias
         is_softmax = self._kind == SOFTMAX
@@ -128,7 +130,8 @@ class LinearUpdate:
             work = np.zeros((5, classes), np.float32)
             self._views: tuple[np.ndarray, ...] = (weight, sums, slot, local, local_sums, bias, bias_sums, work)
         elif self._rule == ADAGRAD:
-            self._views = (*map(np.ravel, (weight, sums, mine, my_sums)), bias, bias_sums)
+            work = np.zeros((2, int(linear.BLOCK)), np.float32)
+            self._views = (*map(np.ravel, (weight, sums, mine, my_sums)), bias, bias_sums, work)
         else:
             self._views = (*map(np.ravel, (weight, mine)), bias)
 
