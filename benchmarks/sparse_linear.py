@@ -12,7 +12,6 @@ from benchmarks.sparse_ours import Trained
 from benchmarks.sparse_peers import Found
 from benchmarks.sparse_suite import Suite, speeds, starts
 
-
 # SGDClassifier's rule, and a rate with which it is as good.
 SGD = ("optimizer.class_path=torch.optim.SGD", "optimizer.init_args.lr=0.003")
 LONG = ("train.epochs=400",)  # seconds, of which the workers' start is little
