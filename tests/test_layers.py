@@ -114,7 +114,12 @@ ONLY = {
     "hogwild.leases": set(),
     "hogwild.free_ranges": {"hogwild.leases"},
     "hogwild.workqueue": {"hogwild.batches", "hogwild.free_ranges", "hogwild.leases"},
-    "hogwild.grid": set(),
+    "hogwild.grid": {
+        "hogwild.kernels",
+        "hogwild.kernels.cells",
+        "hogwild.kernels.ordering",
+        "hogwild.kernels.parsers_cache",
+    },
     "hogwild.yaml_scalars": set(),
     "hogwild.strict_yaml": {"hogwild.errors", "hogwild.yaml_scalars"},
     "hogwild.torch_arguments": set(),

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
+
 from hogwild.grid import Grid, GridPlan
 from hogwild.leases import MAX_ITEM_BATCHES, Limits, Progress, WorkItem
 from hogwild.schedules import GridSchedule, idle_share

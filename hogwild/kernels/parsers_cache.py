@@ -1,4 +1,5 @@
-"""The compiled parsers of each kind of file, from the cache of compiled code or compiled here.
+"""The compiled parsers of each kind of file, and what lays data out as a grid: from the cache of compiled code or
+compiled here.
 
 Several processes may ask at once: each compiles for itself then, and the first folder that is whole is kept."""
 
@@ -7,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hogwild.kernels import columns, ordering, parsers, words
+from hogwild.kernels import cells, columns, ordering, parsers, words
 from hogwild.kernels.compiling import Cache
 
 log = logging.getLogger(__name__)
@@ -15,7 +16,7 @@ _READY: set[str] = set()
 
 
 def ready(kind: str) -> None:
-    """Once per process. `kind`: libsvm, ratings, words, text."""
+    """Once per process. `kind`: one of RUNS."""
     if kind in _READY:
         return
     cache, run = Cache.of(f"parsers-{kind}"), RUNS[kind]
@@ -93,10 +94,19 @@ def _wide() -> None:
     _ids()
 
 
+def _grid() -> None:
+    blocks = np.zeros(1, np.uint16), np.zeros(1, np.uint16)
+    cells.count(_ints(0), _longs(1))
+    cells.count_cells(_ints(0), _ints(0), *blocks, _longs(1))
+    cells.by_cell(_longs(0), _ints(0), _ints(0), *blocks, _longs(1), _longs(0))
+    ordering.counted(_ints(0), _longs(0), _longs(2), _longs(0))
+
+
 RUNS: dict[str, Callable[[], None]] = {
     "libsvm": _libsvm,
     "ratings": _ratings,
     "words": _words,
     "text": _running_text,
     "wide": _wide,
+    "grid": _grid,
 }
