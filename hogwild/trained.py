@@ -6,6 +6,7 @@ The model comes from the run's best checkpoint (or the newest, or any); what its
 from the run's names.json, written when it began. The training data is not needed."""
 
 import json
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 from hogwild.batches import BatchPlan
 from hogwild.checkpoint import load as load_checkpoint
 from hogwild.config import Job
+from hogwild.data.cache import Cache
+from hogwild.data.kept import load as load_kept
 from hogwild.errors import DataError, HogwildError, RunError, UsageError
 from hogwild.evaluation import evaluating
 from hogwild.packed import Packed, open_feed
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from hogwild.word_vectors import WordVectors
 
 BATCH = 4096  # samples predicted at once
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ class Trained:
 
     @property
     def _reader(self) -> InTurn:
-        return InTurn(self.job.seed)
+        return _Kept(self.job.seed, self.checkpoint.parent.parent.parent)
 
     def _like(self) -> Packed:
         """No data, but its words and sizes: what is read is written in them."""
@@ -140,6 +144,18 @@ class Trained:
             for start in range(0, samples, BATCH):
                 found.append(self.model(*inputs(start, min(samples, start + BATCH))).clone())
         return torch.cat(found)
+
+
+class _Kept(InTurn):
+    """Reads in this process; of files that the runs in `runs` have parsed before, what they kept is mapped."""
+
+    def __init__(self, seed: int, runs: Path) -> None:
+        super().__init__(seed)
+        self._runs = runs
+
+    def pack(self, parsing: Any) -> Any:
+        found = load_kept(Cache(self._runs, say=log.info), parsing.key())
+        return super().pack(parsing) if found is None else found
 
 
 def _parameters(class_path: str) -> Any:

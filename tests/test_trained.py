@@ -94,6 +94,17 @@ def test_recommend_names_the_best_items_without_those_the_user_has_rated(runs: M
     )
 
 
+def test_what_the_run_has_parsed_is_not_parsed_again(
+    runs: Mapping[str, Ended], say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parse(*_: object) -> None:
+        raise AssertionError("parsed again")
+
+    monkeypatch.setattr("hogwild.data.ratings._Parsing.parse", parse)
+    status, lines, _ = say("recommend", runs["ratings"].run_dir, "--user", "bob")
+    assert status == 0 and [line.split()[1] for line in lines] == ["play"]
+
+
 def test_recommend_as_json_and_for_somebody_new(runs: Mapping[str, Ended], say: Say) -> None:
     status, lines, _ = say("recommend", runs["ratings"].run_dir, "--user", "eve", "--top", 2, "--json")
     answer = json.loads(lines[0])
