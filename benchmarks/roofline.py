@@ -145,7 +145,8 @@ def skip_gram(arrays: Mapping[str, np.ndarray], model: Any, optimizer: Any) -> T
     kept = float((share * np.minimum(1.0, np.sqrt(ratio) + ratio)).sum()) if threshold else 1.0
     pairs = int(model.window) + 1.0  # both sides, half of the window on average, and one half more
     targets = (1 + int(model.negatives)) * (1.0 if model.shared else pairs)
-    row = int(model.dim) + state_words(optimizer, int(model.dim))
+    dim = int(model.input.embedding_dim)
+    row = dim + state_words(optimizer, dim)
     return Traffic(
         kept * (pairs + targets) * 2 * FLOAT * row + FLOAT,
         f"kept (pairs + targets) 8 row + 4; kept = {kept:.2f}, pairs = {pairs:.0f}, "
