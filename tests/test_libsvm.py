@@ -167,6 +167,7 @@ def test_bad_lines_are_counted_where_they_are_skipped(
         (gzip.compress(GOOD.encode() * 99)[:-9], "data/damaged-file", "damaged or truncated gzip"),
         (gzip.compress(b""), "data/empty", "the file is empty"),
     ],
+    ids=["empty", "only a remark", "gzip cut", "gzip of nothing"],
 )
 def test_files_that_hold_nothing_or_are_cut_short(file: Path, content: bytes, code: str, words: str) -> None:
     with pytest.raises(DataError, match=words) as error:
