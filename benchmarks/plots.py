@@ -1,5 +1,6 @@
 """A suite's figures as pictures. matplotlib is of the `bench` extra: only who draws imports this module."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,12 @@ from matplotlib.figure import Figure
 from benchmarks.row import Row
 
 MET, MISSED, NEITHER = "tab:green", "tab:red", "tab:gray"
-INCHES_A_ROW = 0.55
+INCHES_A_ROW = 0.6
+LABEL = 72  # characters of a figure's name in one line
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 MOST_TIMES = 100.0
 TWO_COLUMNS = 4  # so many lines of a legend fit below each other
+MANY_LINES = 8  # more of them would cover the picture
 
 
 # ---- how many times better than asked each figure is, every run a dot ------------------------------------------------
@@ -28,7 +31,8 @@ def plot(suite: str, rows: Sequence[Row], file: Path) -> None:
     axes = figure.subplots()
     for place, row in enumerate(reversed(asked)):
         _draw(axes, place, row)
-    axes.set_yticks(range(len(asked)), [f"{row.figure}\n{_words(row)}" for row in reversed(asked)], fontsize=8)
+    names = [f"{textwrap.fill(row.figure, LABEL)}\n{_words(row)}" for row in reversed(asked)]
+    axes.set_yticks(range(len(asked)), names, fontsize=8)
     axes.axvline(1.0, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.set_xlim(left=min(0.9, axes.get_xlim()[0]))
@@ -36,7 +40,7 @@ def plot(suite: str, rows: Sequence[Row], file: Path) -> None:
     axes.set_xticks([tick for tick in TICKS if low <= tick <= high])
     axes.set_xticks([], minor=True)
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("times better than asked\n(dots: runs; bars: their median; grey: void)")
+    axes.set_xlabel("times better than asked\n(dots: runs; bars: median; grey: void)")
     axes.set_title(suite, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(file, dpi=150)
@@ -108,7 +112,10 @@ def plot_lines(
     axes.set_ylabel(y_label)
     axes.set_title(title, loc="left", fontsize=10)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, ncols=1 + (len(drawn) > TWO_COLUMNS))
+    if len(drawn) > MANY_LINES:
+        figure.legend(fontsize=8, ncols=2, loc="outside lower center")
+    else:
+        axes.legend(fontsize=8, ncols=1 + (len(drawn) > TWO_COLUMNS))
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(file, dpi=150)
 
