@@ -29,7 +29,7 @@ def factorisation(suite: Suite) -> list[Row]:
     parts = sparse_data.synthetic(suite.folder, effort.share)
     settings = ratings_settings(parts, FACTORS)
     first = ours.train("ratings", 2, *settings, "data.val=null", "train.epochs=1")
-    ways = (partial(ours.speed, "ratings", procs, *settings, "train.epochs=10") for procs in (1, 2))
+    ways = (partial(ours.speed, "ratings", procs, *settings, "train.epochs=20") for procs in (1, 2))
     one, two = in_turn(effort.runs, *ways)
     how: dict[str, Any] = {"train": str(parts.train), "test": str(parts.test), "factors": FACTORS}
     peers: dict[str, list[Found]] = {
