@@ -9,7 +9,7 @@ Whoever parsed them has looked at every index: none points outside. The memory i
 is mapped: processes share its pages, and what is larger than memory is read as it is needed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -146,9 +146,6 @@ class Packed:
         for key, view in taken.arrays().items():
             np.take(arrays[key], rows, axis=0, out=view, mode="clip")  # without a copy in between
         return taken
-
-    def with_names(self, names: Names) -> "Packed":
-        return replace(self, names=names)
 
 
 def csr_rows(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:

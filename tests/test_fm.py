@@ -15,6 +15,7 @@ from hogwild.kernels.fused import Chunk
 from hogwild.kernels.hot import HotRows
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.models.factorization_machine import FactorizationMachine, FactorizationMachineUpdate
+from tests.helpers.reverted import reverted
 
 FEATURES, FACTORS, SAMPLES = 20, 5, 24
 LOSSES: dict[str, nn.Module] = {"logistic": LogisticLoss(), "hinge": HingeLoss(), "squared": nn.MSELoss()}
@@ -176,13 +177,6 @@ def test_pairs_are_learnt_that_no_linear_model_can_tell_apart() -> None:
     assert bool(((logits > 0) == (torch.from_numpy(arrays["target"]) > 0)).all())
 
 
-class Reverted(np.ndarray):
-    """Sums that another worker sets back to nothing as soon as they were written."""
-
-    def __setitem__(self, at: Any, value: Any) -> None:
-        super().__setitem__(at, 0.0)
-
-
 def test_adagrads_step_is_bounded_by_its_rate_whatever_becomes_of_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel as plain Python, its sums reverted between the write and whatever would read them next."""
     for name in ("take_in", "learn", "loss_and_slope", "adagrad_step", "is_finite"):
@@ -191,11 +185,11 @@ def test_adagrads_step_is_bounded_by_its_rate_whatever_becomes_of_the_sums(monke
     arrays, before, after = rows_and_targets(), started(), started()
     weight, factors, bias = (after.get_parameter(name).detach().numpy() for name in ("weight", "factors", "bias"))
     weight, numbers = weight.reshape(-1), (np.float32(0.1), np.float32(0.0), np.float32(1e-10))
-    sums, wide = np.zeros(FEATURES, np.float32).view(Reverted), np.zeros(factors.shape, np.float32).view(Reverted)
+    sums, wide = reverted(FEATURES), reverted(factors.shape)
     fm.factorization_machine.py_func(
         np.array([5]), arrays["indptr"].view(np.uint64), arrays["indices"].view(np.uint32), arrays["values"],
         arrays["target"], 0, weight, sums, weight, sums, factors, wide, np.zeros(0, np.uint32), factors[:0], wide[:0],
-        bias, np.zeros(1, np.float32).view(Reverted), np.zeros(FACTORS, np.float32), True, *numbers * 3,
+        bias, reverted(1), np.zeros(FACTORS, np.float32), True, *numbers * 3,
     )  # fmt: skip
     for old, new in zip(before.parameters(), after.parameters(), strict=True):
         assert 0 < (new - old).abs().max().item() <= 0.1 * 1.0001

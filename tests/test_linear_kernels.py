@@ -17,6 +17,7 @@ from hogwild.kernels.hot import HotRows
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.models.factorization_machine import FactorizationMachine
 from hogwild.models.linear_sparse import LinearUpdate, SparseLinear
+from tests.helpers.reverted import reverted
 
 FEATURES, SAMPLES = 40, 32
 ALL = [*range(FEATURES)]
@@ -294,17 +295,6 @@ def loss_of(model: SparseLinear, arrays: dict[str, np.ndarray]) -> float:
     indices, values = torch.from_numpy(arrays["indices"]), torch.from_numpy(arrays["values"])
     offsets = torch.from_numpy(arrays["indptr"][:-1].astype(np.int32))
     return LogisticLoss()(model(indices, offsets, values), torch.from_numpy(arrays["target"])).item()
-
-
-class Reverted(np.ndarray):
-    """Sums that another worker sets back to nothing as soon as they were written."""
-
-    def __setitem__(self, at: Any, value: Any) -> None:
-        super().__setitem__(at, 0.0)
-
-
-def reverted(shape: Any) -> np.ndarray:
-    return np.zeros(shape, np.float32).view(Reverted)
 
 
 def test_adagrads_step_is_bounded_by_its_rate_whatever_becomes_of_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:

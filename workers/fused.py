@@ -1,12 +1,12 @@
 """A model's own kernel, bound to one worker's view of the shared memory and ready to run."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from hogwild.errors import ModelError
-from hogwild.kernels.fused import Chunk, FusedUpdate
+from hogwild.kernels.fused import Chunk, Fusable, FusedUpdate
 from hogwild.packed import Packed, attach
 from hogwild.scoreboard import Row
 from hogwild.shm import Region
@@ -23,7 +23,7 @@ def make_fused(kit: "Kit", model: WorkerModel, region: Region, row: Row, lifelin
     from workers.chunks import Fused
     from workers.compiling import make_ready
 
-    update: Any = model.model.fused(model.loss, model.optimizer)  # type: ignore[operator]
+    update = cast(Fusable, model.model).fused(model.loss, model.optimizer)
     if isinstance(update, str):
         raise ModelError(f"the model has no fused update in a worker, and had one before: {update}", code="model/fused")
     data = attach(kit.train.data, region)

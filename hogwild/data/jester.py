@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from hogwild.data.kept import digest_of, file_digest
-from hogwild.data.parsing import Finds, Lines, PackedFile, Parsed, Parsing, Pass, Run, begins_of, find_text, zeros
+from hogwild.data.parsing import Finds, Lines, PackedFile, Parsed, Parsing, Pass, Run, begins_of, find_text
 from hogwild.data.rating_rows import Rated, Wishes, numbered
 from hogwild.data.ratings import KINDS, RULES, holdout_of
-from hogwild.data.tables import Count, empty_file, found_in
+from hogwild.data.tables import Count, counted, empty_file, found_in
 from hogwild.packed import Packed, PackedSpec
 from hogwild.shm import Region
 
@@ -81,9 +81,8 @@ class _Parsing:
         from hogwild.kernels.parsers import ITEMS, LINES
 
         lines, regions = Lines.of(self.source.path)
-        regions["found"] = zeros("found", (lines.pieces, 16), "i8")
-        run(Pass(self.what, lines.pieces, Count(lines, "wide", ord(",")), regions))
-        finds = Finds(lines, found_in(regions, lines), regions, RULES | {7: _RULE})
+        found = counted(run, self.what, lines, regions, "wide", ord(","))
+        finds = Finds(lines, found, regions, RULES | {7: _RULE})
         most = begins_of(finds.found[:, ITEMS] + finds.found[:, LINES])
         spec = PackedSpec.laid_out("table", int(most[-1]), {n: (k, (int(most[-1]),)) for n, k in KINDS.items()}, {})
         rated = self._rated(run, _Parse(lines, spec, most), finds, regions)

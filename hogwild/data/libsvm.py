@@ -22,7 +22,7 @@ from hogwild.data.parsing import (
     shown,
     zeros,
 )
-from hogwild.data.tables import Count, empty_file, found_in
+from hogwild.data.tables import Count, counted, empty_file, found_in
 from hogwild.errors import DataError, UsageError
 from hogwild.packed import Packed, PackedSpec
 from hogwild.shm import Region
@@ -171,8 +171,7 @@ class _Parsing:
 
     def parse(self, run: Run) -> Parsed:
         lines, regions = Lines.of(self.source.path)
-        regions["found"] = zeros("found", (lines.pieces, 16), "i8")
-        run(Pass(self.what, lines.pieces, Count(lines, "libsvm"), regions))
+        counted(run, self.what, lines, regions, "libsvm")
         step, finds = self._rows(run, lines, regions)
         return self._finished(self._ordered(run, step, finds, regions), finds)
 

@@ -20,11 +20,10 @@ from hogwild.data.parsing import (
     choice,
     find_text,
     moved_together,
-    zeros,
 )
 from hogwild.data.rating_columns import DELIMITERS, Columns, Form, form_of
 from hogwild.data.rating_rows import Rated, Wishes, numbered
-from hogwild.data.tables import Count, empty_file, found_in
+from hogwild.data.tables import Count, counted, empty_file, found_in
 from hogwild.data.words import numbered_columns
 from hogwild.errors import UsageError
 from hogwild.packed import Packed, PackedSpec
@@ -180,9 +179,7 @@ class _Parsing:
             lines = lines.cut(min(lines.size, begin + len(head) + 1), 2, regions)
         if not lines.pieces:
             raise empty_file(source.path, {})
-        regions["found"] = zeros("found", (lines.pieces, 16), "i8")
-        run(Pass(self.what, lines.pieces, Count(lines, "ratings"), regions))
-        finds = Finds(lines, found_in(regions, lines), regions, RULES)
+        finds = Finds(lines, counted(run, self.what, lines, regions, "ratings"), regions, RULES)
         rated = self._whole_numbers(run, form, finds, regions) or self._words(form, finds, regions)
         notes = finds.settle(self.on_bad_line, self.left_out)
         if not len(rated.user):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hogwild.data.parsing import Lines
+from hogwild.data.parsing import Lines, Pass, Run, zeros
 from hogwild.errors import DataError
 from hogwild.shm import Region
 
@@ -28,6 +28,17 @@ class Count:
         from hogwild.kernels.parsers import count
 
         count(self.lines.piece(piece, regions), self.mark, found_in(regions, self.lines)[piece])
+
+
+def counted(
+    run: Run, what: str, lines: Lines, regions: dict[str, Region], kind: str, mark: int = ord(":")
+) -> np.ndarray:
+    """The first pass over a text: (pieces, FOUND) int64 of what its pieces hold, in `regions`, for all processes."""
+    from hogwild.kernels.parsers import FOUND
+
+    regions["found"] = zeros("found", (lines.pieces, FOUND), "i8")
+    run(Pass(what, lines.pieces, Count(lines, kind, mark), regions))
+    return found_in(regions, lines)
 
 
 def found_in(regions: Mapping[str, Region], lines: Lines) -> np.ndarray:

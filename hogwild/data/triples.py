@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from hogwild.data.kept import digest_of, file_digest
-from hogwild.data.parsing import Finds, Lines, PackedFile, Parsed, Parsing, Pass, Run, choice, find_text, zeros
-from hogwild.data.tables import Count, empty_file, found_in
+from hogwild.data.parsing import Finds, Lines, PackedFile, Parsed, Parsing, Run, choice, find_text
+from hogwild.data.tables import counted, empty_file
 from hogwild.data.words import Vocabulary, in_order, numbered_columns
 from hogwild.errors import DataError
 from hogwild.packed import Packed
@@ -59,9 +59,7 @@ class _Parsing:
 
     def parse(self, run: Run) -> Parsed:
         lines, regions = Lines.of(self.source.path)
-        regions["found"] = zeros("found", (lines.pieces, 16), "i8")
-        run(Pass(self.what, lines.pieces, Count(lines, "words"), regions))
-        finds = Finds(lines, found_in(regions, lines), regions, RULES)
+        finds = Finds(lines, counted(run, self.what, lines, regions, "words"), regions, RULES)
         form = (ord(self.source.delimiter), 0, 3)
         columns = np.array([0, 1, 2, -1], np.int64)
         codes, _, known = numbered_columns(finds, form, columns, (0, 1, 0))
