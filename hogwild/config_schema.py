@@ -16,12 +16,14 @@ from hogwild.config_types import (
     Component,
     FileName,
     InitArgs,
+    Loaders,
     Metric,
     MetricName,
     Procs,
     Progress,
     Seconds,
     Section,
+    Slots,
     Threads,
     Version,
     Whole,
@@ -67,6 +69,13 @@ Val = Annotated[
 ]
 
 
+class Padding(Section):
+    """How records of different length become one batch: (B, longest of the batch, ...), and lengths (B,) after it."""
+
+    value: float = Field(default=0, description="What fills up the shorter ones.")
+    longest: Whole | None = Field(default=None, ge=1, description="The most there can be; null: measured.")
+
+
 class Data(Section):
     """What is trained on, and how it reaches the workers."""
 
@@ -78,8 +87,18 @@ class Data(Section):
         default="fail", description="A line of a text file that does not parse; skip: counted, and said."
     )
     drop_last: bool = Field(default=False, description="Leaves out the last, smaller batch of an epoch.")
-    feed: Literal["auto", "resident"] = Field(default="auto", description="resident: in shared memory.")
-    loaders: Literal["auto"] = Field(default="auto", description="Processes; the resident feed needs none.")
+    feed: Literal["auto", "resident", "stream"] = Field(
+        default="auto", description="resident: all in shared memory; stream: loaders fill slots; auto: what fits."
+    )
+    loaders: Loaders = Field(default="auto", description="Processes that read a stream; auto: as many as workers.")
+    collate: Component | None = Field(
+        default=None, description="collate_fn([record, ...]) of a streamed batch, as in DataLoader."
+    )
+    padding: Padding | None = Field(
+        default=None, description="Sequences are padded to the longest of their batch; lengths follow them."
+    )
+    slots: Slots = Field(default="auto", description="Batches that a stream's ring holds; auto: two per process.")
+    slot_bytes: Slots = Field(default="auto", description="Of a batch of a stream; auto: measured on the first.")
     shuffle: Literal["auto", "full", "chunked", "none"] = Field(
         default="auto",
         description="full (auto): a seeded permutation per epoch; chunked: of neighbourhoods, kinder to memory.",

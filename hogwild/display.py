@@ -146,7 +146,7 @@ class Display:
         return left
 
     def _bars(self, glance: Glance, width: int) -> list[Text]:
-        updates = f"update {glance.updates:,} of {glance.planned_updates:,}"
+        updates = f"update {glance.updates:,}" + (f" of {glance.planned_updates:,}" if glance.planned_updates else "")
         whole = min(int(glance.position), glance.epochs - 1)
         epochs = f"{whole + 1:,} of {glance.epochs:,}"
         room = min(60, width - len("epoch  ") - len(" 100 %  ") - max(len(updates), len(epochs)))

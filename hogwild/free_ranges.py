@@ -4,6 +4,7 @@ anybody. The rule of a grid is in `schedules.py`. Loads nothing: the command lin
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
+from hogwild.batches import EpochPlan
 from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
 
 LEASES_IN_HAND = 2
@@ -13,6 +14,19 @@ class Free(Protocol):
     """The free batches of one epoch, in pieces that no item may reach across."""
 
     def __iter__(self) -> Iterator[FreeRange]: ...
+
+    @property
+    def batches(self) -> int:
+        """How many the epoch has, free or not; of a stream that has not ended more than anybody reads."""
+        ...
+
+    def samples_in(self, start: int, stop: int) -> int:
+        """Samples in the batches `[start, stop)`, which are leased."""
+        ...
+
+    def settle(self, start: int, stop: int) -> None:
+        """The batches `[start, stop)` are done with: nobody will ask for them again."""
+        ...
 
     def updates(self, accumulate: int) -> int:
         """How many updates of `accumulate` batches they are; the last of a piece may be shorter."""
@@ -57,12 +71,31 @@ class Schedule(Protocol):
         """How many leases a worker may hold at once."""
         ...
 
+    def forget(self, epoch: int) -> None:
+        """All of it is settled."""
+        ...
+
+    def restart(self) -> None:
+        """The run goes back to a checkpoint; `free_of` is asked anew for what is left."""
+        ...
+
 
 class FreeRanges:
     """Ranges in order of position."""
 
-    def __init__(self, pieces: Iterable[FreeRange]) -> None:
+    def __init__(self, pieces: Iterable[FreeRange], plan: EpochPlan) -> None:
         self._pieces = list(pieces)
+        self._plan = plan
+
+    @property
+    def batches(self) -> int:
+        return self._plan.batches
+
+    def samples_in(self, start: int, stop: int) -> int:
+        return self._plan.samples_in(start, stop)
+
+    def settle(self, start: int, stop: int) -> None:
+        """Nothing is kept of them."""
 
     def __iter__(self) -> Iterator[FreeRange]:
         return iter(self._pieces)
@@ -82,13 +115,13 @@ class FreeRanges:
 class Ranges:
     """The first free range of the earliest epoch, cut to a length that shrinks towards the end of the job."""
 
-    def __init__(self, batches: int, update: int) -> None:
-        """`batches` of an epoch; `update`: the batches of one update."""
-        self._batches = batches
+    def __init__(self, plan: EpochPlan, update: int) -> None:
+        """`update`: the batches of one update."""
+        self._plan = plan
         self._update = update
 
     def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> FreeRanges:
-        return FreeRanges([FreeRange(0, self._batches)] if pieces is None else pieces)
+        return FreeRanges([FreeRange(0, self._plan.batches)] if pieces is None else pieces, self._plan)
 
     def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> Choice | None:
         for epoch, free in epochs.items():
@@ -108,3 +141,9 @@ class Ranges:
 
     def most_in_hand(self, horizon: int, limits: Limits) -> int:
         return LEASES_IN_HAND if horizon > 2 * limits.procs else 1
+
+    def forget(self, epoch: int) -> None:
+        """Nothing is kept of it."""
+
+    def restart(self) -> None:
+        """Nothing is kept."""

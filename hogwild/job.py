@@ -22,7 +22,6 @@ from hogwild.config_schema import Split
 from hogwild.config_types import Component
 from hogwild.data.files import set_data_dir
 from hogwild.errors import ModelError, OptimizerError
-from hogwild.feeds import Batch, ResidentData
 from hogwild.fused_choice import Choice, Meetings, choose, meetings
 from hogwild.grid import GridPlan
 from hogwild.job_checks import NORMS, inspect
@@ -36,53 +35,12 @@ from hogwild.plan import plan_here
 from hogwild.registry import build as build_component
 from hogwild.registry import build_callable, resolve
 from hogwild.samples import Held, InTurn, Reader
+from hogwild.sources import Source
+from hogwild.streaming import hold, is_iterable, prepare, split, why_streamed
 from hogwild.transforms import Transform
 from hogwild.updates import AutogradUpdate
 
 EVALUATION_BATCH = 256  # no gradients, so larger batches than training's cost nothing and save time
-
-
-@dataclass(slots=True)
-class Source:
-    """One data set: its fields as tensors (N, …), inputs first and target last, and its batches."""
-
-    tensors: tuple[Tensor, ...]  # () of a packed one
-    plan: EpochPlan
-    resident: ResidentData | None = None  # where they lie in shared memory already
-    packed: Packed | None = None
-
-    @property
-    def nbytes(self) -> int:
-        if self.packed is not None:
-            return self.packed.nbytes
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
-
-    @property
-    def target(self) -> Tensor:
-        """(N, …)"""
-        return self.tensors[-1] if self.packed is None else self.packed.targets()
-
-    @property
-    def is_there_already(self) -> bool:
-        """In the shared memory it will be trained from."""
-        return self.resident is not None or self.packed is not None
-
-    def pick(self, rows: Tensor) -> list[Tensor]:
-        """These samples (n,) int64 as a batch: the inputs, and the target."""
-        if self.packed is None:
-            return [tensor[rows] for tensor in self.tensors]
-        batch: Batch = self.packed.pick(rows.numpy())
-        return [*(tensor.clone() for tensor in batch.inputs), batch.target.clone()]
-
-    def head(self, samples: int) -> list[Tensor]:
-        """The first ones, as a batch."""
-        return self.pick(torch.arange(min(samples, self.plan.samples)))
-
-    def fields(self) -> dict[str, str]:
-        """What there is, in words."""
-        if self.packed is not None:
-            return {spec.name: f"{spec.shape} {spec.dtype}" for spec in self.packed.spec.arrays}
-        return {f"field {k}": f"{tuple(one.shape)} {_type(one)}" for k, one in enumerate(self.tensors)}
 
 
 @dataclass(slots=True)
@@ -101,6 +59,7 @@ class Parts:
     transform: Transform | None = None  # of the batches that are trained on
     choice: Choice = field(default_factory=lambda: Choice(None, "autograd"))
     meetings: Meetings = field(default_factory=Meetings)
+    writes_inputs: bool = False  # the model changes its inputs in place
     names: dict[str, Any] | None = None  # what numbers stand for, and how many there are: of packed data
 
     @property
@@ -141,11 +100,12 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None) -> Part
         )
     groups = job.optimizer.groups
     optimizer = build_component(job.optimizer, param_groups(model, groups) if groups else trainable)
+    generator = torch.get_rng_state()
     train: Any = data.train or build_component(job.data.train)
     val: Any = data.val or job.data.val
     if isinstance(val, Component):
         val = build_component(val)
-    return from_objects(job, model, loss, optimizer, train, val, _own_metrics(job), reader)
+    return from_objects(job, model, loss, optimizer, train, val, _own_metrics(job), reader, generator)
 
 
 def from_objects(
@@ -157,31 +117,71 @@ def from_objects(
     val: Dataset | Split | None,
     metrics: Mapping[str, str | Own] | None = None,
     reader: Reader | None = None,
+    generator: Tensor | None = None,
 ) -> Parts:
     """Cuts and checks the data, tries one forward pass, and raises BuildError for what cannot be trained. `metrics` by
-    name; None for those that suit the model and the loss."""
+    name; None for those that suit the model and the loss. `generator`: the state of torch's before a class path made
+    `train`; None where the data set is the caller's own object."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise OptimizerError(
             f"the optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer", code="optimizer/not-one"
         )
     device.require_cpu(model.named_parameters(), "the model")
-    trained, held_back = _read(job, model, train, val, reader or InTurn(job.seed))
-    show(model, trained.packed, held_back.packed if held_back else None)
-    has_norm = any(isinstance(module, NORMS) for module in model.modules())
-    plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
+    source, held_back, notes = _sources(job, model, train, val, reader or InTurn(job.seed), generator)
+    show(model, source.packed, held_back.packed if held_back else None)
     panel = Panel.of(metrics, model, loss)
-    source = Source(trained.tensors, plan, trained.resident, trained.packed)
-    parts = Parts(model, loss, optimizer, source, None, panel)
-    parts.choice = choose(job, model, loss, optimizer, trained.packed)
-    if trained.packed is not None:
-        names = {key: [*map(_plain, values)] for key, values in trained.packed.names.items()}
-        parts.names = {"sizes": dict(trained.packed.spec.sizes), "names": names}
+    parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
+    parts.choice = choose(job, model, loss, optimizer, source.packed)
+    if source.packed is not None:
+        names = {key: [*map(_plain, values)] for key, values in source.packed.names.items()}
+        parts.names = {"sizes": dict(source.packed.spec.sizes), "names": names}
     parts.transform = build_callable(job.data.transform) if job.data.transform is not None else None
-    if held_back is not None:
-        size = max(job.data.batch_size, EVALUATION_BATCH)
-        parts.val = Source(held_back.tensors, BatchPlan(held_back.samples, size), held_back.resident, held_back.packed)
     inspect(job, parts)
     return parts
+
+
+def _sources(
+    job: Job, model: nn.Module, train: Any, val: Any, reader: Reader, generator: Tensor | None
+) -> tuple[Source, Source | None, list[str]]:
+    """(what is trained on, what is held back, what is to be said of it)."""
+    size = max(job.data.batch_size, EVALUATION_BATCH)
+    is_packed = packs(train) or isinstance(train, Packed)
+    why, note = ("", "") if is_packed else why_streamed(job, train, "data.train")
+    notes = [note] if note else []
+    has_norm = any(isinstance(module, NORMS) for module in model.modules())
+    if not why:
+        trained, held = _read(job, model, train, val, reader)
+        plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
+        source = Source(trained.tensors, plan, trained.resident, trained.packed)
+        if held is None:
+            return source, None, notes
+        return source, Source(held.tensors, BatchPlan(held.samples, size), held.resident, held.packed), notes
+    if isinstance(val, Split):
+        train, val = split(train, val.fraction, job.seed)
+    channels_last = wants_channels_last(model, job.model.memory_format)
+    options: dict[str, Any] = {"channels_last": channels_last, "has_norm": has_norm}
+    spec = job.data.train if generator is not None and not isinstance(job.data.val, Split) else None
+    streamed = prepare(job, train, spec, generator, why, loaders=loaders_of(job), **options)
+    source = Source((), streamed.stream.plan, streamed=streamed)
+    notes += streamed.notes
+    if val is None:
+        return source, None, notes
+    needs_slots = job.data.collate is not None or job.data.padding is not None or is_iterable(val)
+    if not needs_slots:
+        (alike,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
+        return source, Source(alike.tensors, BatchPlan(alike.samples, size), alike.resident), notes
+    of_val = prepare(job, val, None, None, why, loaders=1, what="data.val", **options)
+    held_ring = hold(of_val, size, "data.val")
+    return source, Source((), held_ring.plan, held=held_ring), notes
+
+
+def loaders_of(job: Job) -> int:
+    """How many processes read a stream: as many as train; more would take cores from them. 1 in `procs: 0`, where the
+    only process there is does it."""
+    procs = plan_here(job.train.procs, job.train.threads, pin=job.train.pin).procs
+    if procs == 0:
+        return 1
+    return procs if job.data.loaders == "auto" else job.data.loaders
 
 
 def _read(

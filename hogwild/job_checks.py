@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from hogwild.config import Job
 from hogwild.config_schema import Evaluate
@@ -16,10 +17,10 @@ from hogwild.metrics import Panel
 from hogwild.transforms import tried
 
 if TYPE_CHECKING:
-    from hogwild.job import Parts, Source
+    from hogwild.job import Parts
+    from hogwild.sources import Source
 
 TRIAL_SAMPLES = 3  # more than two: a loss that broadcasts (2, 2) over 2 labels would be wrong with any other number
-METRIC_SAMPLES = 64  # spread over the validation data, so that a metric sees more than one class
 UNLABELLED = -100  # what torch's classification losses leave out unless told otherwise
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 
@@ -37,10 +38,10 @@ def inspect(job: Job, parts: "Parts") -> None:
             f"the last batch would hold one sample, which BatchNorm cannot train on: it is merged into the one before "
             f"({plan.largest} samples)"
         )
-    if parts.val is not None and parts.train.packed is None and _fields(parts.val) != _fields(parts.train):
+    if parts.val is not None and parts.train.tensors and parts.val.row_kinds() != parts.train.row_kinds():
         raise DataError(
-            f"data.val has samples of {', '.join(_fields(parts.val))}, data.train of "
-            f"{', '.join(_fields(parts.train))}; both must be alike",
+            f"data.val has samples of {', '.join(parts.val.row_kinds())}, data.train of "
+            f"{', '.join(parts.train.row_kinds())}; both must be alike",
             code="data/val-unlike-train",
         )
     _try_forward(parts)
@@ -84,17 +85,15 @@ def _check_evaluation(evaluate: Evaluate, parts: "Parts") -> None:
                 f"evaluate.{asked[0]} needs data.val: without it nothing is evaluated", code="config/needs-validation"
             )
         return
-    samples = parts.val.plan.samples
-    chosen = torch.linspace(0, samples - 1, min(METRIC_SAMPLES, samples)).long().unique()
-    *inputs, target = parts.val.pick(chosen)
+    *inputs, target = parts.val.spread()
     with evaluating(parts.model):
         output = parts.model(*inputs)
         parts.panel = parts.panel.settle(output, target, parts.loss)
     parts.output = output[:0].clone() if isinstance(output, Tensor) and output.dim() else None
-    if parts.panel.whole and (parts.output is None or len(output) != len(chosen)):
+    if parts.panel.whole and (parts.output is None or len(output) != len(target)):
         raise BuildError(
             f"evaluate.metrics: {', '.join(parts.panel.whole)}: need an output per sample in one tensor, and "
-            f"{len(chosen)} samples gave {_described(output) if isinstance(output, Tensor) else type(output).__name__}",
+            f"{len(target)} samples gave {_described(output) if isinstance(output, Tensor) else type(output).__name__}",
             code="model/metric",
         )
     directions(evaluate, parts.panel)
@@ -103,20 +102,22 @@ def _check_evaluation(evaluate: Evaluate, parts: "Parts") -> None:
 def _try_forward(parts: "Parts") -> None:
     """One forward pass and one loss over the first samples, in evaluation mode, leaving no trace: the random state is
     put back and no gradient is made."""
-    sample = [tensor.clone() for tensor in parts.train.head(TRIAL_SAMPLES)]
+    sample = _copied(parts.train.head(TRIAL_SAMPLES))
     if parts.transform is not None:
         with torch.random.fork_rng(devices=[]):
             sample = [*tried(parts.transform, sample)]
     constructed = {id(param) for param in parts.model.parameters()}
     try:
         with evaluating(parts.model):
+            written = [tensor._version for tensor in tree_leaves(sample)]
             output = parts.model(*sample[:-1])
+            parts.writes_inputs = written != [tensor._version for tensor in tree_leaves(sample)]
             _check_sample_labels(parts, output)
             loss = parts.loss(output, sample[-1])
     except BuildError:
         raise
     except (Exception, SystemExit) as error:
-        *inputs, target = map(_described, sample)
+        *inputs, target = (", ".join(map(_described, tree_leaves(field))) for field in sample)
         raise ModelError(
             f"{type(parts.model).__name__} and {_name(parts.loss)} cannot compute a loss on the first samples "
             f"(inputs {', '.join(inputs)}; target {target}): {type(error).__name__}: {error}",
@@ -150,7 +151,7 @@ def _refuse_single(parts: "Parts") -> None:
     hooks = [m.register_forward_pre_hook(look) for m in parts.model.modules() if isinstance(m, NORMS)]
     try:
         with evaluating(parts.model):
-            parts.model(*(tensor.clone() for tensor in parts.train.head(1)[:-1]))
+            parts.model(*_copied(parts.train.head(1)[:-1]))
     finally:
         for hook in hooks:
             hook.remove()
@@ -161,8 +162,9 @@ def _refuse_single(parts: "Parts") -> None:
         )
 
 
-def _fields(source: "Source") -> list[str]:
-    return [f"{tuple(tensor.shape[1:])} {_type(tensor)}" for tensor in source.tensors]
+def _copied(batch: list[Any]) -> list[Any]:
+    copied: list[Any] = tree_map(torch.clone, batch)
+    return copied
 
 
 def _described(tensor: Tensor) -> str:
@@ -186,7 +188,7 @@ def _check_labels(parts: "Parts", source: "Source", what: str) -> None:
     if not (is_plain or isinstance(parts.loss, (nn.CrossEntropyLoss, nn.NLLLoss))) or len(parts.output_shape) < 2:
         return
     target = source.target
-    if target.is_floating_point():
+    if not isinstance(target, Tensor) or target.is_floating_point():
         return  # class probabilities
     classes = parts.output_shape[1]
     wrong = ((target < 0) | (target >= classes)) & (target != getattr(parts.loss, "ignore_index", UNLABELLED))

@@ -144,6 +144,12 @@ class RunDir:
     def worker_stacks(self, worker: int) -> Path:
         return self.stacks / f"worker-{worker}.txt"
 
+    def loader_log(self, loader: int) -> Path:
+        return self.logs / f"loader-{loader}.log"
+
+    def loader_stacks(self, loader: int) -> Path:
+        return self.stacks / f"loader-{loader}.txt"
+
     def make_folders(self) -> None:
         """Those a worker or a checkpoint expects to be there."""
         for folder in (self.logs, self.stacks, self.checkpoints):

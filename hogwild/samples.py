@@ -110,7 +110,7 @@ def ready_tensors(dataset: Any, what: str) -> tuple[Tensor, ...] | None:
     """The tensors behind a data set that has them, checked; None for one that is to be read. Raises DataError."""
     if isinstance(dataset, IterableDataset):
         raise DataError(
-            f"{what}: an IterableDataset has no positions to lease; give a map-style Dataset (len and [i])",
+            f"{what}: an IterableDataset has no positions, and data.feed is resident; set data.feed: stream",
             code="data/stream",
         )
     tensors = _ready_tensors(dataset)

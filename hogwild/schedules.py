@@ -42,6 +42,16 @@ class FreeCells:
     def __iter__(self) -> Iterator[FreeRange]:
         return chain.from_iterable(self._cells[cell] for cell in sorted(self._cells))
 
+    @property
+    def batches(self) -> int:
+        return self._plan.batches
+
+    def samples_in(self, start: int, stop: int) -> int:
+        return self._plan.samples_in(start, stop)
+
+    def settle(self, start: int, stop: int) -> None:
+        """Nothing is kept of them."""
+
     def updates(self, accumulate: int) -> int:
         return self._batches
 
@@ -130,6 +140,12 @@ class GridSchedule:
         cells = horizon * len(self._plan.bounds) / self._plan.batches
         room = min(*self._plan.sides, int(cells))
         return LEASES_IN_HAND if room > 2 * (limits.procs - 1) else 1
+
+    def forget(self, epoch: int) -> None:
+        """Nothing is kept of it."""
+
+    def restart(self) -> None:
+        """Nothing is kept."""
 
 
 def idle_share(phase_s: np.ndarray) -> float:

@@ -52,13 +52,14 @@ class WorkQueue:
         self._ids = ids if ids is not None else count(1)
         self._epochs: dict[int, _Epoch] = {}
         self._next_epoch = 0
+        self._finished_batches = 0  # of the epochs that are settled
         self._leases: dict[int, Lease] = {}
         self._update = min(limits.accumulate, plan.batches)
         if not 0 < self._update <= MAX_ITEM_BATCHES:
             raise ValueError(f"an update must hold 1 to {MAX_ITEM_BATCHES} batches, not {self._update}")
         if plan.grid is not None and limits.accumulate != 1:
             raise ValueError(f"over a grid an update holds one batch, not {limits.accumulate}: cells end anywhere")
-        self._schedule: Schedule = schedule if schedule is not None else Ranges(plan.batches, self._update)
+        self._schedule: Schedule = schedule if schedule is not None else Ranges(plan, self._update)
 
     # ---- questions ---------------------------------------------------------------------------------------------
 
@@ -77,8 +78,7 @@ class WorkQueue:
     @property
     def total(self) -> int:
         """Batches of the epochs run: whole epochs, and of an epoch cut short by a limit what was settled of it."""
-        unfinished = self._epochs.values()
-        return (self._next_epoch - len(unfinished)) * self.plan.batches + sum(work.settled for work in unfinished)
+        return self._finished_batches + sum(work.settled for work in self._epochs.values())
 
     @property
     def planned_updates(self) -> int:
@@ -125,9 +125,13 @@ class WorkQueue:
         free = self._schedule.free_of(epoch)
         choice = self._schedule.choose(worker, {epoch: free}, self._leases.values())
         if choice is not None:
-            self._epochs[epoch] = _Epoch(free)
-            self._next_epoch += 1
+            self._open(epoch, free)
         return choice
+
+    def _open(self, epoch: int, free: Free) -> _Epoch:
+        self._epochs[epoch] = _Epoch(free)
+        self._next_epoch += 1
+        return self._epochs[epoch]
 
     def _carve(self, worker: int, choice: Choice, updates: int) -> WorkItem:
         epoch, piece = choice
@@ -174,11 +178,13 @@ class WorkQueue:
         first = lease.item.start
         newly_skipped = skipped - lease.skipped
         updates = self._updates_in(committed) - self._updates_in(lease.settled)
-        self.samples += self.plan.samples_in(first + lease.settled, first + committed)
+        work = self._epochs[lease.item.epoch]
+        self.samples += work.free.samples_in(first + lease.settled, first + committed)
         self.updates += updates - self._updates_in(newly_skipped)
         self.ledger.done += committed - lease.settled - newly_skipped
         self.ledger.skipped += newly_skipped
-        self._epochs[lease.item.epoch].settled += committed - lease.settled
+        work.settled += committed - lease.settled
+        work.free.settle(first + lease.settled, first + committed)
         lease.settled, lease.skipped, lease.attempts = committed, skipped, 0
 
     def ack(self, worker: int, item: int, skipped: int) -> WorkItem | None:
@@ -240,6 +246,7 @@ class WorkQueue:
     def _close(self, epoch: int, start: int, stop: int, account: str) -> None:
         setattr(self.ledger, account, getattr(self.ledger, account) + stop - start)
         self._epochs[epoch].settled += stop - start
+        self._epochs[epoch].free.settle(start, stop)
 
     def _free(self, lease: Lease, start: int, attempts: int, charged_until: int | None = None) -> None:
         """Puts the rest of an item back, in order of position: what broke is tried again first. An exchange of several
@@ -259,8 +266,31 @@ class WorkQueue:
         del self._leases[lease.item.id]
         work = self._epochs[lease.item.epoch]
         work.leased -= 1
-        if work.settled == self.plan.batches and not work.leased:
-            del self._epochs[lease.item.epoch]
+        self._finish(lease.item.epoch)
+
+    def _finish(self, epoch: int) -> None:
+        """Forgets the epoch if there is nothing left of it."""
+        work = self._epochs[epoch]
+        if work.settled == work.free.batches and not work.leased:
+            self._finished_batches += work.settled
+            del self._epochs[epoch]
+            self._schedule.forget(epoch)
+
+    # ---- streams -----------------------------------------------------------------------------------------------
+
+    def give_up(self, epoch: int, start: int, stop: int) -> Release:
+        """The batches `[start, stop)`, which are not leased and which the schedule has taken out, cannot be read by
+        anybody."""
+        work = self._epochs.get(epoch) or self._open(epoch, self._schedule.free_of(epoch))
+        self.ledger.quarantined += stop - start
+        work.settled += stop - start
+        self._finish(epoch)
+        return Release(quarantined=((epoch, start, stop),))
+
+    def find_ends(self) -> None:
+        """An end of a stream has become known."""
+        for epoch in list(self._epochs):
+            self._finish(epoch)
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
@@ -281,6 +311,9 @@ class WorkQueue:
             "ledger": asdict(self.ledger),
             "updates": self.updates,
             "samples": self.samples,
+            "settled": [[epoch, work.settled] for epoch, work in self._epochs.items() if rest[epoch]],
+            "finished_batches": self._finished_batches
+            + sum(work.settled for epoch, work in self._epochs.items() if not rest[epoch]),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -296,12 +329,16 @@ class WorkQueue:
         self.ledger = Ledger(**state["ledger"])
         self.updates, self.samples = state["updates"], state["samples"]
         self._leases, self._epochs = {}, {}
+        self._schedule.restart()
         pieces: dict[int, list[FreeRange]] = {}
         for epoch, start, stop, attempts in state["free"]:
             pieces.setdefault(epoch, []).append(FreeRange(start, stop, attempts))
         for epoch, of_epoch in pieces.items():
             settled = self.plan.batches - sum(piece.stop - piece.start for piece in of_epoch)
+            settled = dict(state.get("settled", ())).get(epoch, settled)  # older checkpoints do not say
             self._epochs[epoch] = _Epoch(self._schedule.free_of(epoch, of_epoch), settled)
+        finished = (self._next_epoch - len(self._epochs)) * self.plan.batches
+        self._finished_batches = state.get("finished_batches", finished)
 
 
 def _cut(plan: EpochPlan) -> dict[str, Any]:

@@ -5,9 +5,11 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import cloudpickle
 import torch
+from torch import Tensor
 
 from hogwild import host
 from hogwild.evaluation import Evaluator
@@ -15,27 +17,35 @@ from hogwild.feeds import Feed
 from hogwild.packed import attach, open_feed, targets
 from hogwild.params import WorkerModel
 from hogwild.pools import limit_pools
+from hogwild.ring import Ring, RingFeed, RingSpec
 from hogwild.scoreboard import Control, Row, Scoreboard
 from hogwild.shm import Region
 from hogwild.transforms import TransformedFeed
 from hogwild.updates import AutogradUpdate
 from workers.entry import Leaving, Start, settle
 from workers.fused import make_fused
-from workers.messages import ReadTask, Setup, receive_task
+from workers.messages import LoadTask, Setup, Task, receive_task
 from workers.profile import Profile, make_profile
 from workers.pulling import serve
 from workers.trainer import Kit, Numerics, Split, Trainer
 
+if TYPE_CHECKING:
+    from workers.loader import LoaderLoop
+
 
 def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
-    """The exit status of the worker."""
+    """The exit status of the worker, or of the loader."""
 
-    def receive_and_build() -> Trainer:
+    def receive_and_build() -> "Trainer | LoaderLoop":
         while True:
             task, descriptors = receive_task(channel)
             if isinstance(task, Setup):
                 settle(task.log, task.stacks)
                 return _build(start, task, descriptors)
+            if isinstance(task, LoadTask):
+                from workers.loader import make_loader  # few jobs stream
+
+                return make_loader(start, channel, leaving, task, descriptors)
             from workers.reading import read  # few jobs have data that is read so
 
             read(start, channel, task, descriptors)
@@ -104,7 +114,7 @@ def _numerics(
         from workers.compiling import make_ready  # numba takes half a second
 
         print(make_ready(rows.name, rows.warm_up, row, lifeline), flush=True)
-    feed = _feed(kit.train, regions["data-train"], kit.seed)
+    feed = _feed(kit.train, regions["data-train"], kit.seed, copies=kit.copies_slots)
     if kit.transform is not None:
         feed = TransformedFeed(feed, kit.transform, kit.seed)
     return Numerics(model, update, feed, evaluator, seed_generator, rollbacks)
@@ -117,16 +127,25 @@ def make_evaluator(kit: Kit, model: WorkerModel, regions: Mapping[str, Region]) 
     feed = _feed(kit.val, regions["data-val"], kit.seed)
     if kit.outputs is None:
         return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel)
-    wanted = targets(attach(kit.val.data, regions["data-val"]))
+    wanted = _targets(kit.val, regions["data-val"])
     outputs = kit.outputs.view(regions["data-outputs"])
     return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel, outputs, wanted)
 
 
-def _feed(split: Split, region: Region, seed: int) -> Feed:
+def _targets(split: Split, region: Region) -> Tensor:
+    """(N, …)"""
+    if isinstance(split.data, RingSpec):
+        return Ring(region, split.data).targets()
+    return targets(attach(split.data, region))
+
+
+def _feed(split: Split, region: Region, seed: int, *, copies: bool = False) -> Feed:
+    if isinstance(split.data, RingSpec):
+        return RingFeed(Ring(region, split.data), split.plan.batch_size, copies=copies)
     return open_feed(attach(split.data, region), split.plan, seed=seed, order=split.order)
 
 
-def adopt(start: Start, task: Setup | ReadTask) -> None:
+def adopt(start: Start, task: Task) -> None:
     """Where the parent is by now, and what user code in it has changed that a process started now would inherit."""
     # The user's own folders come behind ours in time, not in order: everything of ours is imported by now, so a user's
     # own `workers/` or `hogwild/` shadows nothing.

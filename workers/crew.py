@@ -65,6 +65,10 @@ class Crew:
             handle.kill(f"could not be set up: {error}")
         return handle
 
+    def recruit(self) -> Handle:
+        """A process that waits for its set-up and will be no worker: a loader. Raises OSError."""
+        return self._early.take() or self._start()
+
     def wake(self) -> None:
         """Everybody looks at the control row now."""
         for handle in self:

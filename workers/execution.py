@@ -42,7 +42,7 @@ from workers.inline import Inline
 from workers.loading import Loading
 from workers.messages import Setup
 from workers.outcome import Clock, Outcome
-from workers.prepare import blob, check_memory, lay_out, training_queue, with_profile, write_descriptions
+from workers.prepare import blob, check_memory, lay_out, ring_state, training_queue, with_profile, write_descriptions
 from workers.request import Request
 from workers.resume import check_changes, record, restore, with_measured
 from workers.rollback import give_up
@@ -166,7 +166,8 @@ class _Prepared:
         ids = count(1)
         board = Scoreboard.allocate(rows)
         journal = journal_for(request, planned.procs, rundir, shared)
-        queue, errand = training_queue(job, parts, rows, ids), Background("errand")
+        streamed = ring_state(job, parts, planned.procs, regions, kit)
+        queue, errand = training_queue(job, parts, rows, ids, streamed), Background("errand")
         higher = directions(job.evaluate, parts.panel) if parts.val else {}
         session = Session(
             job=job,
@@ -191,6 +192,7 @@ class _Prepared:
             errand=errand,
             clock=clock,
             ids=ids,
+            streamed=streamed,
         )
         restored = restore(session) if request.resume else None  # nothing is written before
         write_descriptions(request, planned, parts, rundir)  # first: killed after it, there is a run to go on with

@@ -7,7 +7,7 @@ import numpy as np
 
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Chunk, Fusable, FusedUpdate
-from hogwild.packed import Packed, attach
+from hogwild.packed import PackedSpec
 from hogwild.scoreboard import Row
 from hogwild.shm import Region
 from hogwild.worker_model import WorkerModel
@@ -26,8 +26,8 @@ def make_fused(kit: "Kit", model: WorkerModel, region: Region, row: Row, lifelin
     update = cast(Fusable, model.model).fused(model.loss, model.optimizer)
     if isinstance(update, str):
         raise ModelError(f"the model has no fused update in a worker, and had one before: {update}", code="model/fused")
-    data = attach(kit.train.data, region)
-    assert isinstance(data, Packed), "a fused update reads packed data"
+    assert isinstance(kit.train.data, PackedSpec), "a fused update reads packed data"
+    data = kit.train.data.attach(region)
     hot = hot_rows(model, update, kit.fused or {})
     update.bind(model.model, model.optimizer, data.arrays(), hot)
     fused = Fused(update, kit.train.plan, data.order(kit.train.order, kit.seed), [*hot.values()])

@@ -26,7 +26,7 @@ from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.plan import Plan
 from workers import entry
-from workers.messages import LOOK, ReadTask, Report, Setup, read_records, write_record
+from workers.messages import LOOK, LoadTask, ReadTask, Report, Setup, Task, read_records, write_record
 
 PAYLOAD_LIMIT = 4096  # bytes of our own arguments; CPython 3.11 can hang in start() when all of it passes 64 KiB
 REAPED_ELSEWHERE = 255  # its status went to somebody else, a host application's wait() perhaps
@@ -73,6 +73,7 @@ class Handle:
     error: Report | None = None
     said_as_reader: list[Report] = field(default_factory=list)
     killed_for: str = ""
+    noun: str = "worker"
 
     @classmethod
     def spawn(cls, *, lifeline: int, planned: Plan) -> "Handle":
@@ -119,7 +120,12 @@ class Handle:
         """Before it is set up: it reads rows of a data set, and waits for its set-up again."""
         self._send(task, descriptors)
 
-    def _send(self, task: Setup | ReadTask, descriptors: Sequence[int]) -> None:
+    def ask_to_load(self, task: LoadTask, descriptors: Sequence[int], incarnation: int) -> None:
+        """Makes it a loader of streamed data."""
+        self.worker, self.incarnation, self.log, self.noun = task.loader, incarnation, Path(task.log), "loader"
+        self._send(task, descriptors)
+
+    def _send(self, task: Task, descriptors: Sequence[int]) -> None:
         changes = _changes(self.environment, os.environ)
         self.environment = dict(os.environ)  # as it is there then: what is sent later is what changes from now on
         task = replace(task, folder=_current_folder(), sys_path=_search_path(), environment=changes)
@@ -136,6 +142,10 @@ class Handle:
     def acks(self) -> list[tuple[int, int]]:
         """(skipped, item id) of every item finished since the last call; doorbells left out."""
         return [(skipped, item) for skipped, item in read_records(self.ack_read) if item != LOOK]
+
+    def answers(self) -> list[tuple[int, int]]:
+        """(answer, slot + 1) of every slot that a loader was done with since the last call."""
+        return self.acks()
 
     def listen(self) -> None:
         """Takes in what the worker said over its socket."""
@@ -168,7 +178,7 @@ class Handle:
 
     @property
     def title(self) -> str:
-        return f"{'a spare' if self.worker == NOBODY else f'worker {self.worker}'} (pid {self.pid})"
+        return f"{'a spare' if self.worker == NOBODY else f'{self.noun} {self.worker}'} (pid {self.pid})"
 
     def undead_words(self) -> str:
         """For a process that was sent SIGKILL and is still there."""

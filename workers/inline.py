@@ -17,6 +17,7 @@ from workers import rollback
 from workers.building import make_trainer
 from workers.outcome import Outcome
 from workers.progress import Progress
+from workers.reading_inline import Reading
 from workers.saving import LAST_WRITE_S
 from workers.session import Session, pss_bytes_of
 from workers.trainer import Kit, NonFiniteGradient
@@ -41,6 +42,7 @@ class Inline:
         self._trainer = make_trainer(kit, structure, regions, Row(session.board, WORKER))
         self._outcome: Outcome | None = None
         self._progress = Progress(session, time.monotonic())
+        self._reader = Reading(session.streamed) if session.streamed is not None else None
 
     def run(self) -> Outcome:
         session = self._session
@@ -50,8 +52,9 @@ class Inline:
         torch.set_num_threads(session.plan.threads)  # as in a worker: the number of threads changes the bits of sums
         try:
             while self._may_go_on():
-                item = session.queue.lease(WORKER)
-                assert item is not None, "nothing is leased, nothing is free and nothing is due"
+                item = self._next()
+                if item is None:
+                    continue
                 skipped = self._trainer.train(item, partial(self._may_train, item))
                 if skipped is not None:
                     session.queue.ack(WORKER, item.id, skipped)
@@ -66,6 +69,16 @@ class Inline:
             session.note_memory(sum(pss_bytes_of([]).values()))
         assert self._outcome is not None
         return self._outcome
+
+    def _next(self) -> WorkItem | None:
+        """Of a stream, a batch is read into its slot first; None: its end was found."""
+        session, reader = self._session, self._reader
+        while (item := session.queue.lease(WORKER)) is None:
+            assert reader is not None, "nothing is leased, nothing is free and nothing is due"
+            if reader.read() is None:
+                session.queue.find_ends()
+                return None
+        return item
 
     def _may_go_on(self) -> bool:
         """Between two exchanges: books, records, and does what is due."""

@@ -84,7 +84,28 @@ class ReadTask:
         _send(channel, "read", self, descriptors)
 
 
-def _send(channel: socket.socket, task: str, values: Setup | ReadTask, descriptors: Sequence[int]) -> None:
+@dataclass(frozen=True, slots=True)
+class LoadTask:
+    """What makes a process that waits for its set-up a loader of streamed data. Records (·, slot + 1) ask it to fill
+    slots; (1, `LOOK`) tells it to leave."""
+
+    loader: int
+    regions: tuple[tuple[str, int], ...]  # (name, bytes): the ring, and what it reads
+    stream_nbytes: int
+    log: str
+    stacks: str
+    folder: str = ""
+    sys_path: tuple[str, ...] = ()
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+
+    def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
+        _send(channel, "load", self, descriptors)
+
+
+Task = Setup | ReadTask | LoadTask
+
+
+def _send(channel: socket.socket, task: str, values: Task, descriptors: Sequence[int]) -> None:
     payload = json.dumps({"task": task, **asdict(values)}).encode()
     if len(payload) >= MAX_DATAGRAM:
         raise RunError(
@@ -95,7 +116,7 @@ def _send(channel: socket.socket, task: str, values: Setup | ReadTask, descripto
     socket.send_fds(channel, [payload], list(descriptors))
 
 
-def receive_task(channel: socket.socket) -> tuple[Setup | ReadTask, list[int]]:
+def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
     """What to do, with descriptors. Blocks, however long. Raises EOFError when the supervisor is gone, RunError when
     not all descriptors fit."""
     payload, descriptors, flags, _ = socket.recv_fds(channel, MAX_DATAGRAM, MAX_DESCRIPTORS)
@@ -114,6 +135,8 @@ def receive_task(channel: socket.socket) -> tuple[Setup | ReadTask, list[int]]:
     values["sys_path"] = tuple(values["sys_path"])
     if task == "read":
         return ReadTask(**values), descriptors
+    if task == "load":
+        return LoadTask(**values), descriptors
     values["cores"] = tuple(values["cores"])
     return Setup(**values), descriptors
 
@@ -122,7 +145,7 @@ def receive_task(channel: socket.socket) -> tuple[Setup | ReadTask, list[int]]:
 class Report:
     """A worker's words: `waiting` (for its set-up), `ready` (detail: the update path) or `error` (an exception that
     ends it). Of a reader: `reading`, `unreadable` (detail: why the data set cannot be made in a worker) or `bad-row`
-    (detail: why; item: the range); `task` says of which."""
+    (detail: why; item: the range); `task` says of which. Of a loader: `bad-batch` (item: slot + 1)."""
 
     kind: str
     detail: str = ""

@@ -3,7 +3,7 @@ the run directory says about the job."""
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from itertools import count
 
@@ -15,18 +15,24 @@ from hogwild.config import Job
 from hogwild.errors import MemoryShortError
 from hogwild.exchange import COPIES
 from hogwild.feeds import FieldSpec, ResidentData
+from hogwild.free_ranges import Schedule
 from hogwild.grid import GridPlan
-from hogwild.job import Parts, Source, arrange, bytes_needed, schedule_of
+from hogwild.job import Parts, arrange, bytes_needed, loaders_of, schedule_of
 from hogwild.packed import Spec
 from hogwild.plan import Plan
 from hogwild.records import explained
+from hogwild.ring import Ring, RingSpec
 from hogwild.rundir import LIBRARY, NAMES, RunDir
 from hogwild.schedules import GridSchedule
 from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
+from hogwild.sources import Source
+from hogwild.stream_schedule import StreamSchedule
+from hogwild.streaming import slots_of
 from hogwild.traces import Window, clear
 from hogwild.workqueue import Limits, WorkQueue
 from workers.request import Request
+from workers.ring_state import RingState
 from workers.trainer import Kit, Split
 
 OF_OBJECTS = (
@@ -40,15 +46,22 @@ def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
     """Bytes of shared memory the job will take. Raises MemoryShortError when there are fewer, or too few for the
     workers' own copies of the parameters as well (delta)."""
     rows = max(1, planned.procs)
-    data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0)
+    data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + _ring_nbytes(job, parts, planned.procs)
     parameters = sum(parameter.nbytes for parameter in parts.model.parameters())
     # First, because the trial step that finds out about the rest takes memory itself: a copy, and its gradients.
     fresh = data - _there_already(parts)
     _require(fresh + 2 * parameters, fresh)
-    needed = bytes_needed(job, parts, planned.procs) + Scoreboard.nbytes(rows)
+    needed = bytes_needed(job, parts, planned.procs) + Scoreboard.nbytes(rows) + _ring_nbytes(job, parts, planned.procs)
     copies = COPIES * parameters * planned.procs if job.train.exchange == "delta" and planned.procs > 1 else 0
     _require(needed + copies - (data - fresh), fresh)
     return needed
+
+
+def _ring_nbytes(job: Job, parts: Parts, procs: int) -> int:
+    if parts.train.streamed is None:
+        return 0
+    loaders = loaders_of(job)
+    return parts.train.streamed.ring_spec(slots_of(job, procs, loaders), loaders).nbytes
 
 
 def _there_already(parts: Parts) -> int:
@@ -72,14 +85,17 @@ def lay_out(
     """The data in shared memory, in the order that keeps workers apart, and what they must know. `before`: the run that
     is resumed."""
     arrange(job, parts, procs, _grid_before(before) if before is not None else None)
-    return share_data(job, parts, channels_last)
+    return share_data(job, parts, channels_last, procs)
 
 
-def share_data(job: Job, parts: Parts, channels_last: bool) -> tuple[dict[str, Region], Kit]:
+def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple[dict[str, Region], Kit]:
     regions: dict[str, Region] = {}
     splits: dict[str, Split] = {}
     for name, source in (("train", parts.train), ("val", parts.val)):
-        if source is not None:
+        if source is not None and (ring := _ring_of(job, source, procs)) is not None:
+            regions[f"data-{name}"] = ring.region
+            splits[name] = Split(ring.spec, source.plan, "none")
+        elif source is not None:
             regions[f"data-{name}"], spec = _shared(source, f"data-{name}", channels_last)
             is_ordered = name == "val" or parts.meetings.grid is not None
             splits[name] = Split(spec, source.plan, "none" if is_ordered else job.data.shuffle)
@@ -102,8 +118,30 @@ def share_data(job: Job, parts: Parts, channels_last: bool) -> tuple[dict[str, R
         transform=parts.transform,
         fused=dict(parts.meetings.hot) if parts.choice.update is not None else None,
         sync_every=job.train.sync_every,
+        copies_slots=parts.writes_inputs or parts.transform is not None,
     )
     return regions, kit
+
+
+def _ring_of(job: Job, source: Source, procs: int) -> Ring | None:
+    """Of data that lies in slots, made here for data that is streamed; None for any other."""
+    if source.held is not None:
+        return source.held.ring
+    if source.streamed is None:
+        return None
+    loaders = loaders_of(job)
+    return Ring.allocate("data-train", source.streamed.ring_spec(slots_of(job, procs, loaders), loaders))
+
+
+def ring_state(job: Job, parts: Parts, procs: int, regions: Mapping[str, Region], kit: Kit) -> RingState | None:
+    """Of a job whose training data is streamed."""
+    spec = kit.train.data
+    if parts.train.streamed is None or not isinstance(spec, RingSpec):
+        return None
+    update = min(job.train.accumulate, parts.train.plan.batches)
+    in_order = procs < 2
+    schedule = StreamSchedule(parts.train.plan, spec.slots, spec.loaders, update, job.train.epochs, in_order=in_order)
+    return RingState(Ring(regions["data-train"], spec), schedule, parts.train.streamed.stream)
 
 
 def _shared(source: Source, name: str, channels_last: bool) -> tuple[Region, Spec]:
@@ -134,10 +172,15 @@ def _grid_before(rundir: RunDir) -> tuple[int, int] | None:
     return (int(blocks[0]), int(blocks[1])) if blocks else None
 
 
-def training_queue(job: Job, parts: Parts, rows: int, ids: "count[int]") -> WorkQueue:
-    """Of the whole job; over a grid no two workers hold cells of one row or column of blocks."""
+def training_queue(
+    job: Job, parts: Parts, rows: int, ids: "count[int]", streamed: RingState | None = None
+) -> WorkQueue:
+    """Of the whole job; over a grid no two workers hold cells of one row or column of blocks, and of a stream they hold
+    what lies in the ring."""
     plan = parts.train.plan
-    schedule = GridSchedule(plan, seed=job.seed) if isinstance(plan, GridPlan) else None
+    schedule: Schedule | None = GridSchedule(plan, seed=job.seed) if isinstance(plan, GridPlan) else None
+    if streamed is not None:
+        schedule = streamed.schedule
     return WorkQueue(plan, limits_of(job, rows), ids=ids, schedule=schedule)
 
 

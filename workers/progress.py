@@ -92,7 +92,7 @@ class Progress:
             left_s=session.left_s(now) or None,
             epoch=queue.epoch,
             epochs=queue.limits.epochs,
-            position=queue.total / queue.plan.batches,
+            position=session.epochs_done,
             updates=queue.updates,
             planned_updates=queue.planned_updates,
             samples=queue.samples,

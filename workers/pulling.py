@@ -10,6 +10,7 @@ import socket
 import traceback
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from hogwild.errors import NOT_FINITE, HogwildError
 from hogwild.scoreboard import Command, Control, Phase, Word
@@ -39,6 +40,7 @@ class WorkerLoop:
         self._board = trainer.row.board
         self._leaving = leaving
         self._hand: deque[int] = deque()
+        self.path = trainer.path
         self.item: WorkItem | None = None
         self._poll = select.poll()
         self._poll.register(start.lease_read, select.POLLIN)
@@ -154,13 +156,24 @@ class WorkerLoop:
         self._row.beat()
 
 
-def serve(start: Start, channel: socket.socket, leaving: Leaving, make_trainer: Callable[[], Trainer]) -> int:
-    """The exit status of the worker. An exception of the user's code is reported over the socket before it ends us."""
-    loop: WorkerLoop | None = None
+class Loop(Protocol):
+    """What a child does between its set-up and its end: a worker's loop, or a loader's."""
+
+    path: str
+    item: WorkItem | None
+
+    def run(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def serve(start: Start, channel: socket.socket, leaving: Leaving, make: "Callable[[], Trainer | Loop]") -> int:
+    """The exit status of the child. An exception of the user's code is reported over the socket before it ends us.
+    `make` answers a trainer, whose items are pulled, or a loop of its own."""
+    loop: Loop | None = None
     try:
-        trainer = make_trainer()
-        loop = WorkerLoop(start, trainer, leaving)
-        Report("ready", detail=trainer.path).send(channel)
+        made = make()
+        loop = WorkerLoop(start, made, leaving) if isinstance(made, Trainer) else made
+        Report("ready", detail=loop.path).send(channel)
         write_record(start.ack_write, 0, LOOK)
         loop.run()
     except (ParentGone, EOFError):

@@ -107,6 +107,7 @@ def _go_back(session: Session, found: Found) -> None:
         return
     why, before, samples = divergence.why, session.queue.updates, session.before.samples
     session.queue.restore(found.state["ledger"])
+    session.restore_stream(found.state)
     session.take_over(found.state)
     session.before.samples = min(samples, session.queue.samples)
     updates = session.queue.updates

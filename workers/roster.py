@@ -123,6 +123,7 @@ class Roster:
     procs: int
     policy: Policy
     committed_before: bool = False  # in an attempt before this one (resume)
+    noun: str = "worker"
     slots: list[Slot] = field(default_factory=list)
     restarts: int = 0
     _now: float | None = None
@@ -132,7 +133,7 @@ class Roster:
 
     def __post_init__(self) -> None:
         self.slots = [Slot() for _ in range(self.procs)]
-        self._setbacks = Setbacks(self.procs, self.policy, self.committed_before)
+        self._setbacks = Setbacks(self.procs, self.policy, self.committed_before, self.noun)
 
     # ---- questions ---------------------------------------------------------------------------------------------
 
@@ -228,7 +229,7 @@ class Roster:
         self._see_commits(slot, death.batches)
         if slot.is_fenced:
             return []
-        return self._after_retirement(f"worker {worker} does not even die of SIGKILL", death)
+        return self._after_retirement(f"{self.noun} {worker} does not even die of SIGKILL", death)
 
     def tick(self, now: float, readings: Mapping[int, Reading], *, paused: bool, spares: int = 0) -> list[Action]:
         """Advances the clocks; says who must be spawned or killed, or that the job must fail. `spares`: so many are
@@ -335,11 +336,11 @@ class Roster:
     def _why_retired(self, worker: int, kinds: Iterable[End]) -> str:
         failed = self.slots[worker].failed_starts
         if failed >= FAILED_STARTS:
-            return f"worker {worker} could not start {failed} times in a row"
+            return f"{self.noun} {worker} could not start {failed} times in a row"
         policy, kinds = self.policy, set(kinds)
         verbs = {End.COULD_NOT_START: "could not start", End.DIED: "died", End.STALLED: "stalled", End.LEFT: "left"}
         done = " or ".join(verb for end, verb in verbs.items() if end in kinds)
-        return f"worker {worker} {done} more than {policy.max_restarts} times in {policy.window_s:g} s"
+        return f"{self.noun} {worker} {done} more than {policy.max_restarts} times in {policy.window_s:g} s"
 
     def _after_retirement(self, why: str, death: Death) -> list[Action]:
         left = sum(slot.state is not State.RETIRED for slot in self.slots)

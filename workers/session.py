@@ -24,11 +24,13 @@ from hogwild.params import SharedModel
 from hogwild.plan import Plan
 from hogwild.rundir import RunDir
 from hogwild.scoreboard import Control, Scoreboard
+from hogwild.stream_plan import StreamPlan
 from hogwild.workqueue import Release, WorkQueue
 from workers.divergence import Decision, Divergence
 from workers.evaluating import Evaluating
 from workers.journal import Journal
 from workers.outcome import Before, Clock, Due, Outcome
+from workers.ring_state import RingState
 from workers.saving import LAST_WRITE_S, Saving
 from workers.trial import Verdict, exchange_of
 
@@ -58,6 +60,7 @@ class Session:
     restarts: int = 0  # of workers, in this attempt
     exchange: str = "direct"
     verdict: Verdict | None = None  # what was measured about the exchange, once it was
+    streamed: RingState | None = None  # training data that loaders read
     divergence: Divergence = field(init=False)
     _merged_batches: list[int] = field(default_factory=list)
 
@@ -101,9 +104,15 @@ class Session:
     def take_over(self, state: Mapping[str, Any]) -> None:
         """Goes on from a checkpoint's `state`; the queue has taken over its ledger already."""
         self.evaluating.take_over(state)
+        self.restore_stream(state)
         self.saving.note_saved()
         self.before.samples = self.queue.samples
         self.divergence.rollbacks = max(self.divergence.rollbacks, state.get("rollbacks", 0))
+
+    def restore_stream(self, state: Mapping[str, Any]) -> None:
+        """Where its iterators stood, after the queue took over the ledger. Raises ValueError."""
+        if self.streamed is not None and "stream" in state:
+            self.streamed.restore(state["stream"])
 
     # ---- what is due -------------------------------------------------------------------------------------------
 
@@ -163,7 +172,8 @@ class Session:
 
     def check_quarantine(self, release: Release) -> TooManyQuarantined | None:
         """An error when too much of the job could not be trained on."""
-        planned = self.queue.limits.epochs * self.queue.plan.batches
+        plan = self.queue.plan
+        planned = self.queue.total if isinstance(plan, StreamPlan) else self.queue.limits.epochs * plan.batches
         if not release.quarantined or self.queue.ledger.quarantined <= QUARANTINE_SHARE * planned:
             return None
         epoch, batch, _ = release.quarantined[0]
@@ -214,7 +224,9 @@ class Session:
 
     def begin_checkpoint(self, now: float) -> None:
         """Everybody is parked and booked, nothing is in flight: see `Saving.begin`."""
-        rest = {"seed": self.job.seed, "rollbacks": self.divergence.rollbacks}
+        rest: dict[str, Any] = {"seed": self.job.seed, "rollbacks": self.divergence.rollbacks}
+        if self.streamed is not None:
+            rest["stream"] = self.streamed.state()
         self.clock.paused_for.append("checkpoint")
         self.saving.begin(now, rest | self.evaluating.state())
 
@@ -269,12 +281,20 @@ class Session:
         """The share of the planned updates that is made, 0 to 1."""
         return min(1.0, self.queue.updates / max(1, self.queue.planned_updates))
 
+    @property
+    def epochs_done(self) -> float:
+        """Epochs that are settled, with what is of the current ones; whole ones only of a stream without a length."""
+        queue = self.queue
+        if not isinstance(queue.plan, StreamPlan):
+            return queue.total / queue.plan.batches
+        return queue.samples / queue.plan.length if queue.plan.length else float(queue.epoch)
+
     def left_s(self, now: float) -> float:
         """How long the rest of the updates takes, at the speed since the first of this attempt; no longer than
         `max_time_s` lets it."""
         first_s, limit = self.board.first_commit_s(), self.job.train.max_time_s
         made = self.board.updates() - self.board.control_words[Control.BASE_UPDATES]
-        if first_s is None or not made:
+        if first_s is None or not made or not self.queue.planned_updates:
             return 0.0
         left = self.queue.planned_updates - self.queue.updates
         whole_s = left * (now - first_s) / made

@@ -60,6 +60,7 @@ class Setbacks:
     procs: int
     policy: Policy
     committed_before: bool  # in an attempt before this one (resume)
+    noun: str = "worker"
     _errors: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=dict)  # type, place: exchanges
     _errors_total: int = 0  # batches committed when they came
     _deaths: deque[tuple[float, Death]] = field(default_factory=deque)
@@ -98,9 +99,9 @@ class Setbacks:
         kinds = Counter(each.end for _, each in self._deaths)
         counted = ", ".join(f"{count} {kind.replace('-', ' ')}" for kind, count in kinds.items())
         return CrashLoop(
-            f"{len(self._deaths)} deaths of workers in {now - self._deaths[0][0]:.1f} s ({counted}) and no batch "
+            f"{len(self._deaths)} deaths of {self.noun}s in {now - self._deaths[0][0]:.1f} s ({counted}) and no batch "
             f"committed since the first of them; the job would only go on dying (supervise: procs x max_item_attempts, "
-            f"at least {FEWEST_DEATHS}, within window_s). Last: worker {worker}: {death.words}"
+            f"at least {FEWEST_DEATHS}, within window_s). Last: {self.noun} {worker}: {death.words}"
         )
 
     @property

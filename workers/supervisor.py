@@ -18,6 +18,7 @@ from workers.burials import Burials
 from workers.crew import Crew
 from workers.handle import Handle
 from workers.head_start import HeadStart
+from workers.loaders import Loaders
 from workers.messages import Setup
 from workers.outcome import Outcome
 from workers.pauses import Pauses
@@ -48,6 +49,7 @@ class Supervisor:
         self._crew = Crew(make_setup, session.plan, early, session.job.supervise.spares)
         self._burials = Burials(session, self.roster, self._crew)
         self._pauses = Pauses(session, self.roster, self._crew)
+        self._loaders = Loaders(session, session.streamed, self._crew.recruit) if session.streamed else None
         self._stacks = Stacks(session.rundir)
         self._progress = Progress(session, time.monotonic())
         self._sequence = 0
@@ -73,6 +75,8 @@ class Supervisor:
             session.board.say(Command.LEAVE)
             session.restarts = self.roster.restarts
             grace_s = session.job.supervise.grace_s if in_order else 0.0
+            for handle in self._loaders.dismiss() if self._loaders is not None else ():
+                session.journal.say(f"warning: {handle.title} {handle.undead_words()}; it is left behind")
             for handle in self._crew.dismiss(session, grace_s, self._is_hurried):
                 session.journal.say(f"warning: {handle.title} {handle.undead_words()}; it is left behind")
             self._stacks.close()
@@ -91,7 +95,7 @@ class Supervisor:
         poll.register(self._watch.fileno(), select.POLLIN)
         for background in (self._session.errand, self._session.saving.writer, self._memory):
             poll.register(background.fileno(), select.POLLIN)
-        for descriptor in self._crew.descriptors():
+        for descriptor in (*self._crew.descriptors(), *(self._loaders.descriptors() if self._loaders else ())):
             poll.register(descriptor, select.POLLIN)
         poll.poll(LOOK_MS if self._stacks.is_waiting else LOOP_WAIT_MS)
 
@@ -112,6 +116,8 @@ class Supervisor:
                 self._stacks.leave_out(handle.worker)
                 self._carry_out(self._burials.bury(handle, status, now))
         self._crew.book(session)
+        if self._loaders is not None and (error := self._loaders.step(now)) is not None and self._outcome is None:
+            self._outcome = Outcome("failed", error.code, error=error)
         self._stacks.advance(now)
         is_paused, spares = self._pauses.current is not None, self._crew.spares.ready
         self._carry_out(self.roster.tick(now, self._readings(), paused=is_paused, spares=spares))
@@ -270,4 +276,4 @@ class Supervisor:
             self._session.note_memory(sum(pss_bytes.values()))
 
     def _pids(self) -> list[int]:
-        return [handle.pid for handle in (*self._crew, *self._crew.spares)]
+        return [handle.pid for handle in (*self._crew, *self._crew.spares, *(self._loaders or ()))]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hogwild.feeds import Feed, FieldSpec
     from hogwild.metrics import Panel
     from hogwild.packed import Spec
+    from hogwild.ring import RingSpec
     from hogwild.updates import Update
     from hogwild.worker_model import WorkerModel
 
@@ -46,7 +47,7 @@ class NonFiniteGradient(Exception):
 class Split:
     """One data set as a worker finds it: what lies in its region, and how it is cut into batches."""
 
-    data: "Spec"
+    data: "Spec | RingSpec"
     plan: EpochPlan
     order: str
 
@@ -68,6 +69,7 @@ class Kit:
     transform: Callable[..., object] | None = None  # of the batches that are trained on
     fused: "Mapping[str, np.ndarray] | None" = None  # trained by the model's kernel: array of the data -> its hot rows
     sync_every: int = 16  # batches, at most, between two flushes of hot rows
+    copies_slots: bool = False  # a batch is copied out of its slot: somebody writes into it
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
 
 

@@ -77,6 +77,8 @@ def why_settled(job: Job, procs: int, *, sparse: bool, has_room: bool, fused: bo
         return "as given"
     if procs < 2:
         return "there is one worker"
+    if job.data.feed == "stream":
+        return "streamed data comes as fast as loaders read it"
     if sparse:  # few rows are touched
         return "with sparse gradients, copies of everything cost more than they save"
     if job.optimizer.state == "shared":

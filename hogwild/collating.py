@@ -1,0 +1,264 @@
+"""Records of a batch on their way into a slot: stacked, padded, or put together by the user's own `collate_fn`.
+
+    no collate         a record is a tuple (input, …, target) of tensors, arrays and numbers, nested or not: equal
+                       leaves are stacked, (B, …) each
+    padding            the same, and fields whose first dimension varies are padded to the longest of the batch,
+                       (B, T, …); their lengths, (B,) int64, follow them as one more field
+    a collate_fn       batch = collate_fn([record, …]), as in torch.utils.data.DataLoader
+
+What comes out is (input, …, target), nested as it likes; its leaves are tensors, arrays or numbers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from hogwild.ring import BatchForm, Leaf, Ring, Shapes, TooLarge
+
+NUMBERS = (bool, int, float, np.number, np.bool_)
+
+
+class BadBatch(Exception):
+    """Records that cannot be a batch, in words; `record` is the number within the batch, or None."""
+
+    def __init__(self, words: str, code: str, record: int | None = None) -> None:
+        super().__init__(words)
+        self.words, self.code, self.record = words, code, record
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Of `data.padding`. `fields`: numbers of those that vary, once they are known."""
+
+    value: float = 0
+    longest: int | None = None
+    fields: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Column:
+    """One leaf of a batch before it is written: a whole one, or a piece per record. `lengths`: it is to be padded."""
+
+    pieces: Any  # a Tensor, or a list of tensors, arrays or numbers
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    lengths: list[int] | None = None
+
+    def write(self, view: Tensor, value: float) -> None:
+        """Into (…) memory of the slot, of this shape."""
+        if isinstance(self.pieces, Tensor):
+            view.copy_(self.pieces)
+        elif self.lengths is not None:
+            view.fill_(value)
+            for row, (piece, length) in enumerate(zip(self.pieces, self.lengths, strict=True)):
+                view[row, :length] = piece if isinstance(piece, Tensor) else torch.as_tensor(piece)
+        elif isinstance(self.pieces[0], Tensor):
+            if view.is_contiguous():
+                torch.stack(self.pieces, out=view)
+            else:
+                view.copy_(torch.stack(self.pieces))
+        elif isinstance(self.pieces[0], np.ndarray) and view.is_contiguous():
+            np.stack(self.pieces, out=view.numpy())
+        else:
+            view.copy_(torch.from_numpy(np.stack(self.pieces)).reshape(view.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Collator:
+    """Makes batches of records. `channels_last`: how images shall lie."""
+
+    collate: Callable[[list[Any]], Any] | None = None
+    padding: Padding | None = None
+    channels_last: bool = False
+
+    def settle(self, records: Sequence[Any]) -> "Collator":
+        """Which fields are padded, decided by these records: those that differ in length, else the first input."""
+        if self.padding is None or self.padding.fields:
+            return self
+        fields = [_fields(record) for record in records]
+        numbers = [
+            number
+            for number in range(len(fields[0]))
+            if len({_length(record[number]) for record in fields if number < len(record)}) > 1
+        ]
+        return replace(self, padding=replace(self.padding, fields=tuple(numbers) or (0,)))
+
+    def columns(self, records: list[Any]) -> tuple[TreeSpec, list[Column]]:
+        """Raises BadBatch, and what the user's collate_fn raises."""
+        if self.collate is not None:
+            return self._collated(self.collate(records))
+        if self.padding is not None:
+            return self._padded([_fields(record) for record in records])
+        first, tree = tree_flatten(_as_tuple(records[0], 0))
+        leaves: list[list[Any]] = [[leaf] for leaf in first]
+        for number, record in enumerate(records[1:], 1):
+            flat, other = tree_flatten(_as_tuple(record, number))
+            if other != tree:
+                raise BadBatch(
+                    f"is nested as {_words(other)}, the first of its batch as {_words(tree)}",
+                    "data/unlike-items",
+                    number,
+                )
+            for column, leaf in zip(leaves, flat, strict=True):
+                column.append(leaf)
+        return tree, [_stacked(column, field) for field, column in enumerate(leaves)]
+
+    def _padded(self, records: list[tuple[Any, ...]]) -> tuple[TreeSpec, list[Column]]:
+        assert self.padding is not None
+        columns: list[Column] = []
+        width = len(records[0])
+        for number, record in enumerate(records):
+            if len(record) != width:
+                raise BadBatch(f"has {len(record)} fields, the first {width}", "data/unlike-items", number)
+        for field in range(width):
+            pieces = [record[field] for record in records]
+            if field in self.padding.fields:
+                columns += self._pad(pieces, field)
+            else:
+                columns.append(_stacked(pieces, field))
+        return tree_flatten(tuple(range(len(columns))))[1], columns
+
+    def _pad(self, pieces: list[Any], field: int) -> list[Column]:
+        assert self.padding is not None
+        tensors = [torch.as_tensor(piece) for piece in pieces]
+        dtype, rest = tensors[0].dtype, tuple(tensors[0].shape[1:])
+        for number, tensor in enumerate(tensors):
+            if tensor.dim() == 0:
+                raise BadBatch(f"has a single number as field {field}, which is to be padded", "data/padding", number)
+            if tuple(tensor.shape[1:]) != rest or tensor.dtype != dtype:
+                words = f"field {field} is {_shape(tensor)}, in the first {_shape(tensors[0])}"
+                raise BadBatch(f"{words}; only the first dimension may vary", "data/unlike-items", number)
+            if self.padding.longest is not None and len(tensor) > self.padding.longest:
+                words = f"has {len(tensor)} elements in field {field}, more than data.padding.longest"
+                raise BadBatch(f"{words} {self.padding.longest}", "data/padding", number)
+        lengths = [len(tensor) for tensor in tensors]
+        if dtype == torch.float64 and not isinstance(pieces[0], Tensor | np.ndarray):
+            dtype = torch.float32
+        shape = (len(tensors), max(lengths), *rest)
+        return [Column(tensors, dtype, shape, lengths), Column(torch.tensor(lengths), torch.int64, (len(lengths),))]
+
+    def _collated(self, batch: Any) -> tuple[TreeSpec, list[Column]]:
+        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+            raise BadBatch(
+                f"collate_fn returned a {type(batch).__name__}; a batch is a tuple (input, …, target)", "data/bad-batch"
+            )
+        leaves, tree = tree_flatten(tuple(batch))
+        columns = []
+        for leaf in leaves:
+            if not isinstance(leaf, (Tensor, np.ndarray, *NUMBERS)):
+                raise BadBatch(
+                    f"collate_fn returned a {type(leaf).__name__} inside its batch; tensors, arrays and numbers can "
+                    "lie in "
+                    "shared memory",
+                    "data/bad-batch",
+                )
+            tensor = _tensor(leaf)
+            if tensor.layout != torch.strided:
+                raise BadBatch(f"collate_fn returned a {tensor.layout} tensor; give dense ones", "data/bad-batch")
+            columns.append(Column(tensor.detach(), tensor.dtype, tuple(tensor.shape)))
+        return tree, columns
+
+    def form(self, records: list[Any]) -> tuple[BatchForm, Shapes]:
+        """How the batches of a stream are, from its first records."""
+        tree, columns = self.columns(records)
+        leaves = []
+        for number, column in enumerate(columns):
+            is_image = len(column.shape) == 4 and column.dtype.is_floating_point and number < len(columns) - 1
+            leaves.append(Leaf(column.dtype, channels_last=is_image and self.channels_last))
+        return BatchForm.of(tree, leaves), tuple(column.shape for column in columns)
+
+    def put(self, records: list[Any], ring: Ring, slot: int) -> tuple[int, Shapes]:
+        """Writes them into the slot; (rows, shapes). Raises BadBatch."""
+        tree, columns = self.columns(records)
+        form = ring.spec.form
+        if not form.is_nested_as(tree):
+            words = f"is nested as {_words(tree)}, the first batch as {form.nesting}"
+            raise BadBatch(words, "data/unlike-items")
+        for number, (column, leaf) in enumerate(zip(columns, form.leaves, strict=True)):
+            if column.dtype != leaf.dtype:
+                words = f"tensor {number} is {_type(column.dtype)}, in the first batch {_type(leaf.dtype)}"
+                raise BadBatch(words, "data/unlike-items")
+        shapes = tuple(column.shape for column in columns)
+        try:
+            views = ring.reserve(slot, shapes)
+        except TooLarge as error:
+            raise BadBatch(
+                f"takes {error.args[0]:,} bytes ({', '.join(map(str, shapes))}), and a slot has "
+                f"{ring.spec.data_bytes:,}: "
+                "set data.slot_bytes, or data.padding.longest",
+                "data/batch-too-large",
+            ) from error
+        value = self.padding.value if self.padding is not None else 0
+        for column, view in zip(columns, views, strict=True):
+            column.write(view, value)
+        return len(records), shapes
+
+
+def _stacked(pieces: list[Any], field: int) -> Column:
+    """Equal leaves of all records. Like torch's default collation, but a Python float becomes float32."""
+    first = pieces[0]
+    if isinstance(first, Tensor):
+        pieces = [piece.detach() for piece in pieces] if first.requires_grad else pieces
+        shape, dtype = first.shape, first.dtype
+        for number, piece in enumerate(pieces):
+            if not isinstance(piece, Tensor) or piece.shape != shape or piece.dtype != dtype:
+                raise _unlike(piece, first, field, number)
+        if first.layout != torch.strided:
+            raise BadBatch(f"field {field} is a {first.layout} tensor; give dense ones", "data/not-dense", 0)
+        return Column(pieces, dtype, (len(pieces), *shape))
+    if isinstance(first, np.ndarray):
+        for number, piece in enumerate(pieces):
+            if not isinstance(piece, np.ndarray) or piece.shape != first.shape or piece.dtype != first.dtype:
+                raise _unlike(piece, first, field, number)
+        return Column(pieces, torch.from_numpy(np.empty(0, first.dtype)).dtype, (len(pieces), *first.shape))
+    for number, piece in enumerate(pieces):
+        if not isinstance(piece, NUMBERS):
+            words = f"field {field} is a {type(piece).__name__}; give tensors, arrays or numbers, or a data.collate"
+            raise BadBatch(words, "data/bad-item", number)
+    is_float = any(isinstance(piece, float) and not isinstance(piece, np.floating) for piece in pieces)
+    whole = torch.tensor(pieces, dtype=torch.float32) if is_float else torch.from_numpy(np.array(pieces))
+    return Column(whole, whole.dtype, (len(pieces),))
+
+
+def _unlike(piece: Any, first: Any, field: int, number: int) -> BadBatch:
+    words = f"field {field} is {_shape(piece)}, in the first record of its batch {_shape(first)}"
+    return BadBatch(f"{words}; set data.padding or data.collate for records that vary", "data/unlike-items", number)
+
+
+def _tensor(leaf: Any) -> Tensor:
+    if isinstance(leaf, Tensor):
+        return leaf
+    return torch.tensor(leaf, dtype=torch.float32) if type(leaf) is float else torch.as_tensor(leaf)
+
+
+def _as_tuple(record: Any, number: int) -> tuple[Any, ...]:
+    if not isinstance(record, (tuple, list)) or len(record) < 2:
+        words = f"is a {type(record).__name__}; a record is a tuple (input, …, target), or set data.collate"
+        raise BadBatch(words, "data/bad-item", number)
+    return tuple(record)
+
+
+def _fields(record: Any) -> tuple[Any, ...]:
+    return _as_tuple(record, 0)
+
+
+def _length(field: Any) -> int:
+    return len(field) if isinstance(field, (Tensor, np.ndarray, list)) and np.ndim(field) else -1
+
+
+def _shape(piece: Any) -> str:
+    if isinstance(piece, Tensor):
+        return f"{tuple(piece.shape)} {_type(piece.dtype)}"
+    return f"{piece.shape} {piece.dtype}" if isinstance(piece, np.ndarray) else f"a {type(piece).__name__}"
+
+
+def _type(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _words(tree: TreeSpec) -> str:
+    return str(tree_unflatten(range(tree.num_leaves), tree))

@@ -1,0 +1,271 @@
+"""The ring: slots of shared memory that hold one batch each, filled by loaders and read in place by workers, for ever
+the same ones.
+
+    [ table | loaders | heads | states | data ]           per slot: a row of the table, a head, two states, its data
+      table row      epoch, batch, shard, place, …        the supervisor, before it sends the slot's number
+      loader's row   beat, slot in hand, …                that loader
+      head           rows, lengths of the states, shapes  the loader that was sent the slot's number
+      states         of the iterator, before and after    the same; where a loader begins anew, the supervisor before it
+
+Who reads a slot is told of it only once it is filled, over a pipe, so no word of it needs a lock. The nesting and the
+types of a batch are those of the job's first (`BatchForm`); shapes may vary, as long as all fits into `data_bytes`."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_map, tree_structure, tree_unflatten
+
+from hogwild.errors import DataError
+from hogwild.feeds import Batch
+from hogwild.shm import Region, aligned
+
+MOST_DIMENSIONS = 8
+LEAF_WORDS = 1 + MOST_DIMENSIONS  # how many dimensions, and each
+ROW_WORDS = 8  # of the table and of a loader: a cache line
+KEPT_VIEWS = 4  # times the slots: sets of views that are kept, where shapes vary
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class Place(IntEnum):
+    """Words of a row of the table: what the slot holds, or shall."""
+
+    EPOCH = 0
+    BATCH = 1
+    SHARD = 2
+    PLACE = 3  # of the batch within its shard
+    FROM = 4  # where an iterator that has to begin anew goes on from: the place that its state belongs to
+    STATE_BYTES = 5  # of that state, in the slot's place for the state before; 0: from the beginning
+    FILLED = 6  # 1: the parent has heard that it holds that batch
+
+
+class Beat(IntEnum):
+    """Words of a loader's row."""
+
+    COUNT = 0
+    SLOT = 1  # which it fills, + 1; 0: none
+    BATCHES = 2  # filled
+    SLOWEST_NS = 3
+    WAITING = 4  # 1: for a slot
+    RECORD = 5  # the position it reads, for words about one that ended it
+
+
+class Head(IntEnum):
+    """Words of a slot's head, before its shapes."""
+
+    ROWS = 0
+    BEFORE_BYTES = 1
+    AFTER_BYTES = 2
+    SHAPES = 3  # the first
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A tensor of a batch: its type, and whether its rows lie as (H, W, C) and are shown as (C, H, W)."""
+
+    dtype: torch.dtype
+    channels_last: bool = False
+
+    def lying(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if not (self.channels_last and len(shape) == 4):
+            return shape
+        n, c, h, w = shape
+        return (n, h, w, c)
+
+    def nbytes(self, shape: tuple[int, ...]) -> int:
+        return aligned(math.prod(shape) * self.dtype.itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchForm:
+    """What all batches of a stream have in common: how their tensors are nested, and the type of each. `nesting` is a
+    batch with the numbers of the leaves in their places: `({"a": 0, "b": 1}, 2)`."""
+
+    nesting: tuple[Any, ...]
+    leaves: tuple[Leaf, ...]
+
+    @classmethod
+    def of(cls, tree: TreeSpec, leaves: Sequence[Leaf]) -> "BatchForm":
+        return cls(tree_unflatten(range(len(leaves)), tree), tuple(leaves))
+
+    def is_nested_as(self, tree: TreeSpec) -> bool:
+        return tree.num_leaves == len(self.leaves) and bool(tree == tree_structure(self.nesting))
+
+    def nbytes(self, shapes: Shapes) -> int:
+        """What the tensors of a batch take in a slot."""
+        return sum(leaf.nbytes(shape) for leaf, shape in zip(self.leaves, shapes, strict=True))
+
+    def batch(self, leaves: Sequence[Tensor], first_position: int, rows: int) -> Batch:
+        """(input, …, target), nested as the collate function nested them."""
+        *inputs, target = tree_map(leaves.__getitem__, self.nesting)
+        return Batch(tuple(inputs), target, first_position, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RingSpec:
+    """Everything a process must know to use the region of a ring."""
+
+    form: BatchForm
+    slots: int
+    loaders: int
+    data_bytes: int  # of a slot
+    state_bytes: int = 0  # of each of a slot's two states
+
+    @property
+    def head_words(self) -> int:
+        return aligned(8 * (Head.SHAPES + LEAF_WORDS * len(self.form.leaves))) // 8
+
+    @property
+    def tables_bytes(self) -> int:
+        return 8 * (ROW_WORDS * (self.slots + self.loaders) + self.head_words * self.slots)
+
+    @property
+    def slot_bytes(self) -> int:
+        return aligned(self.data_bytes) + 2 * aligned(self.state_bytes)
+
+    @property
+    def nbytes(self) -> int:
+        return self.tables_bytes + self.slots * self.slot_bytes
+
+
+class TooLarge(Exception):
+    """A batch does not fit into a slot: it takes `args[0]` bytes."""
+
+
+class Ring:
+    """The slots of one job, in whatever process. Views are made once and used for ever where shapes do not vary."""
+
+    def __init__(self, region: Region, spec: RingSpec) -> None:
+        self.spec = spec
+        self.region = region
+        rows = spec.slots + spec.loaders
+        words = region.array(np.int64, (rows, ROW_WORDS))
+        self.table, self.loaders = words[: spec.slots], words[spec.slots :]
+        self._heads = region.array(np.int64, (spec.slots, spec.head_words), words.nbytes)
+        self._views: dict[tuple[int, Shapes], tuple[Tensor, ...]] = {}
+
+    @classmethod
+    def allocate(cls, name: str, spec: RingSpec) -> "Ring":
+        """Raises MemoryShortError."""
+        return cls(Region.allocate(name, spec.nbytes), spec)
+
+    # ---- the batch in a slot
+
+    def reserve(self, slot: int, shapes: Shapes) -> tuple[Tensor, ...]:
+        """Memory of the slot for tensors of these shapes, in the order of the form's leaves, to be written to. Whoever
+        holds the slot only. Raises TooLarge."""
+        needed = self.spec.form.nbytes(shapes)
+        if needed > self.spec.data_bytes:
+            raise TooLarge(needed)
+        return self._cut(slot, shapes)
+
+    def seal(self, slot: int, rows: int, shapes: Shapes, before: bytes = b"", after: bytes = b"") -> None:
+        """The slot is written: so many rows, tensors of these shapes, and the iterator's states around the batch."""
+        head = self._heads[slot]
+        for number, shape in enumerate(shapes):
+            start = Head.SHAPES + LEAF_WORDS * number
+            head[start] = len(shape)
+            head[start + 1 : start + 1 + len(shape)] = shape
+        head[Head.ROWS] = rows
+        self.write_state(slot, before, is_after=False)
+        self.write_state(slot, after, is_after=True)
+
+    def rows(self, slot: int) -> int:
+        return int(self._heads[slot, Head.ROWS])
+
+    def leaves(self, slot: int) -> tuple[Tensor, ...]:
+        """The tensors of the batch in this slot, as they lie there."""
+        head = self._heads[slot]
+        shapes = []
+        for number in range(len(self.spec.form.leaves)):
+            start = Head.SHAPES + LEAF_WORDS * number
+            shapes.append(tuple(head[start + 1 : start + 1 + int(head[start])].tolist()))
+        return self._cut(slot, tuple(shapes))
+
+    def targets(self) -> Tensor:
+        """(N, …) of all slots, which are filled: those of validation data."""
+        return torch.cat([self.leaves(slot)[-1] for slot in range(self.spec.slots)])
+
+    def find(self, epoch: int, batch: int) -> int:
+        """The slot of a batch that one has a lease of."""
+        table = self.table
+        is_it = (table[:, Place.BATCH] == batch) & (table[:, Place.EPOCH] == epoch) & (table[:, Place.FILLED] == 1)
+        (found,) = np.nonzero(is_it)
+        assert len(found) == 1, f"epoch {epoch}, batch {batch} is in {len(found)} slots"
+        return int(found[0])
+
+    def _cut(self, slot: int, shapes: Shapes) -> tuple[Tensor, ...]:
+        views = self._views.get((slot, shapes))
+        if views is not None:
+            return views
+        offset, made = self._data(slot), []
+        for leaf, shape in zip(self.spec.form.leaves, shapes, strict=True):
+            view = self.region.tensor(leaf.dtype, leaf.lying(shape), offset)
+            made.append(view.permute(0, 3, 1, 2) if leaf.channels_last and len(shape) == 4 else view)
+            offset += leaf.nbytes(shape)
+        if len(self._views) >= KEPT_VIEWS * self.spec.slots:
+            self._views.clear()
+        views = self._views[slot, shapes] = tuple(made)
+        return views
+
+    # ---- the iterator's states
+
+    def write_state(self, slot: int, state: bytes, *, is_after: bool) -> None:
+        """Raises DataError for one that has grown out of its place."""
+        if len(state) > self.spec.state_bytes:
+            raise DataError(
+                f"data.train: the state of the iterator takes {len(state):,} bytes by now, and a slot has room for "
+                f"{self.spec.state_bytes:,}, from its first; keep in state_dict() where it is, not what it has read",
+                code="data/stream-state",
+            )
+        word = Head.AFTER_BYTES if is_after else Head.BEFORE_BYTES
+        self._heads[slot, word] = len(state)
+        if state:
+            self._state(slot, is_after)[: len(state)] = np.frombuffer(state, np.uint8)
+
+    def read_state(self, slot: int, *, is_after: bool) -> bytes:
+        """Of a slot that is filled."""
+        length = int(self._heads[slot, Head.AFTER_BYTES if is_after else Head.BEFORE_BYTES])
+        return self._state(slot, is_after)[:length].tobytes() if length else b""
+
+    def read_begin(self, slot: int) -> bytes:
+        """What the table says of the state to begin from."""
+        length = int(self.table[slot, Place.STATE_BYTES])
+        return self._state(slot, is_after=False)[:length].tobytes() if length else b""
+
+    def _state(self, slot: int, is_after: bool) -> np.ndarray:
+        start = self._data(slot) + aligned(self.spec.data_bytes) + (aligned(self.spec.state_bytes) if is_after else 0)
+        return self.region.array(np.uint8, (self.spec.state_bytes,), start)
+
+    def _data(self, slot: int) -> int:
+        return self.spec.tables_bytes + slot * self.spec.slot_bytes
+
+
+class RingFeed:
+    """Batches out of the ring, where a worker trains on them in place. With `copies` into buffers of its own first:
+    where the transform, or the model, writes into its input, and a worker that dies must leave the batch as it was."""
+
+    def __init__(self, ring: Ring, batch_size: int, *, copies: bool = False) -> None:
+        self._ring, self._batch_size = ring, batch_size
+        self._own = Ring.allocate("own-slot", replace(ring.spec, slots=1, loaders=0)) if copies else None
+
+    def gather(self, epoch: int, batch: int) -> Batch:
+        ring = self._ring
+        slot = ring.find(epoch, batch)
+        leaves, rows = ring.leaves(slot), ring.rows(slot)
+        if self._own is not None:
+            own = self._own.reserve(0, tuple(tuple(leaf.shape) for leaf in leaves))
+            for mine, shared in zip(own, leaves, strict=True):
+                mine.copy_(shared)
+            leaves = own
+        return ring.spec.form.batch(leaves, batch * self._batch_size, rows)
+
+    def addresses(self) -> tuple[int, ...]:
+        """Where the data of the slots begins, in bytes: the same numbers for the whole job."""
+        ring = self._ring
+        return tuple(ring.region.array(np.uint8, (1,), ring._data(slot)).ctypes.data for slot in range(ring.spec.slots))

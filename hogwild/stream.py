@@ -1,0 +1,293 @@
+"""Reading streamed data: the records of one batch after the other, out of a map-style data set or an iterable, into
+slots of the ring. Runs in a loader, or in the only process there is (`procs: 0`).
+
+    map-style     positions of the batch in the epoch's order -> dataset[i], or dataset.__getitems__([i, …])
+    iterable      the next `batch_size` records of this shard's iterator
+
+Before a batch is read, torch's, Python's and numpy's generators are seeded from (seed, epoch, batch), so a batch is
+the same whoever reads it. `state_dict()` of the iterator, or else of the data set, says where it is; without it,
+whoever begins anew reads the records before its place again and passes over them."""
+
+import pickle
+import random
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from torch.utils.data._utils import worker as torch_worker
+
+from hogwild.batches import EpochPlan, mix
+from hogwild.collating import BadBatch, Collator
+from hogwild.errors import DataError, HogwildError
+from hogwild.orders import make_order
+from hogwild.registry import Spec, build
+from hogwild.ring import Place, Ring
+from hogwild.stream_plan import StreamPlan
+
+READ_SEED, BEGIN_SEED = -6, -7  # what a batch's records draw; what an iterator draws when it begins
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The data set, as it crosses to a loader: itself, or the class path it is made of there (one that does not
+    travel, a function that answers an iterator), with the state of the generator its constructor drew from."""
+
+    dataset: Any = None
+    spec: Spec | None = None
+    generator: torch.Tensor | None = None  # (n,) uint8
+
+    def open(self) -> Any:
+        if self.spec is None:
+            return self.dataset
+        before = torch.get_rng_state()
+        try:
+            if self.generator is not None:
+                torch.set_rng_state(self.generator)
+            return build(self.spec)
+        finally:
+            torch.set_rng_state(before)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What a loader must know. Crosses a process by cloudpickle."""
+
+    source: Origin
+    collator: Collator
+    plan: EpochPlan
+    order: str
+    seed: int
+    what: str = "data.train"
+
+    @property
+    def is_iterable(self) -> bool:
+        return isinstance(self.plan, StreamPlan)
+
+
+class Unreadable(Exception):
+    """A batch that could not be read: `error` says why; `place` is where the user's code raised, `kind` what."""
+
+    def __init__(self, error: DataError, kind: str, place: str, trace: str) -> None:
+        super().__init__(str(error))
+        self.error, self.kind, self.place, self.trace = error, kind, place, trace
+
+
+def seed_all(value: int) -> None:
+    """Every generator that a data set may draw from."""
+    torch.default_generator.manual_seed(value)
+    random.seed(value)
+    np.random.seed(value & 0xFFFFFFFF)
+
+
+class WatchedInfo(torch_worker.WorkerInfo):
+    """What `get_worker_info()` answers, and whether somebody has looked who divides the records."""
+
+    def __init__(self, dataset: Any, shard: int, shards: int, seed: int) -> None:
+        super().__init__(id=shard, num_workers=shards, seed=seed, dataset=dataset)
+        object.__setattr__(self, "looked", False)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("id", "num_workers"):
+            object.__setattr__(self, "looked", True)
+        return object.__getattribute__(self, name)
+
+
+def set_worker_info(info: Any) -> None:
+    """What torch.utils.data.get_worker_info() answers in this process from now on."""
+    torch_worker._worker_info = info
+
+
+class Filler:
+    """Fills slots. One per process; `beat(position)` is called before every record."""
+
+    def __init__(
+        self, stream: Stream, ring: Ring, beat: Callable[[int], object] = lambda position: None, loader: int = 0
+    ) -> None:
+        self._stream, self._ring, self._beat = stream, ring, beat
+        self._dataset = stream.source.open()
+        self._loader = loader
+        self._order = None
+        if not stream.is_iterable:
+            self._order = make_order(stream.order, stream.plan.samples, seed=stream.seed, row_bytes=1)
+        self._shards: dict[int, _Records] = {}
+        self._epoch = -1
+
+    def fill(self, slot: int) -> bool:
+        """What the table says of `slot`; False where the shard ends before it. Raises Unreadable."""
+        row = self._ring.table[slot]
+        epoch, batch = int(row[Place.EPOCH]), int(row[Place.BATCH])
+        if epoch != self._epoch and hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(epoch)
+        self._epoch = epoch
+        if self._order is None:
+            shard = int(row[Place.SHARD])
+            self._introduce(shard, self._shards_of_plan)
+            return self._fill_next(slot, epoch, batch, int(row[Place.PLACE]), int(row[Place.FROM]))
+        self._introduce(self._loader, self._ring.spec.loaders)
+        first, last = self._stream.plan.positions(batch)
+        rows = self._order.indices(epoch, first, last).tolist()
+        seed_all(mix(self._stream.seed, epoch, batch, READ_SEED))
+        records = self._read(rows, epoch, batch)
+        self._put(records, slot, epoch, batch, rows)
+        return True
+
+    @property
+    def _shards_of_plan(self) -> int:
+        assert isinstance(self._stream.plan, StreamPlan)
+        return self._stream.plan.shards
+
+    def _introduce(self, number: int, count: int) -> None:
+        """For a data set that asks who reads it."""
+        set_worker_info(WatchedInfo(self._dataset, number, max(1, count), self._stream.seed + number))
+
+    def _read(self, rows: list[int], epoch: int, batch: int) -> list[Any]:
+        get_all = getattr(self._dataset, "__getitems__", None)
+        row = rows[0]
+        try:
+            if callable(get_all):
+                self._beat(row)
+                return list(get_all(rows))
+            records = []
+            for row in rows:
+                self._beat(row)
+                records.append(self._dataset[row])
+            return records
+        except (Exception, SystemExit) as error:
+            which = f"items {rows[0]}, …" if callable(get_all) else f"item {row}"
+            raise self._raised(f"reading {which} (epoch {epoch}, batch {batch})", error) from error
+
+    def _fill_next(self, slot: int, epoch: int, batch: int, place: int, begin: int) -> bool:
+        shard = int(self._ring.table[slot, Place.SHARD])
+        records = self._shards.get(shard)
+        where = f"epoch {epoch}, batch {batch}"
+        try:
+            if records is None or records.epoch != epoch or records.place > place:
+                state = self._ring.read_begin(slot)
+                base = (begin, state) if state and begin <= place else (0, b"")
+                records = self._shards[shard] = _Records.begin(self._dataset, self._stream, epoch, shard, *base)
+            while records.place < place:  # read in an attempt before this one
+                if not records.next(self._beat):
+                    return False
+            before = records.state()
+            found = records.next(self._beat)
+        except HogwildError:
+            raise
+        except (Exception, SystemExit) as error:
+            self._shards.pop(shard, None)  # an iterator that has raised is over
+            raise self._raised(f"the iterator ({where})", error) from error
+        if not found:
+            return False
+        self._put(found, slot, epoch, batch, None, before, records.state())
+        return True
+
+    def _put(
+        self,
+        records: list[Any],
+        slot: int,
+        epoch: int,
+        batch: int,
+        rows: list[int] | None,
+        before: bytes = b"",
+        after: bytes = b"",
+    ) -> None:
+        where = f"epoch {epoch}, batch {batch}"
+        try:
+            count, shapes = self._stream.collator.put(records, self._ring, slot)
+        except BadBatch as bad:
+            which = f"batch {batch} of epoch {epoch}"
+            if bad.record is not None:
+                number = f"item {rows[bad.record]}" if rows is not None else f"record {bad.record}"
+                which = f"{number} of {which}"
+            error = DataError(f"{self._stream.what}: {which} {bad.words}", code=bad.code)
+            raise Unreadable(error, "BadBatch", bad.code, "") from bad
+        except (Exception, SystemExit) as error:
+            raise self._raised(f"collating {where}", error) from error
+        self._ring.seal(slot, count, shapes, before, after)
+
+    def _raised(self, doing: str, error: BaseException) -> Unreadable:
+        code = error.code if isinstance(error, HogwildError) else "data/item-raised"
+        words = f"{self._stream.what}: {doing} raised {type(error).__name__}: {error}"
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        trace = "".join(traceback.format_exception(error))
+        return Unreadable(DataError(words, code=code), type(error).__name__, place, trace)
+
+
+@dataclass(slots=True)
+class _Records:
+    """The iterator of one shard in one epoch, and the place of the batch it comes to next."""
+
+    dataset: Any
+    iterator: Iterator[Any]
+    stream: Stream
+    epoch: int
+    shard: int
+    place: int
+    position: int = 0  # records read
+
+    @classmethod
+    def begin(cls, dataset: Any, stream: Stream, epoch: int, shard: int, place: int, state: bytes) -> "_Records":
+        seed_all(mix(stream.seed, epoch, shard, BEGIN_SEED))
+        source = _fresh(dataset, stream)
+        iterator: Any = iter(source)
+        if state and _has_state(iterator):
+            iterator.load_state_dict(pickle.loads(state))
+        elif state:
+            source.load_state_dict(pickle.loads(state))
+            iterator = iter(source)
+        return cls(source, iterator, stream, epoch, shard, place)
+
+    def next(self, beat: Callable[[int], object]) -> list[Any]:
+        """The records of the next batch; [] at the end."""
+        plan = self.stream.plan
+        assert isinstance(plan, StreamPlan)
+        number = self.shard + plan.shards * self.place
+        seed_all(mix(self.stream.seed, self.epoch, number, READ_SEED))
+        found: list[Any] = []
+        while len(found) < plan.batch_size:
+            beat(self.position)
+            try:
+                found.append(next(self.iterator))
+            except StopIteration:
+                break
+            self.position += 1
+        self.place += 1
+        is_short = len(found) < plan.batch_size
+        is_left_out = (plan.drop_last and is_short) or (plan.drop_single and len(found) == 1 < plan.batch_size)
+        return [] if is_left_out else found
+
+    def state(self) -> bytes:
+        """b"" of one that cannot say where it is."""
+        return state_of(self.iterator, self.dataset)
+
+
+def _fresh(dataset: Any, stream: Stream) -> Any:
+    """An iterator can be read once, so that of a later epoch is made anew."""
+    if isinstance(dataset, Iterator) and stream.source.spec is not None:
+        return build(stream.source.spec)
+    return dataset
+
+
+def state_of(iterator: Any, dataset: Any) -> bytes:
+    """Where they are; b"" of those that cannot say it. The iterator is asked first, as in torchdata."""
+    for thing in (iterator, dataset):
+        if _has_state(thing):
+            return pickle.dumps(thing.state_dict())
+    return b""
+
+
+def _has_state(thing: Any) -> bool:
+    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+
+
+def travels(stream: Stream) -> str:
+    """Why it cannot be given to other processes; "" where it can."""
+    try:
+        cloudpickle.dumps(stream)
+    except (Exception, SystemExit) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

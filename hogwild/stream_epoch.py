@@ -1,0 +1,175 @@
+"""The batches of one epoch of streamed data: what is left to ask for, what is on its way, what is filled. Pure; see
+`stream_schedule.py`."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from hogwild.leases import FreeRange
+from hogwild.stream_plan import OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Batch number `batch` of `epoch` goes into `slot`: the one at `place` of `shard`."""
+
+    slot: int
+    epoch: int
+    batch: int
+    shard: int
+    place: int
+
+
+@dataclass(slots=True)
+class Shard:
+    """What is left to ask for of one shard of one epoch: ranges of places, in order. `end`: places it has, or None."""
+
+    todo: deque[tuple[int, int]]
+    end: int | None = None
+
+    def take(self) -> int:
+        start, stop = self.todo.popleft()
+        if start + 1 < stop:
+            self.todo.appendleft((start + 1, stop))
+        return start
+
+    def close(self, end: int) -> None:
+        self.end = end
+        self.todo = deque((start, min(stop, end)) for start, stop in self.todo if start < end)
+
+
+class StreamEpoch:
+    """The batches of one epoch: a `Free`. `filled`: slot and rows by number, not leased."""
+
+    def __init__(self, epoch: int, shards: int, pieces: Iterable[FreeRange], end: int | None) -> None:
+        """`pieces`: what is free, perhaps up to `OPEN`; `end`: how many batches there are, if that is known (one
+        shard)."""
+        self.epoch = epoch
+        self.shards = [Shard(deque(), end) for _ in range(shards)]
+        self.slots: dict[int, int] = {}  # of every batch that has one
+        self.rows: dict[int, int] = {}  # of every batch that is filled, leased or not
+        self.loading: dict[int, Request] = {}
+        self.filled: set[int] = set()
+        self.attempts: dict[int, int] = {}
+        self._freed: list[int] = []  # slots
+        for piece in pieces:
+            if piece.attempts:
+                self.attempts[piece.start] = piece.attempts
+            for number, shard in enumerate(self.shards):
+                start, stop = (-(-(at - number) // shards) for at in (piece.start, piece.stop))
+                if start < stop:
+                    shard.todo.append((start, stop))
+
+    # ---- as the queue sees it
+
+    @property
+    def batches(self) -> int:
+        """How many there are; `OPEN` as long as that is not known."""
+        ends = [shard.end for shard in self.shards]
+        return OPEN if None in ends else sum(end for end in ends if end is not None)
+
+    def __iter__(self) -> Iterator[FreeRange]:
+        """All that is not leased and not settled, in order; the first batch of a range has its attempts."""
+        ranges = sorted(self._ranges())
+        start: int | None = None
+        stop = 0
+        for first, last in ranges:
+            if start is not None and first == stop and first not in self.attempts:
+                stop = last
+                continue
+            if start is not None:
+                yield FreeRange(start, stop, self.attempts.get(start, 0))
+            start, stop = first, last
+        if start is not None:
+            yield FreeRange(start, stop, self.attempts.get(start, 0))
+
+    def _ranges(self) -> Iterator[tuple[int, int]]:
+        yield from ((number, number + 1) for number in (*self.filled, *self.loading))
+        if len(self.shards) == 1:
+            for start, stop in self.shards[0].todo:
+                cuts = sorted(number for number in self.attempts if start < number < stop)
+                yield from zip((start, *cuts), (*cuts, stop), strict=True)
+            return
+        yield from self._sharded()
+
+    def _sharded(self) -> Iterator[tuple[int, int]]:
+        """Number by number up to where all that is left is whole; then one range, in which numbers beyond the ends
+        of shards are missing."""
+        across = len(self.shards)
+        tails = [shard.todo[-1][0] for shard in self.shards if shard.todo and shard.end is None]
+        whole_from = max(tails, default=0) if tails else None
+        for number, shard in enumerate(self.shards):
+            for start, stop in shard.todo:
+                limit = stop if whole_from is None or shard.end is not None else min(stop, whole_from)
+                yield from ((number + across * k, number + across * k + 1) for k in range(start, limit))
+        if whole_from is not None:
+            yield across * whole_from, OPEN
+
+    @property
+    def has_free(self) -> bool:
+        return bool(self.filled or self.loading or any(shard.todo for shard in self.shards))
+
+    def updates(self, accumulate: int) -> int:
+        left = sum(stop - start for shard in self.shards for start, stop in shard.todo)
+        return -(-(left + len(self.filled) + len(self.loading)) // accumulate)
+
+    def samples_in(self, start: int, stop: int) -> int:
+        return sum(self.rows[number] for number in range(start, stop))
+
+    def take(self, piece: FreeRange, stop: int) -> None:
+        for number in range(piece.start, stop):
+            self.filled.discard(number)
+            self.attempts.pop(number, None)
+
+    def put(self, pieces: Iterable[FreeRange]) -> None:
+        for piece in pieces:
+            self.filled.update(range(piece.start, piece.stop))
+            if piece.attempts:
+                self.attempts[piece.start] = piece.attempts
+
+    def settle(self, start: int, stop: int) -> None:
+        for number in range(start, stop):
+            del self.rows[number]
+            self._freed.append(self.slots.pop(number))
+
+    def freed(self) -> list[int]:
+        """Slots of batches that were settled since the last call."""
+        freed, self._freed = self._freed, []
+        return freed
+
+    # ---- what may be leased
+
+    def run(self, least: int, most: int, update: int, *, in_order: bool) -> FreeRange | None:
+        """The first run of filled batches a worker may have: whole updates, `least` batches unless what follows will
+        never come, `most` at most."""
+        for start in sorted(self.filled):
+            before = start - 1
+            if before in self.filled and start not in self.attempts:
+                continue  # it belongs to the run that begins earlier
+            if in_order and self._is_coming_before(start):
+                return None
+            if start % update and self._is_coming(before):
+                continue  # the update it belongs to is not whole yet
+            stop = start + 1
+            while stop in self.filled and stop not in self.attempts and stop - start < most:
+                stop += 1
+            rest = (stop - start) % update
+            if stop - start >= least or not self._is_coming(stop):
+                if rest and self._is_coming(stop) and stop - rest > start:
+                    stop -= rest
+                elif rest and (self._is_coming(stop) or stop in self.filled):
+                    continue
+                return FreeRange(start, stop, self.attempts.get(start, 0))
+        return None
+
+    def _is_coming(self, number: int) -> bool:
+        """It will be filled, if nothing happens to it."""
+        if number in self.loading:
+            return True
+        shard, place = number % len(self.shards), number // len(self.shards)
+        return any(start <= place < stop for start, stop in self.shards[shard].todo)
+
+    def _is_coming_before(self, number: int) -> bool:
+        across = len(self.shards)
+        firsts = [shard.todo[0][0] * across + k for k, shard in enumerate(self.shards) if shard.todo]
+        return min((*firsts, *self.loading), default=number) < number

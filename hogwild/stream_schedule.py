@@ -1,0 +1,328 @@
+"""Which batch goes into which slot, and which filled ones a worker may have: the schedule of streamed data. Pure: no
+process, no memory, no clock.
+
+    todo ──request──► loading ──filled──► filled ──choose, take──► leased ──settle──► (gone, its slot is free)
+      ▲                  │ lost: again, into the same slot   ▲          │ put: the data is still there
+      └──────────────────┘                                   └──────────┘
+
+A batch has its slot from the request until it is settled. Requests are made in order of epoch and number, so whatever
+is waited for first is asked for first, and a ring that holds an exchange for every worker cannot block itself.
+
+The batches of a *shard* have places 0, 1, 2, …; batch number = shard + shards * place. Map-style data is one shard
+whose end is known and which any loader may read; of an iterable loader k reads shard k, in order of place, and its end
+is known when a request comes back empty. Numbers beyond an end do not exist."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hogwild.batches import EpochPlan
+from hogwild.free_ranges import LEASES_IN_HAND, Choice, Free
+from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
+from hogwild.stream_epoch import Request, StreamEpoch
+from hogwild.stream_plan import StreamPlan
+
+REQUESTS_IN_HAND = 2  # of a loader: the next one is there when one is done
+EPOCHS_AHEAD = 1
+
+
+@dataclass(slots=True)
+class StreamSchedule:
+    """One per job. `slots` of the ring; `update` batches are applied at once; `in_order`: one worker gets them in the
+    order of their numbers, so that nothing depends on which loader was faster.
+
+    `note_newest(shard, slot)` is called before a slot is used again that holds the newest batch of its shard: with it
+    goes the place where the shard's iterator stands."""
+
+    plan: EpochPlan
+    slots: int
+    loaders: int
+    update: int
+    epochs: int
+    in_order: bool = False
+    note_newest: Callable[[int, int], None] = lambda shard, slot: None
+    _free_slots: deque[int] = field(init=False)
+    _epochs: dict[int, StreamEpoch] = field(default_factory=dict)
+    _again: list[Request] = field(default_factory=list)  # of loaders that died, lowest first
+    _in_hand: dict[int, list[Request]] = field(default_factory=dict)  # by loader
+    _newest: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # by shard: epoch, place, slot
+    _void: set[tuple[int, int]] = field(default_factory=set)  # (loader, slot): nobody wants the answer any more
+    _next_epoch: int = 0
+    refused: dict[tuple[int, int], int] = field(default_factory=dict)  # (epoch, batch): attempts to read it
+    empty_epoch: int | None = None  # one that gave nothing
+
+    def __post_init__(self) -> None:
+        self._free_slots = deque(range(self.slots))
+
+    @property
+    def shards(self) -> int:
+        return self.plan.shards if isinstance(self.plan, StreamPlan) else 1
+
+    @property
+    def is_sharded(self) -> bool:
+        """A shard is read by one loader, in order."""
+        return isinstance(self.plan, StreamPlan)
+
+    # ---- as the queue asks (`free_ranges.Schedule`)
+
+    def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> StreamEpoch:
+        if pieces is None and epoch in self._epochs:
+            return self._epochs[epoch]
+        whole = [FreeRange(0, self.plan.batches)] if pieces is None else pieces
+        made = StreamEpoch(epoch, self.shards, whole, None if self.is_sharded else self.plan.batches)
+        self._epochs[epoch] = made
+        self._next_epoch = max(self._next_epoch, epoch + 1)
+        return made
+
+    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> Choice | None:
+        for epoch in epochs:
+            if self.in_order and any(other.has_free for number, other in self._epochs.items() if number < epoch):
+                return None
+            piece = self._epochs[epoch].run(self._least, self._most, self.update, in_order=self.in_order)
+            if piece is not None:
+                return Choice(epoch, piece)
+        return None
+
+    def may_open(self, epoch: int, earliest: int) -> bool:
+        return epoch <= earliest + EPOCHS_AHEAD
+
+    def updates(self, horizon: int, limits: Limits) -> int:
+        self._least = self.update * limits.sync_every
+        share = self.slots // (2 * LEASES_IN_HAND * limits.procs)
+        self._most = min(MAX_ITEM_BATCHES, max(self._least, share // self.update * self.update))
+        return max(1, self._most // self.update)
+
+    def most_in_hand(self, horizon: int, limits: Limits) -> int:
+        self.updates(horizon, limits)
+        return LEASES_IN_HAND if horizon > 2 * limits.procs else 1
+
+    _least: int = 1
+    _most: int = 1
+
+    # ---- as loaders ask
+
+    def request(self, loader: int) -> Request | None:
+        """What `loader` is to read next; None while it has enough in hand, no slot is free, or there is nothing."""
+        self._reclaim()
+        if len(self._in_hand.get(loader, ())) >= REQUESTS_IN_HAND:
+            return None
+        for request in self._again:
+            if not self.is_sharded or request.shard == loader:
+                self._again.remove(request)
+                return self._hand(loader, request)
+        if not self._free_slots:
+            return None
+        found = self._next(loader)
+        if found is None:
+            return None
+        epoch, shard = found
+        place = epoch.shards[shard].take()
+        request = Request(self._free_slots.popleft(), epoch.epoch, shard + self.shards * place, shard, place)
+        self._forget_newest_in(request.slot)
+        epoch.slots[request.batch] = request.slot
+        epoch.loading[request.batch] = request
+        return self._hand(loader, request)
+
+    def _hand(self, loader: int, request: Request) -> Request:
+        self._in_hand.setdefault(loader, []).append(request)
+        return request
+
+    def _next(self, loader: int) -> tuple[StreamEpoch, int] | None:
+        shard = loader if self.is_sharded else 0
+        if shard >= self.shards or (self.is_sharded and self._held_by(shard) >= self.slots // self.shards):
+            return None
+        for number in sorted(self._epochs):
+            if self._epochs[number].shards[shard].todo:
+                return self._epochs[number], shard
+        earliest = min(self._epochs, default=self._next_epoch)
+        if self._next_epoch < self.epochs and self._next_epoch <= earliest + EPOCHS_AHEAD:
+            return self.free_of(self._next_epoch), shard
+        return None
+
+    def _held_by(self, shard: int) -> int:
+        """Slots with batches of that shard. Each has its share: a fast one would fill the ring, and what is waited for
+        may be another's."""
+        return sum(batch % self.shards == shard for epoch in self._epochs.values() for batch in epoch.slots)
+
+    def _reclaim(self) -> None:
+        """Slots of what was settled are free; an epoch of which nothing is left is forgotten."""
+        for epoch in list(self._epochs.values()):
+            self._free_slots.extend(epoch.freed())
+
+    def forget(self, epoch: int) -> None:
+        """The queue has settled all of it. What is still asked for lies beyond the ends of shards."""
+        self._reclaim()
+        for loader, requests in self._in_hand.items():
+            self._void |= {(loader, request.slot) for request in requests if request.epoch == epoch}
+            requests[:] = [request for request in requests if request.epoch != epoch]
+        self._free_slots.extend(request.slot for request in self._again if request.epoch == epoch)
+        self._again = [request for request in self._again if request.epoch != epoch]
+        gone = self._epochs.pop(epoch, None)
+        if gone is not None:
+            self._free_slots.extend(gone.freed())
+
+    def _forget_newest_in(self, slot: int) -> None:
+        for shard, (_, _, newest) in self._newest.items():
+            if newest == slot:
+                self.note_newest(shard, slot)
+                self._newest[shard] = (*self._newest[shard][:2], -1)
+
+    def restart(self) -> None:
+        """The run has gone back to a checkpoint: everything is to be asked for anew. What loaders have in hand is void,
+        and its slots are free once they have answered."""
+        held = {request.slot for requests in self._in_hand.values() for request in requests}
+        self._void |= {(loader, r.slot) for loader, requests in self._in_hand.items() for r in requests}
+        self._free_slots = deque(slot for slot in range(self.slots) if slot not in held | {s for _, s in self._void})
+        self._in_hand, self._again, self._epochs, self._newest, self.refused = {}, [], {}, {}, {}
+        self._next_epoch, self.empty_epoch = 0, None
+
+    # ---- what loaders answer
+
+    def filled(self, loader: int, slot: int, rows: int) -> Request | None:
+        """Of the request in that slot; None where `loader` has none (any longer)."""
+        request = self._answered(loader, slot)
+        if request is None:
+            return None
+        epoch = self._epochs[request.epoch]
+        del epoch.loading[request.batch]
+        epoch.filled.add(request.batch)
+        epoch.rows[request.batch] = rows
+        self._newest[request.shard] = (request.epoch, request.place, slot)
+        self.refused.pop((request.epoch, request.batch), None)
+        return request
+
+    def ended(self, loader: int, slot: int) -> Request | None:
+        """There is nothing at that place: the shard of this epoch has ended before it."""
+        request = self._answered(loader, slot)
+        if request is None:
+            return None
+        self._drop(request)
+        epoch = self._epochs[request.epoch]
+        shard = epoch.shards[request.shard]
+        shard.close(min(request.place, request.place if shard.end is None else shard.end))
+        if epoch.batches == 0:
+            self.empty_epoch = request.epoch
+        return request
+
+    def failed(self, loader: int, slot: int) -> tuple[Request, int] | None:
+        """It could not be read: it is asked for again, or given up (`give_up`). Returns how often that was."""
+        request = self._answered(loader, slot)
+        return None if request is None else (request, self._charge(request))
+
+    def lost(self, loader: int, slot: int | None) -> tuple[Request, int] | None:
+        """`loader` died: what it had in hand is asked for again, into the same slots. `slot`: the one it was filling,
+        to which the death is charged: (request, how often)."""
+        requests = self._in_hand.pop(loader, [])
+        for void in [void for void in self._void if void[0] == loader]:
+            self._give_back(*void)
+        current = next((request for request in requests if request.slot == slot), None)
+        self._again = sorted([*self._again, *requests], key=lambda each: (each.epoch, each.batch))
+        if current is None:
+            return None
+        key = (current.epoch, current.batch)
+        self.refused[key] = self.refused.get(key, 0) + 1
+        return current, self.refused[key]
+
+    def _charge(self, request: Request) -> int:
+        key = (request.epoch, request.batch)
+        self.refused[key] = self.refused.get(key, 0) + 1
+        self._again = sorted([*self._again, request], key=lambda each: (each.epoch, each.batch))
+        return self.refused[key]
+
+    def give_up(self, request: Request) -> list[tuple[int, int]]:
+        """Nobody can read it: the update it belongs to is out. Returns the ranges [start, stop) of batches that are
+        gone with it, for the queue to book as quarantined."""
+        epoch, step = self._epochs[request.epoch], self.update
+        first = request.batch // step * step
+        gone = [n for n in range(first, min(first + step, self.plan.batches)) if self._is_free(epoch, n)]
+        for number in gone:
+            self.refused.pop((request.epoch, number), None)
+            epoch.attempts.pop(number, None)
+            self._take_out(epoch, number)
+        return [(number, number + 1) for number in gone]
+
+    def _is_free(self, epoch: StreamEpoch, number: int) -> bool:
+        return number in epoch.filled or epoch._is_coming(number)
+
+    def _take_out(self, epoch: StreamEpoch, number: int) -> None:
+        request = epoch.loading.get(number)
+        if number in epoch.filled:
+            epoch.filled.discard(number)
+            epoch.settle(number, number + 1)
+        elif request is not None:
+            if request in self._again:
+                self._again.remove(request)
+                self._drop(request)
+                return
+            loader = next(one for one, requests in self._in_hand.items() if request in requests)
+            self._in_hand[loader].remove(request)
+            self._void.add((loader, request.slot))  # whose slot is free once it has answered
+            epoch.loading.pop(number)
+            epoch.slots.pop(number)
+        else:
+            self._take_from_todo(epoch, number)
+
+    def _take_from_todo(self, epoch: StreamEpoch, number: int) -> None:
+        shard = epoch.shards[number % self.shards]
+        place, ranges = number // self.shards, list(shard.todo)
+        shard.todo.clear()
+        for start, stop in ranges:
+            parts = [(start, place), (place + 1, stop)] if start <= place < stop else [(start, stop)]
+            shard.todo.extend(part for part in parts if part[0] < part[1])
+
+    def has_in_hand(self, loader: int) -> bool:
+        return bool(self._in_hand.get(loader))
+
+    def _answered(self, loader: int, slot: int) -> Request | None:
+        if (loader, slot) in self._void:
+            self._give_back(loader, slot)
+            return None
+        requests = self._in_hand.get(loader, [])
+        request = next((each for each in requests if each.slot == slot), None)
+        if request is not None:
+            requests.remove(request)
+        return request
+
+    def _give_back(self, loader: int, slot: int) -> None:
+        self._void.discard((loader, slot))
+        self._free_slots.append(slot)
+
+    def _drop(self, request: Request) -> None:
+        epoch = self._epochs[request.epoch]
+        epoch.loading.pop(request.batch, None)
+        epoch.slots.pop(request.batch, None)
+        self._free_slots.append(request.slot)
+
+    # ---- where iterables stand
+
+    @property
+    def open_epochs(self) -> Collection[int]:
+        return self._epochs.keys()
+
+    def newest(self, shard: int) -> tuple[int, int, int] | None:
+        """(epoch, place, slot) of the newest batch of that shard that was filled in this attempt; slot -1: it is used
+        again, and was noted."""
+        return self._newest.get(shard)
+
+    def positions(self) -> dict[int, list[dict[str, Any]]]:
+        """By epoch, per shard: its end if it is known, and its first place that is not settled, with the slot that
+        holds it if one does. For a checkpoint, when every worker is parked."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        for number, epoch in self._epochs.items():
+            rows = []
+            for k, shard in enumerate(epoch.shards):
+                held = [batch // self.shards for batch in epoch.slots if batch % self.shards == k]
+                places = [*held, *([shard.todo[0][0]] if shard.todo else [])]
+                first = min(places, default=shard.end or 0)
+                batch = k + self.shards * first
+                slot = epoch.slots.get(batch) if batch in epoch.rows else None
+                rows.append({"end": shard.end, "place": first, "slot": slot})
+            found[number] = rows
+        return found
+
+    def close(self, epoch: int, ends: Iterable[int | None]) -> None:
+        """The ends of shards that an attempt before this one has found."""
+        for shard, end in zip(self._epochs[epoch].shards, ends, strict=True):
+            if end is not None:
+                shard.close(end)

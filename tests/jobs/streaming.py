@@ -1,0 +1,108 @@
+"""Data sets for streamed jobs over the counting model: record i is (i, i), so `effects.weight[i]` is how often it took
+effect. A file `stop` in `diary` holds whoever reads a record, in the middle of a batch, until it is gone; what they
+commit is committed at chosen records."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import crimes
+import torch
+from counting import in_worker
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+
+class Reading:
+    """What all of them do with a record before they give it away."""
+
+    def __init__(self, samples: int, diary: str = "", crimes: dict[str, int] | None = None) -> None:
+        self.samples, self.diary = samples, Path(diary) if diary else None
+        self.crimes = {at: crime for crime, at in (crimes or {}).items()}
+
+    def record(self, number: int) -> tuple[Tensor, Tensor]:
+        if self.diary is not None and in_worker():
+            while (self.diary / "stop").exists():
+                (self.diary / f"stopped-{os.getpid()}").touch()
+                time.sleep(0.005)
+            if number in self.crimes:
+                crimes.commit(self.crimes[number], self.diary)
+        return torch.tensor(number), torch.tensor(number)
+
+
+class Numbers(Reading, Dataset):
+    """Map-style."""
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        return self.record(number)
+
+
+class Divided(Reading, IterableDataset):
+    """Divides its records among those who read it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        for number in range(first, self.samples, step):
+            yield self.record(number)
+
+
+class Undivided(Reading, IterableDataset):
+    """Gives every record to everybody who reads it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(self.samples):
+            yield self.record(number)
+
+
+class Cursor:
+    """An iterator that says where it is, and notes every record that it really reads."""
+
+    def __init__(self, of: "Stateful") -> None:
+        self.of, self.next = of, 0
+
+    def __iter__(self) -> "Cursor":
+        return self
+
+    def __next__(self) -> tuple[Tensor, Tensor]:
+        if self.next >= self.of.samples:
+            raise StopIteration
+        self.next += 1
+        if self.of.diary is not None and in_worker():
+            with open(self.of.diary / "read", "a") as notes:
+                notes.write(f"{self.next - 1}\n")
+        return self.of.record(self.next - 1)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next = state["next"]
+
+
+class Stateful(Undivided):
+    """Its iterator can go on from where another was."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return Cursor(self)
+
+
+class Once(IterableDataset):
+    """Can be read once."""
+
+    def __init__(self, samples: int) -> None:
+        self.numbers = iter(range(samples))
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((torch.tensor(number), torch.tensor(number)) for number in self.numbers)
+
+
+def numbers(samples: int) -> Iterator[Any]:
+    """A function that answers an iterator."""
+    for number in range(samples):
+        yield torch.tensor(number), torch.tensor(number)

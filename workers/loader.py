@@ -1,0 +1,122 @@
+"""A loader: a process that reads streamed data. It is sent numbers of slots, reads what the ring's table says of each,
+and writes the batch into the slot.
+
+    parent                                      loader
+    task: stream, ring ── socket ──►            opens the data set                     ──► "ready"
+    (·, slot + 1) ── lease pipe ──►             beat, record by record; collate into the slot
+                                                filled, or the shard has ended         ──► ack pipe (·, slot + 1)
+                                                the batch cannot be read               ──► "bad-batch"; the next slot
+    (LEAVE, 0) ── lease pipe ──►                leaves
+
+Its row of the ring has one writer, itself; a slot is written by whoever was sent its number."""
+
+import select
+import socket
+import time
+from collections import deque
+
+import cloudpickle
+import torch
+
+from hogwild.ring import Beat, Ring, RingSpec
+from hogwild.shm import Region
+from hogwild.stream import Filler, Stream, Unreadable
+from hogwild.workqueue import WorkItem
+from workers.building import adopt, blob
+from workers.entry import Leaving, Start, settle
+from workers.messages import LOOK, LoadTask, Report, read_records, write_record
+from workers.pulling import WAIT_MS, ParentGone
+
+FILLED, ENDED = 0, 1
+LEAVE = 1  # in the first word of a record that names no slot
+
+
+class LoaderLoop:
+    """Fills slots until told to leave. Never waits without beating, never without watching the lifeline."""
+
+    item: WorkItem | None = None  # no lease of training: what ends it is charged by its row
+
+    def __init__(self, start: Start, channel: socket.socket, leaving: Leaving, task: LoadTask, ring: Ring) -> None:
+        self._start, self._channel, self._leaving, self._task = start, channel, leaving, task
+        self._ring = ring
+        self._words = ring.loaders[task.loader]
+        self._hand: deque[int] = deque()
+        self._told = False
+        self._filler: Filler | None = None
+        self._poll = select.poll()
+        self._poll.register(start.lease_read, select.POLLIN)
+        self._poll.register(start.lifeline, select.POLLIN)
+        self.path = "loader"
+
+    def open(self, stream: Stream) -> None:
+        """The data set is there. What its constructor raises ends the loader."""
+        self._beat(0)
+        self._filler = Filler(stream, self._ring, self._beat, self._task.loader)
+
+    def run(self) -> None:
+        """Returns when told to leave, by a record or by SIGTERM."""
+        while not (self._told or self._leaving.asked):
+            self._words[Beat.WAITING] = not self._hand
+            self._pull(0 if self._hand else WAIT_MS)
+            if self._hand:
+                self._words[Beat.WAITING] = 0
+                self._fill(self._hand.popleft())
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+    def _fill(self, number: int) -> None:
+        assert self._filler is not None
+        began_ns = time.monotonic_ns()
+        self._words[Beat.SLOT] = number
+        try:
+            is_there = self._filler.fill(number - 1)
+        except Unreadable as bad:
+            self._words[Beat.SLOT] = 0
+            Report(
+                "bad-batch",
+                detail=str(bad.error),
+                error_type=bad.kind,
+                place=bad.place,
+                traceback=bad.trace,
+                code=bad.error.code,
+                item=number,
+            ).send(self._channel)
+            return
+        self._words[Beat.SLOWEST_NS] = max(int(self._words[Beat.SLOWEST_NS]), time.monotonic_ns() - began_ns)
+        self._words[Beat.SLOT] = 0
+        write_record(self._start.ack_write, FILLED if is_there else ENDED, number)
+
+    def _beat(self, record: int) -> None:
+        self._words[Beat.RECORD] = record
+        self._words[Beat.COUNT] += 1
+
+    def _pull(self, wait_ms: int) -> None:
+        for descriptor, events in self._poll.poll(wait_ms):
+            if descriptor == self._start.lifeline or events & (select.POLLHUP | select.POLLERR):
+                raise ParentGone
+            for first, item in read_records(descriptor):
+                if item != LOOK:
+                    self._hand.append(item)
+                elif first == LEAVE:
+                    self._told = True
+        self._words[Beat.COUNT] += 1
+
+
+def make_loader(
+    start: Start, channel: socket.socket, leaving: Leaving, task: LoadTask, descriptors: list[int]
+) -> LoaderLoop:
+    """A loader over the mapped ring. Raises what the data set's constructor raises."""
+    settle(task.log, task.stacks)
+    adopt(start, task)
+    torch.set_num_threads(1)  # there are as many loaders as cores are to read
+    torch.set_num_interop_threads(1)
+    regions = {
+        name: Region.attach(descriptor, nbytes)
+        for (name, nbytes), descriptor in zip(task.regions, descriptors, strict=True)
+    }
+    stream, spec = cloudpickle.loads(blob(regions["stream"], task.stream_nbytes))
+    assert isinstance(spec, RingSpec)
+    loop = LoaderLoop(start, channel, leaving, task, Ring(regions["ring"], spec))
+    loop.open(stream)
+    return loop

@@ -1,0 +1,274 @@
+"""The loaders of streamed data, as the supervisor sees them: asked to fill slots, listened to, judged by their beats,
+replaced when they die. Driven once per turn of the supervisor's loop; who should be alive is a roster's decision, as
+with workers.
+
+    answer FILLED, ENDED      the schedule knows; a worker may have the batch, or the epoch has its end
+    a batch cannot be read    an attempt of it; at `max_item_attempts` it is quarantined
+    a loader dies             what it had in hand is asked for again; the slot it was filling is charged
+    nobody is left            the job fails (of an iterable each loader reads a shard of its own: all are needed)"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import cloudpickle
+
+from hogwild import host
+from hogwild.errors import DataError, HogwildError
+from hogwild.ring import Beat
+from hogwild.rundir import RunDir
+from hogwild.shm import Region
+from hogwild.stream_epoch import Request
+from workers.handle import POLL_MS, REAP_S, Handle
+from workers.loader import ENDED, LEAVE
+from workers.messages import LOOK, LoadTask, Report
+from workers.prepare import blob
+from workers.ring_state import RingState
+from workers.roster import Abandon, Action, Fail, Kill, Reading, Roster, Spawn
+from workers.session import Session
+from workers.setbacks import Death, End, Setbacks
+
+LEAVE_S = 1.0  # for user code to end in order
+
+
+class Loaders:
+    """Those of one job. `step` answers an error when the job cannot go on."""
+
+    def __init__(self, session: Session, state: RingState, recruit: Callable[[], Handle]) -> None:
+        self._session, self._state, self._recruit = session, state, recruit
+        self._ring, self._schedule = state.ring, state.schedule
+        supervise = session.job.supervise
+        count = state.schedule.shards if state.schedule.is_sharded else self._ring.spec.loaders
+        least = count if state.schedule.is_sharded else 1
+        policy = supervise.model_copy(update={"min_workers": least})
+        self.roster = Roster(count, policy, committed_before=session.queue.samples > 0, noun="loader")
+        self._setbacks = Setbacks(count, policy, session.queue.samples > 0, noun="loader")
+        self._attempts = supervise.max_item_attempts
+        self._handles: dict[int, Handle] = {}
+        self._filled = [0] * count
+        content = cloudpickle.dumps((state.stream, self._ring.spec))
+        self._regions = {"ring": self._ring.region, "stream": blob("stream", content)}
+        self._stream_nbytes = len(content)
+        self.deaths = 0
+
+    def __iter__(self) -> Iterator[Handle]:
+        return iter(list(self._handles.values()))
+
+    def descriptors(self) -> Iterator[int]:
+        """Readable when something has happened to anybody."""
+        for handle in self:
+            yield from (handle.pidfd, handle.ack_read, handle.channel.fileno())
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        """For status.json."""
+        return [
+            {
+                "loader": loader,
+                "state": slot.state.value,
+                "pid": self._handles[loader].pid if loader in self._handles else None,
+                "incarnation": slot.incarnation,
+                "batches": self._filled[loader],
+            }
+            for loader, slot in enumerate(self.roster.slots)
+        ]
+
+    # ---- one turn
+
+    def step(self, now: float) -> HogwildError | None:
+        """Takes in what happened, and asks for what is missing."""
+        errors: list[HogwildError] = []
+        for handle in self:
+            errors += self._listen(handle)
+            if (status := handle.reap()) is not None:
+                errors += self._listen(handle)
+                errors += self._carry_out(self._bury(handle, status, now))
+        errors += self._carry_out(self.roster.tick(now, self._readings(), paused=False))
+        if (wrong := self._state.check()) is not None:
+            errors.append(wrong)
+        self._ask()
+        return errors[0] if errors else None
+
+    def _ask(self) -> None:
+        for loader in self.roster.attached():
+            while (request := self._schedule.request(loader)) is not None:
+                self._state.write(request)
+                self._handles[loader].lease(0, request.slot + 1)
+
+    def _listen(self, handle: Handle) -> Iterator[HogwildError]:
+        """Its answers. Yields what fails the job."""
+        was_ready = handle.is_ready
+        handle.listen()
+        if handle.is_ready and not was_ready:
+            self.roster.ready(handle.worker)
+        for answer, number in handle.answers():
+            self._take(handle.worker, answer, number - 1)
+        said, handle.said_as_reader = handle.said_as_reader, []
+        for report in said:
+            if (error := self._refused(handle.worker, report)) is not None:
+                yield error
+
+    def _take(self, loader: int, answer: int, slot: int) -> None:
+        if answer == ENDED:
+            if self._schedule.ended(loader, slot) is not None:
+                self._session.queue.find_ends()
+        elif self._state.filled(loader, slot):
+            self._filled[loader] += 1
+
+    def _readings(self) -> dict[int, Reading]:
+        words = self._ring.loaders
+        return {
+            handle.worker: Reading(
+                beat=int(words[handle.worker, Beat.COUNT]),
+                batches=self._filled[handle.worker],
+                slowest_s=int(words[handle.worker, Beat.SLOWEST_NS]) / 1e9,
+                has_lease=self._schedule.has_in_hand(handle.worker),
+                idle=bool(words[handle.worker, Beat.WAITING]),
+            )
+            for handle in self
+        }
+
+    # ---- what goes wrong
+
+    def _refused(self, loader: int, report: Report) -> HogwildError | None:
+        """A batch that cannot be read. The error, if that fails the job."""
+        found = self._schedule.failed(loader, report.item - 1)
+        if found is None:
+            return None
+        request, attempts = found
+        self._session.journal.event(
+            "bad-batch", loader=loader, epoch=request.epoch, batch=request.batch, attempts=attempts, why=report.detail
+        )
+        trace = f"\n\n{report.traceback.rstrip()}" if report.traceback else ""
+        error = DataError(f"{report.detail}{trace}", code=report.code)
+        death = Death("", replace(report, kind="error"), (request.epoch, request.batch))
+        if self._setbacks.hopeless(death, sum(self._filled), in_set_up=False) is not None:
+            return error
+        if attempts < self._attempts:
+            return None
+        return error if self._schedule.is_sharded else self._give_up(request, report.detail)
+
+    def _give_up(self, request: Request, why: str) -> HogwildError | None:
+        """Nobody can read it: it is quarantined, and the update it belongs to."""
+        session = self._session
+        for start, stop in self._schedule.give_up(request):
+            release = session.queue.give_up(request.epoch, start, stop)
+            session.journal.event("quarantined", epoch=request.epoch, start=start, stop=stop, why=why)
+            session.journal.say(f"quarantined: epoch {request.epoch}, batches {start} to {stop - 1}: {why}")
+            if (error := session.check_quarantine(release)) is not None:
+                return error
+        return None
+
+    def _bury(self, handle: Handle, status: int, now: float) -> list[Action]:
+        loader = handle.worker
+        end = self.roster.ending(loader, left=False, fenced=bool(handle.killed_for))
+        how = handle.killed_for or host.describe_exit(status)
+        if end is End.COULD_NOT_START and handle.error is None and (said := handle.last_words()):
+            how = f"{how} ({said})"
+        del self._handles[loader]
+        log, error = handle.log, handle.error
+        handle.close()
+        return self._settle(loader, Death(f"{how}; see {log}", error, end=end), handle.pid, now)
+
+    def _settle(self, loader: int, death: Death, pid: int, now: float, *, is_dead: bool = True) -> list[Action]:
+        self.deaths += 1
+        session, words = self._session, self._ring.loaders[loader]
+        number, record = int(words[Beat.SLOT]), int(words[Beat.RECORD])
+        found = self._schedule.lost(loader, number - 1 if number else None)
+        charged = None if found is None else (found[0].epoch, found[0].batch)
+        said = death.report.detail if death.report is not None else death.how
+        session.journal.event(
+            "loader-exit", loader=loader, pid=pid, kind=death.end.value, how=death.how, charged=charged
+        )
+        session.journal.say(f"loader {loader} (pid {pid}): {said}; its batches are read again")
+        actions: list[Action] = []
+        is_excused = False
+        if found is not None and found[1] >= self._attempts:
+            ended = f"{found[1]} loaders, the last one" if found[1] > 1 else "the loader that did it"
+            what = f"reading record {record} (epoch {found[0].epoch}, batch {found[0].batch}) has ended {ended}: {said}"
+            error: HogwildError | None = DataError(f"{self._state.stream.what}: {what}", code="data/item-kills")
+            if not self._schedule.is_sharded:
+                error, is_excused = self._give_up(found[0], what), True
+            actions += [Fail(error)] if error is not None else []
+        death = replace(death, charged=charged, batches=self._filled[loader], is_excused=is_excused)
+        actions += self.roster.exited(loader, now, death) if is_dead else self.roster.abandoned(loader, death)
+        return actions
+
+    def _carry_out(self, actions: list[Action]) -> Iterator[HogwildError]:
+        for action in actions:
+            if isinstance(action, Spawn):
+                yield from self._spawn(action)
+            elif isinstance(action, Kill):
+                handle = self._handles[action.worker]
+                self._session.journal.event("loader-stall", loader=action.worker, pid=handle.pid, why=action.why)
+                self._session.journal.say(f"{handle.title} {action.why}; it is killed and replaced")
+                handle.kill(action.why)
+            elif isinstance(action, Abandon):
+                handle = self._handles.pop(action.worker)
+                handle.disown()
+                death = Death(f"{handle.killed_for}; {handle.undead_words()}", end=End.STALLED)
+                yield from self._carry_out(
+                    self._settle(action.worker, death, handle.pid, time.monotonic(), is_dead=False)
+                )
+            else:
+                yield action.error
+
+    def _spawn(self, action: Spawn) -> Iterator[HogwildError]:
+        session, loader = self._session, action.worker
+        self._ring.loaders[loader] = 0  # its writer is dead
+        try:
+            handle = self._recruit()
+        except OSError as error:
+            how = f"could not be started: {error}"
+            session.journal.event("loader-exit", loader=loader, kind=End.COULD_NOT_START.value, how=how)
+            death = Death(how, end=End.COULD_NOT_START)
+            yield from self._carry_out(self.roster.exited(loader, time.monotonic(), death))
+            return
+        self._handles[loader] = handle
+        try:
+            handle.ask_to_load(*self._task(loader, session.rundir), action.incarnation)
+        except OSError as error:
+            handle.kill(f"could not be set up: {error}")
+        session.journal.event("loader-spawn", loader=loader, incarnation=action.incarnation, pid=handle.pid)
+
+    def _task(self, loader: int, rundir: RunDir) -> tuple[LoadTask, list[int]]:
+        regions: dict[str, Region] = self._regions
+        task = LoadTask(
+            loader=loader,
+            regions=tuple((name, region.nbytes) for name, region in regions.items()),
+            stream_nbytes=self._stream_nbytes,
+            log=str(rundir.loader_log(loader)),
+            stacks=str(rundir.loader_stacks(loader)),
+        )
+        return task, [region.descriptor for region in regions.values()]
+
+    # ---- the end
+
+    def dismiss(self) -> list[Handle]:
+        """Everybody leaves, or is killed. Returns those that do not even die of that."""
+        for handle in self:
+            if handle.is_ready:
+                handle.lease(LEAVE, LOOK)
+            else:
+                handle.kill()
+        self._reap_until(time.monotonic() + LEAVE_S)
+        for handle in self:
+            handle.kill()
+        self._reap_until(time.monotonic() + REAP_S)
+        for handle in self:
+            handle.disown()
+        return list(self)
+
+    def _reap_until(self, deadline: float) -> None:
+        while self._handles and time.monotonic() < deadline:
+            host.wait_readable([handle.pidfd for handle in self], POLL_MS)
+            for handle in self:
+                if handle.reap() is not None:
+                    del self._handles[handle.worker]
+                    handle.close()
+
+
+def loading_rows(loaders: "Loaders | None") -> dict[str, Any]:
+    """What status.json says of them; nothing of a job that streams nothing."""
+    return {} if loaders is None else {"loaders": loaders.rows}

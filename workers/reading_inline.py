@@ -1,0 +1,38 @@
+"""Streamed data without loaders (`procs: 0`): the only process there is reads a batch into its slot when it needs
+one."""
+
+from hogwild.stream import Filler, Unreadable
+from hogwild.stream_epoch import Request
+from hogwild.streaming import own_random_state
+from workers.ring_state import RingState
+
+LOADER = 0
+
+
+class Reading:
+    """Plays the loader. What user code raises comes out as it is; nothing is tried twice."""
+
+    def __init__(self, state: RingState) -> None:
+        self._state = state
+        self._filler: Filler | None = None
+
+    def read(self) -> Request | None:
+        """Fills one slot; None where the stream turned out to end instead. Raises DataError."""
+        state, schedule = self._state, self._state.schedule
+        request = schedule.request(LOADER)
+        assert request is not None, "nothing is leased, nothing is filled and nothing is left to read"
+        state.write(request)
+        with own_random_state():
+            if self._filler is None:
+                self._filler = Filler(state.stream, state.ring)
+            try:
+                is_there = self._filler.fill(request.slot)
+            except Unreadable as bad:
+                raise bad.error from bad.__cause__
+        if is_there:
+            state.filled(LOADER, request.slot)
+            return request
+        schedule.ended(LOADER, request.slot)
+        if (wrong := state.check()) is not None:
+            raise wrong
+        return None
