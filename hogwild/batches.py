@@ -31,6 +31,11 @@ class EpochPlan(Protocol):
         ...
 
     @property
+    def lanes(self) -> int | None:
+        """Lanes of consecutive batches; None: no batch continues another."""
+        ...
+
+    @property
     def batches(self) -> int: ...
 
     @property
@@ -49,12 +54,16 @@ class BatchPlan:
 
     The last batch is dropped (`drop_last`) or shorter; a last batch of a single sample is merged into the one before it
     when `merge_single` says that the model cannot train on one (BatchNorm needs two values per channel).
+
+    With `lanes` the epoch is that many rows of batches, each of which continues the one before it (`orders.LaneOrder`);
+    `samples` are then those that fill them, a multiple of lanes x batch_size.
     """
 
     samples: int
     batch_size: int
     drop_last: bool = False
     merge_single: bool = False
+    lanes: int | None = None
     grid: ClassVar[None] = None
 
     @property

@@ -25,11 +25,11 @@ from hogwild.errors import ModelError, OptimizerError
 from hogwild.feeds import Batch, ResidentData
 from hogwild.fused_choice import Choice, Meetings, choose, meetings
 from hogwild.grid import GridPlan
-from hogwild.job_checks import NORMS, inspect
+from hogwild.job_checks import NORMS, inspect, lane_plan
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics import Own, Panel
 from hogwild.packed import Packed
-from hogwild.packing import pack, packs, read_packed, show, sizes_for
+from hogwild.packing import names_of, pack, packs, read_packed, show, sizes_for
 from hogwild.param_groups import param_groups
 from hogwild.params import SharedModel, WorkerModel, freeze_parameters, wants_channels_last
 from hogwild.plan import plan_here
@@ -101,7 +101,7 @@ class Parts:
     transform: Transform | None = None  # of the batches that are trained on
     choice: Choice = field(default_factory=lambda: Choice(None, "autograd"))
     meetings: Meetings = field(default_factory=Meetings)
-    names: dict[str, Any] | None = None  # what numbers stand for, and how many there are: of packed data
+    names: dict[str, Any] | None = None  # what numbers stand for, and how many there are
 
     @property
     def outputs_shape(self) -> tuple[int, ...]:
@@ -168,14 +168,16 @@ def from_objects(
     trained, held_back = _read(job, model, train, val, reader or InTurn(job.seed))
     show(model, trained.packed, held_back.packed if held_back else None)
     has_norm = any(isinstance(module, NORMS) for module in model.modules())
-    plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
+    notes: list[str] = []
+    if job.data.lanes is None:
+        plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
+    else:
+        plan = lane_plan(job, model, trained, val, notes)
     panel = Panel.of(metrics, model, loss)
     source = Source(trained.tensors, plan, trained.resident, trained.packed)
-    parts = Parts(model, loss, optimizer, source, None, panel)
+    parts = Parts(model, loss, optimizer, source, None, panel, notes=notes)
     parts.choice = choose(job, model, loss, optimizer, trained.packed)
-    if trained.packed is not None:
-        names = {key: [*map(_plain, values)] for key, values in trained.packed.names.items()}
-        parts.names = {"sizes": dict(trained.packed.spec.sizes), "names": names}
+    parts.names = names_of(train, trained.packed)
     parts.transform = build_callable(job.data.transform) if job.data.transform is not None else None
     if held_back is not None:
         size = max(job.data.batch_size, EVALUATION_BATCH)
@@ -199,11 +201,6 @@ def _read(
         return trained, None
     (held_back,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
     return trained, held_back
-
-
-def _plain(name: Any) -> Any:
-    """As JSON knows it: numpy's numbers are none of Python's."""
-    return name.item() if hasattr(name, "item") else name
 
 
 def _type(tensor: Tensor) -> str:

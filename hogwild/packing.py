@@ -5,6 +5,7 @@ vocabulary and numbers validation data is written in. A model may have `see(trai
 both, val None, once: counts for its negatives, triples that are known."""
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,24 @@ def read_packed(job: Job, train: Any, val: Any, reader: Reader) -> tuple[Held, H
     if held_back.samples == 0:
         raise DataError("data.val: the data set is empty; there is nothing to evaluate", code="data/empty")
     return Held((), None, packed), Held((), None, held_back)
+
+
+def names_of(train: Any, packed: Packed | None) -> dict[str, Any] | None:
+    """What the data's numbers stand for, as it is kept beside a run (names.json): of packed data its names and sizes,
+    of another data set its attribute `vocabularies`, lists of names by what they name; None where there is none."""
+    if packed is not None:
+        names = {key: [*map(_plain, values)] for key, values in packed.names.items()}
+        return {"sizes": dict(packed.spec.sizes), "names": names}
+    found = getattr(train, "vocabularies", None)
+    if not isinstance(found, Mapping) or not all(isinstance(names, list | tuple) for names in found.values()):
+        return None
+    return {"sizes": {}, "names": {str(key): [*map(_plain, names)] for key, names in found.items()}}
+
+
+def _plain(name: Any) -> Any:
+    """As JSON knows it: numpy's numbers are none of Python's."""
+    plain = name.item() if hasattr(name, "item") else name
+    return plain if isinstance(plain, str | int | float) else str(plain)
 
 
 def show(model: nn.Module, train: Packed | None, val: Packed | None) -> None:

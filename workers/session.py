@@ -105,6 +105,13 @@ class Session:
         self.before.samples = self.queue.samples
         self.divergence.rollbacks = max(self.divergence.rollbacks, state.get("rollbacks", 0))
 
+    @property
+    def lane_restarts(self) -> int | None:
+        """Batches in the middle of a lane that began from zero state, in all attempts; None without lanes."""
+        if self.queue.plan.lanes is None:
+            return None
+        return self.before.lane_restarts + self.board.lane_restarts()
+
     # ---- what is due -------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> Due:
