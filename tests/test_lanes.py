@@ -143,7 +143,9 @@ def test_an_update_of_several_batches_is_refused() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_whoever_dies_every_batch_is_done_once_in_its_order_and_a_lane_is_never_in_two_hands(data: st.DataObject) -> None:
+def test_whoever_dies_every_batch_is_done_once_in_its_order_and_a_lane_is_never_in_two_hands(
+    data: st.DataObject,
+) -> None:
     procs = data.draw(st.integers(1, 4), "procs")
     lanes, steps, epochs = data.draw(st.integers(procs, 9), "lanes"), data.draw(st.integers(1, 7), "steps"), 3
     queue = queue_of(lanes, steps, procs, most=data.draw(st.integers(1, 4), "item"), epochs=epochs, max_attempts=10**6)
