@@ -48,6 +48,7 @@ TASKS: dict[str, Task] = {
     "words-text8": Task("text8.yaml", "path, and dim"),
     "knowledge-graph": Task("codex.yaml", "paths, dim and negatives"),
     "knowledge-graph-steps": Task("codex_transe.yaml", "paths, dim and negatives"),
+    "shakespeare": Task("shakespeare.yaml", "path; for tinyshakespeare nothing"),
     "npz": Task("templates/npz.yaml", "path, and how many features and classes the model has"),
     "images": Task("templates/images.yaml", "path, and how many classes the model has"),
     "own-model": Task("own_model.yaml", "mymodel.py beside it: model, loss, data, metric", ("mymodel.py",)),

@@ -125,7 +125,7 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None) -> Part
     reader = reader or InTurn(job.seed)
     data = pack(job, reader)
     torch.manual_seed(job.seed)
-    model = build_component(job.model, **sizes_for(job.model, data.train))
+    model = build_component(job.model, **sizes_for(job.model, data.sizes))
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"model.class_path {job.model.class_path} made a {type(model).__name__}, not an nn.Module",
@@ -141,7 +141,7 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None) -> Part
         )
     groups = job.optimizer.groups
     optimizer = build_component(job.optimizer, param_groups(model, groups) if groups else trainable)
-    train: Any = data.train or build_component(job.data.train)
+    train: Any = data.train or (build_component(job.data.train) if data.made is None else data.made)
     val: Any = data.val or job.data.val
     if isinstance(val, Component):
         val = build_component(val)

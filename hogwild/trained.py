@@ -53,8 +53,7 @@ class Trained:
         model's class raises."""
         state = load_checkpoint(checkpoint)
         known = _known(checkpoint.parent.parent / NAMES)
-        like = Packed.of("nothing", "table", {"target": np.empty(0, np.float32)}, known["sizes"])
-        model = build(job.model, **sizes_for(job.model, like))
+        model = build(job.model, **sizes_for(job.model, known["sizes"]))
         try:
             model.load_state_dict(state["model"])
         except RuntimeError as error:

@@ -226,7 +226,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "input.txt").write_text(PLAY * 4)
     made = {"steps": 8, "root": str(folder)}
     job = {
-        "model": {"class_path": "hogwild.models.CharRnn", "init_args": {"symbols": 33, "embedding": 4, "hidden": 8}},
+        "model": {"class_path": "hogwild.models.CharRnn", "init_args": {"embedding": 4, "hidden": 8}},
         "data": {
             "train": {"class_path": "hogwild.data.Characters", "init_args": made},
             "val": {"class_path": "hogwild.data.Characters", "init_args": {**made, "split": "val"}},

@@ -198,7 +198,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("hogwild.traces",),
     ("hogwild.config*", "hogwild.torch_arguments", "hogwild.job_reference"),
-    ("hogwild.scoreboard", "hogwild.schedules", "hogwild.feeds"),
+    ("hogwild.scoreboard", "hogwild.schedules", "hogwild.feeds", "hogwild.recurrence"),
     (
         "hogwild.packed",
         "hogwild.token_feed",
@@ -211,7 +211,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.sampling",
         "hogwild.word_vectors",
     ),
-    ("hogwild.transforms", "hogwild.recurrence"),
+    ("hogwild.transforms",),
     ("hogwild.layout", "hogwild.gradients", "hogwild.shareable", "hogwild.buffers", "hogwild.dry_step"),
     (
         "hogwild.optim",

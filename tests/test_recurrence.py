@@ -20,6 +20,7 @@ from hogwild.models import CharRnn
 from hogwild.orders import LaneOrder
 from hogwild.plan import plan_here
 from hogwild.recurrence import LaneState, detached, forward_of, takes_state
+from tests.helpers.jobs import read_events
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 
 LANES, COLUMNS, STEPS = 4, 3, 10
@@ -198,10 +199,8 @@ def test_a_worker_killed_in_the_middle_of_a_lane_costs_its_state_and_nothing_els
     leases = result.leases
     assert leases["done"] == leases["total"] == 2 * LANES * STEPS and result.restarts == 1
     assert result.lane_restarts == 1, "batch 4 of its lane: of delta, batches 3 and 4 were not committed"
-    (event,) = [
-        line for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines() if "lane-restarts" in line
-    ]
-    assert '"fresh": 1' in event or '"fresh":1' in event
+    (event,) = read_events(tmp_path / "run", "lane-restarts")
+    assert event["fresh"] == event["lane_restarts"] == 1
 
 
 # ---- refused -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """A text as the numbers of its characters: windows that follow each other, to learn what comes next."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,8 @@ class Characters(TensorDataset):
 
     Raises NotFoundError where there is no such file, DataError where it is not UTF-8 or too short, UsageError for other
     arguments."""
+
+    vocabularies: Mapping[str, list[str]] = {}
 
     def __init__(
         self,

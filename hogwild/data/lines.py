@@ -5,7 +5,7 @@ An item is (the numbers of the text's characters (L,) int64, class), each of its
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -26,6 +26,8 @@ NAMES_ADVICE = (
 
 class Lines(Dataset[tuple[Tensor, int]]):
     """`vocabularies`: symbols, the characters by number, and classes, by number."""
+
+    vocabularies: Mapping[str, list[str]] = {}
 
     def __init__(self, texts: Sequence[str], labels: Sequence[int], symbols: Iterable[str], classes: list[str]) -> None:
         self.vocabularies = {"symbols": sorted(symbols), "classes": classes}
