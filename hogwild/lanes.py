@@ -21,12 +21,17 @@ from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
 EPOCHS_AHEAD = 1  # a stalled worker's lane stays behind; the others do not run away from it
 
 
+def steps_of(plan: EpochPlan) -> int:
+    """Batches of a lane."""
+    assert plan.lanes is not None
+    return plan.batches // plan.lanes
+
+
 class FreeLanes:
     """The free batches of one epoch, by lane, and who holds which."""
 
-    def __init__(self, steps: int, pieces: Iterable[FreeRange]) -> None:
-        """`steps`: batches of a lane."""
-        self._steps = steps
+    def __init__(self, plan: EpochPlan, pieces: Iterable[FreeRange]) -> None:
+        self._steps = steps_of(plan)
         self._lanes: dict[int, list[FreeRange]] = {}  # only those of which something is free
         self.holders: dict[int, int] = {}  # lane -> worker; also of lanes that are all in its hand
         self.put(pieces)
@@ -79,16 +84,15 @@ class LaneSchedule:
     """Lanes of consecutive batches. An item is a part of one lane, in its order."""
 
     def __init__(self, plan: EpochPlan, *, procs: int) -> None:
-        assert plan.lanes is not None
-        self._steps = plan.batches // plan.lanes
-        self._batches = plan.batches
+        self._plan = plan
         self._procs = procs
         self._epochs: dict[int, FreeLanes] = {}  # for `released`; those of finished epochs go with the next one
 
     def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> FreeLanes:
         if pieces is None:
-            pieces = [FreeRange(at, at + self._steps) for at in range(0, self._batches, self._steps)]
-        free = FreeLanes(self._steps, pieces)
+            steps = steps_of(self._plan)
+            pieces = [FreeRange(at, at + steps) for at in range(0, self._plan.batches, steps)]
+        free = FreeLanes(self._plan, pieces)
         self._epochs = {key: of for key, of in self._epochs.items() if epoch - EPOCHS_AHEAD <= key < epoch}
         self._epochs[epoch] = free
         return free

@@ -12,6 +12,7 @@ import torch
 from hogwild import host
 from hogwild.evaluation import Evaluator
 from hogwild.feeds import Feed
+from hogwild.lanes import steps_of
 from hogwild.packed import attach, open_feed, targets
 from hogwild.params import WorkerModel
 from hogwild.pools import limit_pools
@@ -101,7 +102,7 @@ def _numerics(
         print(sentence, flush=True)
         return Numerics(model, None, None, evaluator, seed_generator, rollbacks, fused)
     plan = kit.train.plan
-    lanes = LaneState(model.model, plan.batches // plan.lanes) if plan.lanes is not None else None
+    lanes = LaneState(model.model, steps_of(plan)) if plan.lanes is not None else None
     update = AutogradUpdate(model, grad_clip=kit.grad_clip, enter=profile.enter, forward=lanes)
     if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
         from workers.compiling import make_ready  # numba takes half a second
