@@ -49,6 +49,8 @@ TASKS: dict[str, Task] = {
     "knowledge-graph": Task("codex.yaml", "paths, dim and negatives"),
     "knowledge-graph-steps": Task("codex_transe.yaml", "paths, dim and negatives"),
     "shakespeare": Task("shakespeare.yaml", "path; for tinyshakespeare nothing"),
+    "speakers": Task("speakers.yaml", "path, and longest; for tinyshakespeare nothing"),
+    "names": Task("names.yaml", "path: a folder, a .txt file per class"),
     "npz": Task("templates/npz.yaml", "path, and how many features and classes the model has"),
     "images": Task("templates/images.yaml", "path, and how many classes the model has"),
     "own-model": Task("own_model.yaml", "mymodel.py beside it: model, loss, data, metric", ("mymodel.py",)),

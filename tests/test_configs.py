@@ -117,11 +117,15 @@ def make_sparse_data(folder: Path, draw: np.random.Generator) -> None:
 
 
 def make_texts(folder: Path, draw: np.random.Generator) -> None:
-    """A play of ten speakers."""
+    """A play of ten speakers; names of three languages."""
     (folder / "tinyshakespeare").mkdir()
     lines = ["".join(draw.choice([*"abcdefgh "], 60)) for _ in range(800)]
     speeches = [f"SPEAKER {k % 10}:\n{line}\n" for k, line in enumerate(lines)]
     (folder / "tinyshakespeare" / "input.txt").write_text("\n".join(speeches))
+    (folder / "names").mkdir()
+    for language in ("Dutch", "Irish", "Thai"):
+        names = {"".join(draw.choice([*"abcdefgh"], draw.integers(2, 12))) for _ in range(60)}
+        (folder / "names" / f"{language}.txt").write_text("\n".join(sorted(names)))
 
 
 def make_data(folder: Path) -> None:
