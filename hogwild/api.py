@@ -58,6 +58,7 @@ class TrainResult:
     best: Mapping[str, Any] | None
     restarts: int
     rollbacks: int
+    lane_restarts: int | None
     leases: Mapping[str, int]
     staleness: Mapping[str, int]
     peak_pss_bytes: int

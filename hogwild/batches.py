@@ -2,7 +2,7 @@
 position), so every process computes the same answer by itself and nobody has to be asked. No torch, no state."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 _MASK = (1 << 64) - 1
 
@@ -31,6 +31,11 @@ class EpochPlan(Protocol):
         ...
 
     @property
+    def lanes(self) -> int | None:
+        """Lanes of consecutive batches; None: no batch continues another."""
+        ...
+
+    @property
     def batches(self) -> int: ...
 
     @property
@@ -49,12 +54,16 @@ class BatchPlan:
 
     The last batch is dropped (`drop_last`) or shorter; a last batch of a single sample is merged into the one before it
     when `merge_single` says that the model cannot train on one (BatchNorm needs two values per channel).
+
+    With `lanes` the epoch is that many rows of batches, each of which continues the one before it (`orders.LaneOrder`);
+    `samples` are then those that fill them, a multiple of lanes x batch_size.
     """
 
     samples: int
     batch_size: int
     drop_last: bool = False
     merge_single: bool = False
+    lanes: int | None = None
     grid: ClassVar[None] = None
 
     @property
@@ -95,6 +104,19 @@ class BatchPlan:
         """Updates of the whole job if nothing is skipped: the length of its learning-rate schedule."""
         whole = epochs * -(-self.batches // accumulate)
         return whole if max_updates is None else min(whole, max_updates)
+
+
+def how_cut(plan: EpochPlan) -> dict[str, Any]:
+    """What decides which samples a batch of an epoch holds; whether a single sample was merged shows in `batches`.
+    `grid`: blocks of rows and of columns, which a resume must take over, or None."""
+    return {
+        "samples": plan.samples,
+        "batch_size": plan.batch_size,
+        "drop_last": plan.drop_last,
+        "batches": plan.batches,
+        "grid": None if plan.grid is None else list(plan.grid),
+        "lanes": plan.lanes,
+    }
 
 
 def mix(*values: int) -> int:

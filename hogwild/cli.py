@@ -233,6 +233,7 @@ app.command("eval")(cli_results.eval_)
 app.command("predict")(cli_use.predict)
 app.command("most-similar")(cli_use.most_similar)
 app.command("recommend")(cli_use.recommend)
+app.command("sample")(cli_use.sample)
 app.command("report")(cli_results.report)
 app.command("completion")(cli_completion.completion)
 

@@ -28,6 +28,7 @@ COMMANDS = (
     "predict",
     "most-similar",
     "recommend",
+    "sample",
     "report",
     "export",
     "completion",

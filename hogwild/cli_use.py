@@ -1,4 +1,4 @@
-"""Commands that put a run's model to use: predict, most-similar, recommend."""
+"""Commands that put a run's model to use: predict, most-similar, recommend, sample."""
 
 import json
 from pathlib import Path
@@ -80,6 +80,24 @@ def recommend(
         print_result(sentence)
     for name, score in found.items:
         print_result(f"{score:.4f}  {name}")
+    return 0
+
+
+def sample(
+    source: Run,
+    prompt: Annotated[str, typer.Option(help="What comes before; it is printed, too.")] = "",
+    length: Annotated[int, typer.Option(min=1, help="Characters.")] = 400,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Below 1: surer; 0: always the likeliest.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Another number, another text.")] = 1,
+    which: Which = None,
+    as_json: Json = False,
+) -> int:
+    """Text written by a model of characters."""
+    found = _model(source, which, None).sample(prompt, length, temperature, seed)
+    if as_json:
+        print_result(json.dumps({"prompt": prompt, "text": found}))
+        return 0
+    print_result(prompt + found)
     return 0
 
 

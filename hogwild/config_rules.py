@@ -43,6 +43,7 @@ def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _deadlines(values)
     yield from _spares(values)
     yield from _exchange(values)
+    yield from _lanes(values)
     yield from _metrics(_at(values, ("evaluate",)))
 
 
@@ -224,6 +225,30 @@ def _exchange(values: Mapping[str, Any]) -> Iterator[Finding]:
             False,
             "config/contradiction",
         )
+
+
+def _lanes(values: Mapping[str, Any]) -> Iterator[Finding]:
+    """Lanes are an order of their own, of rows that follow each other, one batch after the other."""
+    lanes = _at(values, ("data", "lanes"))
+    if type(lanes) is not int:
+        return
+    procs, accumulate = _at(values, ("train", "procs")), _at(values, ("train", "accumulate"))
+    shuffle, feed, val = (_at(values, ("data", name)) for name in ("shuffle", "feed", "val"))
+    if isinstance(shuffle, str) and shuffle not in ("auto", "none"):
+        message = f"must be auto or none with data.lanes: a lane is read in its order, got {show(shuffle)}"
+        yield ("data", "shuffle"), message, False, "config/contradiction"
+    if isinstance(feed, str) and feed not in ("auto", "resident"):
+        message = f"must be auto or resident with data.lanes: its rows are found by their numbers, got {show(feed)}"
+        yield ("data", "feed"), message, False, "config/contradiction"
+    if isinstance(val, Mapping) and "fraction" in val:
+        message = "must be a data set of its own with data.lanes: what is drawn at random leaves gaps in the sequence"
+        yield ("data", "val"), message, False, "config/contradiction"
+    if type(accumulate) is int and accumulate > 1:
+        message = f"must be 1 with data.lanes: a state is passed on at each batch, got {accumulate}"
+        yield ("train", "accumulate"), message, False, "config/contradiction"
+    if type(procs) is int and procs > lanes:
+        message = f"must be >= train.procs ({procs}): a worker without a lane has nothing to do, got {lanes}"
+        yield ("data", "lanes"), message, False, "config/contradiction"
 
 
 def _metrics(section: Any) -> Iterator[Finding]:

@@ -103,6 +103,9 @@ class Data(Section):
         default="auto",
         description="full (auto): a seeded permutation per epoch; chunked: of neighbourhoods, kinder to memory.",
     )
+    lanes: Whole | None = Field(
+        default=None, ge=1, description="Rows continue each other: so many rows of batches, each with its state."
+    )
 
 
 class Group(Section):

@@ -12,6 +12,7 @@ from hogwild.errors import BuildError
 from hogwild.eval_sums import EvalSums
 from hogwild.feeds import Feed
 from hogwild.metrics import Loss, Panel
+from hogwild.recurrence import forward_of
 
 EPOCH = -1  # for the seeds of an evaluation's batches: no epoch of training has them
 
@@ -44,6 +45,7 @@ class Evaluator:
         targets: Tensor | None = None,
     ) -> None:
         self._model, self._loss = model, loss
+        self._forward = forward_of(model)
         self._feed = feed
         self._seed = seed
         self._panel = panel
@@ -60,7 +62,7 @@ class Evaluator:
                 for number in batches:
                     batch = self._feed.gather(0, number)
                     torch.default_generator.manual_seed(batch_seed(self._seed, EPOCH, batch.first_position))
-                    output = self._model(*batch.inputs)
+                    output = self._forward(*batch.inputs)
                     if self._outputs is not None:
                         self._keep(output, batch.first_position, batch.size)
                     sums += self._panel.add(output, batch.target, self._loss)

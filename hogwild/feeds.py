@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hogwild.batches import EpochPlan
-from hogwild.orders import make_order
+from hogwild.orders import LaneOrder, Order, make_order
 from hogwild.shm import Region, aligned
 
 
@@ -119,7 +119,11 @@ class ResidentFeed:
         """`order`: what `data.shuffle` says, see `orders.py`."""
         row_bytes = sum(spec.row_bytes for spec in data.fields)
         self._plan = plan
-        self._order = make_order(order, data.samples, seed=seed, row_bytes=row_bytes)
+        self._order: Order = (
+            LaneOrder(plan.lanes, plan.batch_size, plan.batches // plan.lanes)
+            if plan.lanes is not None
+            else make_order(order, data.samples, seed=seed, row_bytes=row_bytes)
+        )
         self._specs = data.fields
         self._rows = [spec.rows(data.region) for spec in data.fields]
         self._buffers = [torch.empty(plan.largest * spec.row_bytes, dtype=torch.uint8) for spec in data.fields]

@@ -56,7 +56,12 @@ class Schedule(Protocol):
         ...
 
     def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> Choice | None:
-        """What `worker` may have of these epochs, the earliest first, while `leases` are in hand; or None."""
+        """What `worker` may have of these epochs, the earliest first, while `leases` are in hand; or None. What is
+        answered is leased."""
+        ...
+
+    def released(self, worker: int) -> None:
+        """`worker` is gone, and what it had in hand is free again."""
         ...
 
     def may_open(self, epoch: int, earliest: int) -> bool:
@@ -128,6 +133,9 @@ class Ranges:
             if (piece := next(iter(free), None)) is not None:
                 return Choice(epoch, piece)
         return None
+
+    def released(self, worker: int) -> None:
+        """Whoever is first takes what it had."""
 
     def may_open(self, epoch: int, earliest: int) -> bool:
         return True

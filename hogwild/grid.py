@@ -113,6 +113,7 @@ class GridPlan:
     merges: ClassVar[bool] = False  # no batch of a kernel can be too small
     merge_single: ClassVar[bool] = False
     drop_last: ClassVar[bool] = False
+    lanes: ClassVar[None] = None
 
     @classmethod
     def of(cls, grid: Grid, batch_size: int) -> "GridPlan":

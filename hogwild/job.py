@@ -24,11 +24,11 @@ from hogwild.data.files import set_data_dir
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.fused_choice import Choice, Meetings, choose, meetings
 from hogwild.grid import GridPlan
-from hogwild.job_checks import NORMS, inspect
+from hogwild.job_checks import NORMS, inspect, lane_plan
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics import Own, Panel
 from hogwild.packed import Packed
-from hogwild.packing import pack, packs, read_packed, show, sizes_for
+from hogwild.packing import names_of, pack, packs, read_packed, show, sizes_for
 from hogwild.param_groups import param_groups
 from hogwild.params import SharedModel, WorkerModel, freeze_parameters, wants_channels_last
 from hogwild.plan import plan_here
@@ -60,7 +60,7 @@ class Parts:
     choice: Choice = field(default_factory=lambda: Choice(None, "autograd"))
     meetings: Meetings = field(default_factory=Meetings)
     writes_inputs: bool = False  # the model changes its inputs in place
-    names: dict[str, Any] | None = None  # what numbers stand for, and how many there are: of packed data
+    names: dict[str, Any] | None = None  # what numbers stand for, and how many there are
 
     @property
     def outputs_shape(self) -> tuple[int, ...]:
@@ -84,7 +84,7 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None) -> Part
     reader = reader or InTurn(job.seed)
     data = pack(job, reader)
     torch.manual_seed(job.seed)
-    model = build_component(job.model, **sizes_for(job.model, data.train))
+    model = build_component(job.model, **sizes_for(job.model, data.sizes))
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"model.class_path {job.model.class_path} made a {type(model).__name__}, not an nn.Module",
@@ -100,8 +100,8 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None) -> Part
         )
     groups = job.optimizer.groups
     optimizer = build_component(job.optimizer, param_groups(model, groups) if groups else trainable)
-    generator = torch.get_rng_state()
-    train: Any = data.train or build_component(job.data.train)
+    generator = torch.get_rng_state() if data.made is None else None
+    train: Any = data.train or (build_component(job.data.train) if data.made is None else data.made)
     val: Any = data.val or job.data.val
     if isinstance(val, Component):
         val = build_component(val)
@@ -132,9 +132,7 @@ def from_objects(
     panel = Panel.of(metrics, model, loss)
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
     parts.choice = choose(job, model, loss, optimizer, source.packed)
-    if source.packed is not None:
-        names = {key: [*map(_plain, values)] for key, values in source.packed.names.items()}
-        parts.names = {"sizes": dict(source.packed.spec.sizes), "names": names}
+    parts.names = names_of(train, source.packed)
     parts.transform = build_callable(job.data.transform) if job.data.transform is not None else None
     inspect(job, parts)
     return parts
@@ -151,7 +149,10 @@ def _sources(
     has_norm = any(isinstance(module, NORMS) for module in model.modules())
     if not why:
         trained, held = _read(job, model, train, val, reader)
-        plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
+        if job.data.lanes is None:
+            plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
+        else:
+            plan = lane_plan(job, model, trained, val, notes)
         source = Source(trained.tensors, plan, trained.resident, trained.packed)
         if held is None:
             return source, None, notes
@@ -199,11 +200,6 @@ def _read(
         return trained, None
     (held_back,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
     return trained, held_back
-
-
-def _plain(name: Any) -> Any:
-    """As JSON knows it: numpy's numbers are none of Python's."""
-    return name.item() if hasattr(name, "item") else name
 
 
 def _type(tensor: Tensor) -> str:

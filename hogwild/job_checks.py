@@ -9,11 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from hogwild.batches import BatchPlan
 from hogwild.config import Job
-from hogwild.config_schema import Evaluate
+from hogwild.config_schema import Evaluate, Split
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.evaluation import evaluating
 from hogwild.metrics import Panel
+from hogwild.recurrence import forward_of, takes_state
+from hogwild.samples import Held
 from hogwild.transforms import tried
 
 if TYPE_CHECKING:
@@ -54,6 +57,44 @@ def inspect(job: Job, parts: "Parts") -> None:
     _check_evaluation(job.evaluate, parts)
 
 
+def lane_plan(job: Job, model: nn.Module, trained: Held, val: Any, notes: list[str]) -> BatchPlan:
+    """How the rows are cut into `data.lanes`; says in `notes` what is left out. Raises BuildError where they cannot
+    be."""
+    lanes, columns = job.data.lanes, job.data.batch_size
+    assert lanes is not None
+    if trained.packed is not None:
+        raise DataError(
+            "data.lanes: rows that continue each other are a data set of tensors; data.train is packed, and its "
+            "samples are read in any order",
+            code="data/lanes",
+        )
+    if isinstance(val, Split):
+        raise DataError(
+            "data.val.fraction: with data.lanes give a data set of its own: rows drawn at random leave gaps in the "
+            "sequence",
+            code="data/split",
+        )
+    if not takes_state(model):
+        raise ModelError(
+            f"data.lanes: {type(model).__qualname__}.forward has no argument `state` with a default: it must be "
+            "forward(x, state=None) -> (output, state)",
+            code="model/state",
+        )
+    steps = trained.samples // (lanes * columns)
+    if steps == 0:
+        raise DataError(
+            f"data.lanes: {lanes} lanes of {columns} columns (data.batch_size) need {lanes * columns:,} rows at least, "
+            f"and data.train has {trained.samples:,}; fewer lanes, or a smaller batch",
+            code="data/lanes",
+        )
+    if rest := trained.samples - lanes * columns * steps:
+        notes.append(
+            f"{rest:,} of {trained.samples:,} rows, the last, are left out: {lanes} lanes of {columns} columns are "
+            f"{steps} batches long"
+        )
+    return BatchPlan(lanes * columns * steps, columns, lanes=lanes)
+
+
 def directions(evaluate: Evaluate, panel: Panel) -> dict[str, bool]:
     """Whether more is better, of `evaluate.monitor` and of every metric in `evaluate.target`. Raises UsageError for one
     that this job does not report, and for a function of the user's that nobody has said it of."""
@@ -87,7 +128,7 @@ def _check_evaluation(evaluate: Evaluate, parts: "Parts") -> None:
         return
     *inputs, target = parts.val.spread()
     with evaluating(parts.model):
-        output = parts.model(*inputs)
+        output = forward_of(parts.model)(*inputs)
         parts.panel = parts.panel.settle(output, target, parts.loss)
     parts.output = output[:0].clone() if isinstance(output, Tensor) and output.dim() else None
     if parts.panel.whole and (parts.output is None or len(output) != len(target)):
@@ -110,7 +151,7 @@ def _try_forward(parts: "Parts") -> None:
     try:
         with evaluating(parts.model):
             written = [tensor._version for tensor in tree_leaves(sample)]
-            output = parts.model(*sample[:-1])
+            output = forward_of(parts.model)(*sample[:-1])
             parts.writes_inputs = written != [tensor._version for tensor in tree_leaves(sample)]
             _check_sample_labels(parts, output)
             loss = parts.loss(output, sample[-1])

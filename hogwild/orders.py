@@ -9,6 +9,7 @@ epoch, and nobody keeps one.
     runs      chunks of neighbouring rows in any order, each as it lies in memory: for kernels over data that
               is not sorted by what is to be learnt.
     none      as the samples lie in memory.
+    lanes     as a text is read: each batch continues the one before it (`data.lanes`, `LaneOrder`).
 """
 
 from abc import ABC, abstractmethod
@@ -133,6 +134,28 @@ class InMemory(Blockwise):
 
     def _compute(self, epoch: int, first: int, stop: int) -> tuple[int, Indices]:
         return first, np.arange(first, stop, dtype=np.int64)
+
+
+class LaneOrder(Blockwise):
+    """Rows that are consecutive windows of one sequence, so that each column of a batch continues the same column of
+    the batch before it (truncated back-propagation through time).
+
+        rows      0 1 2 3 4 5 …  R-1      lanes x columns strips of `steps` rows each, and a rest that is left out
+        lane 0    batch 0: rows 0, S, 2S, …      batch 1: rows 1, S+1, 2S+1, …      S = steps
+        lane 1    batch S: the strips that follow
+
+    Batch number b = lane * steps + t; its column c is row (lane * columns + c) * steps + t. The order of every epoch is
+    the same."""
+
+    def __init__(self, lanes: int, columns: int, steps: int) -> None:
+        """`columns` of a batch, `steps` batches of a lane."""
+        super().__init__(lanes * columns * steps)
+        self._columns, self._steps = columns, steps
+
+    def _compute(self, epoch: int, first: int, stop: int) -> tuple[int, Indices]:
+        batches, columns = np.divmod(np.arange(first, stop, dtype=np.int64), self._columns)
+        lanes, t = np.divmod(batches, self._steps)
+        return first, (lanes * self._columns + columns) * self._steps + t
 
 
 class Keyed(Blockwise):

@@ -1,10 +1,14 @@
-"""Packed data on its way into a job: packed before the model is made, which takes its sizes from it.
+"""Data that a model takes its sizes from, made before it: packed, or with vocabularies.
 
 A data set that can be packed has `pack(reader, what, like, on_bad_line) -> Packed`; `like` is the training data, whose
 vocabulary and numbers validation data is written in. A model may have `see(train, val)`, which is told the arrays of
-both, val None, once: counts for its negatives, triples that are known."""
+both, val None, once: counts for its negatives, triples that are known.
+
+A data set of another kind whose class has an attribute `vocabularies` (name -> what its numbers stand for, by number;
+{} for the class) is asked for their lengths: `symbols`, `classes`."""
 
 import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +24,24 @@ from hogwild.packed import Packed
 from hogwild.registry import build, resolve
 from hogwild.samples import Held, Reader, division
 
+VOCABULARIES = "vocabularies"
+
 
 @dataclass(frozen=True, slots=True)
 class PackedData:
-    """What a job file names that can be packed; None for what is read in other ways."""
+    """What a job file names that can be packed; None for what is read in other ways. `made`: the training data set,
+    where it was made already."""
 
     train: Packed | None = None
     val: Packed | None = None
+    made: Any = None
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """What a model may take from it."""
+        if self.train is not None:
+            return self.train.spec.sizes
+        return {name: len(names) for name, names in _vocabularies(self.made).items()}
 
 
 def packs(dataset: Any) -> bool:
@@ -36,8 +51,9 @@ def packs(dataset: Any) -> bool:
 
 def pack(job: Job, reader: Reader) -> PackedData:
     """The packed data of a job file. Raises DataError and what the classes raise."""
-    if not packs(resolve(job.data.train.class_path)):
-        return PackedData()
+    found = resolve(job.data.train.class_path)
+    if not packs(found):
+        return PackedData(made=build(job.data.train)) if hasattr(found, VOCABULARIES) else PackedData()
     train: Packed = build(job.data.train).pack(reader, "data.train", None, job.data.on_bad_line)
     val = job.data.val
     if not isinstance(val, Component) or not packs(resolve(val.class_path)):
@@ -45,12 +61,12 @@ def pack(job: Job, reader: Reader) -> PackedData:
     return PackedData(train, build(val).pack(reader, "data.val", train, job.data.on_bad_line))
 
 
-def sizes_for(model: Component, packed: Packed | None) -> dict[str, int]:
-    """The arguments of the model that the job file leaves out and the data knows."""
-    if packed is None:
+def sizes_for(model: Component, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The arguments of the model that the job file leaves out and the data knows: `sizes`."""
+    if not sizes:
         return {}
     names = inspect.signature(resolve(model.class_path)).parameters
-    return {name: size for name, size in packed.spec.sizes.items() if name in names and name not in model.init_args}
+    return {name: size for name, size in sizes.items() if name in names and name not in model.init_args}
 
 
 def read_packed(job: Job, train: Any, val: Any, reader: Reader) -> tuple[Held, Held | None]:
@@ -79,6 +95,29 @@ def read_packed(job: Job, train: Any, val: Any, reader: Reader) -> tuple[Held, H
     if held_back.samples == 0:
         raise DataError("data.val: the data set is empty; there is nothing to evaluate", code="data/empty")
     return Held((), None, packed), Held((), None, held_back)
+
+
+def names_of(train: Any, packed: Packed | None) -> dict[str, Any] | None:
+    """What the data's numbers stand for, and the sizes that models take, as they are kept beside a run (names.json);
+    None where the data has neither."""
+    if packed is not None:
+        names = {key: [*map(_plain, values)] for key, values in packed.names.items()}
+        return {"sizes": dict(packed.spec.sizes), "names": names}
+    found = _vocabularies(train)
+    names = {str(key): [*map(_plain, values)] for key, values in found.items()}
+    return {"sizes": {key: len(values) for key, values in names.items()}, "names": names} if found else None
+
+
+def _vocabularies(dataset: Any) -> Mapping[str, Sequence[Any]]:
+    found = getattr(dataset, VOCABULARIES, None)
+    is_ours = isinstance(found, Mapping) and all(isinstance(names, list | tuple) for names in found.values())
+    return found if is_ours and found is not None else {}
+
+
+def _plain(name: Any) -> Any:
+    """As JSON knows it: numpy's numbers are none of Python's."""
+    plain = name.item() if hasattr(name, "item") else name
+    return plain if isinstance(plain, str | int | float) else str(plain)
 
 
 def show(model: nn.Module, train: Packed | None, val: Packed | None) -> None:

@@ -126,6 +126,9 @@ class GridSchedule:
                 return Choice(epoch, piece)
         return None
 
+    def released(self, worker: int) -> None:
+        """Its cells conflict with nothing any more: they are no leases."""
+
     def may_open(self, epoch: int, earliest: int) -> bool:
         return epoch <= earliest + EPOCHS_AHEAD
 

@@ -74,6 +74,7 @@ class Word(IntEnum):
     PHASE_SINCE_NS = 23  # monotonic time at which it came into the phase it is in
     STALENESS = 24  # first word of the histogram
     COMPILED = STALENESS + STALENESS_BINS  # 1: this incarnation has compiled what all need, and kept it if it could
+    LANE_RESTARTS = auto()  # batches in the middle of a lane that began from zero state
 
 
 class Control(IntEnum):
@@ -182,6 +183,10 @@ class Scoreboard:
         """(procs, STALENESS_BINS) int64, a copy: updates of each worker by how many updates of others old they were."""
         counts: np.ndarray = self.words[: self.procs, Word.STALENESS : Word.STALENESS + STALENESS_BINS].copy()
         return counts
+
+    def lane_restarts(self) -> int:
+        """Batches in the middle of a lane that began from zero state."""
+        return int(self.words[: self.procs, Word.LANE_RESTARTS].sum())
 
     def phase_s(self, now_ns: int) -> np.ndarray:
         """(procs, phases) float64: seconds of this attempt in each phase until `now_ns`, the one that is on included.
@@ -317,6 +322,10 @@ class Row:
     def count_not_finite(self, updates: int) -> None:
         """After `count_updates` of the same exchange."""
         self._hot[_NOT_FINITE] += updates
+
+    def count_lane_restarts(self, batches: int) -> None:
+        """After the commit."""
+        self.words[Word.LANE_RESTARTS] += batches
 
     def count_batches(self, batches: int, losses: int, loss_sum: float) -> None:
         """After the commit: how many batches the exchange held, how many losses `loss_sum` adds up."""

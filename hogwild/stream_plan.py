@@ -20,6 +20,7 @@ class StreamPlan:
     merge_single: ClassVar[bool] = False
     merges: ClassVar[bool] = False
     grid: ClassVar[None] = None
+    lanes: ClassVar[None] = None
 
     @property
     def samples(self) -> int:

@@ -84,6 +84,9 @@ class StreamSchedule:
                 return Choice(epoch, piece)
         return None
 
+    def released(self, worker: int) -> None:
+        """Its batches are still in the ring, for whoever comes."""
+
     def may_open(self, epoch: int, earliest: int) -> bool:
         return epoch <= earliest + EPOCHS_AHEAD
 

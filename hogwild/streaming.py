@@ -94,6 +94,8 @@ def is_iterable(dataset: Any) -> bool:
 def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
     """(why it is streamed, or "" where it is resident; a note for the log). Raises DataError where neither can be."""
     data = job.data
+    if data.lanes is not None:
+        return "", ""
     if data.feed == "resident":
         needs = next((name for name in ("collate", "padding") if getattr(data, name) is not None), "")
         if needs:

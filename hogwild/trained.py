@@ -24,6 +24,7 @@ from hogwild.errors import DataError, HogwildError, RunError, UsageError
 from hogwild.evaluation import evaluating
 from hogwild.packed import Packed, open_feed
 from hogwild.packing import packs, sizes_for
+from hogwild.recurrence import forward_of
 from hogwild.registry import build, resolve
 from hogwild.rundir import NAMES
 from hogwild.samples import InTurn, materialise
@@ -52,8 +53,7 @@ class Trained:
         model's class raises."""
         state = load_checkpoint(checkpoint)
         known = _known(checkpoint.parent.parent / NAMES)
-        like = Packed.of("nothing", "table", {"target": np.empty(0, np.float32)}, known["sizes"])
-        model = build(job.model, **sizes_for(job.model, like))
+        model = build(job.model, **sizes_for(job.model, known["sizes"]))
         try:
             model.load_state_dict(state["model"])
         except RuntimeError as error:
@@ -92,6 +92,15 @@ class Trained:
             raise UsageError(f"{self.checkpoint}: its model has no words", code="usage/no-words")
         vectors: Tensor = self.model.vectors()  # type: ignore[operator]
         return WordVectors(self.names["words"], vectors.detach().numpy())
+
+    def sample(self, prompt: str = "", length: int = 400, temperature: float = 1.0, seed: int = 1) -> str:
+        """`length` characters that follow `prompt` (`hogwild.sampling`). Raises UsageError for a model that predicts no
+        characters, and for a prompt with one that it does not know."""
+        from hogwild.sampling import SYMBOLS, sample
+
+        if SYMBOLS not in self.names:
+            raise UsageError(f"{self.checkpoint}: its model predicts no characters", code="usage/no-symbols")
+        return sample(self.model, self.names[SYMBOLS], prompt, length, temperature, seed)
 
     def recommend(self, user: Any, top: int = 10) -> "Recommendation":
         """Items for a user, named as in the training data, without those it has rated, where that data is still at
@@ -139,10 +148,10 @@ class Trained:
         return build(spec.model_copy(update={"init_args": arguments | {name: str(Path(path).absolute())}}))
 
     def _outputs(self, samples: int, inputs: Any) -> Tensor:
-        found = []
+        found, forward = [], forward_of(self.model)
         with evaluating(self.model):
             for start in range(0, samples, BATCH):
-                found.append(self.model(*inputs(start, min(samples, start + BATCH))).clone())
+                found.append(forward(*inputs(start, min(samples, start + BATCH))).clone())
         return torch.cat(found)
 
 

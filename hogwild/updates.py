@@ -9,7 +9,7 @@ others write too.
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from hogwild.dry_step import bare_step
 from hogwild.flat_rule import FlatRule, has_step_hooks, why_not, why_only_step
 from hogwild.gradients import Gradients
+from hogwild.recurrence import forward_of
 from hogwild.row_rules import CompiledRows, NoRows, Rows, why_no_rows
 from hogwild.shared_rules import describe as describe_shared
 from hogwild.worker_model import WorkerModel
@@ -47,9 +48,11 @@ class AutogradUpdate:
         *,
         grad_clip: float | None,
         enter: Callable[[str], None] = lambda phase: None,
+        forward: Callable[..., Any] | None = None,
     ) -> None:
-        """`enter` is told when "forward" and "backward" begin."""
-        self._model, self._loss = worker_model.model, worker_model.loss
+        """`enter` is told when "forward" and "backward" begin. `forward(*inputs)` answers the output that the loss
+        gets; by default the model does."""
+        self._forward, self._loss = forward or forward_of(worker_model.model), worker_model.loss
         self._optimizer = worker_model.optimizer
         self._state = worker_model.state
         self._grad_clip, self._enter = grad_clip, enter
@@ -82,7 +85,7 @@ class AutogradUpdate:
     def backward(self, inputs: tuple[Tensor, ...], target: Tensor, scale: float = 1.0) -> float:
         """Adds the gradient of `scale` x loss to the private gradients; returns the loss itself."""
         self._enter("forward")
-        loss = self._loss(self._model(*inputs), target)
+        loss = self._loss(self._forward(*inputs), target)
         value = loss.item()
         self._enter("backward")
         self._norm = None

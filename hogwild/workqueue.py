@@ -4,17 +4,18 @@
 
 The ledger's unit is the batch. An item is a range of batches of one epoch, a whole number of updates long (an update
 is `accumulate` batches, applied at once; the last one of an epoch may be shorter). From which free range it is cut,
-the schedule says: the first (`free_ranges.py`), or one that conflicts with no other worker's (`schedules.py`). A worker
-commits exchange by exchange: `sync_every` updates, fewer at the end of an item. The supervisor `observe`s how far each
-lease has come, from the worker's commit word; all counters follow from that, so a snapshot at any moment is exact to
-the last observation and a checkpoint is this object's `state()` taken when every worker is parked."""
+the schedule says: the first (`free_ranges.py`), one that conflicts with no other worker's (`schedules.py`), or what
+continues the worker's own (`lanes.py`). A worker commits exchange by exchange: `sync_every` updates, fewer at the end
+of an item. The supervisor `observe`s how far each lease has come, from the worker's commit word; all counters follow
+from that, so a snapshot at any moment is exact to the last observation and a checkpoint is this object's `state()`
+taken when every worker is parked."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any
 
-from hogwild.batches import EpochPlan
+from hogwild.batches import EpochPlan, how_cut
 from hogwild.free_ranges import Choice, Free, Ranges, Schedule
 from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Kind, Lease, Ledger, Limits, Progress, Release, WorkItem
 
@@ -57,6 +58,8 @@ class WorkQueue:
         self._update = min(limits.accumulate, plan.batches)
         if not 0 < self._update <= MAX_ITEM_BATCHES:
             raise ValueError(f"an update must hold 1 to {MAX_ITEM_BATCHES} batches, not {self._update}")
+        if plan.lanes is not None and limits.accumulate != 1:
+            raise ValueError(f"in lanes an update holds one batch, not {limits.accumulate}: each passes a state on")
         if plan.grid is not None and limits.accumulate != 1:
             raise ValueError(f"over a grid an update holds one batch, not {limits.accumulate}: cells end anywhere")
         self._schedule: Schedule = schedule if schedule is not None else Ranges(plan, self._update)
@@ -211,6 +214,7 @@ class WorkQueue:
         for lease in others:
             self._free(lease, lease.item.start + lease.settled, lease.attempts)
             self._drop(lease)
+        self._schedule.released(worker)
         return replace(report, freed=report.freed + sum(lease.left for lease in others))
 
     def _in_progress(self, leases: list[Lease], progress: Progress | None) -> Lease | None:
@@ -305,7 +309,7 @@ class WorkQueue:
             if lease.left:
                 rest[lease.item.epoch].append([lease.item.start + lease.settled, lease.item.stop, lease.attempts])
         return {
-            "plan": _cut(self.plan),
+            "plan": how_cut(self.plan),
             "next_epoch": self._next_epoch,
             "free": [[epoch, *piece] for epoch in sorted(rest) for piece in sorted(rest[epoch])],
             "ledger": asdict(self.ledger),
@@ -319,9 +323,9 @@ class WorkQueue:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes over a `state`; what is leased now is void. The batch plan must be the one it was taken with
         (ValueError naming both values otherwise; nothing was changed then)."""
-        before = {"grid": None, **state["plan"]}  # older checkpoints know of no grid
+        before = {"grid": None, "lanes": None, **state["plan"]}  # older checkpoints know of neither
         changed = [
-            f"{name}: was {before[name]}, now {now}" for name, now in _cut(self.plan).items() if now != before[name]
+            f"{name}: was {before[name]}, now {now}" for name, now in how_cut(self.plan).items() if now != before[name]
         ]
         if changed:
             raise ValueError(f"an epoch of the training data was cut in another way: {'; '.join(changed)}")
@@ -339,15 +343,3 @@ class WorkQueue:
             self._epochs[epoch] = _Epoch(self._schedule.free_of(epoch, of_epoch), settled)
         finished = (self._next_epoch - len(self._epochs)) * self.plan.batches
         self._finished_batches = state.get("finished_batches", finished)
-
-
-def _cut(plan: EpochPlan) -> dict[str, Any]:
-    """What decides which samples a batch of an epoch holds; whether a single sample was merged shows in `batches`.
-    `grid`: blocks of rows and of columns, which a resume must take over, or None."""
-    return {
-        "samples": plan.samples,
-        "batch_size": plan.batch_size,
-        "drop_last": plan.drop_last,
-        "batches": plan.batches,
-        "grid": None if plan.grid is None else list(plan.grid),
-    }

@@ -116,6 +116,18 @@ def make_sparse_data(folder: Path, draw: np.random.Generator) -> None:
         (folder / "codex-m" / file).write_text("".join(f"Q{h}\tP{r}\tQ{t}\n" for h, r, t in sorted(triples)))
 
 
+def make_texts(folder: Path, draw: np.random.Generator) -> None:
+    """A play of ten speakers; names of three languages."""
+    (folder / "tinyshakespeare").mkdir()
+    lines = ["".join(draw.choice([*"abcdefgh "], 60)) for _ in range(800)]
+    speeches = [f"SPEAKER {k % 10}:\n{line}\n" for k, line in enumerate(lines)]
+    (folder / "tinyshakespeare" / "input.txt").write_text("\n".join(speeches))
+    (folder / "names").mkdir()
+    for language in ("Dutch", "Irish", "Thai"):
+        names = {"".join(draw.choice([*"abcdefgh"], draw.integers(2, 12))) for _ in range(60)}
+        (folder / "names" / f"{language}.txt").write_text("\n".join(sorted(names)))
+
+
 def make_data(folder: Path) -> None:
     """Few samples, in the right format, of what does not come with hogwild."""
     draw = np.random.default_rng(0)
@@ -125,6 +137,7 @@ def make_data(folder: Path) -> None:
             idx(folder / own, f"{stem}-images", draw.integers(0, 256, (count, 28, 28), np.uint8))
             idx(folder / own, f"{stem}-labels", draw.integers(0, 10, count, np.uint8))
     make_sparse_data(folder, draw)
+    make_texts(folder, draw)
     np.savez(folder / "data.npz", x=draw.normal(size=(128, 20)), y=draw.integers(0, 3, 128))
     for label in ("cat", "dog"):
         (folder / "pictures" / label).mkdir(parents=True)

@@ -193,9 +193,9 @@ def test_a_model_takes_the_sizes_it_names_from_the_data_where_the_job_leaves_the
     from hogwild.config_types import Component
 
     path = f"{__name__}.Sized"
-    assert sizes_for(Component(class_path=path), ratings()) == {"users": 500, "items": 40}
-    assert sizes_for(Component(class_path=path, init_args={"items": 7}), ratings()) == {"users": 500}
-    assert sizes_for(Component(class_path=path), None) == {}
+    assert sizes_for(Component(class_path=path), ratings().spec.sizes) == {"users": 500, "items": 40}
+    assert sizes_for(Component(class_path=path, init_args={"items": 7}), ratings().spec.sizes) == {"users": 500}
+    assert sizes_for(Component(class_path=path), {}) == {}
 
 
 def test_what_can_be_packed_says_so_itself() -> None:

@@ -123,6 +123,7 @@ ONLY = {
         "hogwild.stream_plan",
     },
     "hogwild.ring": {"hogwild.errors", "hogwild.feeds", "hogwild.shm"},
+    "hogwild.lanes": {"hogwild.batches", "hogwild.free_ranges", "hogwild.leases"},
     "hogwild.workqueue": {"hogwild.batches", "hogwild.free_ranges", "hogwild.leases"},
     "hogwild.grid": {
         "hogwild.kernels",
@@ -188,6 +189,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.grid",
         "hogwild.leases",
         "hogwild.free_ranges",
+        "hogwild.lanes",
         "hogwild.workqueue",
         "hogwild.stream_plan",
         "hogwild.stream_epoch",
@@ -209,7 +211,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("hogwild.traces",),
     ("hogwild.config*", "hogwild.torch_arguments", "hogwild.job_reference"),
-    ("hogwild.scoreboard", "hogwild.schedules", "hogwild.feeds"),
+    ("hogwild.scoreboard", "hogwild.schedules", "hogwild.feeds", "hogwild.recurrence"),
     (
         "hogwild.packed",
         "hogwild.token_feed",
@@ -219,6 +221,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.models*",
         "hogwild.data*",
         "hogwild.recommending",
+        "hogwild.sampling",
         "hogwild.word_vectors",
     ),
     ("hogwild.ring", "hogwild.collating", "hogwild.stream", "hogwild.streaming", "hogwild.sources"),

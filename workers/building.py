@@ -14,9 +14,11 @@ from torch import Tensor
 from hogwild import host
 from hogwild.evaluation import Evaluator
 from hogwild.feeds import Feed
+from hogwild.lanes import steps_of
 from hogwild.packed import attach, open_feed, targets
 from hogwild.params import WorkerModel
 from hogwild.pools import limit_pools
+from hogwild.recurrence import LaneState
 from hogwild.ring import Ring, RingFeed, RingSpec
 from hogwild.scoreboard import Control, Row, Scoreboard
 from hogwild.shm import Region
@@ -109,7 +111,9 @@ def _numerics(
         fused, sentence = make_fused(kit, model, regions["data-train"], row, lifeline)
         print(sentence, flush=True)
         return Numerics(model, None, None, evaluator, seed_generator, rollbacks, fused)
-    update = AutogradUpdate(model, grad_clip=kit.grad_clip, enter=profile.enter)
+    plan = kit.train.plan
+    lanes = LaneState(model.model, steps_of(plan)) if plan.lanes is not None else None
+    update = AutogradUpdate(model, grad_clip=kit.grad_clip, enter=profile.enter, forward=lanes)
     if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
         from workers.compiling import make_ready  # numba takes half a second
 
@@ -117,7 +121,7 @@ def _numerics(
     feed = _feed(kit.train, regions["data-train"], kit.seed, copies=kit.copies_slots)
     if kit.transform is not None:
         feed = TransformedFeed(feed, kit.transform, kit.seed)
-    return Numerics(model, update, feed, evaluator, seed_generator, rollbacks)
+    return Numerics(model, update, feed, evaluator, seed_generator, rollbacks, lanes=lanes)
 
 
 def make_evaluator(kit: Kit, model: WorkerModel, regions: Mapping[str, Region]) -> Evaluator | None:

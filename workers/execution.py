@@ -42,7 +42,16 @@ from workers.inline import Inline
 from workers.loading import Loading
 from workers.messages import Setup
 from workers.outcome import Clock, Outcome
-from workers.prepare import blob, check_memory, lay_out, ring_state, training_queue, with_profile, write_descriptions
+from workers.prepare import (
+    blob,
+    check_lanes,
+    check_memory,
+    lay_out,
+    ring_state,
+    training_queue,
+    with_profile,
+    write_descriptions,
+)
 from workers.request import Request
 from workers.resume import check_changes, record, restore, with_measured
 from workers.rollback import give_up
@@ -73,6 +82,7 @@ def dry(request: Request, planned: Plan) -> dict[str, Any]:
     """Everything up to starting workers; leaves nothing behind. Returns what would be done."""
     resolve(request.job.train.device)
     check_wanted(request.job.log.tensorboard)
+    check_lanes(request.job, planned)
     with host.raising_on_signals():
         parts = request.make_parts(InTurn(request.job.seed))
     needed = check_memory(request.job, parts, planned)
@@ -97,6 +107,7 @@ def run(request: Request, planned: Plan, early: HeadStart) -> Result:
     clock = Clock(request.began_s, imported_s=time.monotonic())
     resolve(request.job.train.device)
     check_wanted(request.job.log.tensorboard)
+    check_lanes(request.job, planned)
     rundir: RunDir | None = None
     prepared: _Prepared | None = None
     has_begun = False

@@ -55,3 +55,4 @@ class Before:
     restarts: int = 0
     samples: int = 0
     rollbacks: int = 0
+    lane_restarts: int = 0

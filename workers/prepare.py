@@ -12,12 +12,13 @@ import torch
 import hogwild
 from hogwild import host
 from hogwild.config import Job
-from hogwild.errors import MemoryShortError
+from hogwild.errors import MemoryShortError, UsageError
 from hogwild.exchange import COPIES
 from hogwild.feeds import FieldSpec, ResidentData
 from hogwild.free_ranges import Schedule
 from hogwild.grid import GridPlan
 from hogwild.job import Parts, arrange, bytes_needed, loaders_of, schedule_of
+from hogwild.lanes import LaneSchedule
 from hogwild.packed import Spec
 from hogwild.plan import Plan
 from hogwild.records import explained
@@ -40,6 +41,17 @@ OF_OBJECTS = (
     "# Only the same call goes on with it, with resume=.\n"
 )
 MEASURED = "# Measured in the job's first seconds: "
+
+
+def check_lanes(job: Job, planned: Plan) -> None:
+    """Raises UsageError for more workers than lanes."""
+    lanes = job.data.lanes
+    if lanes is not None and planned.procs > lanes:
+        raise UsageError(
+            f"data.lanes is {lanes}, and {planned.procs} workers would train (train.procs: {job.train.procs}): one "
+            f"without a lane has nothing to do; set train.procs={lanes}, or cut the data into more lanes",
+            code="config/contradiction",
+        )
 
 
 def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
@@ -175,12 +187,16 @@ def _grid_before(rundir: RunDir) -> tuple[int, int] | None:
 def training_queue(
     job: Job, parts: Parts, rows: int, ids: "count[int]", streamed: RingState | None = None
 ) -> WorkQueue:
-    """Of the whole job; over a grid no two workers hold cells of one row or column of blocks, and of a stream they hold
-    what lies in the ring."""
+    """Of the whole job; over a grid no two workers hold cells of one row or column of blocks, a lane is one worker's,
+    and of a stream they hold what lies in the ring."""
     plan = parts.train.plan
-    schedule: Schedule | None = GridSchedule(plan, seed=job.seed) if isinstance(plan, GridPlan) else None
-    if streamed is not None:
+    schedule: Schedule | None = None
+    if isinstance(plan, GridPlan):
+        schedule = GridSchedule(plan, seed=job.seed)
+    elif streamed is not None:
         schedule = streamed.schedule
+    elif plan.lanes is not None:
+        schedule = LaneSchedule(plan, procs=rows)
     return WorkQueue(plan, limits_of(job, rows), ids=ids, schedule=schedule)
 
 

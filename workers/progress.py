@@ -46,6 +46,7 @@ class Progress:
         self._curve = _curve_of(session)
         self._evaluated_at = session.evaluating.evaluated_at
         self._lr = _first_rate(session)
+        self._lane_restarts = session.before.lane_restarts
 
     def record(
         self,
@@ -69,6 +70,7 @@ class Progress:
         if is_due:
             journal.record(now, glance, _line(session, glance), self._status(glance, rows, waiting))
             self._record_staleness()
+            self._record_lanes()
         else:
             journal.show(now, replace(glance, is_between=True))
 
@@ -78,6 +80,14 @@ class Progress:
         if session.evaluating.evaluated_at != self._evaluated_at:
             self._evaluated_at = session.evaluating.evaluated_at
             session.journal.staleness(session.queue.updates, session.board.staleness_counts().sum(axis=0))
+
+    def _record_lanes(self) -> None:
+        """When more of them went on from zero state since the last time."""
+        restarts = self._session.lane_restarts
+        if restarts is not None and restarts > self._lane_restarts:
+            fresh, self._lane_restarts = restarts - self._lane_restarts, restarts
+            self._session.journal.event("lane-restarts", fresh=fresh, lane_restarts=restarts)
+            self._session.journal.say(f"{fresh} {'lane goes' if fresh == 1 else 'lanes go'} on from zero state")
 
     def glance(self, now: float, rows: Sequence[Mapping[str, Any]], spares: int, memory: Mapping[int, int]) -> Glance:
         """The job as it is now, with the rates of the last interval."""
@@ -199,6 +209,7 @@ class Progress:
             "state": "running" if self._session.clock.paused_since_s is None else "paused",
             "doing": glance.state,
             **{name: getattr(glance, name) for name in names},
+            "lane_restarts": self._session.lane_restarts,
             "workers": list(rows),
             "spares": list(spares),
         }

@@ -123,4 +123,5 @@ def _sums_before(rundir: RunDir) -> Before:
         wall_s=float(sums.get("wall_s") or 0.0),
         restarts=int(sums.get("restarts") or 0),
         rollbacks=int(sums.get("rollbacks") or 0),
+        lane_restarts=int(sums.get("lane_restarts") or 0),
     )

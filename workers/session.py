@@ -114,6 +114,13 @@ class Session:
         if self.streamed is not None and "stream" in state:
             self.streamed.restore(state["stream"])
 
+    @property
+    def lane_restarts(self) -> int | None:
+        """Batches in the middle of a lane that began from zero state, in all attempts; None without lanes."""
+        if self.queue.plan.lanes is None:
+            return None
+        return self.before.lane_restarts + self.board.lane_restarts()
+
     # ---- what is due -------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> Due:

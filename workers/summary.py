@@ -52,6 +52,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "best": session.best,
         "restarts": session.before.restarts + session.restarts,
         "rollbacks": session.divergence.rollbacks,
+        "lane_restarts": session.lane_restarts,
         "leases": {"total": queue.total, **asdict(queue.ledger)},
         "staleness": asdict(board.staleness()),
         "peak_pss_bytes": session.peak_pss_bytes,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hogwild.feeds import Feed, FieldSpec
     from hogwild.metrics import Panel
     from hogwild.packed import Spec
+    from hogwild.recurrence import LaneState
     from hogwild.ring import RingSpec
     from hogwild.updates import Update
     from hogwild.worker_model import WorkerModel
@@ -85,6 +86,7 @@ class Numerics:
     seed_generator: Callable[[int], object]
     rollbacks: int = 0
     fused: Fused | None = None
+    lanes: "LaneState | None" = None  # of a recurrent model, with data.lanes
 
     @property
     def path(self) -> str:
@@ -101,6 +103,7 @@ class Unflushed:
     updated: int = 0  # batches in those updates, each with its loss in `loss_sum`
     loss_sum: float = 0.0
     not_finite: int = 0  # updates skipped because a loss or gradient was not
+    lane_restarts: int = 0  # batches in the middle of a lane that began from zero state
 
 
 class Trainer:
@@ -143,6 +146,7 @@ class Trainer:
             self.update, self.train_feed = numerics.update, numerics.feed
         self._evaluator = numerics.evaluator
         self._seed_generator = numerics.seed_generator
+        self._lanes = numerics.lanes
         self._rollbacks = numerics.rollbacks
 
     def catch_up(self) -> None:
@@ -220,6 +224,8 @@ class Trainer:
         self.row.count_batches(fresh.batches, fresh.updated, fresh.loss_sum)
         if fresh.not_finite:
             self.row.count_not_finite(fresh.not_finite)
+        if fresh.lane_restarts:
+            self.row.count_lane_restarts(fresh.lane_restarts)
         self._open = Unflushed()
 
     def _flush_copy(self, item: WorkItem, fresh: Unflushed) -> None:
@@ -299,6 +305,8 @@ class Trainer:
         self.profile.enter("gather")
         batch = self.train_feed.gather(epoch, number)
         self._seed_generator(batch_seed(self.kit.seed, epoch, batch.first_position))
+        if self._lanes is not None and self._lanes.begin(epoch, number):
+            self._open.lane_restarts += 1
         return self.update.backward(batch.inputs, batch.target, scale)
 
     def _skip(self, item: WorkItem, batches: Sequence[int]) -> None:
@@ -306,6 +314,8 @@ class Trainer:
         self.model.restore_buffers()
         self._skipped += len(batches)
         self._open.not_finite += 1
+        if self._lanes is not None:
+            self._lanes.drop()
         if self.kit.fail_on_nan:
             raise NonFiniteGradient(
                 f"the loss or gradient of epoch {item.epoch}, batch {batches[0]} is NaN or infinite "

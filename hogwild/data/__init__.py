@@ -12,11 +12,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hogwild.data.characters import Characters
     from hogwild.data.csv import Csv
     from hogwild.data.digits import Digits
     from hogwild.data.images import ImageFolder
     from hogwild.data.jester import Jester
     from hogwild.data.libsvm import LibSvm
+    from hogwild.data.lines import Names, Speakers
     from hogwild.data.mnist import FashionMnist, Mnist
     from hogwild.data.npz import Npz
     from hogwild.data.ratings import Ratings
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from hogwild.data.triples import Triples
 
 __all__ = [
-    "CATALOG", "Csv", "Digits", "FashionMnist", "ImageFolder", "Jester", "LibSvm", "Mnist", "Npz", "Ratings", "Text",
-    "Triples", "WordPairs",
+    "CATALOG", "Characters", "Csv", "Digits", "FashionMnist", "ImageFolder", "Jester", "LibSvm", "Mnist", "Names",
+    "Npz", "Ratings", "Speakers", "Text", "Triples", "WordPairs",
 ]  # fmt: skip
 
 # What `hogwild list data` prints.
@@ -43,6 +45,9 @@ CATALOG: dict[str, str] = {
     "Triples": "a knowledge graph, head, relation and tail in three columns (path)",
     "Text": "a text as numbers of words: text8, or one sentence a line, plain or .gz (path, min_count, context)",
     "WordPairs": "pairs of words that people have scored, to judge vectors by: data.val of a text (path)",
+    "Characters": "windows of a text, tinyshakespeare or yours: what comes next (steps, split, fraction, path)",
+    "Speakers": "lines of tinyshakespeare, and who says them; of any length (split, classes, longest, path)",
+    "Names": "names by class, a .txt file per class, a name per line; of any length (path, split, fraction)",
 }
 
 _HOMES = {
@@ -58,6 +63,9 @@ _HOMES = {
     "Triples": "hogwild.data.triples",
     "Text": "hogwild.data.text",
     "WordPairs": "hogwild.data.text_pairs",
+    "Characters": "hogwild.data.characters",
+    "Speakers": "hogwild.data.lines",
+    "Names": "hogwild.data.lines",
 }
 
 

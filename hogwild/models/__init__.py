@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hogwild.models.char_rnn import CharRnn, SequenceClassifier
     from hogwild.models.convnet import ConvNet
     from hogwild.models.factorization_machine import FactorizationMachine
     from hogwild.models.knowledge_graph import ComplEx, DistMult, TransE
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CATALOG",
     "BprFactorization",
+    "CharRnn",
     "ComplEx",
     "ConvNet",
     "DistMult",
@@ -28,6 +30,7 @@ __all__ = [
     "LogisticRegression",
     "MatrixFactorization",
     "Mlp",
+    "SequenceClassifier",
     "SkipGram",
     "SparseLinear",
     "Tabular",
@@ -41,6 +44,8 @@ CATALOG: dict[str, str] = {
     "LeNet": "two 5x5 convolutions of 10 and 20 channels, then 320-50-classes, for 28x28 images",
     "ConvNet": "3x3 convolutions, group norm, pooling, for pictures of any size (classes, channels, widths)",
     "Tabular": "a table's numbers and categories (features, outputs, categories, hidden, width, dropout)",
+    "CharRnn": "a text's next character, with a state: lstm, gru, custom (symbols, embedding, hidden, layers, cell)",
+    "SequenceClassifier": "sequences of any length and their class (symbols, classes, embedding, hidden, layers, cell)",
     "SparseLinear": "sparse rows, a weight per feature: logistic, hinge, squared, softmax (features, classes, bias)",
     "SkipGram": "vectors of words from a text; loss in skipgram (words, dim, window, negatives, shared, sample)",
     "FactorizationMachine": "sparse rows, and every two features' interaction (features, factors)",
@@ -52,6 +57,8 @@ CATALOG: dict[str, str] = {
 }
 
 _HOMES = {
+    "CharRnn": "hogwild.models.char_rnn",
+    "SequenceClassifier": "hogwild.models.char_rnn",
     "SparseLinear": "hogwild.models.linear_sparse",
     "FactorizationMachine": "hogwild.models.factorization_machine",
     "SkipGram": "hogwild.models.skipgram",

@@ -107,7 +107,7 @@ def _figures(run: Run) -> Iterator[tuple[str, str]]:
         rate = float(np.nanmean(run.records.train["samples_per_s"]))
     if rate is not None:
         yield "samples/s", number(float(rate))
-    for name in ("restarts", "rollbacks"):
+    for name in ("restarts", "rollbacks", "lane_restarts"):
         count = latest.get(name, len(run.events_of(name[:-1])))
         if name == "restarts" or count:
             yield name, told(count)

@@ -1,0 +1,142 @@
+"""The rule of lanes: what continues a sequence goes to the worker that holds the sequence's state.
+
+    lane 0   [done by A][A has it in hand][ free, for A alone ............ ]
+    lane 1   [done by B][B][ free, for B alone ........................... ]
+    lane 2   [ free: for the first worker that has come to the end of its own ]
+
+A worker that holds no unfinished lane gets the free one with most left; it holds it until nothing of it is free, or
+until the worker is gone, when the lane is anybody's and goes on from zero state (`lane_state.py` counts that). No
+barrier between epochs. At the end of an epoch a worker may wait for at most one lane of another's, so there should be
+many: with L lanes and N workers at most N / L of an epoch is lost, half of that on average.
+
+Pure bookkeeping. Loads nothing: the command line waits for this file."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
+
+from hogwild.batches import EpochPlan
+from hogwild.free_ranges import LEASES_IN_HAND, Choice, Free
+from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
+
+EPOCHS_AHEAD = 1  # a stalled worker's lane stays behind; the others do not run away from it
+
+
+def steps_of(plan: EpochPlan) -> int:
+    """Batches of a lane."""
+    assert plan.lanes is not None
+    return plan.batches // plan.lanes
+
+
+class FreeLanes:
+    """The free batches of one epoch, by lane, and who holds which."""
+
+    def __init__(self, plan: EpochPlan, pieces: Iterable[FreeRange]) -> None:
+        self._plan = plan
+        self._steps = steps_of(plan)
+        self._lanes: dict[int, list[FreeRange]] = {}  # only those of which something is free
+        self.holders: dict[int, int] = {}  # lane -> worker; also of lanes that are all in its hand
+        self.put(pieces)
+
+    def __iter__(self) -> Iterator[FreeRange]:
+        return chain.from_iterable(self._lanes[lane] for lane in sorted(self._lanes))
+
+    @property
+    def batches(self) -> int:
+        return self._plan.batches
+
+    def samples_in(self, start: int, stop: int) -> int:
+        return self._plan.samples_in(start, stop)
+
+    def settle(self, start: int, stop: int) -> None:
+        """Nothing is kept of them."""
+
+    def updates(self, accumulate: int) -> int:
+        return sum(self._left(lane) for lane in self._lanes)
+
+    def take(self, piece: FreeRange, stop: int) -> None:
+        lane = piece.start // self._steps
+        pieces = self._lanes[lane]
+        at = pieces.index(piece)
+        pieces[at : at + 1] = [FreeRange(stop, piece.stop)] if stop < piece.stop else []
+        if not pieces:
+            del self._lanes[lane]
+
+    def put(self, pieces: Iterable[FreeRange]) -> None:
+        for piece in pieces:
+            of_lane = self._lanes.setdefault(piece.start // self._steps, [])
+            of_lane.append(piece)
+            of_lane.sort(key=lambda each: each.start)
+
+    def next_of(self, worker: int) -> FreeRange | None:
+        """The next of the lane it holds and has not finished."""
+        for lane, holder in self.holders.items():
+            if holder == worker and lane in self._lanes:
+                return self._lanes[lane][0]
+        return None
+
+    def unheld(self) -> list[int]:
+        """Lanes that anybody may have."""
+        return [lane for lane in self._lanes if lane not in self.holders]
+
+    def give(self, worker: int) -> FreeRange:
+        """The beginning of the unheld lane with most left, which the worker holds from now on."""
+        lane = min(self.unheld(), key=lambda lane: (-self._left(lane), lane))
+        self.holders[lane] = worker
+        return self._lanes[lane][0]
+
+    def released(self, worker: int) -> None:
+        self.holders = {lane: holder for lane, holder in self.holders.items() if holder != worker}
+
+    def _left(self, lane: int) -> int:
+        return sum(piece.stop - piece.start for piece in self._lanes[lane])
+
+
+class LaneSchedule:
+    """Lanes of consecutive batches. An item is a part of one lane, in its order."""
+
+    def __init__(self, plan: EpochPlan, *, procs: int) -> None:
+        self._plan = plan
+        self._procs = procs
+        self._epochs: dict[int, FreeLanes] = {}  # for `released`
+
+    def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> FreeLanes:
+        if pieces is None:
+            steps = steps_of(self._plan)
+            pieces = [FreeRange(at, at + steps) for at in range(0, self._plan.batches, steps)]
+        free = FreeLanes(self._plan, pieces)
+        self._epochs[epoch] = free
+        return free
+
+    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> Choice | None:
+        """What continues its own lane, or a lane that nobody holds. One that still has something in hand leaves the
+        last ones to those that have not: it would sit on a lane that it cannot begin yet."""
+        for epoch, free in epochs.items():
+            assert isinstance(free, FreeLanes)
+            if (piece := free.next_of(worker)) is not None:
+                return Choice(epoch, piece)
+        least = self._procs if any(lease.worker == worker for lease in leases) else 1
+        for epoch, free in epochs.items():
+            assert isinstance(free, FreeLanes)
+            if len(free.unheld()) >= least:
+                return Choice(epoch, free.give(worker))
+        return None
+
+    def released(self, worker: int) -> None:
+        for free in self._epochs.values():
+            free.released(worker)
+
+    def may_open(self, epoch: int, earliest: int) -> bool:
+        return epoch <= earliest + EPOCHS_AHEAD
+
+    def updates(self, horizon: int, limits: Limits) -> int:
+        """No shorter towards the end: the rest of the lane can go to nobody else anyway."""
+        return min(max(limits.max_item_updates, limits.sync_every), MAX_ITEM_BATCHES)
+
+    def most_in_hand(self, horizon: int, limits: Limits) -> int:
+        return LEASES_IN_HAND
+
+    def forget(self, epoch: int) -> None:
+        self._epochs.pop(epoch, None)
+
+    def restart(self) -> None:
+        self._epochs = {}

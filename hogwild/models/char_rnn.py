@@ -1,0 +1,80 @@
+"""Recurrent networks over characters: what comes next in a text, and what a line is."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from hogwild.models.lstm_cell import CustomLstm
+
+CELLS = ("lstm", "gru", "custom")
+
+
+def _recurrent(cell: str, features: int, hidden: int, layers: int, dropout: float) -> Any:
+    if cell not in CELLS:
+        raise ValueError(f"cell must be {', '.join(CELLS[:-1])} or {CELLS[-1]}, got {cell!r}")
+    between = dropout if layers > 1 else 0.0  # torch warns of dropout between the layers of one
+    if cell == "custom":
+        return CustomLstm(features, hidden, layers, between)
+    kind = nn.LSTM if cell == "lstm" else nn.GRU
+    return kind(features, hidden, layers, batch_first=True, dropout=between)
+
+
+class CharRnn(nn.Module):
+    """Predicts the next symbol at every place of a window. Keeps a state from one window to the next (`data.lanes`).
+
+    `cell`: lstm, gru, or custom, an LSTM in plain tensor operations (`hogwild.models.lstm_cell`). `dropout` is the
+    probability of dropping a value between layers and before the last one, while training."""
+
+    def __init__(
+        self,
+        symbols: int,
+        embedding: int = 64,
+        hidden: int = 256,
+        layers: int = 1,
+        cell: str = "lstm",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(symbols, embedding)
+        self.recurrent = _recurrent(cell, embedding, hidden, layers, dropout)
+        self.drop = nn.Dropout(dropout)
+        self.out = nn.Linear(hidden, symbols)
+
+    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """x (B, T) int64 -> logits (B, symbols, T), as CrossEntropyLoss takes them with targets (B, T), and the state:
+        (h, c), each (layers, B, hidden), or h alone of a GRU; None: zeros."""
+        hidden, state = self.recurrent(self.embed(x), state)
+        # The logits lie as (B, T, symbols): softmax over the last dimension in memory is the fast one.
+        return self.out(self.drop(hidden)).transpose(1, 2), state
+
+
+class SequenceClassifier(nn.Module):
+    """Reads a sequence of its own length and says of which class it is, from the last layer's state at the sequence's
+    own end: what pads a batch is not read."""
+
+    def __init__(
+        self,
+        symbols: int,
+        classes: int,
+        embedding: int = 32,
+        hidden: int = 128,
+        layers: int = 1,
+        cell: str = "lstm",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if cell == "custom":
+            raise ValueError("cell must be lstm or gru: packed sequences are torch's own cells' business")
+        self.embed = nn.Embedding(symbols, embedding)
+        self.recurrent = _recurrent(cell, embedding, hidden, layers, dropout)
+        self.drop = nn.Dropout(dropout)
+        self.out = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """x (B, T) int64, padded with any symbol; lengths (B,) int64, 1 to T -> logits (B, classes)."""
+        packed = pack_padded_sequence(self.embed(x), lengths.cpu(), batch_first=True, enforce_sorted=False)
+        _, state = self.recurrent(packed)
+        last: Tensor = (state[0] if isinstance(state, tuple) else state)[-1]  # (B, hidden)
+        logits: Tensor = self.out(self.drop(last))
+        return logits

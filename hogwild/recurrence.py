@@ -1,0 +1,110 @@
+"""Models that carry a state from one window of a sequence to the next, and the state itself.
+
+Such a model's forward is `forward(*inputs, state=None) -> (output, state)`; the argument's name and its default say so.
+`state` is a tensor, or tuples, lists and dicts of them, however deep. Loss, metrics and predictions get the output.
+
+    without data.lanes     every batch begins from zero state (None), and the state it ends in is dropped
+    with data.lanes        batch t of a lane begins with what batch t - 1 ended in, detached: gradients stop there,
+                           numbers do not (truncated back-propagation through time; Williams and Peng, "An efficient
+                           gradient-based algorithm for on-line training of recurrent network trajectories", 1990)
+    in evaluations         every window from zero state: slices of the validation data go to whoever is free
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.errors import ModelError
+
+STATE = "state"
+
+
+def takes_state(model: nn.Module) -> bool:
+    """Whether its forward has an argument `state` with a default. One without a default is an input: what an agent
+    sees."""
+    whole: Any = getattr(model, "_orig_mod", model)  # of torch.compile
+    if isinstance(whole, torch.jit.ScriptModule):
+        scripted: Any = whole.forward
+        return any(one.name == STATE and one.has_default_value() for one in scripted.schema.arguments)
+    try:
+        found = inspect.signature(whole.forward).parameters.get(STATE)
+    except (TypeError, ValueError):  # written in C: it has no signature
+        return False
+    return found is not None and found.default is not found.empty
+
+
+def forward_of(model: nn.Module) -> Callable[..., Any]:
+    """What answers the model's output, from zero state where it takes one: the model itself if it takes none."""
+    return _FromZero(model) if takes_state(model) else model
+
+
+class _FromZero:
+    """A recurrent model whose state nobody keeps."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        return divided(self._model, self._model(*inputs))[0]
+
+
+def divided(model: nn.Module, answer: Any) -> tuple[Any, Any]:
+    """(output, state). Raises ModelError where the model's answer is no such pair."""
+    if isinstance(answer, tuple | list) and len(answer) == 2:
+        return answer[0], answer[1]
+    got = f"{len(answer)} values" if isinstance(answer, tuple | list) else f"a {type(answer).__name__}"
+    raise ModelError(
+        f"{type(model).__qualname__}.forward has an argument `state` with a default, so it must answer a pair "
+        f"(output, state), and answered {got}; if it keeps no state, give the argument another name",
+        code="model/state",
+    )
+
+
+def detached(state: Any) -> Any:
+    """The same numbers without a graph, in the same tuples, lists and dicts; named tuples keep their names."""
+    if isinstance(state, Tensor):
+        return state.detach()
+    if isinstance(state, dict):
+        return {key: detached(value) for key, value in state.items()}
+    if isinstance(state, tuple | list):
+        parts = [detached(value) for value in state]
+        return type(state)(*parts) if hasattr(state, "_fields") else type(state)(parts)
+    return state
+
+
+class LaneState:
+    """The state of the lane that a worker is in: of one lane, for a worker begins another only when it has come to the
+    end of its own. In the worker's own memory: a worker's death ends it."""
+
+    def __init__(self, model: nn.Module, steps: int) -> None:
+        """`steps`: batches of a lane."""
+        self._model = model
+        self._steps = steps
+        self._state: Any = None
+        self._next = (-1, -1)  # (epoch, batch) that the state belongs to
+        self._now = self._next
+
+    def begin(self, epoch: int, batch: int) -> bool:
+        """Before the forward of a batch. True where it is the middle of a lane and begins from zero state all the same:
+        the worker that had the state is gone, the run has gone back, or the batch before was not computed."""
+        self._now = (epoch, batch)
+        is_first, continues = batch % self._steps == 0, self._now == self._next
+        if is_first or not continues:
+            self.drop()
+        return not is_first and not continues
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """The output; the state is kept for the next batch."""
+        state, self._state = self._state, None
+        answer = self._model(*inputs) if state is None else self._model(*inputs, state=state)
+        output, fresh = divided(self._model, answer)
+        epoch, batch = self._now
+        self._state, self._next = detached(fresh), (epoch, batch + 1)
+        return output
+
+    def drop(self) -> None:
+        """What comes next begins from zero state: what this batch ended in may be NaN."""
+        self._state, self._next = None, (-1, -1)

@@ -1,0 +1,288 @@
+"""Recurrent networks over characters: the models, the data they read, and the text they write."""
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hogwild
+from hogwild import cli
+from hogwild.data import Characters, Names, Speakers
+from hogwild.data.files import set_data_dir
+from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
+from hogwild.models import CharRnn, SequenceClassifier
+from hogwild.models.lstm_cell import CustomLstm
+from hogwild.sampling import sample
+from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
+
+PLAY = """\
+KATE:
+They call me Katharine that do talk of me.
+
+PETER:
+You lie, in faith; for you are call'd plain Kate,
+And bonny Kate and sometimes Kate the curst;
+
+KATE:
+Asses are made to bear, and so are you.
+"""
+
+
+# ---- models --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair() -> tuple[nn.LSTM, CustomLstm]:
+    torch.manual_seed(1)
+    lstm = nn.LSTM(5, 7, num_layers=2, batch_first=True)
+    return lstm, CustomLstm.like(lstm)
+
+
+def test_the_custom_lstm_is_torchs_given_the_same_weights(pair: tuple[nn.LSTM, CustomLstm]) -> None:
+    lstm, custom = pair
+    x, state = torch.randn(3, 11, 5), (torch.randn(2, 3, 7), torch.randn(2, 3, 7))
+    for given in (None, state):
+        (wanted, last), (found, ours) = lstm(x, given), custom(x, given)
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(ours, last, atol=1e-5, rtol=1e-5)
+    wanted.square().sum().backward()
+    found.square().sum().backward()
+    torch.testing.assert_close(custom.layers[1].weight_hh.grad, lstm.weight_hh_l1.grad, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_the_custom_lstm_can_be_scripted(pair: tuple[nn.LSTM, CustomLstm]) -> None:
+    custom, x = pair[1], torch.randn(3, 4, 5)
+    scripted = torch.jit.script(custom)
+    output, state = scripted(x)
+    torch.testing.assert_close(scripted(x, state), custom(x, state))
+    torch.testing.assert_close(output, custom(x)[0])
+
+
+@pytest.mark.parametrize(
+    "options", [{"bidirectional": True}, {"proj_size": 3}, {"bias": False}, {"batch_first": False}], ids=str
+)
+def test_an_lstm_of_another_kind_has_no_like(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="only a one-way LSTM"):
+        CustomLstm.like(nn.LSTM(5, 7, **{"batch_first": True, **options}))
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "custom"])
+def test_two_windows_with_the_state_between_are_one_long_window(cell: str) -> None:
+    torch.manual_seed(1)
+    model, x = CharRnn(9, 4, 6, layers=2, cell=cell), torch.randint(9, (3, 10))
+    whole, _ = model(x)
+    assert whole.shape == (3, 9, 10)
+    first, state = model(x[:, :4])
+    second, _ = model(x[:, 4:], state)
+    torch.testing.assert_close(torch.cat([first, second], 2), whole)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_what_pads_a_sequence_is_not_read(cell: str) -> None:
+    torch.manual_seed(1)
+    model = SequenceClassifier(9, 3, embedding=4, hidden=5, layers=2, cell=cell)
+    x, lengths = torch.randint(9, (4, 8)), torch.tensor([3, 8, 1, 5])
+    logits = model(x, lengths)
+    assert logits.shape == (4, 3)
+    for row, length in enumerate(lengths.tolist()):
+        alone = model(x[row : row + 1, :length], torch.tensor([length]))
+        torch.testing.assert_close(logits[row : row + 1], alone)
+
+
+def test_a_cell_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="cell must be lstm, gru or custom, got 'rnn'"):
+        CharRnn(5, cell="rnn")
+    with pytest.raises(ValueError, match="cell must be lstm or gru"):
+        SequenceClassifier(5, 2, cell="custom")
+
+
+# ---- data ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "input.txt").write_text(PLAY)
+    for name, lines in {"Dutch": "Aalst\nAart\nAart\nAdam\n", "Irish": "Adán\n\nAhern\n"}.items():
+        (tmp_path / "names").mkdir(exist_ok=True)
+        (tmp_path / "names" / f"{name}.txt").write_text(lines)
+    return tmp_path
+
+
+def spelt(data: Any, numbers: torch.Tensor) -> str:
+    return "".join(data.vocabularies["symbols"][number] for number in numbers.reshape(-1).tolist())
+
+
+def test_windows_follow_each_other_and_targets_are_the_characters_that_follow(folder: Path) -> None:
+    train, val = (Characters(steps=8, split=split, fraction=0.2, root=folder) for split in ("train", "val"))
+    x, y = train.tensors
+    border = len(PLAY) - round(0.2 * len(PLAY))
+    assert spelt(train, x) == PLAY[: x.numel()] and spelt(train, y) == PLAY[1 : y.numel() + 1]
+    assert len(train) == (border - 1) // 8
+    assert spelt(val, val.tensors[0]) == PLAY[border : border + val.tensors[0].numel()]
+    assert train.vocabularies == val.vocabularies == {"symbols": sorted({*PLAY})}
+
+
+def test_a_text_is_read_as_it_is_written_and_what_is_none_is_refused(folder: Path) -> None:
+    (folder / "own.txt").write_text("äß€\n𝄞" * 20, encoding="utf-8")
+    assert Characters(steps=2, path="own.txt", root=folder).vocabularies["symbols"] == sorted("äß€\n𝄞")
+    (folder / "latin.txt").write_bytes("gut\nnä\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"latin.txt: line 2: not UTF-8"):
+        Characters(path="latin.txt", root=folder)
+    with pytest.raises(DataError, match="split val is 20 characters long: a window of 64"):
+        Characters(split="val", root=folder)
+    with pytest.raises(NotFoundError, match=r"no folder holds none\.txt"):
+        Characters(path="none.txt", root=folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"steps": 0}, "steps must be"), ({"fraction": 1.0}, "fraction must be"), ({"split": "test"}, "split must be")],
+    ids=["steps", "fraction", "split"],
+)
+def test_arguments_of_characters_are_checked(folder: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Characters(root=folder, **options)
+
+
+def test_speakers_are_those_with_most_lines_and_every_tenth_speech_is_held_back(folder: Path) -> None:
+    (folder / "long.txt").write_text((PLAY + "\n") * 10)  # 30 speeches
+    train, val = (Speakers(split, classes=2, path="long.txt", root=folder) for split in ("train", "val"))
+    assert train.vocabularies["classes"] == ["KATE", "PETER"]
+    assert len(train) + len(val) == 40 and val.labels == [0, 1, 1, 0]  # speeches 10, 20 and 30
+    numbers, label = val[0]
+    assert spelt(val, numbers) == "They call me Katharine that do talk of me." and label == 0
+    assert numbers.dtype == torch.int64 and train.longest == 49
+    assert len(Speakers(classes=1, longest=40, path="long.txt", root=folder)) == 9, "longer lines are left out"
+
+
+def test_a_text_without_speeches_has_no_speakers(folder: Path) -> None:
+    (folder / "prose.txt").write_text("Once upon a time\nthere was a king.\n")
+    with pytest.raises(DataError, match="split train has no line"):
+        Speakers(path="prose.txt", root=folder)
+
+
+def test_names_are_read_from_a_file_per_class(folder: Path) -> None:
+    train, val = (Names(split=split, fraction=0.34, root=folder) for split in ("train", "val"))
+    assert train.vocabularies["classes"] == ["Dutch", "Irish"] and "á" in train.vocabularies["symbols"]
+    assert [(spelt(train, x), y) for x, y in map(train.__getitem__, range(len(train)))] == [
+        ("Aalst", 0), ("Aart", 0), ("Adán", 1), ("Ahern", 1)
+    ]  # fmt: skip
+    assert [spelt(val, val[k][0]) for k in range(len(val))] == ["Adam"], "Aart counts once"
+
+
+def test_folders_that_are_none_of_names_are_refused(folder: Path) -> None:
+    (folder / "one").mkdir()
+    (folder / "one" / "Dutch.txt").write_text("Aart\n")
+    with pytest.raises(DataError, match=r"holds 1 .txt files, one per class"):
+        Names("one", root=folder)
+    with pytest.raises(NotFoundError, match="there is no such folder"):
+        Names("none", root=folder)
+    with pytest.raises(DataError, match="split val has no name"):
+        Names(split="val", fraction=0.01, root=folder)
+
+
+# ---- text that is written ------------------------------------------------------------------------------------------
+
+
+class Alphabet(nn.Module):
+    """After a letter comes the next one, nearly always; counts in its state how many it has read."""
+
+    def forward(self, x: torch.Tensor, state: int = 0) -> tuple[torch.Tensor, int]:
+        assert x.shape[1] == 1 or state == 0
+        following = nn.functional.one_hot((x + 1) % 5, 5).float()
+        return 4 * following.transpose(1, 2), state + x.shape[1]
+
+
+def test_what_is_likeliest_comes_next_at_temperature_zero() -> None:
+    assert sample(Alphabet(), "abcde", "de", 7, temperature=0.0) == "abcdeab"
+    assert sample(Alphabet(), "abcde", "", 3, temperature=1e-300) == "bcd", "without a prompt from the first symbol"
+
+
+def test_the_temperature_says_how_often_something_else_comes() -> None:
+    def share(temperature: float) -> float:
+        text = "a" + sample(Alphabet(), "abcde", "a", 2000, temperature)
+        return sum((ord(b) - ord(a)) % 5 == 1 for a, b in pairwise(text)) / 2000
+
+    for temperature in (0.7, 1.0, 3.0):
+        wanted = float(torch.softmax(torch.tensor([4.0, 0, 0, 0, 0]) / temperature, 0)[0])
+        assert abs(share(temperature) - wanted) < 0.04
+
+
+def test_the_same_seed_writes_the_same_text() -> None:
+    texts = [sample(Alphabet(), "abcde", "a", 50, 5.0, seed=seed) for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a model that has learnt a little."""
+    folder = tmp_path_factory.mktemp("characters")
+    (folder / "input.txt").write_text(PLAY * 4)
+    made = {"steps": 8, "root": str(folder)}
+    job = {
+        "model": {"class_path": "hogwild.models.CharRnn", "init_args": {"embedding": 4, "hidden": 8}},
+        "data": {
+            "train": {"class_path": "hogwild.data.Characters", "init_args": made},
+            "val": {"class_path": "hogwild.data.Characters", "init_args": {**made, "split": "val"}},
+            "lanes": 2,
+            "batch_size": 4,
+        },
+        "train": {"procs": 0},
+        "evaluate": {"metrics": ["perplexity"]},
+        "log": {"tensorboard": False},
+    }
+    assert len({*PLAY}) == 33
+    (folder / "job.yaml").write_text(json.dumps(job))
+    assert cli.run(["train", str(folder / "job.yaml"), "--run-dir", str(folder / "run")]) == 0
+    set_data_dir(None)
+    return folder / "run"
+
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    def run(*argv: object) -> tuple[int, str, str]:
+        status = cli.run([str(one) for one in argv])
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    return run
+
+
+def test_a_run_knows_its_characters_and_writes_text(run: Path, say: Say) -> None:
+    assert json.loads((run / "names.json").read_text())["names"]["symbols"] == sorted({*PLAY})
+    status, text, _ = say("sample", run, "--prompt", "KATE:", "--length", 30)
+    assert status == 0 and text.startswith("KATE:") and len(text) == 5 + 30 + 1
+    status, answer, _ = say("sample", run, "--prompt", "KATE:", "--length", 30, "--json")
+    assert "KATE:" + json.loads(answer)["text"] + "\n" == text
+    assert hogwild.load(run).sample("KATE:", 30) == text[5:-1]
+    assert say("sample", run, "--length", 9, "--temperature", 0)[0] == 0
+
+
+def test_predictions_are_the_outputs_alone(run: Path) -> None:
+    assert hogwild.load(run).predict(Characters(steps=8, root=run.parent)).shape[1:] == (33, 8)
+
+
+def test_a_prompt_with_an_unknown_character_is_refused(run: Path, say: Say) -> None:
+    status, _, error = say("sample", run, "--prompt", "Käte")
+    assert status == 2 and "the model does not know 'ä'; its training text has 33 characters" in error
+    assert say("sample", run, "--temperature", "-1")[0] == 2
+    assert say("sample", run, "--temperature", "nan")[0] == 2
+
+
+def test_a_model_that_predicts_no_characters_writes_no_text(run: Path) -> None:
+    model = hogwild.load(run)
+    model.names.pop("symbols")
+    with pytest.raises(UsageError, match="its model predicts no characters") as found:
+        model.sample()
+    assert found.value.code == "usage/no-symbols"
+    with pytest.raises(HogwildError, match="Linear carries no state"):
+        sample(nn.Linear(1, 1), "ab", "a", 3)
