@@ -23,15 +23,17 @@ from hogwild.config_types import Component
 from hogwild.data.files import set_data_dir
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.feeds import Batch, ResidentData
+from hogwild.freezing import freeze_parameters, late_parameters, require_trained
 from hogwild.fused_choice import Choice, Meetings, choose, meetings
 from hogwild.grid import GridPlan
+from hogwild.initial import load_initial
 from hogwild.job_checks import NORMS, inspect
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics import Own, Panel
 from hogwild.packed import Packed
 from hogwild.packing import pack, packs, read_packed, show, sizes_for
 from hogwild.param_groups import param_groups
-from hogwild.params import SharedModel, WorkerModel, freeze_parameters, wants_channels_last
+from hogwild.params import SharedModel, WorkerModel, wants_channels_last
 from hogwild.plan import plan_here
 from hogwild.registry import build as build_component
 from hogwild.registry import build_callable, resolve
@@ -101,6 +103,9 @@ class Parts:
     transform: Transform | None = None  # of the batches that are trained on
     choice: Choice = field(default_factory=lambda: Choice(None, "autograd"))
     meetings: Meetings = field(default_factory=Meetings)
+    late: dict[str, int] = field(default_factory=dict)  # parameter -> the update that trains it first
+    loss_names: tuple[str, ...] = ()  # what a training_step answers beside the loss
+    infers: bool = False  # evaluations run under inference_mode
     names: dict[str, Any] | None = None  # what numbers stand for, and how many there are: of packed data
 
     @property
@@ -117,9 +122,10 @@ class Parts:
         return math.prod(self.outputs_shape) * self.output.element_size()
 
 
-def build(job: Job, data_dir: Path | None, reader: Reader | None = None) -> Parts:
+def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_fresh: bool = True) -> Parts:
     """Imports and calls what the job file names, in a fixed order under the job's seed. `reader` brings the data into
-    memory; by default this process, row by row."""
+    memory; by default this process, row by row. Not `is_fresh`: a checkpoint's values follow, so that
+    `model.init_from` is not read."""
     if data_dir is not None:
         set_data_dir(data_dir)
     reader = reader or InTurn(job.seed)
@@ -132,6 +138,7 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None) -> Part
             code="model/not-a-module",
         )
     loss = build_callable(job.loss)
+    started = initial_note(job, model) if is_fresh else []
     frozen = freeze_parameters(model, job.model.freeze)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
@@ -145,7 +152,14 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None) -> Part
     val: Any = data.val or job.data.val
     if isinstance(val, Component):
         val = build_component(val)
-    return from_objects(job, model, loss, optimizer, train, val, _own_metrics(job), reader)
+    parts = from_objects(job, model, loss, optimizer, train, val, _own_metrics(job), reader)
+    parts.notes[:0] = started
+    return parts
+
+
+def initial_note(job: Job, model: nn.Module) -> list[str]:
+    """Gives the model the values of `model.init_from`, if there is one: what was taken and what was not."""
+    return [] if job.model.init_from is None else [load_initial(model, job.model.init_from)]
 
 
 def from_objects(
@@ -176,6 +190,9 @@ def from_objects(
     if trained.packed is not None:
         names = {key: [*map(_plain, values)] for key, values in trained.packed.names.items()}
         parts.names = {"sizes": dict(trained.packed.spec.sizes), "names": names}
+    parts.late = late_parameters(model, job.model.freeze)
+    never = require_trained(model, optimizer, parts.late, planned_updates(job, plan))
+    parts.notes += [never] if never else []
     parts.transform = build_callable(job.data.transform) if job.data.transform is not None else None
     if held_back is not None:
         size = max(job.data.batch_size, EVALUATION_BATCH)
@@ -247,7 +264,9 @@ def planned_updates(job: Job, plan: EpochPlan) -> int:
 def bytes_needed(job: Job, parts: Parts, procs: int) -> int:
     """Shared memory the job will take: data, kept outputs, parameters, optimizer state, buffers."""
     data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + parts.outputs_nbytes
-    return data + SharedModel.bytes_needed(parts.model, parts.optimizer, procs=max(1, procs), state=job.optimizer.state)
+    return data + SharedModel.bytes_needed(
+        parts.model, parts.optimizer, procs=max(1, procs), state=job.optimizer.state, late=parts.late
+    )
 
 
 @sparing_the_compiler()

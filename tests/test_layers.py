@@ -204,12 +204,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("hogwild.transforms",),
     ("hogwild.layout", "hogwild.gradients", "hogwild.shareable", "hogwild.buffers", "hogwild.dry_step"),
+    ("hogwild.own_steps", "hogwild.inference", "hogwild.autograd_errors"),
     (
         "hogwild.optim",
         "hogwild.optim_state",
         "hogwild.snapshots",
         "hogwild.structure",
         "hogwild.param_groups",
+        "hogwild.freezing",
+        "hogwild.initial",
         "hogwild.exchange",
     ),
     (

@@ -91,7 +91,8 @@ def _numerics(
 ) -> Numerics:
     rollbacks = row.board.control_words[Control.ROLLBACKS]  # before anything is read of what a rollback writes
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
-    model = WorkerModel.attach(structure, model_regions, row.worker)
+    updates = row.board.updates()
+    model = WorkerModel.attach(structure, model_regions, row.worker, updates)
     # 1.1 us; torch.manual_seed, which also looks for GPUs, takes 80 to 90.
     seed_generator = torch.default_generator.manual_seed
     evaluator = make_evaluator(kit, model, regions)
@@ -99,7 +100,9 @@ def _numerics(
         fused, sentence = make_fused(kit, model, regions["data-train"], row, lifeline)
         print(sentence, flush=True)
         return Numerics(model, None, None, evaluator, seed_generator, rollbacks, fused)
-    update = AutogradUpdate(model, grad_clip=kit.grad_clip, enter=profile.enter)
+    update = AutogradUpdate(
+        model, grad_clip=kit.grad_clip, enter=profile.enter, updates=updates, loss_names=kit.loss_names
+    )
     if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
         from workers.compiling import make_ready  # numba takes half a second
 
