@@ -1,8 +1,9 @@
 """Whether evaluations may run under `torch.inference_mode`: only where nothing that a forward pass makes is kept,
 because training cannot use such a tensor ("Inference tensors cannot be saved for backward").
 
-Tried once in the parent, on a copy of the model that shares its parameters; what the trial cannot see (a
-tensor kept for the first time later, or in a global) is answered by the trainer: from then on evaluations run under no_grad."""
+Tried once in the parent, on a copy of the model that shares its parameters. What the trial cannot see (a tensor
+kept for the first time later, or in a global) is answered by the trainer: from then on evaluations run under
+no_grad."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping

@@ -25,9 +25,11 @@ from hogwild.errors import ModelError, OptimizerError
 from hogwild.feeds import Batch, ResidentData
 from hogwild.freezing import freeze_parameters, late_parameters, require_trained
 from hogwild.fused_choice import Choice, Meetings, choose, meetings
+from hogwild.gradcheck import SAMPLES as GRADIENT_SAMPLES
+from hogwild.gradcheck import check_gradients
 from hogwild.grid import GridPlan
 from hogwild.initial import load_initial
-from hogwild.job_checks import NORMS, inspect
+from hogwild.job_checks import NORMS, batch_of, inspect
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics import Own, Panel
 from hogwild.packed import Packed
@@ -270,9 +272,10 @@ def bytes_needed(job: Job, parts: Parts, procs: int) -> int:
 
 
 @sparing_the_compiler()
-def deep_check(job: Job, job_file: Path | None, data_dir: Path | None) -> dict[str, Any]:
-    """What `check --deep` reports. Builds everything and starts nothing."""
+def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradients: bool = False) -> dict[str, Any]:
+    """What `check --deep` reports. Builds everything and starts nothing. `gradients`: compares them as well."""
     parts = build(job, data_dir)
+    compared = check_gradients(parts.model, parts.loss, batch_of(parts, GRADIENT_SAMPLES)) if gradients else None
     parameters = sum(parameter.numel() for parameter in parts.model.parameters())
     trained = sum(parameter.numel() for parameter in parts.model.parameters() if parameter.requires_grad)
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
@@ -289,6 +292,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None) -> dict[s
         "planned_updates": planned_updates(job, parts.train.plan),
         "plan": planned.reason,
         "shared_memory_bytes": needed,
+        **({"gradcheck": compared} if compared is not None else {}),
         "notes": [note for note in (planned.warning, *parts.notes) if note],
     }
 

@@ -127,10 +127,7 @@ def _look_at_inference(parts: "Parts") -> None:
 def _try_forward(parts: "Parts") -> None:
     """One forward pass and one loss over the first samples, in evaluation mode, leaving no trace: the random state is
     put back and no gradient is made."""
-    sample = [tensor.clone() for tensor in parts.train.head(TRIAL_SAMPLES)]
-    if parts.transform is not None:
-        with torch.random.fork_rng(devices=[]):
-            sample = [*tried(parts.transform, sample)]
+    sample = batch_of(parts, TRIAL_SAMPLES)
     constructed = {id(param) for param in parts.model.parameters()}
     output = loss = None
     try:
@@ -167,6 +164,15 @@ def _try_forward(parts: "Parts") -> None:
             f"{_name(parts.loss)} returned {got}; a loss is one floating-point number in a tensor (reduction='mean')",
             code="model/bad-loss",
         )
+
+
+def batch_of(parts: "Parts", samples: int) -> list[Tensor]:
+    """The first ones as they are trained on: copies, transformed. The random state is as before."""
+    sample = [tensor.clone() for tensor in parts.train.head(samples)]
+    if parts.transform is None:
+        return sample
+    with torch.random.fork_rng(devices=[]):
+        return [*tried(parts.transform, sample)]
 
 
 def _refuse_single(parts: "Parts") -> None:
