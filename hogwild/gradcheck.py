@@ -5,8 +5,8 @@ hand.
       few elements: torch.autograd.gradcheck; many: along a random direction of each tensor, and where that is wrong,
                                                                                               which element it is
 
-Differences over 1e-6 to each side, as torch's own check takes them. Where the loss has a corner just
-there (a ReLU at zero, a tie in a maximum) any gradient between its two slopes is right."""
+Differences over 1e-6 to each side, as torch's own check takes them. Where the two sides differ the loss has a corner
+(a ReLU at zero, a tie in a maximum): nothing can be said there, and other elements are looked at."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +34,27 @@ class Tried:
     what: str
     call: Callable[[], Sequence[Tensor]]
     tensors: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Slopes:
+    """Of a number along a direction: to the left, to the right, and as backward has it."""
+
+    left: float
+    right: float
+    analytic: float
+
+    @property
+    def slack(self) -> float:
+        return ATOL + RTOL * max(abs(self.left), abs(self.right))
+
+    @property
+    def is_corner(self) -> bool:
+        return abs(self.left - self.right) > self.slack
+
+    @property
+    def is_wrong(self) -> bool:
+        return not self.is_corner and abs(self.analytic - (self.left + self.right) / 2) > self.slack
 
 
 def check_gradients(model: nn.Module, loss: Any, sample: Sequence[Tensor]) -> dict[str, Any]:
@@ -186,8 +207,9 @@ def _compare(tried: Tried) -> None:
             )
         direction = torch.randn(tensor.shape, dtype=tensor.dtype, generator=random)
         direction /= direction.norm()
-        if (wrong := _differs(value, tensor, direction, float((one * direction).sum()))) is not None:
-            _blame(tried, value, name, one, random, wrong)
+        along = _slopes(value, tensor, direction, float((one * direction).sum()))
+        if along.is_corner or along.is_wrong:
+            _blame(tried, value, name, one, random, along)
 
 
 def _dense(gradient: Tensor | None, tensor: Tensor) -> Tensor:
@@ -203,7 +225,7 @@ def _blame(
     name: str,
     analytic: Tensor,
     random: torch.Generator,
-    along: tuple[float, float],
+    along: Slopes,
 ) -> None:
     """Raises for the first wrong element, or else, of a tensor too large to look at all, with the numbers `along` the
     direction. Nothing where all are right: the direction has met a corner."""
@@ -212,18 +234,18 @@ def _blame(
         index = tuple(int(k) for k in torch.unravel_index(torch.tensor(place), tensor.shape))
         unit = torch.zeros_like(tensor)
         unit[index] = 1.0
-        wrong = _differs(value, tensor, unit, float(analytic[index]))
-        if wrong is not None:
-            raise _wrong(tried, f"the gradient of {name}[{', '.join(map(str, index))}]", wrong)
-    if analytic.numel() > LOOKED_AT:
+        found = _slopes(value, tensor, unit, float(analytic[index]))
+        if found.is_wrong:
+            raise _wrong(tried, f"the gradient of {name}[{', '.join(map(str, index))}]", found)
+    if analytic.numel() > LOOKED_AT and along.is_wrong:
         raise _wrong(tried, f"the derivative along a random direction of {name}", along)
 
 
-def _wrong(tried: Tried, what: str, numbers: tuple[float, float]) -> ModelError:
-    analytic, numeric = numbers
+def _wrong(tried: Tried, what: str, slopes: Slopes) -> ModelError:
+    numeric = (slopes.left + slopes.right) / 2
     return ModelError(
-        f"--gradcheck: {tried.what}: {what} is {analytic:.6g} by backward, and {numeric:.6g} by differences of the "
-        f"outputs (float64, {SAMPLES} samples); look at the backward of what computes it",
+        f"--gradcheck: {tried.what}: {what} is {slopes.analytic:.6g} by backward, and {numeric:.6g} by differences of "
+        f"the outputs (float64, {SAMPLES} samples); look at the backward of what computes it",
         code="model/wrong-gradient",
     )
 
@@ -237,10 +259,7 @@ def _elements(analytic: Tensor, random: torch.Generator) -> list[int]:
     return [*dict.fromkeys([*largest, *torch.randint(count, (LOOKED_AT // 2,), generator=random).tolist()])]
 
 
-def _differs(
-    value: Callable[[], Tensor], tensor: Tensor, direction: Tensor, analytic: float
-) -> tuple[float, float] | None:
-    """(analytic, numeric) derivative along the direction where the first is not between the slopes to both sides."""
+def _slopes(value: Callable[[], Tensor], tensor: Tensor, direction: Tensor, analytic: float) -> Slopes:
     words = tensor.detach()  # the same memory, which may be written
     before, middle = words.clone(), float(value().detach())
     words.copy_(before - EPS * direction)
@@ -248,7 +267,4 @@ def _differs(
     words.copy_(before + EPS * direction)
     right = (float(value().detach()) - middle) / EPS
     words.copy_(before)
-    slack = ATOL + RTOL * max(abs(left), abs(right))
-    if min(left, right) - slack <= analytic <= max(left, right) + slack:
-        return None
-    return analytic, (left + right) / 2
+    return Slopes(left, right, analytic)
