@@ -130,7 +130,8 @@ def test_before_and_after_updates_go_over_the_flat_again() -> None:
     for made in range(SECOND + 3):
         update.thaw(made)
         update.backward((data[0][:8],), data[1][:8])
-        way.append(update._flat_now)
+        assert update.is_finite()
+        way.append(update._flat_now and update._gradients.complete)
         update.apply(None)
     stock = [made for made, is_flat in enumerate(way) if not is_flat]
     assert stock == [0, FIRST, SECOND]  # the update that creates state goes the stock way
