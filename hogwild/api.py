@@ -109,8 +109,8 @@ def train(
     metrics = _own_metrics(settings)
     job = _job(model, dataset, loss, optimizer, val, settings)
     claim_our_packages()
-    from hogwild.job import Parts, from_objects
-    from hogwild.params import freeze_parameters
+    from hogwild.freezing import freeze_parameters
+    from hogwild.job import Parts, from_objects, initial_note
     from hogwild.samples import Reader
     from workers.request import Request
     from workers.run import run
@@ -118,11 +118,14 @@ def train(
     held_back = job.data.val if isinstance(job.data.val, Split) else cast("Dataset | None", val)
 
     def make_parts(reader: Reader) -> Parts:
+        started = initial_note(job, model) if resume is None else []
         freeze_parameters(model, job.model.freeze)
-        return from_objects(job, model, loss, optimizer, dataset, held_back, metrics, reader=reader)
+        parts = from_objects(job, model, loss, optimizer, dataset, held_back, metrics, reader=reader)
+        parts.notes[:0] = started
+        return parts
 
     modes = [(module, module.training) for module in model.modules()]
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     if not model.training:
         model.train()
     try:
@@ -139,8 +142,8 @@ def train(
     finally:
         for module, was_training in modes:
             module.training = was_training
-        for parameter in trained:
-            parameter.requires_grad_(True)
+        for parameter, was_trained in trained:
+            parameter.requires_grad_(was_trained)
     result.shared.release()
     if result.error is not None:
         raise result.error

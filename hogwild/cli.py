@@ -141,6 +141,7 @@ def train(
 def check(
     arguments: Arguments = None,
     deep: Annotated[bool, typer.Option("--deep", help="Also builds model and data, in a child.")] = False,
+    gradcheck: Annotated[bool, typer.Option("--gradcheck", help="Also compares gradients, in float64.")] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> int:
@@ -151,11 +152,12 @@ def check(
     with reading():
         job, _ = load(job_file, overrides)
     found: dict[str, Any] = {}
+    deep = deep or gradcheck
     if deep:
         from hogwild.deep_check import deep_check
 
         with raising_on_signals():
-            found = deep_check(job, job_file, data_folder(data_dir, None))
+            found = deep_check(job, job_file, data_folder(data_dir, None), gradients=gradcheck)
     if as_json:
         print_result(json.dumps({"job": job.name, "ok": True, **found}))
         return 0

@@ -53,6 +53,7 @@ TASKS: dict[str, Task] = {
     "names": Task("names.yaml", "path: a folder, a .txt file per class"),
     "npz": Task("templates/npz.yaml", "path, and how many features and classes the model has"),
     "images": Task("templates/images.yaml", "path, and how many classes the model has"),
+    "finetune": Task("finetune.yaml", "init_from.path, the model, and which names are the head's"),
     "own-model": Task("own_model.yaml", "mymodel.py beside it: model, loss, data, metric", ("mymodel.py",)),
 }
 

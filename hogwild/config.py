@@ -74,7 +74,7 @@ def is_text(path: KeyPath) -> bool:
     """Where an unquoted scalar stays what is written: `name: 010` is the name 010."""
     if "init_args" in path:
         return False
-    return path[-1:] in (("name",), ("class_path",)) or path[:2] == ("model", "freeze")
+    return path[-1:] in (("name",), ("class_path",)) or (path[:2] == ("model", "freeze") and path[-1:] != ("until",))
 
 
 @dataclass(slots=True)

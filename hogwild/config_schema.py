@@ -34,12 +34,54 @@ from hogwild.metric_names import MOST
 SGD = "torch.optim.SGD"
 
 
+class FrozenUntil(Section):
+    """Parameters that the first updates leave alone: a backbone, until the new head has learnt something."""
+
+    params: list[str] = Field(min_length=1, description="Patterns (as in a shell) of parameter names.")
+    until: Whole = Field(ge=1, description="The update of the whole job that trains them first, counted from 0.")
+
+
+def _frozen_kind(value: Any) -> str:
+    return TAG + ("until" if isinstance(value, Mapping | FrozenUntil) else "pattern")
+
+
+Frozen = Annotated[
+    Annotated[str, Tag(TAG + "pattern")] | Annotated[FrozenUntil, Tag(TAG + "until")], Discriminator(_frozen_kind)
+]
+
+
+class InitFrom(Section):
+    """Values that the model starts from, for those of its tensors that the file has."""
+
+    path: str = Field(
+        min_length=1,
+        description="A state_dict (.pt, .pth, .bin), a .safetensors file, a checkpoint or a run directory.",
+    )
+    skip: list[str] = Field(
+        default=[], description="Patterns of tensor names that keep their own first values: a head of another size."
+    )
+
+
+def _init_kind(value: Any) -> str:
+    return TAG + ("map" if isinstance(value, Mapping | InitFrom) else "path")
+
+
+Initial = Annotated[
+    Annotated[str, Tag(TAG + "path"), Field(min_length=1)] | Annotated[InitFrom, Tag(TAG + "map")],
+    Discriminator(_init_kind),
+]
+
+
 class Model(Component):
     """The module to train."""
 
-    freeze: list[str] = Field(
+    init_from: Initial | None = Field(
+        default=None,
+        description="What it starts from instead of its constructor's values; looked for like a file of your own.",
+    )
+    freeze: list[Frozen] = Field(
         default=[],
-        description="Patterns (as in a shell) of parameter names that are not trained: a backbone.",
+        description="Patterns (as in a shell) of parameter names that are not trained, for good or until an update.",
     )
     memory_format: Literal["auto", "contiguous", "channels_last"] = Field(
         default="auto", description="auto is channels_last when there is a Conv2d: a third faster on the CPU."

@@ -29,10 +29,10 @@ child(int(sys.argv[2]))
 """
 
 
-def deep_check(job: Job, job_file: Path | None, data_dir: Path | None) -> dict[str, Any]:
+def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradients: bool = False) -> dict[str, Any]:
     """What `hogwild.job.deep_check` finds, from a child process. Raises what it raised, with the same exit
     status."""
-    task = {"job": job.to_yaml(), "job_file": _text(job_file), "data_dir": _text(data_dir)}
+    task = {"job": job.to_yaml(), "job_file": _text(job_file), "data_dir": _text(data_dir), "gradients": gradients}
     home = str(Path(__file__).resolve().parent.parent)
     with tempfile.TemporaryFile() as answer:
         command = [sys.executable, "-P", "-c", _CHILD, home, str(answer.fileno())]
@@ -56,7 +56,8 @@ def child(descriptor: int) -> None:
         from hogwild.registry import user_path
 
         user_path(job_file)
-        answer: dict[str, Any] = {"result": look(load_job(None, source_text=task["job"]), job_file, data_dir)}
+        job = load_job(None, source_text=task["job"])
+        answer: dict[str, Any] = {"result": look(job, job_file, data_dir, gradients=task["gradients"])}
     except HogwildError as error:
         answer = error.record()
     os.write(descriptor, json.dumps(answer, default=str).encode())

@@ -12,7 +12,7 @@ from hogwild.errors import BuildError
 from hogwild.eval_sums import EvalSums
 from hogwild.feeds import Feed
 from hogwild.metrics import Loss, Panel
-from hogwild.recurrence import forward_of
+from hogwild.own_steps import predictor
 
 EPOCH = -1  # for the seeds of an evaluation's batches: no epoch of training has them
 
@@ -45,28 +45,29 @@ class Evaluator:
         targets: Tensor | None = None,
     ) -> None:
         self._model, self._loss = model, loss
-        self._forward = forward_of(model)
+        self._predict = predictor(model, loss)
         self._feed = feed
         self._seed = seed
         self._panel = panel
         self._outputs, self._targets = outputs, targets
 
-    def sums(self, batches: Iterable[int], beat: Callable[[], None]) -> EvalSums:
+    def sums(self, batches: Iterable[int], beat: Callable[[], None], infers: bool = False) -> EvalSums:
         """The metrics' sums over these batches of the validation data, whose outputs are kept if they are needed;
-        `beat` is called after each."""
+        `beat` is called after each. `infers`: under inference_mode, for a model that keeps nothing of it for training
+        (`inference.py`)."""
         training = [part for part in self._model.modules() if part.training]
         self._model.eval()
         sums = EvalSums()
         try:
-            with torch.no_grad():  # not inference_mode: what a model keeps from here must do for training too
-                for number in batches:
-                    batch = self._feed.gather(0, number)
-                    torch.default_generator.manual_seed(batch_seed(self._seed, EPOCH, batch.first_position))
-                    output = self._forward(*batch.inputs)
+            for number in batches:
+                batch = self._feed.gather(0, number)  # outside: its buffers are made when they are first needed
+                torch.default_generator.manual_seed(batch_seed(self._seed, EPOCH, batch.first_position))
+                with torch.inference_mode() if infers else torch.no_grad():
+                    output, target = self._predict(batch.inputs, batch.target)
                     if self._outputs is not None:
                         self._keep(output, batch.first_position, batch.size)
-                    sums += self._panel.add(output, batch.target, self._loss)
-                    beat()
+                    sums += self._panel.add(output, target, self._loss)
+                beat()
         finally:
             for part in training:
                 part.training = True

@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop
 from torch.optim import optimizer as torch_optimizer
 
-from hogwild.dry_step import bare_step
+from hogwild.dry_step import bare_step, parameters_of
 from hogwild.gradients import Gradients
 from hogwild.layout import Span
+from hogwild.optim import StateSlot
 from hogwild.shared_rules import HARDENED, PrivateState
 from hogwild.worker_model import WorkerModel
 
@@ -81,6 +82,7 @@ class FlatRule:
                 flat.grad = gradients.flats[span.dtype][span.offset : span.offset + span.numel]
                 self._add(s, span, flat)
         self._is_fused_sgd = len(self._sgd) == len(self._groups)
+        self._needed = _trained_slots(worker_model)
 
     def _add(self, s: int, span: Span, flat: Tensor) -> None:
         assert span.group is not None
@@ -140,11 +142,18 @@ class FlatRule:
 
     def is_usable(self) -> bool:
         """All state exists, and parameters that are updated together have counted the same steps."""
-        if not all(self._state.is_present(slot) for slot in self._state.layout.slots):
+        if not all(self._state.is_present(slot) for slot in self._needed):
             return False
         if self._state.layout.shared:
             return True  # counters differ for a moment while another worker writes them
         return all(bool((others == first).all()) for first, others in self._counters)
+
+
+def _trained_slots(worker_model: WorkerModel) -> list[StateSlot]:
+    """All state but that of parameters that are still frozen, which may not exist yet."""
+    params = parameters_of(worker_model.optimizer)
+    slots = worker_model.state.layout.slots
+    return [slot for slot in slots if slot.in_group or params[slot.index].requires_grad]
 
 
 def _prefers_fused(optimizer: torch.optim.Optimizer, group: dict) -> bool:

@@ -19,6 +19,7 @@ from hogwild.errors import UsageError
 from hogwild.grid import Grid
 from hogwild.kernels.fused import FusedUpdate, Side
 from hogwild.kernels.profile import HOT_BYTES, choose_hot
+from hogwild.own_steps import has_training_step
 
 if TYPE_CHECKING:
     from hogwild.packed import Packed
@@ -70,6 +71,8 @@ def _choose(job: Job, model: nn.Module, loss: Any, optimizer: torch.optim.Optimi
     offer = getattr(model, "fused", None)
     if not callable(offer):
         return Choice(None, "autograd: the model brings no fused update", is_worth_saying=False)
+    if has_training_step(model):
+        return Choice(None, "autograd: the model has a training_step of its own")
     if packed is None:
         return Choice(None, "autograd: the model's fused update needs packed data (hogwild.data.LibSvm and the like)")
     try:
@@ -94,6 +97,7 @@ def options_set(job: Job) -> list[tuple[str, str]]:
         ("lr_schedule", "lr_schedule", job.lr_schedule.name != "constant" or job.lr_schedule.warmup_updates > 0),
         ("lr_schedule", "supervise.on_nan: rollback", job.supervise.on_nan == "rollback"),
         ("freeze", "model.freeze", bool(job.model.freeze)),
+        ("thaw", "model.freeze until an update", any(not isinstance(entry, str) for entry in job.model.freeze)),
         ("transform", "data.transform", job.data.transform is not None),
         ("grad_clip", "train.grad_clip", train.grad_clip is not None),
         ("max_staleness", "train.max_staleness", train.max_staleness is not None),

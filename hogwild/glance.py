@@ -48,6 +48,7 @@ class Glance:
     samples_per_s: float
     loss: float | None  # mean per batch since the last glance
     lr: float | None
+    losses: Mapping[str, float] = field(default_factory=dict)  # further ones of a training_step, likewise
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the last evaluation
     evaluated_at: int = -1  # the updates it was made after
     stale_p50: int = 0

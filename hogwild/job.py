@@ -22,15 +22,19 @@ from hogwild.config_schema import Split
 from hogwild.config_types import Component
 from hogwild.data.files import set_data_dir
 from hogwild.errors import ModelError, OptimizerError
+from hogwild.freezing import freeze_parameters, late_parameters, require_trained
 from hogwild.fused_choice import Choice, Meetings, choose, meetings
+from hogwild.gradcheck import SAMPLES as GRADIENT_SAMPLES
+from hogwild.gradcheck import check_gradients
 from hogwild.grid import GridPlan
-from hogwild.job_checks import NORMS, inspect, lane_plan
+from hogwild.initial import load_initial
+from hogwild.job_checks import NORMS, batch_of, inspect, lane_plan
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics import Own, Panel
 from hogwild.packed import Packed
 from hogwild.packing import names_of, pack, packs, read_packed, show, sizes_for
 from hogwild.param_groups import param_groups
-from hogwild.params import SharedModel, WorkerModel, freeze_parameters, wants_channels_last
+from hogwild.params import SharedModel, WorkerModel, wants_channels_last
 from hogwild.plan import plan_here
 from hogwild.registry import build as build_component
 from hogwild.registry import build_callable, resolve
@@ -60,6 +64,9 @@ class Parts:
     choice: Choice = field(default_factory=lambda: Choice(None, "autograd"))
     meetings: Meetings = field(default_factory=Meetings)
     writes_inputs: bool = False  # the model changes its inputs in place
+    late: dict[str, int] = field(default_factory=dict)  # parameter -> the update that trains it first
+    loss_names: tuple[str, ...] = ()  # what a training_step answers beside the loss
+    infers: bool = False  # evaluations run under inference_mode
     names: dict[str, Any] | None = None  # what numbers stand for, and how many there are
 
     @property
@@ -76,9 +83,10 @@ class Parts:
         return math.prod(self.outputs_shape) * self.output.element_size()
 
 
-def build(job: Job, data_dir: Path | None, reader: Reader | None = None) -> Parts:
+def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_fresh: bool = True) -> Parts:
     """Imports and calls what the job file names, in a fixed order under the job's seed. `reader` brings the data into
-    memory; by default this process, row by row."""
+    memory; by default this process, row by row. Not `is_fresh`: a checkpoint's values follow, so that
+    `model.init_from` is not read."""
     if data_dir is not None:
         set_data_dir(data_dir)
     reader = reader or InTurn(job.seed)
@@ -91,6 +99,7 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None) -> Part
             code="model/not-a-module",
         )
     loss = build_callable(job.loss)
+    started = initial_note(job, model) if is_fresh else []
     frozen = freeze_parameters(model, job.model.freeze)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
@@ -105,7 +114,14 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None) -> Part
     val: Any = data.val or job.data.val
     if isinstance(val, Component):
         val = build_component(val)
-    return from_objects(job, model, loss, optimizer, train, val, _own_metrics(job), reader, generator)
+    parts = from_objects(job, model, loss, optimizer, train, val, _own_metrics(job), reader, generator)
+    parts.notes[:0] = started
+    return parts
+
+
+def initial_note(job: Job, model: nn.Module) -> list[str]:
+    """Gives the model the values of `model.init_from`, if there is one: what was taken and what was not."""
+    return [] if job.model.init_from is None else [load_initial(model, job.model.init_from)]
 
 
 def from_objects(
@@ -133,6 +149,9 @@ def from_objects(
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
     parts.choice = choose(job, model, loss, optimizer, source.packed)
     parts.names = names_of(train, source.packed)
+    parts.late = late_parameters(model, job.model.freeze)
+    never = require_trained(model, optimizer, parts.late, planned_updates(job, source.plan))
+    parts.notes += [never] if never else []
     parts.transform = build_callable(job.data.transform) if job.data.transform is not None else None
     inspect(job, parts)
     return parts
@@ -243,13 +262,16 @@ def planned_updates(job: Job, plan: EpochPlan) -> int:
 def bytes_needed(job: Job, parts: Parts, procs: int) -> int:
     """Shared memory the job will take: data, kept outputs, parameters, optimizer state, buffers."""
     data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + parts.outputs_nbytes
-    return data + SharedModel.bytes_needed(parts.model, parts.optimizer, procs=max(1, procs), state=job.optimizer.state)
+    return data + SharedModel.bytes_needed(
+        parts.model, parts.optimizer, procs=max(1, procs), state=job.optimizer.state, late=parts.late
+    )
 
 
 @sparing_the_compiler()
-def deep_check(job: Job, job_file: Path | None, data_dir: Path | None) -> dict[str, Any]:
-    """What `check --deep` reports. Builds everything and starts nothing."""
+def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradients: bool = False) -> dict[str, Any]:
+    """What `check --deep` reports. Builds everything and starts nothing. `gradients`: compares them as well."""
     parts = build(job, data_dir)
+    compared = check_gradients(parts.model, parts.loss, batch_of(parts, GRADIENT_SAMPLES)) if gradients else None
     parameters = sum(parameter.numel() for parameter in parts.model.parameters())
     trained = sum(parameter.numel() for parameter in parts.model.parameters() if parameter.requires_grad)
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
@@ -266,6 +288,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None) -> dict[s
         "planned_updates": planned_updates(job, parts.train.plan),
         "plan": planned.reason,
         "shared_memory_bytes": needed,
+        **({"gradcheck": compared} if compared is not None else {}),
         "notes": [note for note in (planned.warning, *parts.notes) if note],
     }
 

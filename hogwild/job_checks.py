@@ -1,7 +1,7 @@
 """A job's objects looked at before anything starts: what can be known to fail does not start.
 
-One forward pass and one loss on a few samples, the labels of all, the metrics on samples of the validation data.
-Nothing is left behind: the random state is put back, no gradient is made, modes are as before."""
+One forward pass and one loss on a few samples (or the model's own steps), the labels of all, the metrics on samples of
+the validation data. Nothing is left behind: the random state is put back, no gradient is made, modes are as before."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,9 @@ from hogwild.config import Job
 from hogwild.config_schema import Evaluate, Split
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.evaluation import evaluating
+from hogwild.inference import why_not as why_no_inference
 from hogwild.metrics import Panel
+from hogwild.own_steps import has_evaluation_step, has_training_step, predictor, try_training_step
 from hogwild.recurrence import forward_of, takes_state
 from hogwild.samples import Held
 from hogwild.transforms import tried
@@ -49,7 +51,7 @@ def inspect(job: Job, parts: "Parts") -> None:
         )
     _try_forward(parts)
     first, last = plan.positions(plan.batches - 1)
-    if plan.merge_single and last - first == 1:
+    if plan.merge_single and last - first == 1 and not has_training_step(parts.model):
         _refuse_single(parts)
     for what, source in (("data.train", parts.train), ("data.val", parts.val)):
         if source is not None:
@@ -128,8 +130,8 @@ def _check_evaluation(evaluate: Evaluate, parts: "Parts") -> None:
         return
     *inputs, target = parts.val.spread()
     with evaluating(parts.model):
-        output = forward_of(parts.model)(*inputs)
-        parts.panel = parts.panel.settle(output, target, parts.loss)
+        output, judged = predictor(parts.model, parts.loss)(tuple(inputs), target)
+        parts.panel = parts.panel.settle(output, judged, parts.loss)
     parts.output = output[:0].clone() if isinstance(output, Tensor) and output.dim() else None
     if parts.panel.whole and (parts.output is None or len(output) != len(target)):
         raise BuildError(
@@ -137,24 +139,48 @@ def _check_evaluation(evaluate: Evaluate, parts: "Parts") -> None:
             f"{len(target)} samples gave {_described(output) if isinstance(output, Tensor) else type(output).__name__}",
             code="model/metric",
         )
+    if parts.panel.whole and not (judged is target or torch.equal(judged, target)):
+        raise BuildError(
+            f"evaluate.metrics: {', '.join(parts.panel.whole)}: judged over all samples with the targets of data.val, "
+            f"and {type(parts.model).__name__}.evaluation_step answers others",
+            code="model/metric",
+        )
     directions(evaluate, parts.panel)
+    _look_at_inference(parts)
+
+
+def _look_at_inference(parts: "Parts") -> None:
+    """Whether evaluations may run under inference_mode."""
+    assert parts.val is not None
+    *inputs, target = parts.val.head(TRIAL_SAMPLES)
+    with evaluating(parts.model):
+        why = why_no_inference(
+            parts.model, lambda twin: predictor(twin, parts.loss)(tuple(_copied(inputs)), target)
+        )
+    parts.infers = why is None
+    if why is not None:
+        parts.notes.append(
+            f"evaluations run under torch.no_grad, not inference_mode: {type(parts.model).__name__}: {why}"
+        )
 
 
 def _try_forward(parts: "Parts") -> None:
     """One forward pass and one loss over the first samples, in evaluation mode, leaving no trace: the random state is
     put back and no gradient is made."""
-    sample = _copied(parts.train.head(TRIAL_SAMPLES))
-    if parts.transform is not None:
-        with torch.random.fork_rng(devices=[]):
-            sample = [*tried(parts.transform, sample)]
+    sample = batch_of(parts, TRIAL_SAMPLES)
     constructed = {id(param) for param in parts.model.parameters()}
+    output = loss = None
     try:
-        with evaluating(parts.model):
-            written = [tensor._version for tensor in tree_leaves(sample)]
-            output = forward_of(parts.model)(*sample[:-1])
-            parts.writes_inputs = written != [tensor._version for tensor in tree_leaves(sample)]
-            _check_sample_labels(parts, output)
-            loss = parts.loss(output, sample[-1])
+        if has_training_step(parts.model):
+            parts.loss_names = try_training_step(parts.model, parts.loss, _copied(sample))
+        is_judged_so = parts.val is not None and not has_evaluation_step(parts.model)
+        written = [tensor._version for tensor in tree_leaves(sample)]
+        if is_judged_so or not has_training_step(parts.model):
+            with evaluating(parts.model):
+                output = forward_of(parts.model)(*sample[:-1])
+                _check_sample_labels(parts, output)
+                loss = parts.loss(output, sample[-1])
+        parts.writes_inputs = written != [tensor._version for tensor in tree_leaves(sample)]
     except BuildError:
         raise
     except (Exception, SystemExit) as error:
@@ -172,12 +198,23 @@ def _try_forward(parts: "Parts") -> None:
             code="model/gained-parameters",
         )
     parts.output_shape = tuple(output.shape) if isinstance(output, Tensor) else ()
+    if loss is None and has_training_step(parts.model):
+        return
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
         got = _described(loss) if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise BuildError(
             f"{_name(parts.loss)} returned {got}; a loss is one floating-point number in a tensor (reduction='mean')",
             code="model/bad-loss",
         )
+
+
+def batch_of(parts: "Parts", samples: int) -> list[Tensor]:
+    """The first ones as they are trained on: copies, transformed. The random state is as before."""
+    sample = _copied(parts.train.head(samples))
+    if parts.transform is None:
+        return sample
+    with torch.random.fork_rng(devices=[]):
+        return [*tried(parts.transform, sample)]
 
 
 def _refuse_single(parts: "Parts") -> None:

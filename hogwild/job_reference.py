@@ -165,10 +165,16 @@ def _type(field: Schema) -> str:
         return ", ".join(f"`{value}`" for value in field["enum"])
     if field["type"] == "array":
         most = f", {field['maxItems']} at most" if "maxItems" in field else ""
-        return f"list of {'texts' if field['items'].get('type') == 'string' else 'sections'}{most}"
+        return f"list of {_items(field['items'])}{most}"
     if field["type"] == "object":
         return "map of numbers" if isinstance(field["additionalProperties"], dict) else "map"
     return _range(field)
+
+
+def _items(field: Schema) -> str:
+    """Of a list: what it holds, in the plural."""
+    inner = field.get("anyOf") or field.get("oneOf") or [field]
+    return " or ".join("texts" if one.get("type") == "string" else "sections" for one in inner)
 
 
 WORDS = {

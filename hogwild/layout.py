@@ -4,24 +4,28 @@
                      '------ covered by the gradient flat ----'
 
 One flat per dtype. A span is what one optimizer group owns in it, contiguous, so that one operation updates
-the whole group. Every parameter starts on a cache line: torch's own allocator aligns to 64 bytes too, and
-matrix kernels may round differently at other alignments, which would break "one worker equals the plain
-torch loop". The gaps between parameters stay unused.
+the whole group; what is frozen until an update is a span of its own, behind those trained from the beginning.
+Every parameter starts on a cache line: torch's own allocator aligns to 64 bytes too, and matrix kernels may
+round differently at other alignments, which would break "one worker equals the plain torch loop". The gaps
+between parameters stay unused.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
 from hogwild.shm import ALIGNMENT, Region, aligned
 
+NOTHING_LATE: Mapping[str, int] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class ParamSlot:
     """One parameter: `offset` counts elements into the flat of its dtype; `group` is None when no optimizer
-    group trains it."""
+    group trains it; `until` is the update, counted over the whole job, that trains it first."""
 
     name: str
     dtype: torch.dtype
@@ -31,6 +35,7 @@ class ParamSlot:
     group: int | None
     requires_grad: bool
     sparse: bool
+    until: int = 0
 
     @property
     def region(self) -> str:
@@ -53,6 +58,7 @@ class Span:
     offset: int
     numel: int
     params: tuple[int, ...]
+    until: int = 0
 
     @property
     def is_dense(self) -> bool:
@@ -73,6 +79,12 @@ class FlatLayout:
     @property
     def nbytes(self) -> int:
         return sum(aligned(size * dtype.itemsize) for dtype, size in self.sizes.items())
+
+    def as_of(self, updates: int) -> "FlatLayout":
+        """The layout for what is trained after so many updates: the dense spans that are still frozen belong to
+        nobody. Sparse ones stay: a parameter without a gradient costs them nothing."""
+        spans = tuple(replace(s, group=None) if s.is_dense and s.until > updates else s for s in self.spans)
+        return replace(self, spans=spans, gradient_sizes=_gradient_sizes(spans))
 
 
 def region_name(dtype: torch.dtype) -> str:
@@ -103,24 +115,27 @@ def sparse_parameters(model: nn.Module) -> set[int]:
     return {id(module.weight) for module in embeddings}
 
 
-def plan_flats(model: nn.Module, optimizer: torch.optim.Optimizer) -> FlatLayout:
-    """One flat per dtype, one span per optimizer group in it. Tied parameters get one place."""
+def plan_flats(
+    model: nn.Module, optimizer: torch.optim.Optimizer, late: Mapping[str, int] = NOTHING_LATE
+) -> FlatLayout:
+    """One flat per dtype, one span per optimizer group in it. Tied parameters get one place. `late`: name of a
+    parameter -> the update that trains it first; the others are trained from the beginning."""
     named = list(model.named_parameters())
     index = {id(param): i for i, (_, param) in enumerate(named)}
     sparse = sparse_parameters(model)
     group_of = _trained_groups(optimizer)
     order = [index[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in index]
     order += [i for i in range(len(named)) if i not in set(order)]
-    keys = [_span_key(param, group_of.get(id(param)), id(param) in sparse) for _, param in named]
+    keys = [_span_key(param, group_of.get(id(param)), id(param) in sparse, late.get(name, 0)) for name, param in named]
 
     spans: list[Span] = []
     offsets: dict[int, int] = {}
     ends: dict[torch.dtype, int] = {}
-    for key in sorted(set(keys), key=lambda k: (str(k[0]), k[1] is None, k[2], k[1] or 0)):
+    for key in sorted(set(keys), key=lambda k: (str(k[0]), k[1] is None, k[2], k[3], k[1] or 0)):
         members = [i for i in order if keys[i] == key]
         start = ends.get(key[0], 0)
         end = _place((named[i][1] for i in members), members, start, offsets)
-        spans.append(Span(key[0], key[1], key[2], start, end - start, tuple(members)))
+        spans.append(Span(key[0], key[1], key[2], start, end - start, tuple(members), key[3]))
         ends[key[0]] = end
 
     slots = tuple(_slot(*item, offsets[i], keys[i]) for i, item in enumerate(named))
@@ -132,8 +147,12 @@ def _trained_groups(optimizer: torch.optim.Optimizer) -> dict[int, int]:
     return {id(param): g for g, group in groups for param in group["params"] if param.requires_grad}
 
 
-def _span_key(param: Tensor, group: int | None, sparse: bool) -> tuple[torch.dtype, int | None, bool]:
-    return param.dtype, group, sparse and group is not None
+SpanKey = tuple[torch.dtype, int | None, bool, int]  # dtype, group, sparse, until
+
+
+def _span_key(param: Tensor, group: int | None, sparse: bool, until: int) -> SpanKey:
+    is_trained = group is not None
+    return param.dtype, group, sparse and is_trained, until if is_trained else 0
 
 
 def _place(params: Iterable[Tensor], members: Sequence[int], start: int, offsets: dict[int, int]) -> int:
@@ -146,9 +165,10 @@ def _place(params: Iterable[Tensor], members: Sequence[int], start: int, offsets
     return start
 
 
-def _slot(name: str, param: Tensor, offset: int, key: tuple[torch.dtype, int | None, bool]) -> ParamSlot:
-    dtype, group, sparse = key
-    return ParamSlot(name, dtype, tuple(param.shape), own_strides(param), offset, group, param.requires_grad, sparse)
+def _slot(name: str, param: Tensor, offset: int, key: SpanKey) -> ParamSlot:
+    dtype, group, sparse, until = key
+    shape, strides = tuple(param.shape), own_strides(param)
+    return ParamSlot(name, dtype, shape, strides, offset, group, param.requires_grad, sparse, until)
 
 
 def _gradient_sizes(spans: Sequence[Span]) -> dict[torch.dtype, int]:

@@ -6,7 +6,6 @@ The user's own model and optimizer objects stay the same objects throughout: whi
 are views of shared memory, afterwards they hold the result in ordinary private memory.
 """
 
-import fnmatch
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,16 +18,15 @@ from hogwild import buffers, optim, snapshots
 from hogwild.buffers import MASTER, plan_buffers
 from hogwild.dry_step import parameters_of
 from hogwild.errors import ModelError, OptimizerError
-from hogwild.layout import own_strides, plan_flats, region_name
+from hogwild.layout import NOTHING_LATE, own_strides, plan_flats, region_name
 from hogwild.optim import State, plan_state
 from hogwild.optim_state import StateBlock
-from hogwild.param_groups import no_match
 from hogwild.shareable import check_model, check_optimizer
 from hogwild.shm import Region
 from hogwild.structure import Layout, Loss, dump_structure
 from hogwild.worker_model import WorkerModel
 
-__all__ = ["SharedModel", "WorkerModel", "freeze_parameters"]
+__all__ = ["SharedModel", "WorkerModel"]
 
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -48,13 +46,19 @@ class SharedModel:
 
     @classmethod
     def bytes_needed(
-        cls, model: nn.Module, optimizer: torch.optim.Optimizer, *, procs: int, state: str = "private"
+        cls,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        procs: int,
+        state: str = "private",
+        late: Mapping[str, int] = NOTHING_LATE,
     ) -> int:
         """Shared memory that `build` will allocate, in bytes. Raises what `build` raises; changes nothing.
 
         The trial step takes private memory for a moment: parameters, gradients and optimizer state, once."""
         _check(model, optimizer, state)
-        return _plan(model, optimizer, procs, state)[0].nbytes
+        return _plan(model, optimizer, procs, state, late)[0].nbytes
 
     @classmethod
     def build(
@@ -66,18 +70,19 @@ class SharedModel:
         procs: int,
         state: str = "private",
         memory_format: str = "auto",
+        late: Mapping[str, int] = NOTHING_LATE,
     ) -> "SharedModel":
         """Moves the model's parameters and buffers into shared memory and writes the structure file.
 
         `procs` workers (0: one, in this process); `state` private or shared; `memory_format` auto,
-        contiguous or channels_last. Raises ModelError, OptimizerError, MemoryShortError; then only
-        gradients and the memory format may have changed."""
+        contiguous or channels_last; `late`: parameter -> the update that trains it first. Raises ModelError,
+        OptimizerError, MemoryShortError; then only gradients and the memory format may have changed."""
         _check(model, optimizer, state)
         old_strides = [own_strides(param) for param in model.parameters()]
         for param in model.parameters():
             param.grad = None  # share_memory() would share gradients too
         channels_last = _convert(model, memory_format)
-        layout, initial = _plan(model, optimizer, procs, state)
+        layout, initial = _plan(model, optimizer, procs, state, late)
         structure = _without_state(optimizer, lambda: dump_structure(layout, (model, loss, optimizer)))
         regions = _allocate(layout)
         shared = cls(model, optimizer, layout, regions, structure, channels_last, old_strides)
@@ -98,12 +103,13 @@ class SharedModel:
             _move(param, slot.view(self.regions))
         for place, buffer in zip(buffer_layout.slots, self.model.buffers(), strict=True):
             _move(buffer, buffer_layout.view(self.regions[buffers.REGION], place, MASTER))
-        self._restart_buffers()
+        self.restart_buffers()
         self.model.share_memory()
         for slot, param in zip(flats.params, self.model.parameters(), strict=True):
             assert param.is_shared() and param.data_ptr() == slot.view(self.regions).data_ptr(), slot.name
 
-    def _restart_buffers(self) -> None:
+    def restart_buffers(self) -> None:
+        """Every worker's buffers are the model's, which somebody has just written."""
         if self.has_buffers:
             buffers.restart(self.layout.buffers, self.regions[buffers.REGION], self.layout.workers)
 
@@ -162,7 +168,7 @@ class SharedModel:
         names = snapshots.names_of(self.model, self.optimizer)
         read = [snapshots.checked_state(self.layout.state, names, self.optimizer, source) for source in sources]
         snapshots.load_model(self.model, snapshot["model"])
-        self._restart_buffers()
+        self.restart_buffers()
         for k, block in enumerate(self._blocks()):
             block.write(*read[k % len(read)], keep=shared)
         if shared or not private or len(private) == self.layout.workers:
@@ -197,8 +203,10 @@ def _check(model: nn.Module, optimizer: torch.optim.Optimizer, state: str) -> No
     check_optimizer(model, optimizer)
 
 
-def _plan(model: nn.Module, optimizer: torch.optim.Optimizer, procs: int, state: str) -> tuple[Layout, State]:
-    flats = plan_flats(model, optimizer)
+def _plan(
+    model: nn.Module, optimizer: torch.optim.Optimizer, procs: int, state: str, late: Mapping[str, int]
+) -> tuple[Layout, State]:
+    flats = plan_flats(model, optimizer, late)
     state_layout, initial = plan_state(model, flats, optimizer, shared=state == "shared")
     return Layout(flats, plan_buffers(model), state_layout, max(procs, 1)), initial
 
@@ -245,19 +253,3 @@ def _without_state(optimizer: torch.optim.Optimizer, write: Callable[[], bytes])
         return write()
     finally:
         optimizer.state = kept
-
-
-def freeze_parameters(model: nn.Module, patterns: Sequence[str]) -> list[str]:
-    """Takes `requires_grad` from every parameter whose name matches a pattern (shell wildcards: `conv*`,
-    `*.bias`); returns their names. Before the optimizer is built. Raises ModelError for a pattern that
-    matches nothing, with near names."""
-    named = dict(model.named_parameters(remove_duplicate=False))
-    frozen: dict[str, None] = {}
-    for pattern in patterns:
-        matching = fnmatch.filter(named, pattern)
-        if not matching:
-            raise ModelError(no_match("model.freeze", pattern, list(named)), code="model/no-match")
-        frozen |= dict.fromkeys(matching)
-    for name in frozen:
-        named[name].requires_grad_(False)
-    return list(frozen)

@@ -56,7 +56,7 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
         )
     state = load(checkpoint)
     updates = update_of(checkpoint.name)
-    parts = build(job, data_dir)
+    parts = build(job, data_dir, is_fresh=False)
     if keep_outputs and parts.output is None:
         raise UsageError("--predictions: the model does not answer one tensor per batch", code="usage/no-predictions")
     with contextlib.closing(_Loaded.of(job, parts, state)) as loaded:
@@ -100,7 +100,7 @@ class _Loaded:
         if parts.output is not None and (keep_outputs or parts.panel.whole):
             outputs = torch.empty((len(targets), *parts.output.shape[1:]), dtype=parts.output.dtype)
         evaluator = Evaluator(parts.model, parts.loss, feed, seed, parts.panel, outputs, targets)
-        sums = evaluator.sums(range(parts.val.plan.batches), beat=_nothing)
+        sums = evaluator.sums(range(parts.val.plan.batches), _nothing, parts.infers)
         scores = evaluator.scores() if parts.panel.whole else EvalSums()
         values = parts.panel.values(sums, scores.words[: len(parts.panel.whole)])
         return values, outputs if keep_outputs else None, targets.clone()

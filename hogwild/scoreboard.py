@@ -24,7 +24,8 @@ from hogwild.shm import Region
 from hogwild.workqueue import ITEM_ROWS
 
 STALENESS_BINS = 128  # exact up to 126; the last bin holds everything older
-ROW_WORDS = 160  # 1,280 bytes: whole cache lines, and neighbours never share one
+ROW_WORDS = 184  # 1,472 bytes: whole cache lines, and neighbours never share one
+FURTHER_LOSSES = 8  # at most, beside the loss
 TABLE_ROWS = 2 * ITEM_ROWS  # training items, then evaluation items
 ITEM_WORDS = 8
 
@@ -75,6 +76,8 @@ class Word(IntEnum):
     STALENESS = 24  # first word of the histogram
     COMPILED = STALENESS + STALENESS_BINS  # 1: this incarnation has compiled what all need, and kept it if it could
     LANE_RESTARTS = auto()  # batches in the middle of a lane that began from zero state
+    NO_INFERENCE = auto()  # 1: evaluations must leave tensors that training can use; for the whole attempt
+    FURTHER = 160  # first of sixteen float64: sums of the further losses of a training_step, then how many each adds up
 
 
 class Control(IntEnum):
@@ -169,6 +172,14 @@ class Scoreboard:
         losses = int(self.words[: self.procs, Word.LOSSES].sum())
         fresh = losses - mark[1]
         return ((total - mark[0]) / fresh if fresh > 0 else None), (total, losses)
+
+    def further(self) -> np.ndarray:
+        """(2, FURTHER_LOSSES) float64: sums over all workers of the further losses, and how many each adds up."""
+        found: np.ndarray = self.floats[: self.procs, Word.FURTHER :][:, : 2 * FURTHER_LOSSES].sum(axis=0)
+        return found.reshape(2, FURTHER_LOSSES)
+
+    def forbids_inference(self) -> bool:
+        return bool(self.words[: self.procs, Word.NO_INFERENCE].any())
 
     def staleness(self) -> Staleness:
         counts = self.staleness_counts().sum(axis=0)
@@ -326,6 +337,16 @@ class Row:
     def count_lane_restarts(self, batches: int) -> None:
         """After the commit."""
         self.words[Word.LANE_RESTARTS] += batches
+
+    def count_further(self, sums: Sequence[float], counts: Sequence[int]) -> None:
+        """After the commit: the further losses of the exchange, in the order of their names."""
+        for first, values in ((Word.FURTHER, sums), (Word.FURTHER + FURTHER_LOSSES, counts)):
+            self.floats[first : first + len(values)] += values
+
+    def forbid_inference(self) -> bool:
+        """False where this worker has done so before."""
+        before, self.words[Word.NO_INFERENCE] = self.words[Word.NO_INFERENCE], 1
+        return not before
 
     def count_batches(self, batches: int, losses: int, loss_sum: float) -> None:
         """After the commit: how many batches the exchange held, how many losses `loss_sum` adds up."""

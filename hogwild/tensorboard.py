@@ -161,6 +161,7 @@ class _Writer:
             self._file.strike_out(self._now, self._samples + 1)
         elif record["kind"] == "train":
             self._scalars("train", record, ("loss", "samples_per_s", "lr", "pss_bytes"))
+            self._scalars("train/losses", {**record, **record.get("losses", {})}, tuple(record.get("losses", ())))
         elif record["kind"] == "evaluation":
             self._evaluation(record)
         elif record["kind"] == "staleness":

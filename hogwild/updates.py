@@ -14,10 +14,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from hogwild.autograd_errors import explained
 from hogwild.dry_step import bare_step
 from hogwild.flat_rule import FlatRule, has_step_hooks, why_not, why_only_step
 from hogwild.gradients import Gradients
-from hogwild.recurrence import forward_of
+from hogwild.own_steps import Losses
 from hogwild.row_rules import CompiledRows, NoRows, Rows, why_no_rows
 from hogwild.shared_rules import describe as describe_shared
 from hogwild.worker_model import WorkerModel
@@ -27,8 +28,11 @@ class Update(Protocol):
     """How one exchange of a worker changes the parameters."""
 
     path: str
+    next_thaw: int | None  # the update of the whole job that trains more than the one before
 
+    def thaw(self, updates: int) -> None: ...
     def backward(self, inputs: tuple[Tensor, ...], target: Tensor, scale: float = 1.0) -> float: ...
+    def take_losses(self) -> tuple[list[float], list[int]]: ...
     def is_finite(self) -> bool: ...
     def apply(self, lr_factor: float | None) -> None: ...
     def discard(self) -> None: ...
@@ -49,17 +53,28 @@ class AutogradUpdate:
         grad_clip: float | None,
         enter: Callable[[str], None] = lambda phase: None,
         forward: Callable[..., Any] | None = None,
+        updates: int = 0,
+        loss_names: tuple[str, ...] = (),
     ) -> None:
         """`enter` is told when "forward" and "backward" begin. `forward(*inputs)` answers the output that the loss
-        gets; by default the model does."""
-        self._forward, self._loss = forward or forward_of(worker_model.model), worker_model.loss
+        gets; by default the model does. `updates` were made before, by everybody; `loss_names` are the further losses
+        that a training_step of the model's answers."""
+        self._worker_model, self._model = worker_model, worker_model.model
+        self._losses = Losses(worker_model.model, worker_model.loss, loss_names, forward)
         self._optimizer = worker_model.optimizer
         self._state = worker_model.state
         self._grad_clip, self._enter = grad_clip, enter
-        self._gradients = Gradients(worker_model.layout.flats, worker_model.params)
         self._base_rates = [group.get("lr") for group in self._optimizer.param_groups]
         self._base_rates = [lr.clone() if isinstance(lr, Tensor) else lr for lr in self._base_rates]
         self._bare_step = bare_step(self._optimizer)
+        self.path = ""
+        self._arrange(updates)
+
+    def _arrange(self, updates: int) -> None:
+        """Gradients and rules of what is trained by now."""
+        worker_model = self._worker_model
+        self.next_thaw = worker_model.next_thaw(updates)
+        self._gradients = Gradients(worker_model.layout.flats, worker_model.params)
         spans = worker_model.layout.flats.spans
         self._dense = [worker_model.params[i] for span in spans if span.is_dense for i in span.params]
         self._rows: Rows = NoRows()
@@ -74,6 +89,14 @@ class AutogradUpdate:
         self._norm: float | None = None
         self._losses_finite = True
 
+    def thaw(self, updates: int) -> None:
+        """Called between two updates. `updates` of the whole job were made, as far as this worker sees: what they
+        unfreeze is trained from now on."""
+        if self.next_thaw is None or updates < self.next_thaw:
+            return
+        self._worker_model.thaw(updates)
+        self._arrange(updates)
+
     @property
     def compiled(self) -> CompiledRows | None:
         """What has kernels to be made ready before the first update: its `name` and `warm_up`. Imports numba."""
@@ -85,13 +108,23 @@ class AutogradUpdate:
     def backward(self, inputs: tuple[Tensor, ...], target: Tensor, scale: float = 1.0) -> float:
         """Adds the gradient of `scale` x loss to the private gradients; returns the loss itself."""
         self._enter("forward")
-        loss = self._loss(self._forward(*inputs), target)
-        value = loss.item()
-        self._enter("backward")
-        self._norm = None
-        self._losses_finite = self._losses_finite and math.isfinite(value)
-        (loss if scale == 1.0 else loss * scale).backward()
+        try:
+            loss = self._losses.of(inputs, target)
+            value = loss.item()
+            self._enter("backward")
+            self._norm = None
+            self._losses_finite = self._losses_finite and math.isfinite(value)
+            (loss if scale == 1.0 else loss * scale).backward()
+        except RuntimeError as error:
+            ours = explained(error, self._model, lambda: self._losses.of(inputs, target).backward())
+            if ours is None:
+                raise
+            raise ours from error
         return value
+
+    def take_losses(self) -> tuple[list[float], list[int]]:
+        """(sums, counts) of the further losses since the last `apply` or `discard`; call it before."""
+        return self._losses.take()
 
     def is_finite(self) -> bool:
         """Every loss and every gradient since the last `apply` or `discard`. One reduction, which clipping
@@ -127,6 +160,7 @@ class AutogradUpdate:
 
     def _clear(self, *, were_touched: bool) -> None:
         self._gradients.clear(were_touched=were_touched)
+        self._losses.forget()
         self._norm, self._losses_finite = None, True
 
     def _gradient_norm(self) -> float:

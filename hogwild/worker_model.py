@@ -2,7 +2,7 @@
 buffers this worker's copy."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,8 @@ from hogwild.structure import Layout, Loss, load_structure
 
 @dataclass(slots=True)
 class WorkerModel:
-    """Model, loss and optimizer of one worker. `params` are in layout order. Training mode is as the parent
-    left it."""
+    """Model, loss and optimizer of one worker. `params` are in layout order; `layout` is that of what is trained by
+    now. Training mode is as the parent left it."""
 
     model: nn.Module
     loss: Loss
@@ -34,22 +34,42 @@ class WorkerModel:
     _module_sizes: list[tuple[nn.Module, str, int, int]]
     _buffers: Tensor | None  # this worker's block, (bytes,) uint8; None without buffers
     _kept: Tensor | None
+    _whole: Layout  # `layout` once everything is trained
     _marked: Tensor | None = None
 
     @classmethod
-    def attach(cls, structure: bytes | memoryview, regions: Mapping[str, Region], worker: int) -> "WorkerModel":
+    def attach(
+        cls, structure: bytes | memoryview, regions: Mapping[str, Region], worker: int, updates: int = 0
+    ) -> "WorkerModel":
         """Reads the structure file. No constructor runs; state that an earlier incarnation left is taken
-        over."""
+        over. `updates` of the whole job have been made: what they leave frozen is."""
         layout, (model, loss, optimizer), params = load_structure(structure, regions, worker)
         assert 0 <= worker < layout.workers, f"worker {worker} of {layout.workers}"
         state = StateBlock(layout.state, regions, 0 if layout.state.shared else worker)
         state.load(optimizer)
         own = layout.buffers.block(regions[REGION], block_of(worker)) if REGION in regions else None
-        return cls(
+        attached = cls(
             model, loss, optimizer, params, layout, regions, worker, state, Exchange(layout.flats, params, regions),
             _parameter_places(model), _buffer_places(model), _module_sizes(model),
-            own, None if own is None else own.clone(),
+            own, None if own is None else own.clone(), layout,
         )  # fmt: skip
+        attached.thaw(updates)
+        return attached
+
+    def thaw(self, updates: int) -> None:
+        """What is frozen until an update is trained from now on if so many have been made, and is not if not; `layout`
+        says so too. Gradients and rules made before are of what was trained before."""
+        flats = self._whole.flats
+        if not any(slot.until for slot in flats.params):
+            return
+        self.layout = replace(self._whole, flats=flats.as_of(updates))
+        for slot, param in zip(flats.params, self.params, strict=True):
+            if slot.until:
+                param.requires_grad_(updates >= slot.until)
+
+    def next_thaw(self, updates: int) -> int | None:
+        """The update that trains more than the one before, if there is one to come."""
+        return min((slot.until for slot in self._whole.flats.params if slot.until > updates), default=None)
 
     def bind(self, *, delta: bool) -> None:
         """Parameters lie in this worker's own copy (`delta`) or in the flats from now on. Raises what `check_bound`

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def vectors(count: int, features: int = 5, classes: int = 2, size: int = 6, seed
     ]
 
 
-def build(model: nn.Module, optimizer: torch.optim.Optimizer, procs: int = 1, **options: str) -> SharedModel:
+def build(model: nn.Module, optimizer: torch.optim.Optimizer, procs: int = 1, **options: Any) -> SharedModel:
     return SharedModel.build(model, nn.CrossEntropyLoss(), optimizer, procs=procs, **options)
 
 

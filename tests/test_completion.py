@@ -51,7 +51,7 @@ def words(*typed: str) -> list[str]:
         (["doctor", ""], []),
         (["train", "optimi"], ["optimizer."]),
         (["train", "job.yaml", "train.pro"], ["train.procs="]),
-        (["model.init"], ["model.init_args."]),
+        (["model.init"], ["model.init_args.", "model.init_from."]),
         (["model.init_args."], []),  # keys that only the model knows
         (["job.yaml", "train.exchange="], ["train.exchange=auto", "train.exchange=direct", "train.exchange=delta"]),
         (["train.pin=t"], ["train.pin=true"]),

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from hogwild.cli import run as command
 from hogwild.cli_init import MODELINE, TASKS, job_text, source
 from hogwild.config_places import list_configs
 from tests.helpers.jobs import Ended, in_turn
@@ -146,11 +147,19 @@ def make_data(folder: Path) -> None:
             picture.save(folder / "pictures" / label / f"{number}.png")
 
 
+def make_pretrained(folder: Path) -> None:
+    """By the commands that finetune.yaml names."""
+    run, file = str(folder / "base"), str(folder / "data" / "digits.safetensors")
+    assert command(["train", "--run-dir", run, "--no-progress", "train.procs=0", "train.max_updates=1"]) == 0
+    assert command(["export", run, "--format", "safetensors", "--out", file]) == 0
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ended]:
     """Every job for a few updates, from a copy of configs/ that lies elsewhere, as in a wheel, in other folders."""
     folder = tmp_path_factory.mktemp("configs")
     make_data(folder / "data")
+    make_pretrained(folder)
     shutil.copytree(CONFIGS, folder / "configs")
     for companion in ("houses.csv", "mymodel.py"):  # where `init` puts them: beside the job
         shutil.copy(CONFIGS / companion, folder / "configs" / "templates")

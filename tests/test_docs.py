@@ -26,6 +26,7 @@ PAGES = {
         "docs/quick-start.md",
         "docs/job-file.md",
         "docs/bring-your-own.md",
+        "docs/fine-tuning.md",
         "docs/from-mnist-hogwild.md",
         "docs/when-it-helps.md",
         "docs/sparse.md",

@@ -81,6 +81,7 @@ def test_a_kernel_is_used_where_the_model_offers_one_that_fits() -> None:
         (job(train__max_staleness=4), "does not implement train.max_staleness"),
         (job(train__accumulate=2), "does not implement train.accumulate"),
         (job(model__freeze=["user"]), "does not implement model.freeze"),
+        (job(model__freeze=[{"params": ["user"], "until": 5}]), "model.freeze, model.freeze until an update"),
         (job(data__transform={"class_path": "a.d"}), "does not implement data.transform"),
         (job(train__grad_clip=1.0, model__freeze=["user"]), "model.freeze, train.grad_clip"),
     ],

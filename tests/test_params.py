@@ -12,7 +12,8 @@ from torch import nn, optim
 
 from hogwild import snapshots
 from hogwild.errors import CheckpointError, ModelError, OptimizerError
-from hogwild.params import SharedModel, freeze_parameters
+from hogwild.freezing import freeze_parameters
+from hogwild.params import SharedModel
 from hogwild.snapshots import check_groups
 from tests.shared_model import (
     ConvNet,

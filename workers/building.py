@@ -103,7 +103,8 @@ def _numerics(
 ) -> Numerics:
     rollbacks = row.board.control_words[Control.ROLLBACKS]  # before anything is read of what a rollback writes
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
-    model = WorkerModel.attach(structure, model_regions, row.worker)
+    updates = row.board.updates()
+    model = WorkerModel.attach(structure, model_regions, row.worker, updates)
     # 1.1 us; torch.manual_seed, which also looks for GPUs, takes 80 to 90.
     seed_generator = torch.default_generator.manual_seed
     evaluator = make_evaluator(kit, model, regions)
@@ -113,7 +114,14 @@ def _numerics(
         return Numerics(model, None, None, evaluator, seed_generator, rollbacks, fused)
     plan = kit.train.plan
     lanes = LaneState(model.model, steps_of(plan)) if plan.lanes is not None else None
-    update = AutogradUpdate(model, grad_clip=kit.grad_clip, enter=profile.enter, forward=lanes)
+    update = AutogradUpdate(
+        model,
+        grad_clip=kit.grad_clip,
+        enter=profile.enter,
+        forward=lanes,
+        updates=updates,
+        loss_names=kit.loss_names,
+    )
     if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
         from workers.compiling import make_ready  # numba takes half a second
 

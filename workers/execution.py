@@ -161,6 +161,7 @@ class _Prepared:
             procs=max(1, planned.procs),
             state=job.optimizer.state,
             memory_format=job.model.memory_format,
+            late=parts.late,
         )
         try:
             return cls._around(shared, request, planned, parts, rundir, clock)

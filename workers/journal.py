@@ -144,6 +144,7 @@ class Journal:
                 lr=glance.lr,
                 pss_bytes=glance.pss_bytes,
                 workers=glance.workers_record(),
+                **({"losses": dict(glance.losses)} if glance.losses else {}),
             )
         self._replace(glance, status)
         self.show(now, glance)

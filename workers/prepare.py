@@ -128,6 +128,8 @@ def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple
         panel=parts.panel,
         outputs=outputs,
         transform=parts.transform,
+        loss_names=parts.loss_names,
+        inference=parts.infers,
         fused=dict(parts.meetings.hot) if parts.choice.update is not None else None,
         sync_every=job.train.sync_every,
         copies_slots=parts.writes_inputs or parts.transform is not None,

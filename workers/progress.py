@@ -26,6 +26,7 @@ class _Rates:
 
     samples_per_s: float = 0.0
     loss: float | None = None
+    losses: Mapping[str, float] = field(default_factory=dict)
     shares: Sequence[float] = ()  # (procs,) of all samples
     phases: Sequence[Mapping[str, float]] = ()  # (procs,)
     pids: Sequence[int | None] = ()  # (procs,) whose they are
@@ -38,6 +39,7 @@ class Progress:
     def __init__(self, session: Session, now: float) -> None:
         self._session = session
         self._loss_mark: tuple[float, int] = (0.0, 0)
+        self._further = session.board.further()
         self._last: tuple[float, int] = (now, session.queue.samples)
         self._batches = np.array(session.board.batches(), dtype=np.int64)
         self._phase_s = session.board.phase_s(time.monotonic_ns())
@@ -109,6 +111,7 @@ class Progress:
             progress=session.progress,
             samples_per_s=self._rates.samples_per_s,
             loss=self._rates.loss,
+            losses=self._rates.losses,
             lr=self._rate_at(queue.updates),
             metrics=dict(session.metrics),
             evaluated_at=session.evaluating.evaluated_at,
@@ -170,11 +173,19 @@ class Progress:
         return _Rates(
             samples_per_s=speed,
             loss=loss,
+            losses=self._further_since(),
             shares=(fresh / max(1, int(fresh.sum()))).tolist(),
             phases=[_parts(row) for row in lasted.tolist()],
             pids=[row["pid"] for row in rows],
             cpu=self._cpu([row["pid"] for row in rows if row["pid"] is not None], now - then),
         )
+
+    def _further_since(self) -> dict[str, float]:
+        """Means of the further losses of a training_step since the last call."""
+        sums, counts = (found := self._session.board.further()) - self._further
+        self._further = found
+        names = self._session.parts.loss_names
+        return {name: float(sums[k] / counts[k]) for k, name in enumerate(names) if counts[k] > 0}
 
     def _cpu(self, pids: Sequence[int], elapsed_s: float) -> dict[int, float]:
         before = self._cpu_s

@@ -9,7 +9,7 @@ from typing import Any
 from hogwild.checkpoint import set_aside_after, sweep, take_newest
 from hogwild.config import Job, load_job
 from hogwild.errors import CheckpointError, UsageError
-from hogwild.job import differences
+from hogwild.job import differences, initial_note
 from hogwild.records import explained
 from hogwild.rundir import RunDir
 from hogwild.snapshots import check_groups, check_parts
@@ -77,6 +77,9 @@ def restore(session: Session) -> Restored:
     taken = take_newest(folder, partial(_take_over, session))
     if taken.path is None and taken.misfit is not None:
         raise taken.misfit
+    if taken.path is None:  # from the beginning, which is where `model.init_from` says
+        session.parts.notes[:0] = initial_note(session.job, session.shared.model)
+        session.shared.restart_buffers()
     return Restored(taken.path, taken.rejected, taken.answer)
 
 

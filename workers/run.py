@@ -48,7 +48,7 @@ def run_job(
         host.raise_noted()
         request = Request(
             job=job,
-            make_parts=lambda reader: build(job, data_dir, reader),
+            make_parts=lambda reader: build(job, data_dir, reader, is_fresh=resume is None),
             job_text=job_text,
             run_dir=run_dir,
             resume=resume,

@@ -13,7 +13,7 @@ only that one.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hogwild.batches import EpochPlan, batch_seed
@@ -71,6 +71,8 @@ class Kit:
     fused: "Mapping[str, np.ndarray] | None" = None  # trained by the model's kernel: array of the data -> its hot rows
     sync_every: int = 16  # batches, at most, between two flushes of hot rows
     copies_slots: bool = False  # a batch is copied out of its slot: somebody writes into it
+    loss_names: tuple[str, ...] = ()  # of a training_step, beside the loss
+    inference: bool = False  # evaluations run under torch.inference_mode
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
 
 
@@ -104,6 +106,7 @@ class Unflushed:
     loss_sum: float = 0.0
     not_finite: int = 0  # updates skipped because a loss or gradient was not
     lane_restarts: int = 0  # batches in the middle of a lane that began from zero state
+    further: list[tuple[list[float], list[int]]] = field(default_factory=list)  # (sums, counts) of further losses
 
 
 class Trainer:
@@ -222,6 +225,8 @@ class Trainer:
         if fresh.updates:
             self.row.count_updates(fresh.updates, self._staleness)
         self.row.count_batches(fresh.batches, fresh.updated, fresh.loss_sum)
+        for sums, counts in fresh.further:
+            self.row.count_further(sums, counts)
         if fresh.not_finite:
             self.row.count_not_finite(fresh.not_finite)
         if fresh.lane_restarts:
@@ -255,12 +260,17 @@ class Trainer:
             self._read_at = self._board.updates()
         if not self._open.batches:
             self._opened_ns = began_ns
+        if self.update.next_thaw is not None:
+            self.update.thaw(self._board.updates() + self._open.updates)
         try:
             self.model.keep_buffers()
             loss = sum(self._backward(item.epoch, batch, 1 / len(batches)) for batch in batches)
-        except BaseException:
+        except BaseException as error:
             self.flush()  # of what was done before: one bad sample costs its own update only
-            raise
+            if not self._forgets_inference(error):
+                raise
+            self._update(item, batches)
+            return
         self.profile.enter("check")
         self._done += len(batches)
         self._open.batches += len(batches)
@@ -277,6 +287,16 @@ class Trainer:
             self.flush()
         self.row.note_update(began_ns)
 
+    def _forgets_inference(self, error: BaseException) -> bool:
+        """Whether the batch may be tried again: the model has kept a tensor of an evaluation under inference_mode.
+        Nobody evaluates so any more, and all that this process holds of its own is made again."""
+        if getattr(error, "code", "") != "model/kept-inference" or not self._remake or not self.row.forbid_inference():
+            return False
+        self.model.restore_buffers()
+        self._take(self._remake())
+        self.follow()
+        return True
+
     def _apply_direct(self, item: WorkItem, batches: int, loss: float) -> None:
         now = self._board.updates()
         self._staleness = now - self._read_at
@@ -291,6 +311,8 @@ class Trainer:
     def _apply(self, batches: int, loss: float, made: int) -> None:
         """`made`: updates before this one, by everybody: what the learning rate follows."""
         self.profile.enter("apply")
+        if self.kit.loss_names:
+            self._open.further.append(self.update.take_losses())
         self.update.apply(None if self._schedule is None else self._schedule(made))
         fresh = self._open
         fresh.updates += 1
@@ -335,5 +357,6 @@ class Trainer:
         self.model.exchange.refresh()  # others have flushed since we parked
         is_slice = item.kind is Kind.EVALUATE
         batches = range(item.start, item.stop)
-        sums = self._evaluator.sums(batches, self.row.beat) if is_slice else self._evaluator.scores()
+        infers = self.kit.inference and not self._board.forbids_inference()
+        sums = self._evaluator.sums(batches, self.row.beat, infers) if is_slice else self._evaluator.scores()
         sums.write(self._board.result(item.id))

@@ -91,12 +91,13 @@ class Place:
     settings: dict[str, Any] = field(default_factory=dict)
     rule: Callable[..., optim.Optimizer] = optim.SGD
     ids: int = 0
+    late: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         torch.manual_seed(SEED)
         self.model = Normed()
         self.initial = copy.deepcopy(self.model)
-        self.shared = build(self.model, self.rule(self.model.parameters(), lr=0.1), procs=2)
+        self.shared = build(self.model, self.rule(self.model.parameters(), lr=0.1), procs=2, late=self.late)
         self.board = Scoreboard.allocate(2)
         resident = ResidentData.from_tensors("data-train", self.data)
         split = Split(resident.fields, BatchPlan(len(self.data[0]), BATCH), "none")

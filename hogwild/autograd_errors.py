@@ -1,0 +1,119 @@
+"""torch's errors of forward and backward in our words: what it means in a job, in which module, and what to do.
+
+torch names an operation ("output 0 of ReluBackward0"), not the line that made or broke it. For an in-place change the
+batch is run once more with anomaly detection, which remembers the line of every operation; the worker ends anyway."""
+
+import linecache
+import re
+import warnings
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from hogwild import inference
+from hogwild.errors import ModelError
+
+# What begins or is in torch's message -> our code, and what it means.
+KNOWN = (
+    (
+        "modified by an inplace operation",
+        "model/inplace",
+        "a tensor that backward needs was changed in place (x += …, x[i] = …, an activation with inplace=True) "
+        "after it was used. It is not another worker: parameters are written between batches only. Write x = x + …, "
+        "or clone() before the change",
+    ),
+    (
+        "leaf Variable that requires grad",
+        "model/inplace",
+        "forward writes into a parameter. Parameters are written by the optimizer alone; compute with a copy, or wrap "
+        "an initialisation in torch.no_grad()",
+    ),
+    (
+        "backward through the graph a second time",
+        "model/backward-twice",
+        "something of an earlier batch was used again: a hidden state or a loss kept on self, with its graph. detach() "
+        "what is carried from batch to batch; do not call backward() in forward or training_step",
+    ),
+    (
+        "does not require grad and does not have a grad_fn",
+        "model/no-graph",
+        "the loss does not depend on any parameter that is trained: it was detached (.item(), .detach(), .numpy(), "
+        "argmax, no_grad), or all parameters it uses are frozen (model.freeze)",
+    ),
+    (
+        inference.KEPT,
+        "model/kept-inference",
+        "a tensor made in an evaluation, under torch.inference_mode, is used in training: it was kept outside the "
+        "model, in a global or a closure. Keep it in a buffer, or clone() it where training takes it",
+    ),
+)
+
+
+def explained(error: RuntimeError, model: nn.Module, again: Callable[[], Any]) -> ModelError | None:
+    """None for an error that is none of these. `again` runs forward and backward of the same batch once more."""
+    text = str(error)
+    found = next(((code, meaning) for part, code, meaning in KNOWN if part in text), None)
+    if found is None or isinstance(error, torch.OutOfMemoryError):
+        return None
+    code, meaning = found
+    place = _in_forward(error.__traceback__, model)
+    if not place and "modified by an inplace operation" in text:
+        place = _in_backward(model, again)
+    where = f" {place}" if place else ""
+    return ModelError(f"{meaning}.{where}\ntorch: {text}", code=code)
+
+
+def _in_forward(trace: TracebackType | None, model: nn.Module) -> str:
+    """The deepest module of the model that was being computed."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    found = ""
+    while trace is not None:
+        own = trace.tb_frame.f_locals.get("self")
+        if isinstance(own, nn.Module) and paths.get(id(own)):
+            found = f"In module {paths[id(own)]} ({type(own).__name__})."
+        trace = trace.tb_next
+    return found
+
+
+def _in_backward(model: nn.Module, again: Callable[[], Any]) -> str:
+    """The line of forward whose gradient fails, from a second run with anomaly detection."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            with torch.autograd.set_detect_anomaly(True, check_nan=False):
+                again()
+        except Exception:  # the same again, or another: the first one is reported
+            pass
+        else:
+            return ""
+    lines = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', "\n".join(str(one.message) for one in said))
+    outside = [line for line in lines if f"{torch.__name__}/" not in line[0].replace("\\", "/")]
+    candidates = [(file, int(number), name) for file, number, name in outside]
+    for file, number, name in reversed(candidates):
+        modules = _modules_at(model, file, number)
+        if modules:
+            source = linecache.getline(file, number).strip()
+            return f"In {modules}, {file}:{number}, in {name}: {source}"
+    return ""
+
+
+def _modules_at(model: nn.Module, file: str, line: int) -> str:
+    """The modules whose forward has that line."""
+    found = [
+        f"module {path or '(the model itself)'}" for path, module in model.named_modules() if _has(module, file, line)
+    ]
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return ", ".join(found[:3]) + more
+
+
+def _has(module: nn.Module, file: str, line: int) -> bool:
+    for name in ("forward", "training_step"):
+        code = getattr(getattr(type(module), name, None), "__code__", None)
+        if code is not None and code.co_filename == file:
+            lines = [number for _, _, number in code.co_lines() if number is not None]
+            if min(lines) <= line <= max(lines):
+                return True
+    return False

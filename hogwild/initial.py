@@ -1,0 +1,210 @@
+"""`model.init_from`: values that a model starts from, instead of its constructor's.
+
+    file or folder ── read as tensors by name ── without `skip` ── compared with the model's own ── copied in place
+
+Nothing is guessed about names: what the file lacks keeps the constructor's values, what the model lacks is not used,
+and both are listed. A tensor of another shape is an error, and so is a file of which nothing fits."""
+
+import fnmatch
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from hogwild import snapshots
+from hogwild.checkpoint import load as load_checkpoint
+from hogwild.checkpoint_files import MANIFEST, newest_good
+from hogwild.data.files import beside, folders
+from hogwild.errors import ModelError, NotFoundError
+from hogwild.param_groups import no_match
+from hogwild.rundir import BEST
+
+SHOWN = 12  # names in a list, before "and N more"
+WRAPPED = ("state_dict", "model", "model_state_dict")  # keys under which a training script's own file has them
+
+
+class Spec(Protocol):
+    """`model.init_from` as a map."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def skip(self) -> Sequence[str]: ...
+
+
+def load_initial(model: nn.Module, spec: "str | Spec") -> str:
+    """Copies what fits into the model, in place; answers a sentence about what was taken and what was not. Raises
+    NotFoundError, and ModelError for what cannot be read or does not fit; then nothing was changed."""
+    given, skip = (spec, ()) if isinstance(spec, str) else (spec.path, spec.skip)
+    path = _found(given)
+    saved = read_tensors(path)
+    own = model.state_dict()
+    left_out = _skipped(skip, [*own, *(name for name in saved if name not in own)])
+    chosen = {name: value for name, value in saved.items() if name in own and name not in left_out}
+    if not any(isinstance(value, Tensor) for value in chosen.values()):
+        raise ModelError(_nothing_fits(path, saved, own), code="model/init-mismatch")
+    for name, value in chosen.items():
+        _check(path, name, own[name], value)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for name in chosen.keys() & parameters.keys():  # not the buffers: a mask may well hold infinity
+        if not snapshots.is_finite(chosen[name]):
+            raise ModelError(
+                f"model.init_from: {path}: {name} is NaN or infinite; nothing can be learnt from there",
+                code="model/init-mismatch",
+            )
+    try:
+        model.load_state_dict(chosen, strict=False)
+    except RuntimeError as error:
+        raise ModelError(f"model.init_from: {path}: {error}", code="model/init-mismatch") from error
+    return _words(path, own, saved, chosen, left_out)
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Name -> tensor (on the CPU), and what modules keep besides, of a state_dict, a .safetensors file, a checkpoint or
+    a run directory. Raises ModelError, CheckpointError."""
+    try:
+        if path.is_dir():
+            return dict(load_checkpoint(_checkpoint_in(path))["model"])
+        return _safetensors(path) if path.suffix == ".safetensors" else _state_dict(path)
+    except (OSError, EOFError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
+        raise ModelError(f"model.init_from: {path}: cannot be read: {error}", code="model/init-unreadable") from error
+
+
+def _found(given: str) -> Path:
+    """Where a file of the user's own is looked for: beside the job file, in the current folder, in the data's."""
+    path = Path(given).expanduser()
+    where = [Path()] if path.is_absolute() else [*beside(), *folders(None, None)]
+    for folder in where:
+        if (folder / path).exists():
+            return folder / path
+    raise NotFoundError(
+        f"model.init_from: there is no {given}; looked for {', '.join(str((f / path).absolute()) for f in where)}",
+        code="model/init-not-found",
+    )
+
+
+def _checkpoint_in(folder: Path) -> Path:
+    """The checkpoint that a folder is, or that a run's evaluations found the best, or its newest."""
+    if (folder / MANIFEST).exists():
+        return folder
+    checkpoints = folder / "checkpoints"
+    if not checkpoints.is_dir():
+        raise ModelError(
+            f"model.init_from: {folder}: is neither a checkpoint, which has a {MANIFEST}, nor a run, which has a "
+            "folder checkpoints",
+            code="model/init-unreadable",
+        )
+    if (checkpoints / BEST).exists():
+        return (checkpoints / BEST).resolve()
+    newest, rejected = newest_good(checkpoints)
+    if newest is None:
+        why = f": {'; '.join(rejected)}" if rejected else ""
+        raise ModelError(f"model.init_from: {folder}: holds no good checkpoint{why}", code="model/init-unreadable")
+    return newest
+
+
+def _safetensors(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+            aliases = file.metadata() or {}
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+    # The other names of a tied tensor, as the library's own `load_model` has them.
+    return tensors | {alias: tensors[name] for alias, name in aliases.items() if name in tensors}
+
+
+def _state_dict(path: Path) -> dict[str, Any]:
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ModelError(
+            f"model.init_from: {path}: holds more than tensors and plain values, which would run code to be loaded. "
+            f"Load it where you trust it, and save model.state_dict() alone ({str(error).splitlines()[0]})",
+            code="model/init-unreadable",
+        ) from error
+    for key in WRAPPED:
+        if isinstance(saved, Mapping) and isinstance(saved.get(key), Mapping):
+            saved = saved[key]
+    if not isinstance(saved, Mapping) or not any(isinstance(value, Tensor) for value in saved.values()):
+        held = f"a dict of {_some(map(str, saved))}" if isinstance(saved, Mapping) else f"a {type(saved).__name__}"
+        raise ModelError(
+            f"model.init_from: {path}: holds {held}, no state_dict: tensors by name, or such a dict under "
+            f"{' or '.join(WRAPPED)}",
+            code="model/init-unreadable",
+        )
+    return dict(saved)
+
+
+def _skipped(patterns: Sequence[str], names: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    for number, pattern in enumerate(patterns):
+        matching = fnmatch.filter(names, pattern)
+        if not matching:
+            place = f"model.init_from.skip[{number}]"
+            raise ModelError(no_match(place, pattern, names, "tensor"), code="model/no-match")
+        found.update(matching)
+    return found
+
+
+def _check(path: Path, name: str, own: Any, saved: Any) -> None:
+    if isinstance(own, Tensor) != isinstance(saved, Tensor):
+        raise ModelError(
+            f"model.init_from: {path}: {name} is a {type(saved).__name__} there, and a {type(own).__name__} in the "
+            "model",
+            code="model/init-mismatch",
+        )
+    if isinstance(own, Tensor) and not is_lazy(own) and own.shape != saved.shape:
+        raise ModelError(
+            f"model.init_from: {path}: {name} is {tuple(saved.shape)} there and {tuple(own.shape)} in the model; give "
+            f"the model the same sizes, or leave it out: init_from: {{path: {path.name}, skip: "
+            f"{json.dumps([_of_module(name)])}}}",
+            code="model/init-mismatch",
+        )
+
+
+def _of_module(name: str) -> str:
+    """A weight of another size has a bias beside it."""
+    module = name.rpartition(".")[0]
+    return f"{module}.*" if module else name
+
+
+def _nothing_fits(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    words = (
+        f"model.init_from: {path}: nothing in it fits the model. It holds {_some(saved)}; the model's tensors are "
+        f"{_some(own)}"
+    )
+    first = next(iter(saved), "")
+    prefix = next((first.removesuffix(name) for name in own if first.endswith(f".{name}")), "")
+    if prefix:
+        words += f". Its names begin with {prefix!r}: save it from inside that wrapper (wrapper.module.state_dict())"
+    return words
+
+
+def _words(
+    path: Path, own: Mapping[str, Any], saved: Mapping[str, Any], chosen: Mapping[str, Any], left_out: set[str]
+) -> str:
+    missing = [name for name in own if name not in saved and name not in left_out]
+    unexpected = [name for name in saved if name not in own and name not in left_out]
+    parts = [f"model.init_from: {path}: {len(chosen)} of the model's {len(own)} tensors are from there"]
+    if missing:
+        parts.append(f"missing there, as the constructor made them: {_some(missing)}")
+    if unexpected:
+        parts.append(f"not in the model, not used: {_some(unexpected)}")
+    if skipped := sorted(left_out & own.keys()):
+        parts.append(f"left out by skip: {_some(skipped)}")
+    return "; ".join(parts)
+
+
+def _some(names: Any) -> str:
+    listed = [*names]
+    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+    return f"{', '.join(listed[:SHOWN])}{more}" or "nothing"

@@ -1,0 +1,157 @@
+"""What a model may say itself about a batch, instead of loss(model(*inputs), target):
+
+    training_step(self, batch, loss)      batch: (*inputs, target). Answers the loss, or a dict: "loss", and further
+                                          numbers by name, whose means are recorded beside it
+    evaluation_step(self, batch, loss)    answers (output, target): what the job's loss and metrics are given
+
+Both are methods of the model, found by their names; a model without them is used as ever."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.errors import ModelError
+from hogwild.recurrence import forward_of
+
+LOSS = "loss"
+MOST_NAMES = 8  # further losses, each with words of its own in a worker's row
+Forward = Callable[[tuple[Tensor, ...], Tensor], Tensor]
+Predict = Callable[[tuple[Tensor, ...], Tensor], tuple[Any, Any]]
+
+
+def has_training_step(model: nn.Module) -> bool:
+    return callable(getattr(model, "training_step", None))
+
+
+def has_evaluation_step(model: nn.Module) -> bool:
+    return callable(getattr(model, "evaluation_step", None))
+
+
+def predictor(model: nn.Module, loss: Any) -> Predict:
+    """(inputs, target) -> (output, target), as an evaluation judges them."""
+    if not has_evaluation_step(model):
+        forward = forward_of(model)
+        return lambda inputs, target: (forward(*inputs), target)
+    step: Callable[..., Any] = model.evaluation_step  # type: ignore[assignment]
+
+    def predict(inputs: tuple[Tensor, ...], target: Tensor) -> tuple[Any, Any]:
+        answer = step((*inputs, target), loss)
+        if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Tensor):
+            raise ModelError(
+                f"{type(model).__name__}.evaluation_step answered {_described(answer)}; it must be (output, target), "
+                "the target a tensor",
+                code="model/step",
+            )
+        return answer
+
+    return predict
+
+
+class Losses:
+    """The loss of a batch; and, for a model with a training_step, the sums of its further losses since the last `take`.
+    `sums[k]`, `counts[k]` belong to `names[k]`; what is not finite is in neither."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Any,
+        names: tuple[str, ...] = (),
+        forward: Callable[..., Any] | None = None,
+    ) -> None:
+        """`forward(*inputs)` answers the output that the loss gets; by default the model does."""
+        self._model, self._loss, self.names = model, loss, names
+        self._forward = forward or forward_of(model)
+        self._step: Callable[..., Any] | None = model.training_step if has_training_step(model) else None  # type: ignore[assignment]
+        self._found: list[tuple[float, ...]] = []
+
+    def of(self, inputs: tuple[Tensor, ...], target: Tensor) -> Tensor:
+        """With its graph. Raises ModelError for what training_step may not answer."""
+        if self._step is None:
+            loss: Tensor = self._loss(self._forward(*inputs), target)
+            return loss
+        loss, further = read_answer(self._model, self._step((*inputs, target), self._loss))
+        if further.keys() != set(self.names):
+            raise ModelError(
+                f"{type(self._model).__name__}.training_step answered {_listed(further)} beside the loss, and "
+                f"{_listed(self.names)} in its trial: the names must be the same for every batch",
+                code="model/step",
+            )
+        if self.names:
+            self._found.append(tuple(further[name] for name in self.names))
+        return loss
+
+    def take(self) -> tuple[list[float], list[int]]:
+        """(sums, counts) of the batches since the last one."""
+        columns = [[value for value in column if math.isfinite(value)] for column in zip(*self._found, strict=True)]
+        self._found.clear()
+        return [math.fsum(column) for column in columns], [len(column) for column in columns]
+
+    def forget(self) -> None:
+        """Of batches that were not applied."""
+        self._found.clear()
+
+
+def read_answer(model: nn.Module, answer: Any) -> tuple[Tensor, dict[str, float]]:
+    """The loss, and the further numbers. Raises ModelError for any other answer of a training_step."""
+    who = f"{type(model).__name__}.training_step"
+    loss: Any = answer
+    further: Mapping[str, Any] = {}
+    if isinstance(answer, Mapping):
+        loss = answer.get(LOSS)
+        further = {name: value for name, value in answer.items() if name != LOSS}
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+        raise ModelError(
+            f"{who} answered {_described(answer)}; it must be the loss, one floating-point number in a tensor, or a "
+            f"dict that has it under {LOSS!r}",
+            code="model/step",
+        )
+    if len(further) > MOST_NAMES or not all(isinstance(name, str) and name.isidentifier() for name in further):
+        raise ModelError(
+            f"{who} answered {_listed(further)} beside the loss: at most {MOST_NAMES} names, such as kl or aux_loss",
+            code="model/step",
+        )
+    return loss, {name: _number(who, name, value) for name, value in further.items()}
+
+
+def _number(who: str, name: str, value: Any) -> float:
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
+        return float(value.detach())
+    if isinstance(value, int | float):
+        return float(value)
+    raise ModelError(f"{who}: {name} is {_described(value)}; it must be one number", code="model/step")
+
+
+def try_training_step(model: nn.Module, loss: Any, sample: list[Tensor]) -> tuple[str, ...]:
+    """One training_step over a few samples in training mode, with a graph that is thrown away: the names of its further
+    losses. Buffers, modes and the random state are as before. Raises what the step raises."""
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    step: Callable[..., Any] = model.training_step  # type: ignore[assignment]
+    modes = [(module, module.training) for module in model.modules()]
+    model.train()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            _, further = read_answer(model, step(tuple(sample), loss))
+    finally:
+        for module, was_training in modes:
+            module.training = was_training
+        with torch.no_grad():
+            for buffer, content in kept:
+                buffer.copy_(content)
+    return tuple(further)
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(str, names)) or "nothing"
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor {tuple(value.shape)} of {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, Mapping):
+        return f"a dict of {_listed(value)}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,207 @@
+"""model.init_from: what is taken from a file, what is not, and what is refused."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn, optim
+from torch.utils.data import TensorDataset
+
+import hogwild
+from hogwild import cli
+from hogwild.errors import HogwildError, ModelError
+from hogwild.initial import load_initial
+from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
+
+DATA = TensorDataset(torch.randn(16, 4, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3)
+
+
+class Net(nn.Module):
+    def __init__(self, seed: int, classes: int = 3) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.body, self.norm, self.head = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.body(x)))
+
+
+class Spec:
+    def __init__(self, path: Path, *skip: str) -> None:
+        self.path, self.skip = str(path), skip
+
+
+def saved(folder: Path, values: Any, name: str = "base.pt") -> Path:
+    torch.save(values, folder / name)
+    return folder / name
+
+
+def files(folder: Path) -> Mapping[str, Path]:
+    """The same tensors in every form that is taken."""
+    state = Net(1).state_dict()
+    run = folder / "run"
+    model = Net(1)
+    rule = optim.SGD(model.parameters(), lr=0.0)
+    hogwild.train(model, DATA, nn.CrossEntropyLoss(), rule, val=DATA, procs=0, batch_size=16, run_dir=run)
+    model.load_state_dict(state)
+    save_file(dict(state), folder / "base.safetensors")
+    return {
+        "state_dict": saved(folder, state),
+        "wrapped": saved(folder, {"epoch": 3, "state_dict": state}, "wrapped.pth"),
+        "under model": saved(folder, {"model": state}, "model.bin"),
+        "safetensors": folder / "base.safetensors",
+        "run": run,
+        "checkpoint": (run / "checkpoints" / "latest").resolve(),
+    }
+
+
+def test_every_form_of_a_file_gives_the_same_parameters(tmp_path: Path) -> None:
+    for form, path in files(tmp_path).items():
+        model = Net(2)
+        note = load_initial(model, str(path))
+        assert "9 of the model's 9 tensors are from there" in note, form
+        assert all(map(torch.equal, model.parameters(), Net(1).parameters())), form
+
+
+def test_what_is_missing_unexpected_or_skipped_is_listed(tmp_path: Path) -> None:
+    state = Net(1).state_dict()
+    del state["body.bias"]
+    state["old.weight"] = torch.ones(2)
+    model, before = Net(2), Net(2)
+    note = load_initial(model, Spec(saved(tmp_path, state), "head.*"))
+    assert "6 of the model's 9 tensors are from there" in note
+    assert "missing there, as the constructor made them: body.bias;" in note
+    assert "not in the model, not used: old.weight;" in note
+    assert note.endswith("left out by skip: head.bias, head.weight")
+    assert torch.equal(model.body.weight, Net(1).body.weight)
+    assert torch.equal(model.body.bias, before.body.bias) and torch.equal(model.head.weight, before.head.weight)
+
+
+def test_a_head_of_another_size_is_an_error_that_says_how_to_leave_it_out(tmp_path: Path) -> None:
+    path = saved(tmp_path, Net(1, classes=7).state_dict())
+    model = Net(2)
+    with pytest.raises(ModelError) as raised:
+        load_initial(model, str(path))
+    assert raised.value.code == "model/init-mismatch"
+    assert "head.weight is (7, 5) there and (3, 5) in the model" in str(raised.value)
+    assert 'skip: ["head.*"]' in str(raised.value)
+    assert all(map(torch.equal, model.parameters(), Net(2).parameters()))
+    load_initial(model, Spec(path, "head.*"))
+    assert torch.equal(model.body.weight, Net(1, classes=7).body.weight)
+
+
+def cut(folder: Path) -> Path:
+    path = saved(folder, Net(1).state_dict())
+    path.write_bytes(path.read_bytes()[:200])
+    return path
+
+
+def cut_safetensors(folder: Path) -> Path:
+    save_file(dict(Net(1).state_dict()), folder / "x.safetensors")
+    (folder / "x.safetensors").write_bytes((folder / "x.safetensors").read_bytes()[:-9])
+    return folder / "x.safetensors"
+
+
+def not_finite(folder: Path) -> Path:
+    state = Net(1).state_dict()
+    state["body.weight"][0, 0] = float("nan")
+    return saved(folder, state)
+
+
+BAD = {
+    "not there": (lambda folder: folder / "no.pt", "model/init-not-found", "there is no "),
+    "cut": (cut, "model/init-unreadable", "cannot be read"),
+    "cut safetensors": (cut_safetensors, "model/init-unreadable", "cannot be read"),
+    "a whole model": (lambda folder: saved(folder, Net(1)), "model/init-unreadable", "save model.state_dict() alone"),
+    "no tensors": (
+        lambda folder: saved(folder, {"epoch": 3}),
+        "model/init-unreadable",
+        "a dict of epoch, no state_dict",
+    ),
+    "an empty folder": (lambda folder: folder, "model/init-unreadable", "neither a checkpoint"),
+    "NaN": (not_finite, "model/init-mismatch", "body.weight is NaN or infinite"),
+    "other names": (
+        lambda folder: saved(folder, {f"module.{k}": v for k, v in Net(1).state_dict().items()}),
+        "model/init-mismatch",
+        "Its names begin with 'module.'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_file_is_refused_before_anything_changes(what: str, tmp_path: Path) -> None:
+    make, code, words = BAD[what]
+    model = Net(2)
+    with pytest.raises(HogwildError) as raised:
+        load_initial(model, str(make(tmp_path)))
+    assert raised.value.code == code and words in str(raised.value)
+    assert all(map(torch.equal, model.parameters(), Net(2).parameters()))
+
+
+def test_a_skip_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"init_from.skip\[0\]: 'haed.\*' matches no tensor; near names: .*head"):
+        load_initial(Net(2), Spec(saved(tmp_path, Net(1).state_dict()), "haed.*"))
+
+
+# ---- in a job --------------------------------------------------------------------------------------------------------
+
+
+def call(net: nn.Module, folder: Path, **settings: Any) -> Any:
+    common = {"procs": 0, "batch_size": 16, "run_dir": folder / "run", "seed": 3}
+    return hogwild.train(
+        net, DATA, nn.CrossEntropyLoss(), optim.SGD(net.parameters(), lr=0.1), **{**common, **settings}
+    )
+
+
+def test_a_call_begins_with_the_file_and_a_resume_does_not_read_it(tmp_path: Path) -> None:
+    path = saved(tmp_path, Net(1).state_dict())
+    settings = {"model": {"init_from": str(path)}}
+    ours, plain = Net(2), Net(1)
+    call(ours, tmp_path, **settings, max_updates=1)
+    call(plain, tmp_path / "plain", max_updates=1)
+    assert all(map(torch.equal, ours.parameters(), plain.parameters()))
+    assert "9 of the model's 9" in (tmp_path / "run" / "logs" / "supervisor.log").read_text()
+    path.unlink()
+    again = Net(2)
+    call(again, tmp_path, **settings, epochs=2, run_dir=None, resume=tmp_path / "run")
+    call(plain, tmp_path / "plain", epochs=2, run_dir=None, resume=tmp_path / "plain" / "run")
+    assert all(map(torch.equal, again.parameters(), plain.parameters()))
+
+
+def test_a_resume_without_a_checkpoint_begins_with_the_file_again(tmp_path: Path) -> None:
+    path = saved(tmp_path, Net(1).state_dict())
+    settings = {"model": {"init_from": str(path)}}
+    first, second = Net(2), Net(2)
+    call(first, tmp_path, **settings)
+    for entry in [*(tmp_path / "run" / "checkpoints").iterdir()]:
+        entry.rename(tmp_path / entry.name)
+    call(second, tmp_path, **settings, run_dir=None, resume=tmp_path / "run")
+    assert all(map(torch.equal, first.parameters(), second.parameters()))
+    assert torch.equal(first.norm.running_mean, second.norm.running_mean)
+
+
+def test_the_command_line_finds_it_beside_the_job_file_and_check_lists_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    torch.manual_seed(0)
+    state = {"layers.0.weight": torch.randn(8, 64), "layers.0.bias": torch.randn(8), "more": torch.ones(1)}
+    saved(folder, state)
+    (folder / "job.yaml").write_text(
+        "model:\n  class_path: hogwild.models.Mlp\n  init_args: {features: 64, hidden: 8, classes: 10}\n"
+        "  init_from: base.pt\ndata: {train: {class_path: hogwild.data.Digits, init_args: {split: test}}}\n"
+    )
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert cli.run(["check", str(folder / "job.yaml"), "--deep", "--json"]) == 0
+    (note,) = (one for one in json.loads(capfd.readouterr().out)["notes"] if "init_from" in one)
+    assert "2 of the model's 4 tensors" in note and note.endswith("not in the model, not used: more")
+    os.unlink(folder / "base.pt")
+    assert cli.run(["check", str(folder / "job.yaml"), "--deep"]) == 3
+    assert f"looked for {folder / 'base.pt'}, {tmp_path / 'elsewhere' / 'base.pt'}" in capfd.readouterr().err
