@@ -129,6 +129,9 @@ class Train(Section):
     update: Literal["auto", "autograd", "fused"] = Field(
         default="auto", description="fused: the model's own kernel, or an error; auto: that, or autograd, and why."
     )
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        default="fp32", description="Of forward and loss, by torch's autocast; parameters stay float32."
+    )
     exchange: Literal["auto", "direct", "delta"] = Field(
         default="auto",
         description="direct: each update goes in; delta: sums of sync_every; auto: the faster, measured.",

@@ -110,6 +110,7 @@ CODES: Mapping[str, str] = {
     "model/output-shape": "outputs differ in shape from batch to batch",
     "model/overlapping": "two Parameters share memory",
     "model/parametrized": "torch cannot pickle parametrized modules",
+    "model/precision": "a float16 parameter, and train.precision: fp16",
     "model/rebound": "a parameter was replaced while training",
     "model/scripted": "a ScriptModule",
     "model/unlike-data": "the data is not of the kind that the model learns from, or has more rows than it",

@@ -12,6 +12,7 @@ from hogwild.errors import BuildError
 from hogwild.eval_sums import EvalSums
 from hogwild.feeds import Feed
 from hogwild.metrics import Loss, Panel
+from hogwild.precision import autocast, device_type_of, widened
 
 EPOCH = -1  # for the seeds of an evaluation's batches: no epoch of training has them
 
@@ -42,12 +43,14 @@ class Evaluator:
         panel: Panel,
         outputs: Tensor | None = None,
         targets: Tensor | None = None,
+        precision: str = "fp32",
     ) -> None:
         self._model, self._loss = model, loss
         self._feed = feed
         self._seed = seed
         self._panel = panel
         self._outputs, self._targets = outputs, targets
+        self._cast = autocast(precision, device_type_of([*model.parameters()]))
 
     def sums(self, batches: Iterable[int], beat: Callable[[], None]) -> EvalSums:
         """The metrics' sums over these batches of the validation data, whose outputs are kept if they are needed;
@@ -60,10 +63,11 @@ class Evaluator:
                 for number in batches:
                     batch = self._feed.gather(0, number)
                     torch.default_generator.manual_seed(batch_seed(self._seed, EPOCH, batch.first_position))
-                    output = self._model(*batch.inputs)
-                    if self._outputs is not None:
-                        self._keep(output, batch.first_position, batch.size)
-                    sums += self._panel.add(output, batch.target, self._loss)
+                    with self._cast:
+                        output = widened(self._model(*batch.inputs))
+                        if self._outputs is not None:
+                            self._keep(output, batch.first_position, batch.size)
+                        sums += self._panel.add(output, batch.target, self._loss)
                     beat()
         finally:
             for part in training:

@@ -3,6 +3,7 @@
 One forward pass and one loss on a few samples, the labels of all, the metrics on samples of the validation data.
 Nothing is left behind: the random state is put back, no gradient is made, modes are as before."""
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from hogwild.config_schema import Evaluate
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.evaluation import evaluating
 from hogwild.metrics import Panel
+from hogwild.precision import autocast, check_precision, device_type_of, widened
 from hogwild.transforms import tried
 
 if TYPE_CHECKING:
@@ -43,14 +45,15 @@ def inspect(job: Job, parts: "Parts") -> None:
             f"{', '.join(_fields(parts.train))}; both must be alike",
             code="data/val-unlike-train",
         )
-    _try_forward(parts)
+    check_precision(job.train.precision, parts.model)
+    _try_forward(job, parts)
     first, last = plan.positions(plan.batches - 1)
     if plan.merge_single and last - first == 1:
         _refuse_single(parts)
     for what, source in (("data.train", parts.train), ("data.val", parts.val)):
         if source is not None:
             _check_labels(parts, source, what)
-    _check_evaluation(job.evaluate, parts)
+    _check_evaluation(job, parts)
 
 
 def directions(evaluate: Evaluate, panel: Panel) -> dict[str, bool]:
@@ -75,8 +78,9 @@ def directions(evaluate: Evaluate, panel: Panel) -> dict[str, bool]:
     return found
 
 
-def _check_evaluation(evaluate: Evaluate, parts: "Parts") -> None:
+def _check_evaluation(job: Job, parts: "Parts") -> None:
     """The metrics that were not asked for and do not suit are left out here."""
+    evaluate = job.evaluate
     if parts.val is None:
         asked = [key for key in ("target", "patience", "every_updates") if getattr(evaluate, key)]
         if asked:
@@ -87,8 +91,8 @@ def _check_evaluation(evaluate: Evaluate, parts: "Parts") -> None:
     samples = parts.val.plan.samples
     chosen = torch.linspace(0, samples - 1, min(METRIC_SAMPLES, samples)).long().unique()
     *inputs, target = parts.val.pick(chosen)
-    with evaluating(parts.model):
-        output = parts.model(*inputs)
+    with evaluating(parts.model), _autocast(job, parts):
+        output = widened(parts.model(*inputs))
         parts.panel = parts.panel.settle(output, target, parts.loss)
     parts.output = output[:0].clone() if isinstance(output, Tensor) and output.dim() else None
     if parts.panel.whole and (parts.output is None or len(output) != len(chosen)):
@@ -100,7 +104,7 @@ def _check_evaluation(evaluate: Evaluate, parts: "Parts") -> None:
     directions(evaluate, parts.panel)
 
 
-def _try_forward(parts: "Parts") -> None:
+def _try_forward(job: Job, parts: "Parts") -> None:
     """One forward pass and one loss over the first samples, in evaluation mode, leaving no trace: the random state is
     put back and no gradient is made."""
     sample = [tensor.clone() for tensor in parts.train.head(TRIAL_SAMPLES)]
@@ -109,7 +113,7 @@ def _try_forward(parts: "Parts") -> None:
             sample = [*tried(parts.transform, sample)]
     constructed = {id(param) for param in parts.model.parameters()}
     try:
-        with evaluating(parts.model):
+        with evaluating(parts.model), _autocast(job, parts):
             output = parts.model(*sample[:-1])
             _check_sample_labels(parts, output)
             loss = parts.loss(output, sample[-1])
@@ -136,6 +140,10 @@ def _try_forward(parts: "Parts") -> None:
             f"{_name(parts.loss)} returned {got}; a loss is one floating-point number in a tensor (reduction='mean')",
             code="model/bad-loss",
         )
+
+
+def _autocast(job: Job, parts: "Parts") -> AbstractContextManager[Any]:
+    return autocast(job.train.precision, device_type_of([*parts.model.parameters()]))
 
 
 def _refuse_single(parts: "Parts") -> None:

@@ -73,7 +73,10 @@ class Word(IntEnum):
     )
     PHASE_SINCE_NS = 23  # monotonic time at which it came into the phase it is in
     STALENESS = 24  # first word of the histogram
-    COMPILED = STALENESS + STALENESS_BINS  # 1: this incarnation has compiled what all need, and kept it if it could
+    COMPILED = STALENESS + STALENESS_BINS  # so many things this incarnation has compiled for all, and kept if it could
+    SCALE = auto()  # float64: what this worker's losses are multiplied by in fp16 (`scaler.py`); 0: none yet
+    GOOD = auto()  # finite updates since it changed
+    OVERFLOWS = auto()  # backward passes made again at half of it
 
 
 class Control(IntEnum):

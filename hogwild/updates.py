@@ -1,7 +1,7 @@
 """What a worker does with a batch: forward, backward into private memory, then one write into the flats,
 without a lock.
 
-    backward (once or `accumulate` times)  ->  is_finite  ->  apply, or discard
+    backward (once or `accumulate` times)  ->  must_redo?  ->  is_finite  ->  apply, or discard
 
 Lost updates are allowed here and nowhere else: between a worker's reading of a parameter and its write,
 others write too.
@@ -9,7 +9,8 @@ others write too.
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +18,9 @@ from torch import Tensor
 from hogwild.dry_step import bare_step
 from hogwild.flat_rule import FlatRule, has_step_hooks, why_not, why_only_step
 from hogwild.gradients import Gradients
+from hogwild.precision import autocast, device_type_of
 from hogwild.row_rules import CompiledRows, NoRows, Rows, why_no_rows
+from hogwild.scaler import Scaler, Unscaled
 from hogwild.shared_rules import describe as describe_shared
 from hogwild.worker_model import WorkerModel
 
@@ -28,6 +31,7 @@ class Update(Protocol):
     path: str
 
     def backward(self, inputs: tuple[Tensor, ...], target: Tensor, scale: float = 1.0) -> float: ...
+    def must_redo(self) -> bool: ...
     def is_finite(self) -> bool: ...
     def apply(self, lr_factor: float | None) -> None: ...
     def discard(self) -> None: ...
@@ -47,9 +51,13 @@ class AutogradUpdate:
         *,
         grad_clip: float | None,
         enter: Callable[[str], None] = lambda phase: None,
+        precision: str = "fp32",
+        scaler: Scaler | None = None,
     ) -> None:
-        """`enter` is told when "forward" and "backward" begin."""
+        """`enter` is told when "forward" and "backward" begin. `precision` fp16 wants a `scaler`."""
         self._model, self._loss = worker_model.model, worker_model.loss
+        self._cast: AbstractContextManager[Any] = autocast(precision, device_type_of(worker_model.params))
+        self._scaler = scaler or Unscaled()
         self._optimizer = worker_model.optimizer
         self._state = worker_model.state
         self._grad_clip, self._enter = grad_clip, enter
@@ -82,13 +90,29 @@ class AutogradUpdate:
     def backward(self, inputs: tuple[Tensor, ...], target: Tensor, scale: float = 1.0) -> float:
         """Adds the gradient of `scale` x loss to the private gradients; returns the loss itself."""
         self._enter("forward")
-        loss = self._loss(self._model(*inputs), target)
+        with self._cast:
+            loss = self._loss(self._model(*inputs), target)
         value = loss.item()
         self._enter("backward")
         self._norm = None
         self._losses_finite = self._losses_finite and math.isfinite(value)
+        scale *= self._scaler.scale
         (loss if scale == 1.0 else loss * scale).backward()
         return value
+
+    def must_redo(self) -> bool:
+        """After the last `backward`, once: the gradients overflowed in fp16, are discarded, and may not at half the
+        scale; the same batches come again. If not, they are in the loss's own scale from here on."""
+        if not (self._scaler.is_on and self._losses_finite):
+            return False
+        self._gradients.scale(1 / self._scaler.scale)
+        if self.is_finite():
+            self._scaler.succeed()
+            return False
+        if not self._scaler.lower():
+            return False  # they stay, for `is_finite` to see
+        self.discard()
+        return True
 
     def is_finite(self) -> bool:
         """Every loss and every gradient since the last `apply` or `discard`. One reduction, which clipping

@@ -169,6 +169,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.host*",
         "hogwild.device",
         "hogwild.lean_torch",
+        "hogwild.precision",
         "hogwild.registry",
         "hogwild.yaml_*",
         "hogwild.strict_yaml",
@@ -190,7 +191,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("hogwild.traces",),
     ("hogwild.config*", "hogwild.torch_arguments", "hogwild.job_reference"),
-    ("hogwild.scoreboard", "hogwild.schedules", "hogwild.feeds"),
+    ("hogwild.scoreboard", "hogwild.scaler", "hogwild.schedules", "hogwild.feeds"),
     (
         "hogwild.packed",
         "hogwild.token_feed",

@@ -15,6 +15,7 @@ from hogwild.feeds import Feed
 from hogwild.packed import attach, open_feed, targets
 from hogwild.params import WorkerModel
 from hogwild.pools import limit_pools
+from hogwild.scaler import scaler_for
 from hogwild.scoreboard import Control, Row, Scoreboard
 from hogwild.shm import Region
 from hogwild.transforms import TransformedFeed
@@ -99,7 +100,8 @@ def _numerics(
         fused, sentence = make_fused(kit, model, regions["data-train"], row, lifeline)
         print(sentence, flush=True)
         return Numerics(model, None, None, evaluator, seed_generator, rollbacks, fused)
-    update = AutogradUpdate(model, grad_clip=kit.grad_clip, enter=profile.enter)
+    scaler = scaler_for(kit.precision, row)
+    update = AutogradUpdate(model, grad_clip=kit.grad_clip, enter=profile.enter, precision=kit.precision, scaler=scaler)
     if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
         from workers.compiling import make_ready  # numba takes half a second
 
@@ -115,11 +117,11 @@ def make_evaluator(kit: Kit, model: WorkerModel, regions: Mapping[str, Region]) 
     if kit.val is None or kit.panel is None:
         return None
     feed = _feed(kit.val, regions["data-val"], kit.seed)
-    if kit.outputs is None:
-        return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel)
-    wanted = targets(attach(kit.val.data, regions["data-val"]))
-    outputs = kit.outputs.view(regions["data-outputs"])
-    return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel, outputs, wanted)
+    outputs = wanted = None
+    if kit.outputs is not None:
+        wanted = targets(attach(kit.val.data, regions["data-val"]))
+        outputs = kit.outputs.view(regions["data-outputs"])
+    return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel, outputs, wanted, kit.precision)
 
 
 def _feed(split: Split, region: Region, seed: int) -> Feed:

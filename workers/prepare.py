@@ -102,6 +102,7 @@ def share_data(job: Job, parts: Parts, channels_last: bool) -> tuple[dict[str, R
         transform=parts.transform,
         fused=dict(parts.meetings.hot) if parts.choice.update is not None else None,
         sync_every=job.train.sync_every,
+        precision=job.train.precision,
     )
     return regions, kit
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from hogwild import host
+from hogwild import host, scaler
 from hogwild.background import Background
 from hogwild.config import Job
 from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
@@ -214,7 +214,7 @@ class Session:
 
     def begin_checkpoint(self, now: float) -> None:
         """Everybody is parked and booked, nothing is in flight: see `Saving.begin`."""
-        rest = {"seed": self.job.seed, "rollbacks": self.divergence.rollbacks}
+        rest = {"seed": self.job.seed, "rollbacks": self.divergence.rollbacks, "scales": scaler.state(self.board)}
         self.clock.paused_for.append("checkpoint")
         self.saving.begin(now, rest | self.evaluating.state())
 

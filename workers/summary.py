@@ -5,7 +5,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from hogwild import host
+from hogwild import host, scaler
 from hogwild.errors import code_of
 from hogwild.schedules import idle_share
 from hogwild.scoreboard import Phase
@@ -50,6 +50,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "exchange": session.exchange,
         "metrics": session.metrics,
         "best": session.best,
+        "overflows": scaler.overflows(board),
         "restarts": session.before.restarts + session.restarts,
         "rollbacks": session.divergence.rollbacks,
         "leases": {"total": queue.total, **asdict(queue.ledger)},

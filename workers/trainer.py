@@ -68,6 +68,7 @@ class Kit:
     transform: Callable[..., object] | None = None  # of the batches that are trained on
     fused: "Mapping[str, np.ndarray] | None" = None  # trained by the model's kernel: array of the data -> its hot rows
     sync_every: int = 16  # batches, at most, between two flushes of hot rows
+    precision: str = "fp32"  # of forward and loss
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
 
 
@@ -249,7 +250,11 @@ class Trainer:
             self._opened_ns = began_ns
         try:
             self.model.keep_buffers()
-            loss = sum(self._backward(item.epoch, batch, 1 / len(batches)) for batch in batches)
+            loss = self._gradient(item.epoch, batches)
+            while self.update.must_redo():  # fp16: at a smaller scale, and nothing else is different
+                self.model.restore_buffers()
+                self.row.beat()
+                loss = self._gradient(item.epoch, batches)
         except BaseException:
             self.flush()  # of what was done before: one bad sample costs its own update only
             raise
@@ -292,6 +297,9 @@ class Trainer:
 
     def _is_too_old(self) -> bool:
         return self.kit.max_staleness is not None and self._staleness > self.kit.max_staleness
+
+    def _gradient(self, epoch: int, batches: Sequence[int]) -> float:
+        return sum(self._backward(epoch, batch, 1 / len(batches)) for batch in batches)
 
     def _backward(self, epoch: int, number: int, scale: float) -> float:
         self.profile.enter("gather")
