@@ -42,6 +42,9 @@ class Model(Component):
     memory_format: Literal["auto", "contiguous", "channels_last"] = Field(
         default="auto", description="auto is channels_last when there is a Conv2d: a third faster on the CPU."
     )
+    compile: Literal["none", "script", "inductor"] = Field(
+        default="none", description="script: TorchScript; inductor: torch.compile, once for all workers, and kept."
+    )
 
 
 class Loss(Component):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from hogwild.compiled_model import check_compiler, scripted
 from hogwild.config import Job
 from hogwild.config_schema import Evaluate
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
@@ -47,6 +48,7 @@ def inspect(job: Job, parts: "Parts") -> None:
         )
     check_precision(job.train.precision, parts.model)
     _try_forward(job, parts)
+    _try_compiled(job, parts)
     first, last = plan.positions(plan.batches - 1)
     if plan.merge_single and last - first == 1:
         _refuse_single(parts)
@@ -140,6 +142,25 @@ def _try_forward(job: Job, parts: "Parts") -> None:
             f"{_name(parts.loss)} returned {got}; a loss is one floating-point number in a tensor (reduction='mean')",
             code="model/bad-loss",
         )
+
+
+def _try_compiled(job: Job, parts: "Parts") -> None:
+    """What runs in the model's place, as far as can be known before workers start: a script computes the same samples;
+    inductor has its compiler."""
+    if job.model.compile == "inductor":
+        check_compiler()
+    if job.model.compile != "script":
+        return
+    script, inputs = scripted(parts.model), parts.train.head(TRIAL_SAMPLES)[:-1]
+    try:
+        with evaluating(script), _autocast(job, parts):
+            script(*(tensor.clone() for tensor in inputs))
+    except Exception as error:
+        raise ModelError(
+            f"{type(parts.model).__name__} as TorchScript (model.compile: script) does not compute the first samples, "
+            f"and does without it: {str(error).strip()}",
+            code="model/not-scriptable",
+        ) from error
 
 
 def _autocast(job: Job, parts: "Parts") -> AbstractContextManager[Any]:

@@ -55,7 +55,7 @@ class AutogradUpdate:
         scaler: Scaler | None = None,
     ) -> None:
         """`enter` is told when "forward" and "backward" begin. `precision` fp16 wants a `scaler`."""
-        self._model, self._loss = worker_model.model, worker_model.loss
+        self._model, self._loss = worker_model.runs, worker_model.loss
         self._cast: AbstractContextManager[Any] = autocast(precision, device_type_of(worker_model.params))
         self._scaler = scaler or Unscaled()
         self._optimizer = worker_model.optimizer

@@ -167,6 +167,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("hogwild", "hogwild.errors", "hogwild.error_codes"),
     (
         "hogwild.host*",
+        "hogwild.compile_cache",
+        "hogwild.compiled_model",
         "hogwild.device",
         "hogwild.lean_torch",
         "hogwild.precision",
@@ -237,6 +239,7 @@ CHILD = {
     "workers.trainer",
     "workers.chunks",
     "workers.compiling",
+    "workers.warming",
     "workers.fused",
     "workers.profile",
     "workers.messages",

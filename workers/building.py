@@ -10,6 +10,7 @@ import cloudpickle
 import torch
 
 from hogwild import host
+from hogwild.compiled_model import make as make_runs
 from hogwild.evaluation import Evaluator
 from hogwild.feeds import Feed
 from hogwild.packed import attach, open_feed, targets
@@ -93,6 +94,7 @@ def _numerics(
     rollbacks = row.board.control_words[Control.ROLLBACKS]  # before anything is read of what a rollback writes
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
     model = WorkerModel.attach(structure, model_regions, row.worker)
+    model.runs = make_runs(kit.compile, model.model)
     # 1.1 us; torch.manual_seed, which also looks for GPUs, takes 80 to 90.
     seed_generator = torch.default_generator.manual_seed
     evaluator = make_evaluator(kit, model, regions)
@@ -109,6 +111,10 @@ def _numerics(
     feed = _feed(kit.train, regions["data-train"], kit.seed)
     if kit.transform is not None:
         feed = TransformedFeed(feed, kit.transform, kit.seed)
+    if kit.compile == "inductor":
+        from workers.warming import make_model_ready  # with torch's compiler: another second
+
+        print(make_model_ready(kit, model, update, feed, evaluator, row, lifeline), flush=True)
     return Numerics(model, update, feed, evaluator, seed_generator, rollbacks)
 
 
@@ -121,7 +127,7 @@ def make_evaluator(kit: Kit, model: WorkerModel, regions: Mapping[str, Region]) 
     if kit.outputs is not None:
         wanted = targets(attach(kit.val.data, regions["data-val"]))
         outputs = kit.outputs.view(regions["data-outputs"])
-    return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel, outputs, wanted, kit.precision)
+    return Evaluator(model.runs, model.loss, feed, kit.seed, kit.panel, outputs, wanted, kit.precision)
 
 
 def _feed(split: Split, region: Region, seed: int) -> Feed:

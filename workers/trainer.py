@@ -69,6 +69,8 @@ class Kit:
     fused: "Mapping[str, np.ndarray] | None" = None  # trained by the model's kernel: array of the data -> its hot rows
     sync_every: int = 16  # batches, at most, between two flushes of hot rows
     precision: str = "fp32"  # of forward and loss
+    compile: str = "none"  # the model: script, inductor
+    compile_key: str = ""  # under which inductor's code is kept
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
 
 
