@@ -224,7 +224,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.updates",
     ),
     ("hogwild.evaluation",),
-    ("hogwild.fused_choice", "hogwild.packing", "hogwild.job", "hogwild.job_checks"),
+    ("hogwild.fused_choice", "hogwild.packing", "hogwild.wrong_tool", "hogwild.job", "hogwild.job_checks"),
     ("hogwild.measure", "hogwild.doctor*", "hogwild.reevaluation", "hogwild.trained"),
     ("hogwild.chaos*", "hogwild.report*"),
     ("hogwild.deep_check", "hogwild.cli*", "hogwild.api", "hogwild.__main__"),
