@@ -86,6 +86,9 @@ class Model(Component):
     memory_format: Literal["auto", "contiguous", "channels_last"] = Field(
         default="auto", description="auto is channels_last when there is a Conv2d: a third faster on the CPU."
     )
+    compile: Literal["none", "script", "inductor"] = Field(
+        default="none", description="script: TorchScript; inductor: torch.compile, once for all workers, and kept."
+    )
 
 
 class Loss(Component):
@@ -192,6 +195,9 @@ class Train(Section):
     placement: Literal["auto", "cpu"] = Field(default="auto", description="Where the shared parameters lie.")
     update: Literal["auto", "autograd", "fused"] = Field(
         default="auto", description="fused: the model's own kernel, or an error; auto: that, or autograd, and why."
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        default="fp32", description="Of forward and loss, by torch's autocast; parameters stay float32."
     )
     exchange: Literal["auto", "direct", "delta"] = Field(
         default="auto",

@@ -13,6 +13,7 @@ from hogwild.eval_sums import EvalSums
 from hogwild.feeds import Feed
 from hogwild.metrics import Loss, Panel
 from hogwild.own_steps import predictor
+from hogwild.precision import autocast, device_type_of, widened
 
 EPOCH = -1  # for the seeds of an evaluation's batches: no epoch of training has them
 
@@ -43,6 +44,7 @@ class Evaluator:
         panel: Panel,
         outputs: Tensor | None = None,
         targets: Tensor | None = None,
+        precision: str = "fp32",
     ) -> None:
         self._model, self._loss = model, loss
         self._predict = predictor(model, loss)
@@ -50,6 +52,7 @@ class Evaluator:
         self._seed = seed
         self._panel = panel
         self._outputs, self._targets = outputs, targets
+        self._cast = autocast(precision, device_type_of([*model.parameters()]))
 
     def sums(self, batches: Iterable[int], beat: Callable[[], None], infers: bool = False) -> EvalSums:
         """The metrics' sums over these batches of the validation data, whose outputs are kept if they are needed;
@@ -62,8 +65,9 @@ class Evaluator:
             for number in batches:
                 batch = self._feed.gather(0, number)  # outside: its buffers are made when they are first needed
                 torch.default_generator.manual_seed(batch_seed(self._seed, EPOCH, batch.first_position))
-                with torch.inference_mode() if infers else torch.no_grad():
+                with torch.inference_mode() if infers else torch.no_grad(), self._cast:
                     output, target = self._predict(batch.inputs, batch.target)
+                    output = widened(output)
                     if self._outputs is not None:
                         self._keep(output, batch.first_position, batch.size)
                     sums += self._panel.add(output, target, self._loss)

@@ -102,6 +102,8 @@ def options_set(job: Job) -> list[tuple[str, str]]:
         ("grad_clip", "train.grad_clip", train.grad_clip is not None),
         ("max_staleness", "train.max_staleness", train.max_staleness is not None),
         ("accumulate", "train.accumulate", train.accumulate > 1),
+        ("compile", f"model.compile: {job.model.compile}", job.model.compile != "none"),
+        ("precision", f"train.precision: {train.precision}", train.precision != "fp32"),
     ]
     return [(name, option) for name, option, is_set in asked if is_set]
 

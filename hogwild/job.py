@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from hogwild import device, lr, metric_names
+from hogwild import device, lr, metric_names, wrong_tool
 from hogwild.batches import BatchPlan, EpochPlan
 from hogwild.config import Job
 from hogwild.config_schema import Split
@@ -289,8 +289,12 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
         "plan": planned.reason,
         "shared_memory_bytes": needed,
         **({"gradcheck": compared} if compared is not None else {}),
-        "notes": [note for note in (planned.warning, *parts.notes) if note],
+        "notes": [note for note in (planned.warning, *parts.notes, _other_tool(parts)) if note],
     }
+
+
+def _other_tool(parts: Parts) -> str | None:
+    return None if parts.choice.update is not None else wrong_tool.words(parts.model, device.visible_gpus())
 
 
 def _described_group(group: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 One forward pass and one loss on a few samples (or the model's own steps), the labels of all, the metrics on samples of
 the validation data. Nothing is left behind: the random state is put back, no gradient is made, modes are as before."""
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from hogwild.batches import BatchPlan
+from hogwild.compiled_model import check_compiler, scripted
 from hogwild.config import Job
 from hogwild.config_schema import Evaluate, Split
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
@@ -17,6 +19,7 @@ from hogwild.evaluation import evaluating
 from hogwild.inference import why_not as why_no_inference
 from hogwild.metrics import Panel
 from hogwild.own_steps import has_evaluation_step, has_training_step, predictor, try_training_step
+from hogwild.precision import autocast, check_precision, device_type_of, widened
 from hogwild.recurrence import forward_of, takes_state
 from hogwild.samples import Held
 from hogwild.transforms import tried
@@ -49,14 +52,16 @@ def inspect(job: Job, parts: "Parts") -> None:
             f"{', '.join(parts.train.row_kinds())}; both must be alike",
             code="data/val-unlike-train",
         )
-    _try_forward(parts)
+    check_precision(job.train.precision, parts.model)
+    _try_forward(job, parts)
+    _try_compiled(job, parts)
     first, last = plan.positions(plan.batches - 1)
     if plan.merge_single and last - first == 1 and not has_training_step(parts.model):
         _refuse_single(parts)
     for what, source in (("data.train", parts.train), ("data.val", parts.val)):
         if source is not None:
             _check_labels(parts, source, what)
-    _check_evaluation(job.evaluate, parts)
+    _check_evaluation(job, parts)
 
 
 def lane_plan(job: Job, model: nn.Module, trained: Held, val: Any, notes: list[str]) -> BatchPlan:
@@ -119,8 +124,9 @@ def directions(evaluate: Evaluate, panel: Panel) -> dict[str, bool]:
     return found
 
 
-def _check_evaluation(evaluate: Evaluate, parts: "Parts") -> None:
+def _check_evaluation(job: Job, parts: "Parts") -> None:
     """The metrics that were not asked for and do not suit are left out here."""
+    evaluate = job.evaluate
     if parts.val is None:
         asked = [key for key in ("target", "patience", "every_updates") if getattr(evaluate, key)]
         if asked:
@@ -129,8 +135,9 @@ def _check_evaluation(evaluate: Evaluate, parts: "Parts") -> None:
             )
         return
     *inputs, target = parts.val.spread()
-    with evaluating(parts.model):
+    with evaluating(parts.model), _autocast(job, parts):
         output, judged = predictor(parts.model, parts.loss)(tuple(inputs), target)
+        output = widened(output)
         parts.panel = parts.panel.settle(output, judged, parts.loss)
     parts.output = output[:0].clone() if isinstance(output, Tensor) and output.dim() else None
     if parts.panel.whole and (parts.output is None or len(output) != len(target)):
@@ -154,9 +161,7 @@ def _look_at_inference(parts: "Parts") -> None:
     assert parts.val is not None
     *inputs, target = parts.val.head(TRIAL_SAMPLES)
     with evaluating(parts.model):
-        why = why_no_inference(
-            parts.model, lambda twin: predictor(twin, parts.loss)(tuple(_copied(inputs)), target)
-        )
+        why = why_no_inference(parts.model, lambda twin: predictor(twin, parts.loss)(tuple(_copied(inputs)), target))
     parts.infers = why is None
     if why is not None:
         parts.notes.append(
@@ -164,7 +169,7 @@ def _look_at_inference(parts: "Parts") -> None:
         )
 
 
-def _try_forward(parts: "Parts") -> None:
+def _try_forward(job: Job, parts: "Parts") -> None:
     """One forward pass and one loss over the first samples, in evaluation mode, leaving no trace: the random state is
     put back and no gradient is made."""
     sample = batch_of(parts, TRIAL_SAMPLES)
@@ -172,11 +177,12 @@ def _try_forward(parts: "Parts") -> None:
     output = loss = None
     try:
         if has_training_step(parts.model):
-            parts.loss_names = try_training_step(parts.model, parts.loss, _copied(sample))
+            with _autocast(job, parts):
+                parts.loss_names = try_training_step(parts.model, parts.loss, _copied(sample))
         is_judged_so = parts.val is not None and not has_evaluation_step(parts.model)
         written = [tensor._version for tensor in tree_leaves(sample)]
         if is_judged_so or not has_training_step(parts.model):
-            with evaluating(parts.model):
+            with evaluating(parts.model), _autocast(job, parts):
                 output = forward_of(parts.model)(*sample[:-1])
                 _check_sample_labels(parts, output)
                 loss = parts.loss(output, sample[-1])
@@ -215,6 +221,29 @@ def batch_of(parts: "Parts", samples: int) -> list[Tensor]:
         return sample
     with torch.random.fork_rng(devices=[]):
         return [*tried(parts.transform, sample)]
+
+
+def _try_compiled(job: Job, parts: "Parts") -> None:
+    """What runs in the model's place, as far as can be known before workers start: a script computes the same samples;
+    inductor has its compiler."""
+    if job.model.compile == "inductor":
+        check_compiler()
+    if job.model.compile != "script":
+        return
+    script, inputs = scripted(parts.model), parts.train.head(TRIAL_SAMPLES)[:-1]
+    try:
+        with evaluating(script), _autocast(job, parts):
+            script(*(tensor.clone() for tensor in inputs))
+    except Exception as error:
+        raise ModelError(
+            f"{type(parts.model).__name__} as TorchScript (model.compile: script) does not compute the first samples, "
+            f"and does without it: {str(error).strip()}",
+            code="model/not-scriptable",
+        ) from error
+
+
+def _autocast(job: Job, parts: "Parts") -> AbstractContextManager[Any]:
+    return autocast(job.train.precision, device_type_of([*parts.model.parameters()]))
 
 
 def _refuse_single(parts: "Parts") -> None:

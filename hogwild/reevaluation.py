@@ -99,7 +99,8 @@ class _Loaded:
         outputs = None
         if parts.output is not None and (keep_outputs or parts.panel.whole):
             outputs = torch.empty((len(targets), *parts.output.shape[1:]), dtype=parts.output.dtype)
-        evaluator = Evaluator(parts.model, parts.loss, feed, seed, parts.panel, outputs, targets)
+        precision = self.job.train.precision
+        evaluator = Evaluator(parts.model, parts.loss, feed, seed, parts.panel, outputs, targets, precision)
         sums = evaluator.sums(range(parts.val.plan.batches), _nothing, parts.infers)
         scores = evaluator.scores() if parts.panel.whole else EvalSums()
         values = parts.panel.values(sums, scores.words[: len(parts.panel.whole)])

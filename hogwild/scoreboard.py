@@ -74,9 +74,12 @@ class Word(IntEnum):
     )
     PHASE_SINCE_NS = 23  # monotonic time at which it came into the phase it is in
     STALENESS = 24  # first word of the histogram
-    COMPILED = STALENESS + STALENESS_BINS  # 1: this incarnation has compiled what all need, and kept it if it could
+    COMPILED = STALENESS + STALENESS_BINS  # so many things this incarnation has compiled for all, and kept if it could
     LANE_RESTARTS = auto()  # batches in the middle of a lane that began from zero state
     NO_INFERENCE = auto()  # 1: evaluations must leave tensors that training can use; for the whole attempt
+    SCALE = auto()  # float64: what this worker's losses are multiplied by in fp16 (`scaler.py`); 0: none yet
+    GOOD = auto()  # finite updates since it changed
+    OVERFLOWS = auto()  # backward passes made again at half of it
     FURTHER = 160  # first of sixteen float64: sums of the further losses of a training_step, then how many each adds up
 
 

@@ -1,7 +1,7 @@
 """What a worker does with a batch: forward, backward into private memory, then one write into the flats,
 without a lock.
 
-    backward (once or `accumulate` times)  ->  is_finite  ->  apply, or discard
+    backward (once or `accumulate` times)  ->  must_redo?  ->  is_finite  ->  apply, or discard
 
 Lost updates are allowed here and nowhere else: between a worker's reading of a parameter and its write,
 others write too.
@@ -9,6 +9,7 @@ others write too.
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +20,10 @@ from hogwild.dry_step import bare_step
 from hogwild.flat_rule import FlatRule, has_step_hooks, why_not, why_only_step
 from hogwild.gradients import Gradients
 from hogwild.own_steps import Losses
+from hogwild.precision import autocast, device_type_of
+from hogwild.recurrence import forward_of
 from hogwild.row_rules import CompiledRows, NoRows, Rows, why_no_rows
+from hogwild.scaler import Scaler, Unscaled
 from hogwild.shared_rules import describe as describe_shared
 from hogwild.worker_model import WorkerModel
 
@@ -33,6 +37,7 @@ class Update(Protocol):
     def thaw(self, updates: int) -> None: ...
     def backward(self, inputs: tuple[Tensor, ...], target: Tensor, scale: float = 1.0) -> float: ...
     def take_losses(self) -> tuple[list[float], list[int]]: ...
+    def must_redo(self) -> bool: ...
     def is_finite(self) -> bool: ...
     def apply(self, lr_factor: float | None) -> None: ...
     def discard(self) -> None: ...
@@ -55,12 +60,18 @@ class AutogradUpdate:
         forward: Callable[..., Any] | None = None,
         updates: int = 0,
         loss_names: tuple[str, ...] = (),
+        precision: str = "fp32",
+        scaler: Scaler | None = None,
     ) -> None:
         """`enter` is told when "forward" and "backward" begin. `forward(*inputs)` answers the output that the loss
-        gets; by default the model does. `updates` were made before, by everybody; `loss_names` are the further losses
-        that a training_step of the model's answers."""
+        gets; by default the model does, or what was compiled of it. `updates` were made before, by everybody;
+        `loss_names` are the further losses that a training_step of the model's answers. `precision` fp16 wants a
+        `scaler`."""
         self._worker_model, self._model = worker_model, worker_model.model
+        forward = forward or forward_of(worker_model.runs)
         self._losses = Losses(worker_model.model, worker_model.loss, loss_names, forward)
+        self._cast: AbstractContextManager[Any] = autocast(precision, device_type_of(worker_model.params))
+        self._scaler = scaler or Unscaled()
         self._optimizer = worker_model.optimizer
         self._state = worker_model.state
         self._grad_clip, self._enter = grad_clip, enter
@@ -109,11 +120,13 @@ class AutogradUpdate:
         """Adds the gradient of `scale` x loss to the private gradients; returns the loss itself."""
         self._enter("forward")
         try:
-            loss = self._losses.of(inputs, target)
+            with self._cast:
+                loss = self._losses.of(inputs, target)
             value = loss.item()
             self._enter("backward")
             self._norm = None
             self._losses_finite = self._losses_finite and math.isfinite(value)
+            scale *= self._scaler.scale
             (loss if scale == 1.0 else loss * scale).backward()
         except RuntimeError as error:
             ours = explained(error, self._model, lambda: self._losses.of(inputs, target).backward())
@@ -125,6 +138,20 @@ class AutogradUpdate:
     def take_losses(self) -> tuple[list[float], list[int]]:
         """(sums, counts) of the further losses since the last `apply` or `discard`; call it before."""
         return self._losses.take()
+
+    def must_redo(self) -> bool:
+        """After the last `backward`, once: the gradients overflowed in fp16, are discarded, and may not at half the
+        scale; the same batches come again. If not, they are in the loss's own scale from here on."""
+        if not (self._scaler.is_on and self._losses_finite):
+            return False
+        self._gradients.scale(1 / self._scaler.scale)
+        if self.is_finite():
+            self._scaler.succeed()
+            return False
+        if not self._scaler.lower():
+            return False  # they stay, for `is_finite` to see
+        self.discard()
+        return True
 
     def is_finite(self) -> bool:
         """Every loss and every gradient since the last `apply` or `discard`. One reduction, which clipping

@@ -2,12 +2,13 @@
 buffers this worker's copy."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from hogwild.buffers import REGION, block_of
+from hogwild.compiled_model import check_same_memory
 from hogwild.errors import ModelError
 from hogwild.exchange import Exchange
 from hogwild.optim_state import StateBlock
@@ -36,6 +37,10 @@ class WorkerModel:
     _kept: Tensor | None
     _whole: Layout  # `layout` once everything is trained
     _marked: Tensor | None = None
+    runs: nn.Module = field(init=False)  # what is called: the model, or what was compiled of it
+
+    def __post_init__(self) -> None:
+        self.runs = self.model
 
     @classmethod
     def attach(
@@ -97,6 +102,8 @@ class WorkerModel:
                     "training; create all of them in the constructor: one worker alone would train later ones",
                     code="model/gained-parameters",
                 )
+        if self.runs is not self.model:
+            check_same_memory(self.runs, self.model)
         self._take_back_buffers()
 
     def keep_buffers(self) -> None:

@@ -14,8 +14,9 @@ import pytest
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
+from hogwild.compile_cache import MANIFEST, cache_root
 from hogwild.kernels import compiling
-from hogwild.kernels.compiling import MANIFEST, Cache, cache_root, kernel
+from hogwild.kernels.compiling import Cache, kernel
 from hogwild.scoreboard import Control, Phase, Row, Scoreboard, Word
 from workers.compiling import ParentGone, make_ready
 

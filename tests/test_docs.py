@@ -31,6 +31,7 @@ PAGES = {
         "docs/when-it-helps.md",
         "docs/sparse.md",
         "docs/recurrent.md",
+        "docs/precision-and-compilation.md",
         "docs/reading-a-report.md",
     )
 }

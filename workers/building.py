@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hogwild import host
+from hogwild.compiled_model import make as make_runs
 from hogwild.evaluation import Evaluator
 from hogwild.feeds import Feed
 from hogwild.lanes import steps_of
@@ -20,6 +21,7 @@ from hogwild.params import WorkerModel
 from hogwild.pools import limit_pools
 from hogwild.recurrence import LaneState
 from hogwild.ring import Ring, RingFeed, RingSpec
+from hogwild.scaler import scaler_for
 from hogwild.scoreboard import Control, Row, Scoreboard
 from hogwild.shm import Region
 from hogwild.transforms import TransformedFeed
@@ -105,6 +107,7 @@ def _numerics(
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
     updates = row.board.updates()
     model = WorkerModel.attach(structure, model_regions, row.worker, updates)
+    model.runs = make_runs(kit.compile, model.model)
     # 1.1 us; torch.manual_seed, which also looks for GPUs, takes 80 to 90.
     seed_generator = torch.default_generator.manual_seed
     evaluator = make_evaluator(kit, model, regions)
@@ -113,7 +116,7 @@ def _numerics(
         print(sentence, flush=True)
         return Numerics(model, None, None, evaluator, seed_generator, rollbacks, fused)
     plan = kit.train.plan
-    lanes = LaneState(model.model, steps_of(plan)) if plan.lanes is not None else None
+    lanes = LaneState(model.runs, steps_of(plan)) if plan.lanes is not None else None
     update = AutogradUpdate(
         model,
         grad_clip=kit.grad_clip,
@@ -121,6 +124,8 @@ def _numerics(
         forward=lanes,
         updates=updates,
         loss_names=kit.loss_names,
+        precision=kit.precision,
+        scaler=scaler_for(kit.precision, row),
     )
     if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
         from workers.compiling import make_ready  # numba takes half a second
@@ -129,6 +134,10 @@ def _numerics(
     feed = _feed(kit.train, regions["data-train"], kit.seed, copies=kit.copies_slots)
     if kit.transform is not None:
         feed = TransformedFeed(feed, kit.transform, kit.seed)
+    if kit.compile == "inductor":
+        from workers.warming import make_model_ready  # with torch's compiler: another second
+
+        print(make_model_ready(kit, model, update, feed, evaluator, row, lifeline), flush=True)
     return Numerics(model, update, feed, evaluator, seed_generator, rollbacks, lanes=lanes)
 
 
@@ -137,11 +146,11 @@ def make_evaluator(kit: Kit, model: WorkerModel, regions: Mapping[str, Region]) 
     if kit.val is None or kit.panel is None:
         return None
     feed = _feed(kit.val, regions["data-val"], kit.seed)
-    if kit.outputs is None:
-        return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel)
-    wanted = _targets(kit.val, regions["data-val"])
-    outputs = kit.outputs.view(regions["data-outputs"])
-    return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel, outputs, wanted)
+    outputs = wanted = None
+    if kit.outputs is not None:
+        wanted = _targets(kit.val, regions["data-val"])
+        outputs = kit.outputs.view(regions["data-outputs"])
+    return Evaluator(model.runs, model.loss, feed, kit.seed, kit.panel, outputs, wanted, kit.precision)
 
 
 def _targets(split: Split, region: Region) -> Tensor:

@@ -1,5 +1,6 @@
 """`procs: 0`: the same trainer, queue and session inside the parent, without a process, for pdb and profilers."""
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from workers.progress import Progress
 from workers.reading_inline import Reading
 from workers.saving import LAST_WRITE_S
 from workers.session import Session, pss_bytes_of
-from workers.trainer import Kit, NonFiniteGradient
+from workers.trainer import Kit, NonFiniteGradient, Trainer
 
 WORKER = 0
 
@@ -39,7 +40,8 @@ class Inline:
         self._session = session
         self._watch = watch
         session.board.renew(WORKER, 1)
-        self._trainer = make_trainer(kit, structure, regions, Row(session.board, WORKER))
+        self._make_trainer = partial(make_trainer, kit, structure, regions, Row(session.board, WORKER))
+        self._trainer: Trainer
         self._outcome: Outcome | None = None
         self._progress = Progress(session, time.monotonic())
         self._reader = Reading(session.streamed) if session.streamed is not None else None
@@ -51,18 +53,19 @@ class Inline:
         torch.set_flush_denormal(session.job.train.flush_denormal)
         torch.set_num_threads(session.plan.threads)  # as in a worker: the number of threads changes the bits of sums
         try:
-            while self._may_go_on():
-                item = self._next()
-                if item is None:
-                    continue
-                skipped = self._trainer.train(item, partial(self._may_train, item))
-                if skipped is not None:
-                    session.queue.ack(WORKER, item.id, skipped)
+            self._trainer = self._make_trainer()  # here: compiled code is for a number of threads
+            with contextlib.closing(self._trainer.profile):
+                while self._may_go_on():
+                    item = self._next()
+                    if item is None:
+                        continue
+                    skipped = self._trainer.train(item, partial(self._may_train, item))
+                    if skipped is not None:
+                        session.queue.ack(WORKER, item.id, skipped)
             self._progress.record(time.monotonic(), self._rows, is_last=True)
         except NonFiniteGradient as error:
             raise TrainingError(str(error), code=NOT_FINITE) from error
         finally:
-            self._trainer.profile.close()
             torch.set_num_threads(threads)
             torch.set_rng_state(random_state)
             torch.set_flush_denormal(flushes)

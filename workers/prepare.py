@@ -11,6 +11,7 @@ import torch
 
 import hogwild
 from hogwild import host
+from hogwild.compiled_model import model_key
 from hogwild.config import Job
 from hogwild.errors import MemoryShortError, UsageError
 from hogwild.exchange import COPIES
@@ -133,6 +134,9 @@ def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple
         fused=dict(parts.meetings.hot) if parts.choice.update is not None else None,
         sync_every=job.train.sync_every,
         copies_slots=parts.writes_inputs or parts.transform is not None,
+        precision=job.train.precision,
+        compile=job.model.compile,
+        compile_key=_compile_key(job, parts),
     )
     return regions, kit
 
@@ -156,6 +160,15 @@ def ring_state(job: Job, parts: Parts, procs: int, regions: Mapping[str, Region]
     in_order = procs < 2
     schedule = StreamSchedule(parts.train.plan, spec.slots, spec.loaders, update, job.train.epochs, in_order=in_order)
     return RingState(Ring(regions["data-train"], spec), schedule, parts.train.streamed.stream)
+
+
+def _compile_key(job: Job, parts: Parts) -> str:
+    if job.model.compile != "inductor":
+        return ""
+    plans = [parts.train.plan, *([parts.val.plan] if parts.val is not None else [])]
+    sizes = [(plan.samples, plan.batch_size, plan.batches) for plan in plans]
+    transform = job.data.transform.class_path if job.data.transform is not None else ""
+    return model_key(parts.model, parts.loss, [sizes, parts.output_shape[1:], job.train.precision, transform])
 
 
 def _shared(source: Source, name: str, channels_last: bool) -> tuple[Region, Spec]:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hogwild import scaler
 from hogwild.checkpoint import set_aside_after, sweep, take_newest
 from hogwild.config import Job, load_job
 from hogwild.errors import CheckpointError, UsageError
@@ -91,6 +92,7 @@ def _take_over(session: Session, state: dict[str, Any]) -> str | None:
         check_groups(shared.layout.state, shared.optimizer, state["optimizer"]["param_groups"])
         session.queue.restore(state["ledger"])
         session.take_over(state)
+        scaler.restore(session.board, state.get("scales", []))
         return shared.restore(state)
     except ValueError as error:
         raise CheckpointError(str(error), code="checkpoint/other-job") from error

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from hogwild import host
+from hogwild import host, scaler
 from hogwild.background import Background
 from hogwild.config import Job
 from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
@@ -232,6 +232,7 @@ class Session:
     def begin_checkpoint(self, now: float) -> None:
         """Everybody is parked and booked, nothing is in flight: see `Saving.begin`."""
         rest: dict[str, Any] = {"seed": self.job.seed, "rollbacks": self.divergence.rollbacks}
+        rest["scales"] = scaler.state(self.board)
         if self.streamed is not None:
             rest["stream"] = self.streamed.state()
         self.clock.paused_for.append("checkpoint")

@@ -5,7 +5,8 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from hogwild import host
+from hogwild import host, scaler, wrong_tool
+from hogwild.device import visible_gpus
 from hogwild.errors import code_of
 from hogwild.schedules import idle_share
 from hogwild.scoreboard import Phase
@@ -50,6 +51,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "exchange": session.exchange,
         "metrics": session.metrics,
         "best": session.best,
+        "overflows": scaler.overflows(board),
         "restarts": session.before.restarts + session.restarts,
         "rollbacks": session.divergence.rollbacks,
         "lane_restarts": session.lane_restarts,
@@ -78,8 +80,8 @@ def _startup(clock: Clock, first_s: float | None) -> dict[str, float] | None:
 
 
 def _advice(session: Session) -> str | None:
-    """One line for a job that did less than it seems, or whose workers were worth nothing."""
-    return _about_skipped(session) or _about_workers(session)
+    """One line for a job that did less than it seems, whose workers were worth nothing, or that another tool is for."""
+    return _about_skipped(session) or _about_workers(session) or _about_gpus(session)
 
 
 def _about_skipped(session: Session) -> str | None:
@@ -107,4 +109,13 @@ def _about_workers(session: Session) -> str | None:
             "or the cores are busy with something else; for a large dense model use one process with more threads, or "
             "DistributedDataParallel"
         )
+        measured = None if session.is_fused else wrong_tool.for_dense(wrong_tool.dense_parameters(session.shared.model))
+        why += f". Measured elsewhere: {measured}" if measured else ""
     return f"{procs} workers trained {speedup:.2f} times as fast as one: {why}"
+
+
+def _about_gpus(session: Session) -> str | None:
+    """A dense model that several GPUs are waiting for."""
+    if session.is_fused:
+        return None
+    return wrong_tool.for_gpus(wrong_tool.dense_parameters(session.shared.model), visible_gpus())

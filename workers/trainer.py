@@ -73,6 +73,9 @@ class Kit:
     copies_slots: bool = False  # a batch is copied out of its slot: somebody writes into it
     loss_names: tuple[str, ...] = ()  # of a training_step, beside the loss
     inference: bool = False  # evaluations run under torch.inference_mode
+    precision: str = "fp32"  # of forward and loss
+    compile: str = "none"  # the model: script, inductor
+    compile_key: str = ""  # under which inductor's code is kept
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
 
 
@@ -264,7 +267,11 @@ class Trainer:
             self.update.thaw(self._board.updates() + self._open.updates)
         try:
             self.model.keep_buffers()
-            loss = sum(self._backward(item.epoch, batch, 1 / len(batches)) for batch in batches)
+            loss = self._gradient(item.epoch, batches)
+            while self.update.must_redo():  # fp16: at a smaller scale, and nothing else is different
+                self.model.restore_buffers()
+                self.row.beat()
+                loss = self._gradient(item.epoch, batches)
         except BaseException as error:
             self.flush()  # of what was done before: one bad sample costs its own update only
             if not self._forgets_inference(error):
@@ -322,6 +329,9 @@ class Trainer:
 
     def _is_too_old(self) -> bool:
         return self.kit.max_staleness is not None and self._staleness > self.kit.max_staleness
+
+    def _gradient(self, epoch: int, batches: Sequence[int]) -> float:
+        return sum(self._backward(epoch, batch, 1 / len(batches)) for batch in batches)
 
     def _backward(self, epoch: int, number: int, scale: float) -> float:
         self.profile.enter("gather")

@@ -184,6 +184,9 @@ class CountingUpdate:
         self._held.append(batch)
         return float("nan") if batch in self._not_finite else 1.0
 
+    def must_redo(self) -> bool:
+        return False
+
     def is_finite(self) -> bool:
         return True  # the trainer has looked at the loss
 
