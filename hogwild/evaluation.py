@@ -42,12 +42,14 @@ class Evaluator:
         panel: Panel,
         outputs: Tensor | None = None,
         targets: Tensor | None = None,
+        seed_generator: Callable[[int], object] = torch.default_generator.manual_seed,
     ) -> None:
         self._model, self._loss = model, loss
         self._feed = feed
         self._seed = seed
         self._panel = panel
         self._outputs, self._targets = outputs, targets
+        self._seed_generator = seed_generator  # of what layers draw from
 
     def sums(self, batches: Iterable[int], beat: Callable[[], None]) -> EvalSums:
         """The metrics' sums over these batches of the validation data, whose outputs are kept if they are needed;
@@ -59,7 +61,7 @@ class Evaluator:
             with torch.no_grad():  # not inference_mode: what a model keeps from here must do for training too
                 for number in batches:
                     batch = self._feed.gather(0, number)
-                    torch.default_generator.manual_seed(batch_seed(self._seed, EPOCH, batch.first_position))
+                    self._seed_generator(batch_seed(self._seed, EPOCH, batch.first_position))
                     output = self._model(*batch.inputs)
                     if self._outputs is not None:
                         self._keep(output, batch.first_position, batch.size)

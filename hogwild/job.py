@@ -32,6 +32,7 @@ from hogwild.packed import Packed
 from hogwild.packing import pack, packs, read_packed, show, sizes_for
 from hogwild.param_groups import param_groups
 from hogwild.params import SharedModel, WorkerModel, freeze_parameters, wants_channels_last
+from hogwild.placing import is_on_device, with_devices
 from hogwild.plan import plan_here
 from hogwild.registry import build as build_component
 from hogwild.registry import build_callable, resolve
@@ -39,6 +40,7 @@ from hogwild.samples import Held, InTurn, Reader
 from hogwild.transforms import Transform
 from hogwild.updates import AutogradUpdate
 
+NO_KERNEL = Choice(None, "autograd: on a device, where no kernel of a model's own runs", is_worth_saying=False)
 EVALUATION_BATCH = 256  # no gradients, so larger batches than training's cost nothing and save time
 
 
@@ -172,7 +174,7 @@ def from_objects(
     panel = Panel.of(metrics, model, loss)
     source = Source(trained.tensors, plan, trained.resident, trained.packed)
     parts = Parts(model, loss, optimizer, source, None, panel)
-    parts.choice = choose(job, model, loss, optimizer, trained.packed)
+    parts.choice = NO_KERNEL if is_on_device(job) else choose(job, model, loss, optimizer, trained.packed)
     if trained.packed is not None:
         names = {key: [*map(_plain, values)] for key, values in trained.packed.names.items()}
         parts.names = {"sizes": dict(trained.packed.spec.sizes), "names": names}
@@ -256,7 +258,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None) -> dict[s
     parts = build(job, data_dir)
     parameters = sum(parameter.numel() for parameter in parts.model.parameters())
     trained = sum(parameter.numel() for parameter in parts.model.parameters() if parameter.requires_grad)
-    planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
+    planned = with_devices(plan_here(job.train.procs, job.train.threads, pin=job.train.pin), job)
     needed = bytes_needed(job, parts, planned.procs)
     return {
         "job": job.name,

@@ -27,6 +27,9 @@ class Update(Protocol):
 
     path: str
 
+    @property
+    def late_losses(self) -> float: ...
+
     def backward(self, inputs: tuple[Tensor, ...], target: Tensor, scale: float = 1.0) -> float: ...
     def is_finite(self) -> bool: ...
     def apply(self, lr_factor: float | None) -> None: ...
@@ -53,7 +56,7 @@ class AutogradUpdate:
         self._optimizer = worker_model.optimizer
         self._state = worker_model.state
         self._grad_clip, self._enter = grad_clip, enter
-        self._gradients = Gradients(worker_model.layout.flats, worker_model.params)
+        self._gradients = Gradients(worker_model.layout.flats, worker_model.params, worker_model.device)
         self._base_rates = [group.get("lr") for group in self._optimizer.param_groups]
         self._base_rates = [lr.clone() if isinstance(lr, Tensor) else lr for lr in self._base_rates]
         self._bare_step = bare_step(self._optimizer)
@@ -83,12 +86,20 @@ class AutogradUpdate:
         """Adds the gradient of `scale` x loss to the private gradients; returns the loss itself."""
         self._enter("forward")
         loss = self._loss(self._model(*inputs), target)
-        value = loss.item()
+        value = self._value_of(loss)
         self._enter("backward")
         self._norm = None
         self._losses_finite = self._losses_finite and math.isfinite(value)
         (loss if scale == 1.0 else loss * scale).backward()
         return value
+
+    def _value_of(self, loss: Tensor) -> float:
+        return float(loss.item())
+
+    @property
+    def late_losses(self) -> float:
+        """The sum of the losses that `backward` could not tell yet."""
+        return 0.0
 
     def is_finite(self) -> bool:
         """Every loss and every gradient since the last `apply` or `discard`. One reduction, which clipping

@@ -124,7 +124,9 @@ ONLY = {
     "hogwild.strict_yaml": {"hogwild.errors", "hogwild.yaml_scalars"},
     "hogwild.torch_arguments": set(),
     "hogwild.registry": {"hogwild.errors"},
-    "hogwild.device": {"hogwild.errors"},
+    "hogwild.device": {"hogwild.device_cuda", "hogwild.device_simulated", "hogwild.errors"},
+    "hogwild.device_cuda": {"hogwild.device", "hogwild.errors"},
+    "hogwild.device_simulated": {"hogwild.device", "hogwild.errors"},
     "hogwild.host_topology": set(),
     "hogwild.host_limits": {"hogwild.host_topology"},
     "hogwild.host_proc": set(),
@@ -168,6 +170,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "hogwild.host*",
         "hogwild.device",
+        "hogwild.device_cuda",
+        "hogwild.device_simulated",
         "hogwild.lean_torch",
         "hogwild.registry",
         "hogwild.yaml_*",
@@ -189,7 +193,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.checkpoint*",
     ),
     ("hogwild.traces",),
-    ("hogwild.config*", "hogwild.torch_arguments", "hogwild.job_reference"),
+    ("hogwild.config*", "hogwild.torch_arguments", "hogwild.job_reference", "hogwild.placing"),
     ("hogwild.scoreboard", "hogwild.schedules", "hogwild.feeds"),
     (
         "hogwild.packed",
@@ -211,6 +215,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.structure",
         "hogwild.param_groups",
         "hogwild.exchange",
+        "hogwild.pins",
+        "hogwild.slots",
+        "hogwild.replica",
+        "hogwild.recurrent_weights",
     ),
     (
         "hogwild.worker_model",
@@ -219,6 +227,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.row_rules",
         "hogwild.params",
         "hogwild.updates",
+        "hogwild.device_update",
     ),
     ("hogwild.evaluation",),
     ("hogwild.fused_choice", "hogwild.packing", "hogwild.job", "hogwild.job_checks"),
@@ -236,7 +245,9 @@ CHILD = {
     "workers.trainer",
     "workers.chunks",
     "workers.compiling",
+    "workers.computing",
     "workers.fused",
+    "workers.on_device",
     "workers.profile",
     "workers.messages",
     "workers.reading",
@@ -416,7 +427,7 @@ def calls(name: str) -> Callable[[Source], Iterator[int]]:
 
 
 HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
-    "torch.cuda": (uses_module("torch.cuda"), ("hogwild/device.py",)),
+    "torch.cuda": (uses_module("torch.cuda"), ("hogwild/device*.py",)),
     "/proc and /sys": (says("/proc", "/sys"), HOST),
     "os.sched_*": (uses_attribute("os.sched_*"), HOST),
     "ctypes": (uses_module("ctypes"), HOST),
@@ -488,7 +499,7 @@ CROSSING = {
     "SimpleQueue",
     "SyncManager",
 }
-WITHIN_ONE_PROCESS = ("threading", "queue", "asyncio")
+WITHIN_ONE_PROCESS = ("threading", "queue", "asyncio", "torch.cuda")  # its events, unless they are asked to cross
 
 
 def crossing(tree: ast.Module, source: Source) -> Iterator[int]:

@@ -4,12 +4,13 @@ pulls items then (`pulling.py`)."""
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import cloudpickle
 import torch
 
 from hogwild import host
+from hogwild.device import Accelerator
 from hogwild.evaluation import Evaluator
 from hogwild.feeds import Feed
 from hogwild.packed import attach, open_feed, targets
@@ -17,11 +18,10 @@ from hogwild.params import WorkerModel
 from hogwild.pools import limit_pools
 from hogwild.scoreboard import Control, Row, Scoreboard
 from hogwild.shm import Region
-from hogwild.transforms import TransformedFeed
-from hogwild.updates import AutogradUpdate
 from workers.entry import Leaving, Start, settle
 from workers.fused import make_fused
 from workers.messages import ReadTask, Setup, receive_task
+from workers.on_device import attached, computing, feeding, opened, seeding, updating
 from workers.profile import Profile, make_profile
 from workers.pulling import serve
 from workers.trainer import Kit, Numerics, Split, Trainer
@@ -91,35 +91,53 @@ def _numerics(
 ) -> Numerics:
     rollbacks = row.board.control_words[Control.ROLLBACKS]  # before anything is read of what a rollback writes
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
-    model = WorkerModel.attach(structure, model_regions, row.worker)
-    # 1.1 us; torch.manual_seed, which also looks for GPUs, takes 80 to 90.
-    seed_generator = torch.default_generator.manual_seed
-    evaluator = make_evaluator(kit, model, regions)
+    accelerator = opened(kit, row.worker)
+    model = attached(structure, model_regions, row, accelerator)
+    try:
+        return _around(model, accelerator, kit, regions, row, lifeline, profile, rollbacks)
+    except BaseException:
+        model.close()
+        raise
+
+
+def _around(
+    model: WorkerModel,
+    accelerator: Accelerator | None,
+    kit: Kit,
+    regions: Mapping[str, Region],
+    row: Row,
+    lifeline: int | None,
+    profile: Profile,
+    rollbacks: int,
+) -> Numerics:
+    seed_generator = seeding(accelerator)
+    evaluator = make_evaluator(kit, model, regions, seed_generator)
     if kit.fused is not None:
         fused, sentence = make_fused(kit, model, regions["data-train"], row, lifeline)
         print(sentence, flush=True)
         return Numerics(model, None, None, evaluator, seed_generator, rollbacks, fused)
-    update = AutogradUpdate(model, grad_clip=kit.grad_clip, enter=profile.enter)
+    update = updating(model, kit.grad_clip, profile.enter)
     if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
         from workers.compiling import make_ready  # numba takes half a second
 
         print(make_ready(rows.name, rows.warm_up, row, lifeline), flush=True)
-    feed = _feed(kit.train, regions["data-train"], kit.seed)
-    if kit.transform is not None:
-        feed = TransformedFeed(feed, kit.transform, kit.seed)
-    return Numerics(model, update, feed, evaluator, seed_generator, rollbacks)
+    feed = feeding(model, _feed(kit.train, regions["data-train"], kit.seed), kit.transform, kit.seed)
+    place = computing(accelerator, feed)
+    return Numerics(model, update, feed, evaluator, seed_generator, rollbacks, place=place)
 
 
-def make_evaluator(kit: Kit, model: WorkerModel, regions: Mapping[str, Region]) -> Evaluator | None:
+def make_evaluator(
+    kit: Kit, model: WorkerModel, regions: Mapping[str, Region], seed_generator: Callable[[int], object]
+) -> Evaluator | None:
     """`data-outputs` is among the regions where a metric needs all outputs at once."""
     if kit.val is None or kit.panel is None:
         return None
-    feed = _feed(kit.val, regions["data-val"], kit.seed)
+    feed = feeding(model, _feed(kit.val, regions["data-val"], kit.seed))
     if kit.outputs is None:
-        return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel)
+        return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel, seed_generator=seed_generator)
     wanted = targets(attach(kit.val.data, regions["data-val"]))
     outputs = kit.outputs.view(regions["data-outputs"])
-    return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel, outputs, wanted)
+    return Evaluator(model.model, model.loss, feed, kit.seed, kit.panel, outputs, wanted, seed_generator)
 
 
 def _feed(split: Split, region: Region, seed: int) -> Feed:

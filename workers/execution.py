@@ -18,7 +18,6 @@ import cloudpickle
 from hogwild import host
 from hogwild.background import Background
 from hogwild.checkpoint import CheckpointWriter
-from hogwild.device import resolve
 from hogwild.errors import (
     CheckpointError,
     Diverged,
@@ -29,6 +28,7 @@ from hogwild.job import Parts, planned_updates
 from hogwild.job_checks import directions
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.params import SharedModel
+from hogwild.placing import with_devices
 from hogwild.plan import Plan
 from hogwild.rundir import LIBRARY, RunDir
 from hogwild.samples import InTurn
@@ -71,7 +71,7 @@ class Result:
 @sparing_the_compiler()
 def dry(request: Request, planned: Plan) -> dict[str, Any]:
     """Everything up to starting workers; leaves nothing behind. Returns what would be done."""
-    resolve(request.job.train.device)
+    planned = with_devices(planned, request.job)
     check_wanted(request.job.log.tensorboard)
     with host.raising_on_signals():
         parts = request.make_parts(InTurn(request.job.seed))
@@ -95,7 +95,7 @@ def dry(request: Request, planned: Plan) -> dict[str, Any]:
 def run(request: Request, planned: Plan, early: HeadStart) -> Result:
     """Trains. The run directory is removed again when no worker was told of it."""
     clock = Clock(request.began_s, imported_s=time.monotonic())
-    resolve(request.job.train.device)
+    planned = with_devices(planned, request.job)
     check_wanted(request.job.log.tensorboard)
     rundir: RunDir | None = None
     prepared: _Prepared | None = None
@@ -195,7 +195,7 @@ class _Prepared:
         restored = restore(session) if request.resume else None  # nothing is written before
         write_descriptions(request, planned, parts, rundir)  # first: killed after it, there is a run to go on with
         rundir.make_folders()
-        kit = with_profile(kit, request.profile, rundir)
+        kit = replace(with_profile(kit, request.profile, rundir), devices=planned.devices)
         if restored is not None:
             record(session, restored)
         regions = {**shared.regions, **regions, "scoreboard": board.region}

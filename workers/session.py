@@ -79,7 +79,8 @@ class Session:
         self.reopen(now)
         self.divergence.rollbacks = max(self.divergence.rollbacks, self.before.rollbacks)
         self.board.go_back(self.queue.updates, self.divergence.rollbacks, first_item=0)
-        self.set_exchange(exchange_of(self.job, self.plan.procs, fused=self.is_fused))
+        on_device = bool(self.plan.devices)
+        self.set_exchange(exchange_of(self.job, self.plan.procs, fused=self.is_fused, on_device=on_device))
         if self.divergence.goes_back and self.saving.is_worth_it:
             self.begin_checkpoint(now)
             self.errand.wait()

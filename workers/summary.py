@@ -7,6 +7,7 @@ from typing import Any
 
 from hogwild import host
 from hogwild.errors import code_of
+from hogwild.placing import CPU, REPLICA
 from hogwild.schedules import idle_share
 from hogwild.scoreboard import Phase
 from workers.outcome import Clock, Outcome
@@ -43,8 +44,8 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "samples_per_s": round(samples / active_s, 1) if active_s > 0 else None,
         "procs": session.plan.procs,
         "threads": session.plan.threads,
-        "device": "cpu",
-        "placement": "cpu",
+        "device": ", ".join(dict.fromkeys(session.plan.devices)) or "cpu",
+        "placement": REPLICA if session.plan.devices else CPU,
         "update": session.parts.choice.kind,
         "update_why": session.parts.choice.why,
         "exchange": session.exchange,

@@ -21,6 +21,7 @@ from hogwild.lr import halved
 from hogwild.scoreboard import Control, Phase, Row, Scoreboard
 from hogwild.workqueue import Kind, WorkItem
 from workers.chunks import Chunks, Fused
+from workers.computing import ON_CPU, OnCpu
 from workers.profile import Profile
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Kit:
     fused: "Mapping[str, np.ndarray] | None" = None  # trained by the model's kernel: array of the data -> its hot rows
     sync_every: int = 16  # batches, at most, between two flushes of hot rows
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
+    devices: tuple[str, ...] = ()  # of each worker; empty: the CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class Numerics:
     seed_generator: Callable[[int], object]
     rollbacks: int = 0
     fused: Fused | None = None
+    place: OnCpu = ON_CPU  # where the mathematics is done
 
     @property
     def path(self) -> str:
@@ -140,6 +143,7 @@ class Trainer:
         if numerics.update is not None and numerics.feed is not None:
             self.update, self.train_feed = numerics.update, numerics.feed
         self._evaluator = numerics.evaluator
+        self._place = numerics.place
         self._seed_generator = numerics.seed_generator
         self._rollbacks = numerics.rollbacks
 
@@ -148,8 +152,19 @@ class Trainer:
         after a resume: what the user's model and rule remember, too, is of a history that is gone. Nothing may be
         unflushed."""
         if self._remake is not None and self._board.control_words[Control.ROLLBACKS] != self._rollbacks:
+            self.model.close()
             self._take(self._remake())
             self._until_check = 1
+
+    def rest(self) -> None:
+        """Before a pause, and before leaving: everything is committed, and where the parent looks for it."""
+        self.flush()
+        self.model.rest()
+
+    def resume(self) -> None:
+        """After a pause."""
+        self.model.refresh()
+        self.follow()
 
     def is_void(self, item: WorkItem) -> bool:
         """It was leased before the run went back to a checkpoint: somebody else has its batches by now."""
@@ -165,12 +180,13 @@ class Trainer:
         if self._chunks is not None:
             return self._train_chunks(item, may_go_on)
         accumulate = self.kit.accumulate
-        for start in range(item.start, item.stop, accumulate):
-            if not may_go_on():
-                self.flush()
-                return None
-            self._update(item, range(start, min(start + accumulate, item.stop)))
-        self.flush()
+        with self._place.explained():
+            for start in range(item.start, item.stop, accumulate):
+                if not may_go_on():
+                    self.flush()
+                    return None
+                self._update(item, range(start, min(start + accumulate, item.stop)))
+            self.flush()
         return self._skipped
 
     def _train_chunks(self, item: WorkItem, may_go_on: Callable[[], bool]) -> int | None:
@@ -249,9 +265,11 @@ class Trainer:
             self._opened_ns = began_ns
         try:
             self.model.keep_buffers()
-            loss = sum(self._backward(item.epoch, batch, 1 / len(batches)) for batch in batches)
+            loss = sum(self._backward(item, batch, 1 / len(batches)) for batch in batches)
+            loss = self._place.losses(self.update, loss)
         except BaseException:
-            self.flush()  # of what was done before: one bad sample costs its own update only
+            if not self._place.is_lost():
+                self.flush()  # of what was done before: one bad sample costs its own update only
             raise
         self.profile.enter("check")
         self._done += len(batches)
@@ -293,11 +311,14 @@ class Trainer:
     def _is_too_old(self) -> bool:
         return self.kit.max_staleness is not None and self._staleness > self.kit.max_staleness
 
-    def _backward(self, epoch: int, number: int, scale: float) -> float:
+    def _backward(self, item: WorkItem, number: int, scale: float) -> float:
         self.profile.enter("gather")
-        batch = self.train_feed.gather(epoch, number)
-        self._seed_generator(batch_seed(self.kit.seed, epoch, batch.first_position))
-        return self.update.backward(batch.inputs, batch.target, scale)
+        batch = self.train_feed.gather(item.epoch, number)
+        self._seed_generator(batch_seed(self.kit.seed, item.epoch, batch.first_position))
+        loss = self.update.backward(batch.inputs, batch.target, scale)
+        if number + 1 < item.stop:
+            self._place.announce(item.epoch, number + 1)
+        return loss
 
     def _skip(self, item: WorkItem, batches: Sequence[int]) -> None:
         self.update.discard()
@@ -320,8 +341,9 @@ class Trainer:
         """Adds up the metrics' sums over the item's batches, or scores all outputs, and writes that into its row."""
         assert self._evaluator is not None
         self.row.enter(Phase.EVALUATING)
-        self.model.exchange.refresh()  # others have flushed since we parked
+        self.model.refresh()  # others have flushed since we parked
         is_slice = item.kind is Kind.EVALUATE
         batches = range(item.start, item.stop)
-        sums = self._evaluator.sums(batches, self.row.beat) if is_slice else self._evaluator.scores()
+        with self._place.explained():
+            sums = self._evaluator.sums(batches, self.row.beat) if is_slice else self._evaluator.scores()
         sums.write(self._board.result(item.id))
