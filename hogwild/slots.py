@@ -111,9 +111,10 @@ class DeviceSlots:
             end = aligned(end + tensor.numel() * tensor.element_size())
         self.sent(slot)
         if slot.staging.numel() < end:
+            room = _with_room(end, slot.staging)
             if slot.staging.numel():
                 self._pins.give_up(slot.staging)
-            slot.staging = self._pins.empty(max(end, int(GROWTH * slot.staging.numel())))
+            slot.staging = self._pins.empty(room)
         for tensor, (dtype, shape, strides, offset) in zip(fields, places, strict=True):
             words(slot.staging, dtype, shape, offset, strides).copy_(tensor)
         return slot.staging[:end], tuple(places)
@@ -123,11 +124,16 @@ class DeviceSlots:
         self.sent(slot)
         self._accelerator.synchronize(slot.used)
         slot.views.clear()
-        slot.twin = self._accelerator.empty(max(nbytes, int(GROWTH * slot.twin.numel())))
+        slot.twin = self._accelerator.empty(_with_room(nbytes, slot.twin))
 
     def addresses(self) -> tuple[int, ...]:
         """Where the slots are, host and device, in bytes."""
         return tuple(memory.data_ptr() for slot in self.slots for memory in (slot.twin, slot.staging))
+
+
+def _with_room(nbytes: int, before: Tensor) -> int:
+    """What to take instead of `before`, which is too small: the first time exactly what is needed."""
+    return aligned(int(GROWTH * nbytes)) if before.numel() else nbytes
 
 
 def _place(tensor: Tensor, offset: int) -> Place:
