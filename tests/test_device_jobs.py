@@ -1,7 +1,6 @@
-"""Whole jobs on a GPU that is simulated on the CPU: the same results where they must be, the same guarantees everywhere,
-and what a GPU alone can do to a job."""
+"""Whole jobs on a GPU that is simulated on the CPU: the same results where they must be, the same guarantees
+everywhere, and what a GPU alone can do to a job."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,10 +55,15 @@ def jobs(jobs_folder: Path) -> dict[str, Ended]:
         "no such for one": failing(diary / "one", "", "train.device_per_worker=[0, 7]"),
         "too few": failing(diary / "few", "", "train.device_per_worker=[0]", "train.procs=auto", "--procs", "3"),
     }
-    first = in_turn(jobs_folder / "first", {name: argv for name, argv in whole.items()})
+    first = in_turn(jobs_folder / "first", whole)
     goes_on = {
         "cpu after device": ["--resume", str(first["device, stopped"].run_dir), "train.epochs=2", "train.device=cpu"],
-        "device after cpu": ["--resume", str(first["cpu, stopped"].run_dir), "train.epochs=2", "train.device=simulated"],
+        "device after cpu": [
+            "--resume",
+            str(first["cpu, stopped"].run_dir),
+            "train.epochs=2",
+            "train.device=simulated",
+        ],
     }
     return first | in_turn(jobs_folder / "second", goes_on)
 
@@ -91,7 +95,9 @@ def train(device: str, procs: int = 0, **settings: object) -> tuple[nn.Module, h
     random = torch.Generator().manual_seed(0)
     x = torch.randn(160, 1, 12, 12, generator=random)
     torch.manual_seed(0)
-    body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(400, 3))
+    body = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(400, 3)
+    )
     data = TensorDataset(x, (x.sum((1, 2, 3)) > 0).long())
     loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))
     result = hogwild.train(
@@ -166,7 +172,11 @@ def test_a_worker_that_finds_no_room_while_others_train_is_not_started_for_ever(
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [
-        ("no such", "device/index", "train.device: simulated:2: there is no such device (there: simulated:0 to simulated:1)"),
+        (
+            "no such",
+            "device/index",
+            "train.device: simulated:2: there is no such device (there: simulated:0 to simulated:1)",
+        ),
         ("no such for one", "device/index", "simulated:7: there is no such device"),
         ("too few", "config/contradiction", "must name one device for each of 3 workers, got 1"),
     ],
@@ -184,5 +194,3 @@ def test_a_gpu_that_is_not_there_is_said_before_anything_starts(jobs: dict[str, 
     job = jobs["no gpu"]
     assert job.status == 2 and "device/none" in job.stderr and not job.run_dir.exists()
     assert "there is no GPU that torch could use (torch " in job.stderr and "simulated" in job.stderr
-
-

@@ -56,7 +56,9 @@ class Normed(nn.Module):
 
 def word_batches(count: int) -> Batches:
     random = torch.Generator().manual_seed(0)
-    return [(torch.randint(30, (6, 4), generator=random), torch.randint(3, (6,), generator=random)) for _ in range(count)]
+    return [
+        (torch.randint(30, (6, 4), generator=random), torch.randint(3, (6,), generator=random)) for _ in range(count)
+    ]
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Batches]]] = {

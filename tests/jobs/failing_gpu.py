@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from hogwild import device_simulated
 
-
 COMMITTED = 6  # batches: an exchange of 4 was flushed before the sixth began
 
 
