@@ -31,7 +31,7 @@ from hogwild.slots import SLOTS, DeviceFeed
 
 RUNS, PROCS = 3, 4
 BATCH, WARM, MEASURED = 64, 50, 500  # updates
-PLACEMENTS = ("cuda-replica",)
+PLACEMENTS = ("cuda-replica", "cuda-shared")
 NO_GPU = "not measured: no GPU"
 OVER_PLAIN, HIDDEN = 3.0, 0.9
 

@@ -18,11 +18,18 @@ def findings(values: Mapping[str, Any]) -> Iterator[tuple[Path, str, bool, str]]
     placement = train.get("placement", "auto")
     yield from _placement(kind, placement)
     yield from _workers(train, kind)
-    if placement == "cpu" or not (kind in ON_GPU or placement == "cuda-replica"):
+    is_shared = placement == "cuda-shared"
+    if placement == "cpu" or not (kind in ON_GPU or placement == "cuda-replica" or is_shared):
         return
     state = optimizer.get("state") if isinstance(optimizer, Mapping) else None
     for path, value, rule in (
-        (("train", "exchange"), train.get("exchange"), ("direct", "delta or auto: a copy on a device is exchanged")),
+        (
+            ("train", "exchange"),
+            train.get("exchange"),
+            ("delta", "direct or auto: what is shared on a device is written there")
+            if is_shared
+            else ("direct", "delta or auto: a copy on a device is exchanged"),
+        ),
         (("train", "update"), train.get("update"), ("fused", "auto or autograd: kernels run on the CPU")),
         (("optimizer", "state"), state, ("shared", "private: each worker's state lies on its device")),
     ):
@@ -31,7 +38,7 @@ def findings(values: Mapping[str, Any]) -> Iterator[tuple[Path, str, bool, str]]
 
 
 def _placement(kind: str, placement: Any) -> Iterator[tuple[Path, str, bool, str]]:
-    if kind == "cpu" and placement == "cuda-replica":
+    if kind == "cpu" and placement in ("cuda-replica", "cuda-shared"):
         rule = "must be auto or cpu where train.device is cpu"
     elif kind in ON_GPU and placement == "cpu":
         rule = (

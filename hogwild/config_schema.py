@@ -133,9 +133,10 @@ class Train(Section):
     device_per_worker: list[Annotated[Whole, Field(ge=0, le=999)]] | None = Field(
         default=None, description="The GPU of each worker, by index; null: worker k takes k modulo their number."
     )
-    placement: Literal["auto", "cpu", "cuda-replica"] = Field(
+    placement: Literal["auto", "cpu", "cuda-replica", "cuda-shared"] = Field(
         default="auto",
-        description="cuda-replica: a copy on each worker's GPU, exchanged through host memory; auto: as the device.",
+        description="cuda-replica: a copy on each worker's GPU, exchanged through host memory; cuda-shared: on one "
+        "GPU, written by all; auto: as the device.",
     )
     update: Literal["auto", "autograd", "fused"] = Field(
         default="auto", description="fused: the model's own kernel, or an error; auto: that, or autograd, and why."

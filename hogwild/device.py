@@ -51,6 +51,13 @@ class Accelerator(Protocol):
     def empty(self, nbytes: int) -> Tensor:
         """(nbytes,) uint8 on the device, on a cache line; whatever was there before."""
 
+    def lend(self, nbytes: int) -> tuple[Tensor, str]:
+        """(nbytes,) uint8 on the device, and the handle by which another process may `borrow` it, while this one and
+        its accelerator live."""
+
+    def borrow(self, handle: str, nbytes: int) -> Tensor:
+        """What another process has lent. Raises RuntimeError or OSError where that is not possible."""
+
     def allocations(self) -> int:
         """How often device memory was allocated by this process so far."""
 

@@ -2,6 +2,7 @@
 the CUDA Runtime API for cudaHostRegister ("Memory Management"). Only workers make one, and `procs: 0`: the object makes
 a context, which takes some hundred megabytes of the GPU."""
 
+import pickle
 import re
 from typing import Any
 
@@ -21,6 +22,7 @@ class Cuda:
         self.name = f"cuda:{index}"
         self.torch_device = torch.device("cuda", index)
         self._broken = False
+        self._lent: list[Tensor] = []  # as long as this lives
         torch.cuda.set_device(index)
         torch.cuda.init()
         self._generator = torch.cuda.default_generators[index]
@@ -58,6 +60,16 @@ class Cuda:
 
     def empty(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, device=self.torch_device)  # the allocator aligns to 512 bytes
+
+    def lend(self, nbytes: int) -> tuple[Tensor, str]:
+        whole = self.empty(nbytes)
+        self._lent.append(whole)
+        return whole, pickle.dumps(whole.untyped_storage()._share_cuda_()).hex()
+
+    def borrow(self, handle: str, nbytes: int) -> Tensor:
+        parts = pickle.loads(bytes.fromhex(handle))  # of our own holder, through our own supervisor
+        storage: Any = torch.UntypedStorage._new_shared_cuda(*parts)
+        return torch.empty(0, dtype=torch.uint8, device=self.torch_device).set_(storage, 0, (nbytes,), (1,))
 
     def allocations(self) -> int:
         return int(torch.cuda.memory_stats(self.torch_device).get("allocation.all.allocated", 0))

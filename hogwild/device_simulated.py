@@ -10,9 +10,11 @@ itself. For tests on machines without one, and for whoever wants to know what hi
 It is slower than `cpu`. What user code may call, in a model's forward for instance, to see what a job makes of a GPU
 that fails: `limit_memory`, `run_out_of_memory`, `break_context`."""
 
+import os
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,6 +81,7 @@ class Simulated:
         self.pageable = 0  # copies whose host memory was not registered
         self._current, self._streams = Stream(), list[Stream]()
         self._used = 0
+        self._lent: list[Any] = []  # as long as this lives
         self._broken = False
         opened[index] = self
 
@@ -143,6 +146,21 @@ class Simulated:
         whole = torch.full((nbytes + LINE,), POISON, dtype=torch.uint8)
         start = -whole.data_ptr() % LINE
         return whole[start : start + nbytes]
+
+    def lend(self, nbytes: int) -> tuple[Tensor, str]:
+        from hogwild.shm import Region
+
+        self._note("lend")
+        self._lent.append(Region.allocate("simulated-device", nbytes))
+        return self._lent[-1].tensor(torch.uint8, (nbytes,)), f"{os.getpid()} {self._lent[-1].descriptor}"
+
+    def borrow(self, handle: str, nbytes: int) -> Tensor:
+        from hogwild.host_proc import open_descriptor_of
+        from hogwild.shm import Region
+
+        self._note("borrow")
+        pid, descriptor = map(int, handle.split())
+        return Region.attach(open_descriptor_of(pid, descriptor), nbytes).tensor(torch.uint8, (nbytes,))
 
     def allocations(self) -> int:
         return self.calls["allocate"]

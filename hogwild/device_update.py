@@ -23,8 +23,9 @@ class DeviceUpdate(AutogradUpdate):
     def __init__(self, worker_model: WorkerModel, **options: object) -> None:
         super().__init__(worker_model, **options)  # type: ignore[arg-type]
         assert worker_model.replica is not None
-        self._accelerator = worker_model.replica.accelerator
-        pins: Pins = worker_model.replica.pins
+        self._replica, self._is_delta = worker_model.replica, worker_model.exchange.is_delta
+        self._accelerator = self._replica.accelerator
+        pins: Pins = self._replica.pins
         self._sums = self._accelerator.empty(2 * 8).view(torch.float64).zero_()  # (2,), on the device
         self._numbers = pins.empty(2 * 8).view(torch.float64)  # (2,), pinned
         self._loss_sum, self._square = self._sums[LOSS], self._sums[SQUARE]
@@ -66,6 +67,11 @@ class DeviceUpdate(AutogradUpdate):
         self._fetch()
         square = float(self._numbers[SQUARE])
         return math.sqrt(square) if math.isfinite(square) else super()._gradient_norm()
+
+    def apply(self, lr_factor: float | None) -> None:
+        super().apply(lr_factor)
+        if not self._is_delta:  # what is committed next must be there, whoever dies: kernels of the dead do not run
+            self._replica.settle()
 
     def _clear(self, *, were_touched: bool) -> None:
         super()._clear(were_touched=were_touched)

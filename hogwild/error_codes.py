@@ -93,6 +93,7 @@ CODES: Mapping[str, str] = {
     "device/index": "there is no device of that number",
     "device/memory": "a GPU has not that much memory left",
     "device/none": "there is no GPU that torch could use",
+    "device/sharing": "a GPU's memory cannot be shared, or who held it is gone",
     "export/no-checkpoint": "there is no checkpoint to take",
     "model/bad-loss": "the loss is not one floating-point number",
     "model/buffer-changed": "a buffer changed its shape or type while training",

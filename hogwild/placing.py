@@ -3,19 +3,22 @@
     placement       parameters                                         exchange
     cpu             the flats, in host memory                          direct, delta, or measured
     cuda-replica    a copy on each worker's device, the flats master   delta, through host memory
+    cuda-shared     the flats on one device, lent to all workers       direct
 
 Nothing here makes a context: a GPU is counted by its driver's library (NVML)."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hogwild import device
 from hogwild.config import Job
 from hogwild.config_schema import Train
-from hogwild.errors import UsageError
+from hogwild.errors import DeviceSharingError, UsageError
 from hogwild.plan import Plan
 
-CPU, REPLICA = "cpu", "cuda-replica"
+CPU, REPLICA, SHARED = "cpu", "cuda-replica", "cuda-shared"
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def with_devices(planned: Plan, job: Job) -> Plan:
@@ -26,17 +29,38 @@ def with_devices(planned: Plan, job: Job) -> Plan:
         reason = f"{planned.reason}; the GPU is not used: {obstacle}" if obstacle else planned.reason
         return replace(planned, reason=reason)
     devices = _devices(job.train, device.resolve(job.train.device), max(1, planned.procs))
-    return replace(planned, devices=devices, reason=f"{planned.reason}; {REPLICA} on {', '.join(devices)}")
+    placement, why = job.train.placement if job.train.placement == SHARED else REPLICA, ""
+    if placement == SHARED:
+        _check_sharing(devices, os.environ)
+        if planned.procs == 0:
+            placement, why = REPLICA, " (one process has nothing to share)"
+    reason = f"{planned.reason}; {placement} on {', '.join(devices)}{why}"
+    return replace(planned, devices=devices, placement=placement, reason=reason)
+
+
+def _check_sharing(devices: Sequence[str], environ: Mapping[str, str]) -> None:
+    """What can be known here. Whether a container allows it, the first worker finds out."""
+    if len(set(devices)) > 1:
+        raise DeviceSharingError(
+            f"train.placement: {SHARED}: the parameters lie on one GPU, and the workers are on {', '.join(devices)}; "
+            f"name one (train.device: {devices[0]}), or take {REPLICA}"
+        )
+    for name in ALLOCATOR:
+        if "expandable_segments:true" in environ.get(name, "").replace(" ", "").lower():
+            raise DeviceSharingError(
+                f"train.placement: {SHARED}: {name}={environ[name]}: memory in expandable segments cannot be mapped by "
+                f"other processes; take expandable_segments out, or take {REPLICA}"
+            )
 
 
 def is_on_device(job: Job) -> bool:
     """Whether the mathematics of this job is not done on the CPU. Raises UsageError for a device that is not there."""
     kind = device.resolve(job.train.device)
-    if kind == device.CPU and job.train.placement == REPLICA:
+    if kind == device.CPU and job.train.placement in (REPLICA, SHARED):
         device.resolve(device.CUDA)  # raises: there is none
     if kind == device.CPU or job.train.placement == CPU:
         return False
-    return job.train.device != "auto" or job.train.placement == REPLICA or not _obstacle(job)
+    return job.train.device != "auto" or job.train.placement != "auto" or not _obstacle(job)
 
 
 def _obstacle(job: Job) -> str:

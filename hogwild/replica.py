@@ -27,6 +27,7 @@ from hogwild import buffers, optim
 from hogwild.device import Accelerator, words
 from hogwild.exchange import Exchange
 from hogwild.layout import FlatLayout, region_name
+from hogwild.lent import LentExchange
 from hogwild.optim import SpanState, StateLayout, StateSlot
 from hogwild.optim_state import StateBlock
 from hogwild.pins import Pins
@@ -227,11 +228,13 @@ class Replica:
         regions: Mapping[str, Region],
         worker: int,
         accelerator: Accelerator,
+        lent: Mapping[str, str] | None = None,
     ) -> None:
-        """Binds parameters and buffers of the model to the device, and moves what the loss holds."""
+        """Binds parameters and buffers of the model to the device, and moves what the loss holds. `lent`: handles of
+        flats that are there already, by region (`lent.py`)."""
         self.accelerator, self.pins = accelerator, Pins(accelerator)
         try:
-            self._place(layout, parts, params, regions, worker)
+            self._place(layout, parts, params, regions, worker, lent)
         except BaseException:  # there is no room, perhaps
             self.pins.close()
             raise
@@ -243,9 +246,15 @@ class Replica:
         params: Sequence[nn.Parameter],
         regions: Mapping[str, Region],
         worker: int,
+        lent: Mapping[str, str] | None,
     ) -> None:
         (model, loss, optimizer), accelerator = parts, self.accelerator
-        self.exchange = DeviceExchange(layout.flats, params, regions, accelerator, self.pins, sole=layout.workers == 1)
+        self.exchange: Exchange
+        if lent is not None:
+            self.exchange = LentExchange(layout.flats, params, regions, accelerator, lent)
+        else:
+            sole = layout.workers == 1
+            self.exchange = DeviceExchange(layout.flats, params, regions, accelerator, self.pins, sole=sole)
         on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
         self.state = DeviceState(layout.state, regions, worker, accelerator, self.pins, counters_too=on_device)
         self._come = accelerator.event()
@@ -260,7 +269,7 @@ class Replica:
                 buffer.data = words(self.buffers, slot.dtype, slot.shape, slot.offset, slot.strides)
         if isinstance(loss, nn.Module):
             loss.to(accelerator.torch_device)  # class weights and the like: constants
-        self._settle()
+        self.settle()
 
     def read_back(self) -> None:
         """The buffers are what shared memory has of this worker: after a pause, the merged ones."""
@@ -272,9 +281,10 @@ class Replica:
         self.state.write_back()
         if self.buffers is not None and self._home is not None:
             self.accelerator.download(self._home, self.buffers, None)
-            self._settle()
+        self.settle()  # and all that was launched is done
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Waits until everything that was launched is done."""
         self.accelerator.record(self._come, None)
         self.accelerator.synchronize(self._come)
 

@@ -47,16 +47,18 @@ class WorkerModel:
         regions: Mapping[str, Region],
         worker: int,
         accelerator: Accelerator | None = None,
+        lent: Mapping[str, str] | None = None,
     ) -> "WorkerModel":
         """Reads the structure file. No constructor runs; state that an earlier incarnation left is taken
-        over. With an `accelerator`, parameters, state and buffers lie on it."""
+        over. With an `accelerator`, parameters, state and buffers lie on it; the parameters where
+        `lent` says, if it does."""
         layout, (model, loss, optimizer), params = load_structure(structure, regions, worker)
         assert 0 <= worker < layout.workers, f"worker {worker} of {layout.workers}"
         replica: Replica | None = None
         state: StateBlock
         exchange: Exchange
         if accelerator is not None:
-            replica = Replica(layout, (model, loss, optimizer), params, regions, worker, accelerator)
+            replica = Replica(layout, (model, loss, optimizer), params, regions, worker, accelerator, lent)
             state, exchange, own = replica.state, replica.exchange, replica.buffers
         else:
             state = StateBlock(layout.state, regions, 0 if layout.state.shared else worker)

@@ -29,6 +29,7 @@ PAGES = {
         "docs/from-mnist-hogwild.md",
         "docs/when-it-helps.md",
         "docs/sparse.md",
+        "docs/devices.md",
         "docs/reading-a-report.md",
     )
 }

@@ -20,7 +20,7 @@ from hogwild.scoreboard import Control, Row, Scoreboard
 from hogwild.shm import Region
 from workers.entry import Leaving, Start, settle
 from workers.fused import make_fused
-from workers.messages import ReadTask, Setup, receive_task
+from workers.messages import HoldTask, Setup, Task, receive_task
 from workers.on_device import attached, computing, feeding, opened, seeding, updating
 from workers.profile import Profile, make_profile
 from workers.pulling import serve
@@ -36,6 +36,12 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
             if isinstance(task, Setup):
                 settle(task.log, task.stacks)
                 return _build(start, task, descriptors)
+            if isinstance(task, HoldTask):
+                from workers.holding import hold  # one process of few jobs
+
+                adopt(start, task)
+                hold(channel, task, descriptors)
+                raise EOFError("nothing is to be held any more")
             from workers.reading import read  # few jobs have data that is read so
 
             read(start, channel, task, descriptors)
@@ -92,7 +98,7 @@ def _numerics(
     rollbacks = row.board.control_words[Control.ROLLBACKS]  # before anything is read of what a rollback writes
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
     accelerator = opened(kit, row.worker)
-    model = attached(structure, model_regions, row, accelerator)
+    model = attached(structure, model_regions, row, accelerator, kit.lent)
     try:
         return _around(model, accelerator, kit, regions, row, lifeline, profile, rollbacks)
     except BaseException:
@@ -144,7 +150,7 @@ def _feed(split: Split, region: Region, seed: int) -> Feed:
     return open_feed(attach(split.data, region), split.plan, seed=seed, order=split.order)
 
 
-def adopt(start: Start, task: Setup | ReadTask) -> None:
+def adopt(start: Start, task: Task) -> None:
     """Where the parent is by now, and what user code in it has changed that a process started now would inherit."""
     # The user's own folders come behind ours in time, not in order: everything of ours is imported by now, so a user's
     # own `workers/` or `hogwild/` shadows nothing.

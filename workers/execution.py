@@ -18,12 +18,7 @@ import cloudpickle
 from hogwild import host
 from hogwild.background import Background
 from hogwild.checkpoint import CheckpointWriter
-from hogwild.errors import (
-    CheckpointError,
-    Diverged,
-    HogwildError,
-    UserCodeError,
-)
+from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
 from hogwild.job import Parts, planned_updates
 from hogwild.job_checks import directions
 from hogwild.lean_torch import sparing_the_compiler
@@ -38,6 +33,7 @@ from hogwild.tensorboard import check_wanted
 from hogwild.traces import report
 from workers.evaluating import Evaluating, evaluation_limits
 from workers.head_start import HeadStart
+from workers.holder import holder_for
 from workers.inline import Inline
 from workers.loading import Loading
 from workers.messages import Setup
@@ -244,7 +240,13 @@ class _Prepared:
         return Inline(self.session, watch, self.kit, self.structure, self.regions).run()
 
     def _train_with_workers(self, early: HeadStart, watch: host.SignalWatch) -> Outcome:
-        return Supervisor(self.session, watch, self._set_up(), early).run()
+        session = self.session
+        session.holder = holder_for(self.plan, session.shared, session.job.supervise.start_timeout_s)
+        try:
+            self.kit = replace(self.kit, lent=session.holder.handles)
+            return Supervisor(session, watch, self._set_up(), early).run()
+        finally:
+            session.holder.close()
 
     def _guard(self, train: Callable[[host.SignalWatch], Outcome], watch: host.SignalWatch) -> Outcome:
         """Whatever happens, there is a summary: our own errors, the user's in `procs: 0`, and our mistakes."""

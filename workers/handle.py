@@ -26,7 +26,7 @@ from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.plan import Plan
 from workers import entry
-from workers.messages import LOOK, ReadTask, Report, Setup, read_records, write_record
+from workers.messages import LOOK, HoldTask, ReadTask, Report, Setup, Task, read_records, write_record
 
 PAYLOAD_LIMIT = 4096  # bytes of our own arguments; CPython 3.11 can hang in start() when all of it passes 64 KiB
 REAPED_ELSEWHERE = 255  # its status went to somebody else, a host application's wait() perhaps
@@ -119,7 +119,11 @@ class Handle:
         """Before it is set up: it reads rows of a data set, and waits for its set-up again."""
         self._send(task, descriptors)
 
-    def _send(self, task: Setup | ReadTask, descriptors: Sequence[int]) -> None:
+    def ask_to_hold(self, task: HoldTask, descriptors: Sequence[int]) -> None:
+        """Instead of a set-up: it is no worker then, and answers what `holder.py` asks."""
+        self._send(task, descriptors)
+
+    def _send(self, task: Task, descriptors: Sequence[int]) -> None:
         changes = _changes(self.environment, os.environ)
         self.environment = dict(os.environ)  # as it is there then: what is sent later is what changes from now on
         task = replace(task, folder=_current_folder(), sys_path=_search_path(), environment=changes)

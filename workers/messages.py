@@ -84,7 +84,24 @@ class ReadTask:
         _send(channel, "read", self, descriptors)
 
 
-def _send(channel: socket.socket, task: str, values: Setup | ReadTask, descriptors: Sequence[int]) -> None:
+@dataclass(frozen=True, slots=True)
+class HoldTask:
+    """What a process needs that holds the flats on `device` for all workers (`holding.py`), instead of a set-up."""
+
+    device: str
+    regions: tuple[tuple[str, int], ...]  # the flats
+    folder: str = ""
+    sys_path: tuple[str, ...] = ()
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+
+    def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
+        _send(channel, "hold", self, descriptors)
+
+
+Task = Setup | ReadTask | HoldTask
+
+
+def _send(channel: socket.socket, task: str, values: Task, descriptors: Sequence[int]) -> None:
     payload = json.dumps({"task": task, **asdict(values)}).encode()
     if len(payload) >= MAX_DATAGRAM:
         raise RunError(
@@ -95,7 +112,7 @@ def _send(channel: socket.socket, task: str, values: Setup | ReadTask, descripto
     socket.send_fds(channel, [payload], list(descriptors))
 
 
-def receive_task(channel: socket.socket) -> tuple[Setup | ReadTask, list[int]]:
+def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
     """What to do, with descriptors. Blocks, however long. Raises EOFError when the supervisor is gone, RunError when
     not all descriptors fit."""
     payload, descriptors, flags, _ = socket.recv_fds(channel, MAX_DATAGRAM, MAX_DESCRIPTORS)
@@ -112,8 +129,8 @@ def receive_task(channel: socket.socket) -> tuple[Setup | ReadTask, list[int]]:
     task = values.pop("task")
     values["regions"] = tuple((name, nbytes) for name, nbytes in values["regions"])
     values["sys_path"] = tuple(values["sys_path"])
-    if task == "read":
-        return ReadTask(**values), descriptors
+    if task != "train":
+        return (ReadTask if task == "read" else HoldTask)(**values), descriptors
     values["cores"] = tuple(values["cores"])
     return Setup(**values), descriptors
 

@@ -29,14 +29,18 @@ def opened(kit: Kit, worker: int) -> Accelerator | None:
 
 
 def attached(
-    structure: bytes | memoryview, regions: Mapping[str, Region], row: Row, accelerator: Accelerator | None
+    structure: bytes | memoryview,
+    regions: Mapping[str, Region],
+    row: Row,
+    accelerator: Accelerator | None,
+    lent: Mapping[str, str] | None = None,
 ) -> WorkerModel:
     """Raises DeviceMemoryError where a device has no room; a replacement waits a while for that of the one before."""
     if accelerator is None:
         return WorkerModel.attach(structure, regions, row.worker)
     for wait_s in (*WAITS_S, None) if row.words[Word.INCARNATION] > 1 else (None,):
         try:
-            model = WorkerModel.attach(structure, regions, row.worker, accelerator)
+            model = WorkerModel.attach(structure, regions, row.worker, accelerator, lent)
             break
         except Exception as error:
             known = accelerator.explain(error)

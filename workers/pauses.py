@@ -237,8 +237,8 @@ def _trial_of(session: Session) -> Trial:
         sparse=any(span.sparse for span in flats.spans),
         has_room=room > MEMORY_MARGIN * procs * copied_bytes(flats),
         fused=session.is_fused,
-        on_device=bool(session.plan.devices),
+        placement=session.plan.placement,
     )
     given = session.exchange if why else None
-    ways = ways_of(job, procs, why, fused=session.is_fused, on_device=bool(session.plan.devices))
+    ways = ways_of(job, procs, why, fused=session.is_fused, placement=session.plan.placement)
     return Trial(session.board, ways, given, job.train.sync_every, why)

@@ -7,7 +7,6 @@ from typing import Any
 
 from hogwild import host
 from hogwild.errors import code_of
-from hogwild.placing import CPU, REPLICA
 from hogwild.schedules import idle_share
 from hogwild.scoreboard import Phase
 from workers.outcome import Clock, Outcome
@@ -45,7 +44,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "procs": session.plan.procs,
         "threads": session.plan.threads,
         "device": ", ".join(dict.fromkeys(session.plan.devices)) or "cpu",
-        "placement": REPLICA if session.plan.devices else CPU,
+        "placement": session.plan.placement,
         "update": session.parts.choice.kind,
         "update_why": session.parts.choice.why,
         "exchange": session.exchange,

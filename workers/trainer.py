@@ -71,6 +71,7 @@ class Kit:
     sync_every: int = 16  # batches, at most, between two flushes of hot rows
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
     devices: tuple[str, ...] = ()  # of each worker; empty: the CPU
+    lent: Mapping[str, str] | None = None  # where the flats lie on a device: region -> its holder's handle
 
 
 @dataclass(frozen=True, slots=True)
