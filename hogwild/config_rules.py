@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from hogwild import metric_names, torch_arguments
+from hogwild import config_devices, metric_names, torch_arguments
 from hogwild.config_schema import SGD, Supervise
 from hogwild.leases import MAX_ITEM_BATCHES
 from hogwild.strict_yaml import Path
@@ -44,6 +44,7 @@ def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _spares(values)
     yield from _exchange(values)
     yield from _lanes(values)
+    yield from config_devices.findings(values)
     yield from _metrics(_at(values, ("evaluate",)))
 
 

@@ -14,6 +14,7 @@ from hogwild.config_types import (
     TAG,
     ClassPath,
     Component,
+    Device,
     FileName,
     InitArgs,
     Loaders,
@@ -191,8 +192,19 @@ class Train(Section):
     epochs: Whole = Field(default=1, ge=1, description="Every sample once per epoch, over all workers.")
     max_updates: Whole | None = Field(default=None, ge=1, description="Ends the job after exactly so many.")
     max_time_s: Seconds | None = Field(default=None, description="From the first update; then it stops, resumable.")
-    device: Literal["auto", "cpu"] = Field(default="auto", description="Where the mathematics is done.")
-    placement: Literal["auto", "cpu"] = Field(default="auto", description="Where the shared parameters lie.")
+    device: Device = Field(
+        default="auto",
+        description="auto, cpu, cuda or cuda:N; simulated or simulated:N: the code of a GPU on the CPU, to try it. "
+        "auto: a GPU if there is one.",
+    )
+    device_per_worker: list[Annotated[Whole, Field(ge=0, le=999)]] | None = Field(
+        default=None, description="The GPU of each worker, by index; null: worker k takes k modulo their number."
+    )
+    placement: Literal["auto", "cpu", "cuda-replica", "cuda-shared"] = Field(
+        default="auto",
+        description="cuda-replica: a copy on each worker's GPU, exchanged through host memory; cuda-shared: on one "
+        "GPU, written by all; auto: as the device.",
+    )
     update: Literal["auto", "autograd", "fused"] = Field(
         default="auto", description="fused: the model's own kernel, or an error; auto: that, or autograd, and why."
     )

@@ -101,12 +101,23 @@ def _metric(text: str) -> str:
     return text
 
 
+def _device(value: Any) -> Any:
+    kind, colon, index = value.partition(":") if isinstance(value, str) else ("", "", "")
+    is_index = index.isascii() and index.isdigit() and len(index) <= 3
+    if kind in ("cuda", "simulated") and (is_index if colon else True):
+        return value
+    if value in ("auto", "cpu"):
+        return value
+    raise rule("must be auto, cpu, cuda, cuda:N, simulated or simulated:N", code="config/unknown-choice")
+
+
 Whole = Annotated[int, AfterValidator(_fits)]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 Procs = Annotated[Literal["auto"] | Annotated[int, Field(ge=0, le=1024)], _auto_or_whole(0, 1024)]
 Threads = Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=1024)], _auto_or_whole(1, 1024)]
 Loaders = Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=256)], _auto_or_whole(1, 256)]
 Slots = Annotated[Literal["auto"] | Annotated[int, Field(ge=1, le=MAX_WHOLE)], _auto_or_whole(1, MAX_WHOLE)]
+Device = Annotated[str, BeforeValidator(_device)]
 Progress = Annotated[Literal["auto"] | bool, BeforeValidator(_auto_or_bool)]
 Version = Annotated[Literal[1], BeforeValidator(_version)]
 FileName = Annotated[str, AfterValidator(_file_name)]

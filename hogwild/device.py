@@ -1,20 +1,137 @@
-"""All CUDA; plain or no-op on the CPU. This version trains on the CPU only: what is here keeps CUDA out of
-the processes where it must not be."""
+"""What a job needs of a GPU, and which one a worker gets: CUDA's (`device_cuda.py`, the only other place with
+torch.cuda) or one that is simulated on the CPU (`device_simulated.py`). Nothing here makes a context.
 
-from collections.abc import Iterable
+    Accelerator    memory, copies that run beside the mathematics, and what orders them: streams and events
+
+A copy between host and device is *begun* by `upload` or `download`, on a stream of its own, and done when an event that
+was recorded behind it has come: `wait` orders streams, `synchronize` stops this process. Host memory is registered
+(pinned) by whoever copies from or to it, in its own process, and unregistered before it leaves."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from hogwild.errors import ModelError, UsageError
+from hogwild.errors import DeviceMemoryError, ModelError, UsageError
+
+CPU, CUDA, SIMULATED = "cpu", "cuda", "simulated"
 
 
-def resolve(device: str) -> torch.device:
-    """The device of `train.device`: `auto` and `cpu` are the CPU. Raises UsageError for anything else."""
-    if device not in ("auto", "cpu"):
+class Accelerator(Protocol):
+    """One GPU as one process sees it. `stream` is what `stream` made, None where the mathematics is done. Errors come
+    as the driver's own; `explain` knows them. One process, one thread."""
+
+    name: str  # cuda:0, simulated:1
+    torch_device: torch.device
+
+    def stream(self) -> Any: ...
+    def event(self) -> Any: ...
+    def record(self, event: Any, stream: Any | None) -> None:
+        """The event comes when all that was begun on the stream by now is done."""
+
+    def wait(self, event: Any, stream: Any | None) -> None:
+        """What is begun on the stream from now on waits for the event; this process does not."""
+
+    def synchronize(self, event: Any) -> None:
+        """Returns when the event has come. One that was never recorded has."""
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Pins host memory of this process, without a copy (cudaHostRegister)."""
+
+    def unregister(self, address: int) -> None:
+        """Of memory that nothing is copied from or to any more."""
+
+    def upload(self, target: Tensor, source: Tensor, stream: Any | None) -> None:
+        """Begins host -> device. `source` stays as it is, and `target` unread, until an event says so."""
+
+    def download(self, target: Tensor, source: Tensor, stream: Any | None) -> None:
+        """Begins device -> host."""
+
+    def empty(self, nbytes: int) -> Tensor:
+        """(nbytes,) uint8 on the device, on a cache line; whatever was there before."""
+
+    def lend(self, nbytes: int) -> tuple[Tensor, str]:
+        """(nbytes,) uint8 on the device, and the handle by which another process may `borrow` it, while this one and
+        its accelerator live."""
+
+    def borrow(self, handle: str, nbytes: int) -> Tensor:
+        """What another process has lent. Raises RuntimeError or OSError where that is not possible."""
+
+    def allocations(self) -> int:
+        """How often device memory was allocated by this process so far."""
+
+    def memory(self) -> tuple[int, int]:
+        """(free, total) bytes."""
+
+    def seed(self, seed: int) -> None:
+        """Of the generator that layers on the device draw from."""
+
+    def explain(self, error: BaseException) -> DeviceMemoryError | None:
+        """What to tell a person about an error that says that memory is short; None for any other."""
+
+    def is_broken(self) -> bool:
+        """An error has made the context unusable: nothing can be copied any more, and only leaving helps."""
+
+    def drain(self) -> None:
+        """Nothing is being copied any more. Never raises: in a broken context nothing is."""
+
+
+def open_accelerator(name: str) -> Accelerator | None:
+    """For the process that will compute on it, which gets a context; None for `cpu`."""
+    kind, _, index = name.partition(":")
+    if kind == CPU:
+        return None
+    if kind == SIMULATED:
+        from hogwild.device_simulated import Simulated
+
+        return Simulated(int(index))
+    from hogwild.device_cuda import Cuda
+
+    return Cuda(int(index))
+
+
+def count(kind: str) -> int:
+    """How many devices of this kind there are. Makes no context."""
+    if kind == SIMULATED:
+        from hogwild.device_simulated import DEVICES
+
+        return DEVICES
+    return visible_gpus() if kind == CUDA else 1
+
+
+def resolve(device: str) -> str:
+    """`auto` as a kind: cuda where there is a GPU, else cpu. Raises UsageError for a device that is not there."""
+    if device == "auto":
+        return CUDA if visible_gpus() else CPU
+    kind, _, index = device.partition(":")
+    there = count(kind)
+    if there == 0:
         raise UsageError(
-            f"train.device: must be auto or cpu in this version, got {device!r}", code="config/unknown-choice"
+            f"train.device: {device}: there is no GPU that torch could use ({why_no_gpu()}); "
+            "take auto or cpu, or simulated, which runs a GPU's code on the CPU",
+            code="device/none",
         )
-    return torch.device("cpu")
+    if index and int(index) >= there:
+        have = f"{kind}:0" if there == 1 else f"{kind}:0 to {kind}:{there - 1}"
+        raise UsageError(f"train.device: {device}: there is no such device (there: {have})", code="device/index")
+    return kind
+
+
+def why_no_gpu() -> str:
+    """In words. Makes no context."""
+    if not torch.backends.cuda.is_built():
+        return f"torch {torch.__version__} was built without CUDA"
+    return f"torch {torch.__version__}, CUDA {torch.version.cuda}, sees no GPU: driver, or CUDA_VISIBLE_DEVICES"
+
+
+def memory_error(name: str, asked: int | None, free: int, total: int, more: str = "") -> DeviceMemoryError:
+    """The one sentence about a GPU whose memory does not suffice."""
+    wanted = f"{asked:,} bytes were asked for, " if asked is not None else ""
+    return DeviceMemoryError(
+        f"GPU out of memory: {name}: {wanted}{free:,} of {total:,} bytes are free{more}. Take a smaller "
+        "data.batch_size or model, fewer train.procs on this GPU (each has copies of its own), or end what else uses it"
+    )
 
 
 def require_cpu(tensors: Iterable[tuple[str, torch.Tensor]], what: str) -> None:
@@ -43,3 +160,12 @@ def cuda_is_initialized() -> bool:
 def flushes_denormal() -> bool:
     """Whether this thread's arithmetic takes numbers below 1e-38 for 0; torch can set it but does not tell."""
     return (torch.full((8,), 1e-40) * 0.5).sum().item() == 0.0
+
+
+def words(tensor: Tensor, dtype: torch.dtype, shape: Sequence[int], offset: int, strides: Sequence[int]) -> Tensor:
+    """A view of bytes (N,) uint8 as `dtype`, `offset` bytes in; strides in elements."""
+    view = torch.empty(0, dtype=dtype, device=tensor.device)
+    start = tensor.storage_offset() + offset
+    assert start % dtype.itemsize == 0, f"offset {start} is not a multiple of the item size of {dtype}"
+    view.set_(tensor.untyped_storage(), start // dtype.itemsize, tuple(shape), tuple(strides))
+    return view

@@ -20,6 +20,8 @@ exits with `exit_status`.
          |- CrashLoop                    1   workers die, one after the other, and nothing gets done
          |- Deadlocked                   1   nobody committed a batch for too long
          |- Diverged                     1   parameters became NaN or infinite
+         |- DeviceMemoryError            1   a GPU has not that much memory left
+         |- DeviceSharingError           1   its memory cannot be shared by processes, or who held it is gone
          '- TooManyQuarantined           1   more than 1 % of the batches could not be trained on
 
 A class says what kind of thing is wrong, and the exit status; a *code* (`data/not-finite`) says what exactly. Codes are
@@ -163,6 +165,14 @@ class Deadlocked(TrainingError):
 
 class Diverged(TrainingError):
     code = "train/diverged"
+
+
+class DeviceMemoryError(TrainingError):
+    code = "device/memory"
+
+
+class DeviceSharingError(TrainingError):
+    code = "device/sharing"
 
 
 class TooManyQuarantined(TrainingError):

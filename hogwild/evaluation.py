@@ -45,6 +45,7 @@ class Evaluator:
         outputs: Tensor | None = None,
         targets: Tensor | None = None,
         precision: str = "fp32",
+        seed_generator: Callable[[int], object] = torch.default_generator.manual_seed,
     ) -> None:
         self._model, self._loss = model, loss
         self._predict = predictor(model, loss)
@@ -53,6 +54,7 @@ class Evaluator:
         self._panel = panel
         self._outputs, self._targets = outputs, targets
         self._cast = autocast(precision, device_type_of([*model.parameters()]))
+        self._seed_generator = seed_generator  # of what layers draw from
 
     def sums(self, batches: Iterable[int], beat: Callable[[], None], infers: bool = False) -> EvalSums:
         """The metrics' sums over these batches of the validation data, whose outputs are kept if they are needed;
@@ -64,7 +66,7 @@ class Evaluator:
         try:
             for number in batches:
                 batch = self._feed.gather(0, number)  # outside: its buffers are made when they are first needed
-                torch.default_generator.manual_seed(batch_seed(self._seed, EPOCH, batch.first_position))
+                self._seed_generator(batch_seed(self._seed, EPOCH, batch.first_position))
                 with torch.inference_mode() if infers else torch.no_grad(), self._cast:
                     output, target = self._predict(batch.inputs, batch.target)
                     output = widened(output)

@@ -4,9 +4,11 @@ The supervisor writes a data set once into one shared region (`ResidentData`); e
 rows of a batch into buffers it allocated at its start and uses for ever (`ResidentFeed`). Only positions travel: a
 batch is a number, and which rows it holds follows from (seed, epoch, number), see `orders.py`."""
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -128,6 +130,21 @@ class ResidentFeed:
         self._rows = [spec.rows(data.region) for spec in data.fields]
         self._buffers = [torch.empty(plan.largest * spec.row_bytes, dtype=torch.uint8) for spec in data.fields]
         self._views: dict[int, tuple[list[np.ndarray], tuple[Tensor, ...]]] = {}
+
+    @property
+    def slot_nbytes(self) -> int:
+        """Of one piece of memory that holds a batch."""
+        return sum(aligned(self._plan.largest * spec.row_bytes) for spec in self._specs)
+
+    def into(self, memory: Tensor) -> "ResidentFeed":
+        """The same batches, gathered into `memory` (slot_nbytes,) uint8, which is somebody's else: pinned, perhaps.
+        Fields begin on cache lines."""
+        twin = copy.copy(self)
+        sizes = [self._plan.largest * spec.row_bytes for spec in self._specs]
+        starts = list(accumulate(map(aligned, sizes), initial=0))
+        twin._buffers = [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+        twin._views = {}
+        return twin
 
     def gather(self, epoch: int, batch: int) -> Batch:
         """Fills the buffers with batch number `batch` of `epoch`."""

@@ -75,6 +75,8 @@ class FlatRule:
         self._may_fuse = not any(span.sparse for span in worker_model.layout.flats.spans)
         self._hardened = self._state.layout.shared and type(optimizer) in HARDENED
         self._private: list[PrivateState] = []
+        self._on_device = worker_model.replica is not None
+        self._steps: list[DeviceStep] = []
         self._sgd: list[tuple[dict, list[Tensor], list[Tensor], list[Tensor]]] = []  # group, flat, gradient, buffer
         for s, span in enumerate(worker_model.layout.flats.spans):
             if span.is_dense:
@@ -87,7 +89,7 @@ class FlatRule:
     def _add(self, s: int, span: Span, flat: Tensor) -> None:
         assert span.group is not None
         group = self._optimizer.param_groups[span.group]
-        fuses = self._may_fuse and _prefers_fused(self._optimizer, group)
+        fuses = self._may_fuse and _prefers_fused(self._optimizer, group) and not self._lacks_kernel(flat)
         different = {"params": [flat]} | ({"fused": True} if fuses else {})
         shadow_group = group | different
         self._shadow.param_groups.append(shadow_group)
@@ -99,11 +101,19 @@ class FlatRule:
             self._shadow.state[flat] = private.own
             return
         self._shadow.state[flat] = {k: whole if p.kind == "like" else whole[0] for k, (p, whole) in arrays.items()}
+        step = self._shadow.state[flat].get("step")
+        if self._on_device and different.get("fused") and step is not None:
+            self._steps.append(DeviceStep(step, flat))
+            self._shadow.state[flat]["step"] = self._steps[-1].own
         if different.get("fused") and type(self._optimizer) is SGD:
             assert flat.grad is not None
             buffers = [whole for p, whole in arrays.values() if p.key == "momentum_buffer"]
             self._sgd.append((group, [flat], [flat.grad], buffers))
         self._counters += [(w[0], w[1:]) for p, w in arrays.values() if p.kind == "scalar" and len(w) > 1]
+
+    def _lacks_kernel(self, flat: Tensor) -> bool:
+        """torch has a fused Adagrad for the CPU only."""
+        return flat.device.type != "cpu" and type(self._optimizer) is Adagrad
 
     def step(self) -> None:
         """One update of all spans, in place; nobody else writes what a hardened rule divides by."""
@@ -116,7 +126,11 @@ class FlatRule:
         with torch.no_grad():
             for private in self._private:
                 private.read()
+            for counter in self._steps:
+                counter.read()
             self._step(self._shadow)
+            for counter in self._steps:
+                counter.count()
             for private in self._private:
                 private.write()
             for first, others in self._counters:
@@ -154,6 +168,27 @@ def _trained_slots(worker_model: WorkerModel) -> list[StateSlot]:
     params = parameters_of(worker_model.optimizer)
     slots = worker_model.state.layout.slots
     return [slot for slot in slots if slot.in_group or params[slot.index].requires_grad]
+
+
+class DeviceStep:
+    """A step counter on the device of `flat`, where a fused kernel counts, beside the one that others read, in host
+    memory: `counted` () float32."""
+
+    def __init__(self, counted: Tensor, flat: Tensor) -> None:
+        self._counted, self._last = counted, -1.0
+        self.own = torch.zeros((), dtype=counted.dtype, device=flat.device)
+
+    def read(self) -> None:
+        """Before a step: somebody else may have counted since."""
+        now = float(self._counted)  # host memory: no kernel is waited for
+        if now != self._last:
+            self.own.fill_(now)
+            self._last = now
+
+    def count(self) -> None:
+        """After it."""
+        self._last += 1.0
+        self._counted.fill_(self._last)
 
 
 def _prefers_fused(optimizer: torch.optim.Optimizer, group: dict) -> bool:

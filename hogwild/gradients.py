@@ -26,8 +26,10 @@ class Gradients:
     """Gradients of the optimised parameters of one worker. Order: `backward` (any number), `collect`, use,
     `clear`."""
 
-    def __init__(self, layout: FlatLayout, params: list[nn.Parameter]) -> None:
-        self.flats = {dtype: torch.zeros(size, dtype=dtype) for dtype, size in layout.gradient_sizes.items()}
+    def __init__(self, layout: FlatLayout, params: list[nn.Parameter], device: torch.device | None = None) -> None:
+        """`device`: of the parameters; the CPU by default."""
+        sizes = layout.gradient_sizes.items()
+        self.flats = {dtype: torch.zeros(size, dtype=dtype, device=device) for dtype, size in sizes}
         # The fast way to a norm: each flat, and where its square goes, so that nothing is allocated. None for types
         # that need care.
         self._squares = [(flat, flat.new_empty(())) for flat in self.flats.values() if flat.numel()]
@@ -136,6 +138,17 @@ class Gradients:
             total += torch.dot(flat, flat, out=square).item()
         return total
 
+    def begin_square(self, total: Tensor) -> None:
+        """Adds the sum of the squares of all gradients in the flats to `total` (), on their device; waits for
+        nothing."""
+        self.collect()
+        for flat, square in self._squares:
+            total.add_(torch.dot(flat, flat, out=square))
+        for flat in self.flats.values() if not self._squares else ():
+            if flat.numel():
+                part = torch.view_as_real(flat) if flat.is_complex() else flat
+                total.add_(torch.linalg.vector_norm(part, dtype=_wide(part.dtype)).square())
+
     def _careful_norm(self) -> float:
         total = 0.0
         for part in self._parts():
@@ -172,6 +185,10 @@ def _grad(param: nn.Parameter) -> Tensor:
 
 def _is_stray(slot: ParamSlot) -> bool:
     return slot.requires_grad and slot.group is None
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in _NARROW else dtype
 
 
 def _stored(grad: Tensor) -> Tensor:

@@ -36,6 +36,12 @@ def is_stopped(pid: int) -> bool:
     return process_state(pid) in ("T", "t")
 
 
+def open_descriptor_of(pid: int, descriptor: int) -> int:
+    """What another process has open under that number, for reading and writing. Raises OSError where it is gone, or not
+    for us to open."""
+    return os.open(PROC / str(pid) / "fd" / str(descriptor), os.O_RDWR | os.O_CLOEXEC)
+
+
 def command_line(pid: int) -> str:
     """As `ps` shows it; "" when it is gone."""
     try:

@@ -35,6 +35,7 @@ from hogwild.packed import Packed
 from hogwild.packing import names_of, pack, packs, read_packed, show, sizes_for
 from hogwild.param_groups import param_groups
 from hogwild.params import SharedModel, WorkerModel, wants_channels_last
+from hogwild.placing import is_on_device, with_devices
 from hogwild.plan import plan_here
 from hogwild.registry import build as build_component
 from hogwild.registry import build_callable, resolve
@@ -44,6 +45,7 @@ from hogwild.streaming import hold, is_iterable, prepare, split, why_streamed
 from hogwild.transforms import Transform
 from hogwild.updates import AutogradUpdate
 
+NO_KERNEL = Choice(None, "autograd: on a device, where no kernel of a model's own runs", is_worth_saying=False)
 EVALUATION_BATCH = 256  # no gradients, so larger batches than training's cost nothing and save time
 
 
@@ -147,7 +149,7 @@ def from_objects(
     show(model, source.packed, held_back.packed if held_back else None)
     panel = Panel.of(metrics, model, loss)
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
-    parts.choice = choose(job, model, loss, optimizer, source.packed)
+    parts.choice = NO_KERNEL if is_on_device(job) else choose(job, model, loss, optimizer, source.packed)
     parts.names = names_of(train, source.packed)
     parts.late = late_parameters(model, job.model.freeze)
     never = require_trained(model, optimizer, parts.late, planned_updates(job, source.plan))
@@ -274,7 +276,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
     compared = check_gradients(parts.model, parts.loss, batch_of(parts, GRADIENT_SAMPLES)) if gradients else None
     parameters = sum(parameter.numel() for parameter in parts.model.parameters())
     trained = sum(parameter.numel() for parameter in parts.model.parameters() if parameter.requires_grad)
-    planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
+    planned = with_devices(plan_here(job.train.procs, job.train.threads, pin=job.train.pin), job)
     needed = bytes_needed(job, parts, planned.procs)
     return {
         "job": job.name,

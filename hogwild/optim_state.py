@@ -6,7 +6,7 @@ words set and goes on from them. Who writes: the worker that owns the block; wit
 worker, without a lock; the parent only in a pause.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,15 +40,17 @@ class StateBlock:
     def view(self, slot: StateSlot) -> Tensor:
         """The words of one tensor; always the same object."""
         if slot.word not in self._views:
-            assert self._region is not None
-            place = self._base + slot.offset
-            self._views[slot.word] = self._region.tensor(slot.dtype, slot.shape, place, slot.strides)
+            self._views[slot.word] = self.at(slot.dtype, slot.shape, slot.offset, slot.strides)
         return self._views[slot.word]
+
+    def at(self, dtype: torch.dtype, shape: Sequence[int], offset: int, strides: Sequence[int] | None = None) -> Tensor:
+        """The words `offset` bytes into this block."""
+        assert self._region is not None
+        return self._region.tensor(dtype, shape, self._base + offset, strides)
 
     def array(self, state: SpanState) -> Tensor:
         """What lies beside a whole span, (numel,)."""
-        assert self._region is not None
-        return self._region.tensor(state.dtype, (state.numel,), self._base + state.offset)
+        return self.at(state.dtype, (state.numel,), state.offset)
 
     def is_present(self, slot: StateSlot) -> bool:
         return bool(self._present[slot.word])
@@ -88,6 +90,11 @@ class StateBlock:
     def set_number(self, slot: StateSlot, value: float) -> None:
         """A number that exists has another value now."""
         self._numbers[slot.offset // 8] = value
+
+    def set_present(self, words: np.ndarray) -> None:
+        """Exactly what these words (slots,) say has been created: after everything else was written."""
+        count = len(self.layout.slots)
+        self._present[:count] = words[:count]
 
     @staticmethod
     def _owner(optimizer: torch.optim.Optimizer, params: list[torch.nn.Parameter], slot: StateSlot) -> dict[str, Any]:

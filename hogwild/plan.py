@@ -49,7 +49,8 @@ LOSS_PER_THREAD = 182 / 24 - 1
 class Plan:
     """`procs` trainers (0: the loop runs inside the parent) of `threads` threads; `environment` is what each
     child gets before it imports torch. `warning` is empty unless the machine is asked for more than it
-    has. `cores`: the logical CPUs of each worker, by number; empty where workers are not pinned."""
+    has. `cores`: the logical CPUs of each worker, by number; empty where workers are not pinned. `devices`:
+    where each computes (`placing.py`); empty on the CPU. `placement`: where parameters lie."""
 
     procs: int
     threads: int
@@ -57,6 +58,8 @@ class Plan:
     warning: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     cores: tuple[tuple[int, ...], ...] = ()
+    devices: tuple[str, ...] = ()
+    placement: str = "cpu"
 
 
 def plan_here(procs: int | Literal["auto"], threads: int | Literal["auto"], *, pin: bool = False) -> Plan:

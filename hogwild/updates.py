@@ -35,6 +35,9 @@ class Update(Protocol):
     next_thaw: int | None  # the update of the whole job that trains more than the one before
 
     def thaw(self, updates: int) -> None: ...
+    @property
+    def late_losses(self) -> float: ...
+
     def backward(self, inputs: tuple[Tensor, ...], target: Tensor, scale: float = 1.0) -> float: ...
     def take_losses(self) -> tuple[list[float], list[int]]: ...
     def must_redo(self) -> bool: ...
@@ -122,7 +125,7 @@ class AutogradUpdate:
         try:
             with self._cast:
                 loss = self._losses.of(inputs, target)
-            value = loss.item()
+            value = self._value_of(loss)
             self._enter("backward")
             self._norm = None
             self._losses_finite = self._losses_finite and math.isfinite(value)
@@ -152,6 +155,14 @@ class AutogradUpdate:
             return False  # they stay, for `is_finite` to see
         self.discard()
         return True
+
+    def _value_of(self, loss: Tensor) -> float:
+        return float(loss.item())
+
+    @property
+    def late_losses(self) -> float:
+        """The sum of the losses that `backward` could not tell yet."""
+        return 0.0
 
     def is_finite(self) -> bool:
         """Every loss and every gradient since the last `apply` or `discard`. One reduction, which clipping

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from hogwild.buffers import REGION, block_of
 from hogwild.compiled_model import check_same_memory
+from hogwild.device import Accelerator
 from hogwild.errors import ModelError
 from hogwild.exchange import Exchange
 from hogwild.optim_state import StateBlock
+from hogwild.replica import Replica
 from hogwild.shm import Region
 from hogwild.structure import Layout, Loss, load_structure
 
@@ -36,7 +38,9 @@ class WorkerModel:
     _buffers: Tensor | None  # this worker's block, (bytes,) uint8; None without buffers
     _kept: Tensor | None
     _whole: Layout  # `layout` once everything is trained
+    replica: Replica | None = None  # on a GPU: what this worker owns there
     _marked: Tensor | None = None
+    _is_at_rest: bool = False  # nothing was trained since what it has was written back: others may have changed that
     runs: nn.Module = field(init=False)  # what is called: the model, or what was compiled of it
 
     def __post_init__(self) -> None:
@@ -44,19 +48,34 @@ class WorkerModel:
 
     @classmethod
     def attach(
-        cls, structure: bytes | memoryview, regions: Mapping[str, Region], worker: int, updates: int = 0
+        cls,
+        structure: bytes | memoryview,
+        regions: Mapping[str, Region],
+        worker: int,
+        updates: int = 0,
+        accelerator: Accelerator | None = None,
+        lent: Mapping[str, str] | None = None,
     ) -> "WorkerModel":
         """Reads the structure file. No constructor runs; state that an earlier incarnation left is taken
-        over. `updates` of the whole job have been made: what they leave frozen is."""
+        over. `updates` of the whole job have been made: what they leave frozen is. With an `accelerator`, parameters,
+        state and buffers lie on it; the parameters where `lent` says, if it does."""
         layout, (model, loss, optimizer), params = load_structure(structure, regions, worker)
         assert 0 <= worker < layout.workers, f"worker {worker} of {layout.workers}"
-        state = StateBlock(layout.state, regions, 0 if layout.state.shared else worker)
+        replica: Replica | None = None
+        state: StateBlock
+        exchange: Exchange
+        if accelerator is not None:
+            replica = Replica(layout, (model, loss, optimizer), params, regions, worker, accelerator, lent)
+            state, exchange, own = replica.state, replica.exchange, replica.buffers
+        else:
+            state = StateBlock(layout.state, regions, 0 if layout.state.shared else worker)
+            exchange = Exchange(layout.flats, params, regions)
+            own = layout.buffers.block(regions[REGION], block_of(worker)) if REGION in regions else None
         state.load(optimizer)
-        own = layout.buffers.block(regions[REGION], block_of(worker)) if REGION in regions else None
         attached = cls(
-            model, loss, optimizer, params, layout, regions, worker, state, Exchange(layout.flats, params, regions),
+            model, loss, optimizer, params, layout, regions, worker, state, exchange,
             _parameter_places(model), _buffer_places(model), _module_sizes(model),
-            own, None if own is None else own.clone(), layout,
+            own, None if own is None else own.clone(), layout, replica,
         )  # fmt: skip
         attached.thaw(updates)
         return attached
@@ -75,6 +94,31 @@ class WorkerModel:
     def next_thaw(self, updates: int) -> int | None:
         """The update that trains more than the one before, if there is one to come."""
         return min((slot.until for slot in self._whole.flats.params if slot.until > updates), default=None)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters lie."""
+        return torch.device("cpu") if self.replica is None else self.replica.accelerator.torch_device
+
+    def rest(self) -> None:
+        """Before a pause, and before leaving: the parent finds everything in shared memory. After a flush. Raises what
+        `check_bound` raises."""
+        self.check_bound()
+        if self.replica is not None and not self._is_at_rest:
+            self.replica.write_back()
+        self._is_at_rest = True
+
+    def refresh(self) -> None:
+        """In a pause and after it: parameters and buffers are what the parent has made of them."""
+        self.exchange.refresh()
+        if self.replica is not None:
+            self.replica.read_back()
+        self._is_at_rest = False
+
+    def close(self) -> None:
+        """Of a worker that leaves, or makes everything again."""
+        if self.replica is not None:
+            self.replica.close()
 
     def bind(self, *, delta: bool) -> None:
         """Parameters lie in this worker's own copy (`delta`) or in the flats from now on. Raises what `check_bound`

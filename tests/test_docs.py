@@ -32,6 +32,7 @@ PAGES = {
         "docs/sparse.md",
         "docs/recurrent.md",
         "docs/precision-and-compilation.md",
+        "docs/devices.md",
         "docs/reading-a-report.md",
     )
 }

@@ -135,7 +135,9 @@ ONLY = {
     "hogwild.strict_yaml": {"hogwild.errors", "hogwild.yaml_scalars"},
     "hogwild.torch_arguments": set(),
     "hogwild.registry": {"hogwild.errors"},
-    "hogwild.device": {"hogwild.errors"},
+    "hogwild.device": {"hogwild.device_cuda", "hogwild.device_simulated", "hogwild.errors"},
+    "hogwild.device_cuda": {"hogwild.device", "hogwild.errors"},
+    "hogwild.device_simulated": {"hogwild.device", "hogwild.errors", "hogwild.host_proc", "hogwild.shm"},
     "hogwild.host_topology": set(),
     "hogwild.host_limits": {"hogwild.host_topology"},
     "hogwild.host_proc": set(),
@@ -181,6 +183,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.compile_cache",
         "hogwild.compiled_model",
         "hogwild.device",
+        "hogwild.device_cuda",
+        "hogwild.device_simulated",
         "hogwild.lean_torch",
         "hogwild.precision",
         "hogwild.registry",
@@ -213,7 +217,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.checkpoint*",
     ),
     ("hogwild.traces",),
-    ("hogwild.config*", "hogwild.torch_arguments", "hogwild.job_reference"),
+    ("hogwild.config*", "hogwild.torch_arguments", "hogwild.job_reference", "hogwild.placing"),
     ("hogwild.scoreboard", "hogwild.scaler", "hogwild.schedules", "hogwild.feeds", "hogwild.recurrence"),
     (
         "hogwild.packed",
@@ -240,6 +244,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.freezing",
         "hogwild.initial",
         "hogwild.exchange",
+        "hogwild.lent",
+        "hogwild.pins",
+        "hogwild.slots",
+        "hogwild.replica",
+        "hogwild.recurrent_weights",
     ),
     (
         "hogwild.worker_model",
@@ -248,6 +257,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.row_rules",
         "hogwild.params",
         "hogwild.updates",
+        "hogwild.device_update",
     ),
     ("hogwild.evaluation",),
     (
@@ -273,7 +283,10 @@ CHILD = {
     "workers.chunks",
     "workers.compiling",
     "workers.warming",
+    "workers.computing",
     "workers.fused",
+    "workers.holding",
+    "workers.on_device",
     "workers.profile",
     "workers.messages",
     "workers.reading",
@@ -293,6 +306,7 @@ PARENT = {
     "workers.crew",
     "workers.spares",
     "workers.handle",
+    "workers.holder",
     "workers.pauses",
     "workers.rollback",
     "workers.session",
@@ -457,7 +471,7 @@ def calls(name: str) -> Callable[[Source], Iterator[int]]:
 
 
 HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
-    "torch.cuda": (uses_module("torch.cuda"), ("hogwild/device.py",)),
+    "torch.cuda": (uses_module("torch.cuda"), ("hogwild/device*.py",)),
     "/proc and /sys": (says("/proc", "/sys"), HOST),
     "os.sched_*": (uses_attribute("os.sched_*"), HOST),
     "ctypes": (uses_module("ctypes"), HOST),
@@ -529,7 +543,7 @@ CROSSING = {
     "SimpleQueue",
     "SyncManager",
 }
-WITHIN_ONE_PROCESS = ("threading", "queue", "asyncio")
+WITHIN_ONE_PROCESS = ("threading", "queue", "asyncio", "torch.cuda")  # its events, unless they are asked to cross
 
 
 def crossing(tree: ast.Module, source: Source) -> Iterator[int]:

@@ -4,7 +4,7 @@ pulls items then (`pulling.py`)."""
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import cloudpickle
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hogwild import host
 from hogwild.compiled_model import make as make_runs
+from hogwild.device import Accelerator
 from hogwild.evaluation import Evaluator
 from hogwild.feeds import Feed
 from hogwild.lanes import steps_of
@@ -24,11 +25,10 @@ from hogwild.ring import Ring, RingFeed, RingSpec
 from hogwild.scaler import scaler_for
 from hogwild.scoreboard import Control, Row, Scoreboard
 from hogwild.shm import Region
-from hogwild.transforms import TransformedFeed
-from hogwild.updates import AutogradUpdate
 from workers.entry import Leaving, Start, settle
 from workers.fused import make_fused
-from workers.messages import LoadTask, Setup, Task, receive_task
+from workers.messages import HoldTask, LoadTask, Setup, Task, receive_task
+from workers.on_device import attached, computing, feeding, opened, seeding, updating
 from workers.profile import Profile, make_profile
 from workers.pulling import serve
 from workers.trainer import Kit, Numerics, Split, Trainer
@@ -50,6 +50,12 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
                 from workers.loader import make_loader  # few jobs stream
 
                 return make_loader(start, channel, leaving, task, descriptors)
+            if isinstance(task, HoldTask):
+                from workers.holding import hold  # one process of few jobs
+
+                adopt(start, task)
+                hold(channel, task, descriptors)
+                raise EOFError("nothing is to be held any more")
             from workers.reading import read  # few jobs have data that is read so
 
             read(start, channel, task, descriptors)
@@ -106,18 +112,36 @@ def _numerics(
     rollbacks = row.board.control_words[Control.ROLLBACKS]  # before anything is read of what a rollback writes
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
     updates = row.board.updates()
-    model = WorkerModel.attach(structure, model_regions, row.worker, updates)
+    accelerator = opened(kit, row.worker)
+    model = attached(structure, model_regions, row, accelerator, kit.lent, updates)
     model.runs = make_runs(kit.compile, model.model)
-    # 1.1 us; torch.manual_seed, which also looks for GPUs, takes 80 to 90.
-    seed_generator = torch.default_generator.manual_seed
-    evaluator = make_evaluator(kit, model, regions)
+    try:
+        return _around(model, accelerator, kit, regions, row, lifeline, profile, rollbacks, updates)
+    except BaseException:
+        model.close()
+        raise
+
+
+def _around(
+    model: WorkerModel,
+    accelerator: Accelerator | None,
+    kit: Kit,
+    regions: Mapping[str, Region],
+    row: Row,
+    lifeline: int | None,
+    profile: Profile,
+    rollbacks: int,
+    updates: int,
+) -> Numerics:
+    seed_generator = seeding(accelerator)
+    evaluator = make_evaluator(kit, model, regions, seed_generator)
     if kit.fused is not None:
         fused, sentence = make_fused(kit, model, regions["data-train"], row, lifeline)
         print(sentence, flush=True)
         return Numerics(model, None, None, evaluator, seed_generator, rollbacks, fused)
     plan = kit.train.plan
     lanes = LaneState(model.runs, steps_of(plan)) if plan.lanes is not None else None
-    update = AutogradUpdate(
+    update = updating(
         model,
         grad_clip=kit.grad_clip,
         enter=profile.enter,
@@ -131,26 +155,28 @@ def _numerics(
         from workers.compiling import make_ready  # numba takes half a second
 
         print(make_ready(rows.name, rows.warm_up, row, lifeline), flush=True)
-    feed = _feed(kit.train, regions["data-train"], kit.seed, copies=kit.copies_slots)
-    if kit.transform is not None:
-        feed = TransformedFeed(feed, kit.transform, kit.seed)
+    host_feed = _feed(kit.train, regions["data-train"], kit.seed, copies=kit.copies_slots)
+    feed = feeding(model, host_feed, kit.transform, kit.seed)
     if kit.compile == "inductor":
         from workers.warming import make_model_ready  # with torch's compiler: another second
 
         print(make_model_ready(kit, model, update, feed, evaluator, row, lifeline), flush=True)
-    return Numerics(model, update, feed, evaluator, seed_generator, rollbacks, lanes=lanes)
+    place = computing(accelerator, feed)
+    return Numerics(model, update, feed, evaluator, seed_generator, rollbacks, lanes=lanes, place=place)
 
 
-def make_evaluator(kit: Kit, model: WorkerModel, regions: Mapping[str, Region]) -> Evaluator | None:
+def make_evaluator(
+    kit: Kit, model: WorkerModel, regions: Mapping[str, Region], seed_generator: Callable[[int], object]
+) -> Evaluator | None:
     """`data-outputs` is among the regions where a metric needs all outputs at once."""
     if kit.val is None or kit.panel is None:
         return None
-    feed = _feed(kit.val, regions["data-val"], kit.seed)
+    feed = feeding(model, _feed(kit.val, regions["data-val"], kit.seed))
     outputs = wanted = None
     if kit.outputs is not None:
         wanted = _targets(kit.val, regions["data-val"])
         outputs = kit.outputs.view(regions["data-outputs"])
-    return Evaluator(model.runs, model.loss, feed, kit.seed, kit.panel, outputs, wanted, kit.precision)
+    return Evaluator(model.runs, model.loss, feed, kit.seed, kit.panel, outputs, wanted, kit.precision, seed_generator)
 
 
 def _targets(split: Split, region: Region) -> Tensor:

@@ -18,17 +18,12 @@ import cloudpickle
 from hogwild import host
 from hogwild.background import Background
 from hogwild.checkpoint import CheckpointWriter
-from hogwild.device import resolve
-from hogwild.errors import (
-    CheckpointError,
-    Diverged,
-    HogwildError,
-    UserCodeError,
-)
+from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
 from hogwild.job import Parts, planned_updates
 from hogwild.job_checks import directions
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.params import SharedModel
+from hogwild.placing import with_devices
 from hogwild.plan import Plan
 from hogwild.rundir import LIBRARY, RunDir
 from hogwild.samples import InTurn
@@ -38,6 +33,7 @@ from hogwild.tensorboard import check_wanted
 from hogwild.traces import report
 from workers.evaluating import Evaluating, evaluation_limits
 from workers.head_start import HeadStart
+from workers.holder import holder_for
 from workers.inline import Inline
 from workers.loading import Loading
 from workers.messages import Setup
@@ -80,7 +76,7 @@ class Result:
 @sparing_the_compiler()
 def dry(request: Request, planned: Plan) -> dict[str, Any]:
     """Everything up to starting workers; leaves nothing behind. Returns what would be done."""
-    resolve(request.job.train.device)
+    planned = with_devices(planned, request.job)
     check_wanted(request.job.log.tensorboard)
     check_lanes(request.job, planned)
     with host.raising_on_signals():
@@ -105,7 +101,7 @@ def dry(request: Request, planned: Plan) -> dict[str, Any]:
 def run(request: Request, planned: Plan, early: HeadStart) -> Result:
     """Trains. The run directory is removed again when no worker was told of it."""
     clock = Clock(request.began_s, imported_s=time.monotonic())
-    resolve(request.job.train.device)
+    planned = with_devices(planned, request.job)
     check_wanted(request.job.log.tensorboard)
     check_lanes(request.job, planned)
     rundir: RunDir | None = None
@@ -209,7 +205,7 @@ class _Prepared:
         restored = restore(session) if request.resume else None  # nothing is written before
         write_descriptions(request, planned, parts, rundir)  # first: killed after it, there is a run to go on with
         rundir.make_folders()
-        kit = with_profile(kit, request.profile, rundir)
+        kit = replace(with_profile(kit, request.profile, rundir), devices=planned.devices)
         if restored is not None:
             record(session, restored)
         regions = {**shared.regions, **regions, "scoreboard": board.region}
@@ -258,7 +254,13 @@ class _Prepared:
         return Inline(self.session, watch, self.kit, self.structure, self.regions).run()
 
     def _train_with_workers(self, early: HeadStart, watch: host.SignalWatch) -> Outcome:
-        return Supervisor(self.session, watch, self._set_up(), early).run()
+        session = self.session
+        session.holder = holder_for(self.plan, session.shared, session.job.supervise.start_timeout_s)
+        try:
+            self.kit = replace(self.kit, lent=session.holder.handles)
+            return Supervisor(session, watch, self._set_up(), early).run()
+        finally:
+            session.holder.close()
 
     def _guard(self, train: Callable[[host.SignalWatch], Outcome], watch: host.SignalWatch) -> Outcome:
         """Whatever happens, there is a summary: our own errors, the user's in `procs: 0`, and our mistakes."""

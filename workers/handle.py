@@ -26,7 +26,7 @@ from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.plan import Plan
 from workers import entry
-from workers.messages import LOOK, LoadTask, ReadTask, Report, Setup, Task, read_records, write_record
+from workers.messages import LOOK, HoldTask, LoadTask, ReadTask, Report, Setup, Task, read_records, write_record
 
 PAYLOAD_LIMIT = 4096  # bytes of our own arguments; CPython 3.11 can hang in start() when all of it passes 64 KiB
 REAPED_ELSEWHERE = 255  # its status went to somebody else, a host application's wait() perhaps
@@ -123,6 +123,10 @@ class Handle:
     def ask_to_load(self, task: LoadTask, descriptors: Sequence[int], incarnation: int) -> None:
         """Makes it a loader of streamed data."""
         self.worker, self.incarnation, self.log, self.noun = task.loader, incarnation, Path(task.log), "loader"
+        self._send(task, descriptors)
+
+    def ask_to_hold(self, task: HoldTask, descriptors: Sequence[int]) -> None:
+        """Instead of a set-up: it is no worker then, and answers what `holder.py` asks."""
         self._send(task, descriptors)
 
     def _send(self, task: Task, descriptors: Sequence[int]) -> None:

@@ -66,6 +66,8 @@ class Inline:
         except NonFiniteGradient as error:
             raise TrainingError(str(error), code=NOT_FINITE) from error
         finally:
+            if self._trainer is not None:
+                self._trainer.model.close()
             torch.set_num_threads(threads)
             torch.set_rng_state(random_state)
             torch.set_flush_denormal(flushes)
@@ -93,7 +95,11 @@ class Inline:
         session.settle()
         due = session.due(now)
         if due:
+            self._trainer.rest()
+            session.observe([WORKER])
             self._pause(now, evaluate=due.evaluate)
+            if self._outcome is None:
+                self._trainer.resume()
         self._progress.record(now, self._rows)
         return self._outcome is None
 

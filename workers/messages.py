@@ -102,7 +102,21 @@ class LoadTask:
         _send(channel, "load", self, descriptors)
 
 
-Task = Setup | ReadTask | LoadTask
+@dataclass(frozen=True, slots=True)
+class HoldTask:
+    """What a process needs that holds the flats on `device` for all workers (`holding.py`), instead of a set-up."""
+
+    device: str
+    regions: tuple[tuple[str, int], ...]  # the flats
+    folder: str = ""
+    sys_path: tuple[str, ...] = ()
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+
+    def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
+        _send(channel, "hold", self, descriptors)
+
+
+Task = Setup | ReadTask | LoadTask | HoldTask
 
 
 def _send(channel: socket.socket, task: str, values: Task, descriptors: Sequence[int]) -> None:
@@ -135,8 +149,8 @@ def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
     values["sys_path"] = tuple(values["sys_path"])
     if task == "read":
         return ReadTask(**values), descriptors
-    if task == "load":
-        return LoadTask(**values), descriptors
+    if task != "train":
+        return (LoadTask if task == "load" else HoldTask)(**values), descriptors
     values["cores"] = tuple(values["cores"])
     return Setup(**values), descriptors
 

@@ -237,6 +237,8 @@ def _trial_of(session: Session) -> Trial:
         sparse=any(span.sparse for span in flats.spans),
         has_room=room > MEMORY_MARGIN * procs * copied_bytes(flats),
         fused=session.is_fused,
+        placement=session.plan.placement,
     )
     given = session.exchange if why else None
-    return Trial(session.board, ways_of(job, procs, why, fused=session.is_fused), given, job.train.sync_every, why)
+    ways = ways_of(job, procs, why, fused=session.is_fused, placement=session.plan.placement)
+    return Trial(session.board, ways, given, job.train.sync_every, why)

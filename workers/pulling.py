@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from hogwild.errors import NOT_FINITE, HogwildError
+from hogwild.errors import NOT_FINITE, DeviceMemoryError, HogwildError
 from hogwild.scoreboard import Command, Control, Phase, Word
 from hogwild.traces import PAUSE
 from hogwild.workqueue import Kind, WorkItem
@@ -62,11 +62,13 @@ class WorkerLoop:
                 break
             self._row.enter(Phase.WAITING)
             write_record(self._start.ack_write, skipped, item.id)
+        self._trainer.rest()
         self._row.enter(Phase.LEAVING)
 
     def close(self) -> None:
         """The worker leaves, however that came."""
         self._trainer.profile.close()
+        self._trainer.model.close()
 
     def _evaluate(self, item: WorkItem) -> None:
         self._trainer.catch_up()
@@ -117,7 +119,7 @@ class WorkerLoop:
         """Says that the flats are at rest as far as this worker goes; evaluates meanwhile. False: leave."""
         self._trainer.flush()
         self._trainer.profile.enter(PAUSE)
-        self._trainer.model.check_bound()  # what user code rebound would be missing from the merge and the snapshot
+        self._trainer.rest()  # what user code rebound or a device has would be missing from the merge and the snapshot
         phase = int(self._row.words[Word.PHASE])
         announced = 0
         while (command := self._command()) == Command.PAUSE and not self._leaving.asked:
@@ -136,7 +138,7 @@ class WorkerLoop:
         self._row.enter(Phase.WAITING if is_void else Phase(phase))
         self._trainer.profile.enter("wait")
         self._trainer.catch_up()
-        self._trainer.follow()
+        self._trainer.resume()
         return True
 
     def _evaluation_in_hand(self) -> WorkItem | None:
@@ -195,12 +197,14 @@ def _code(error: BaseException) -> str:
 
 
 def _report(error: BaseException, item: WorkItem | None) -> Report:
-    hopeless = isinstance(error, HogwildError | NonFiniteGradient)
+    hopeless = isinstance(error, HogwildError | NonFiniteGradient) and not isinstance(error, DeviceMemoryError)
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     return Report(
         "error",
-        detail=(str(error) if hopeless else f"{type(error).__name__}: {error}")
+        detail=(
+            str(error) if isinstance(error, HogwildError | NonFiniteGradient) else f"{type(error).__name__}: {error}"
+        )
         + (f" (epoch {item.epoch})" if item else ""),
         error_type=type(error).__name__,
         place=f"{last.filename}:{last.lineno}" if last else "",

@@ -112,6 +112,7 @@ def _go_back(session: Session, found: Found) -> None:
     session.before.samples = min(samples, session.queue.samples)
     updates = session.queue.updates
     divergence.gone_back(before, updates)
+    session.holder.push()
     session.board.go_back(updates, divergence.rollbacks, first_item=next(session.ids))
     divergence.is_going_back = False
     session.saving.take_over_best(session.best_updates)

@@ -199,8 +199,7 @@ class Roster:
         if slot.is_fenced:
             slot.state = State.RETIRED
             return []
-        slot.failed_starts += is_starting
-        slot.state = State.EMPTY
+        slot.failed_starts, slot.state = slot.failed_starts + is_starting, State.EMPTY
         slot.deaths_in_a_row += 1
         doublings = min(slot.deaths_in_a_row - 1, 10)  # long past the longest; 2.0 ** 1024 is an error
         slot.due_s = now + min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0**doublings)
@@ -211,10 +210,12 @@ class Roster:
         crash_loop = self._setbacks.crash_loop(worker, death, now, total)
         while slot.recent and now - slot.recent[0][0] > self.policy.window_s:
             slot.recent.popleft()
-        if len(slot.recent) >= self.policy.max_restarts or slot.failed_starts >= FAILED_STARTS:
+        no_room = is_starting and death.found_no_room
+        if no_room or len(slot.recent) >= self.policy.max_restarts or slot.failed_starts >= FAILED_STARTS:
             slot.state = State.RETIRED
-            kinds = [end for _, end in slot.recent] + [death.end]
-            if lost := self._after_retirement(self._why_retired(worker, kinds), death):
+            kinds = [*(end for _, end in slot.recent), death.end]
+            why = f"worker {worker} found no room on its device" if no_room else self._why_retired(worker, kinds)
+            if lost := self._after_retirement(why, death):
                 return lost
         if crash_loop is not None:
             return [Fail(crash_loop)]

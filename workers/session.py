@@ -21,6 +21,7 @@ from hogwild.config import Job
 from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
 from hogwild.job import Parts
 from hogwild.params import SharedModel
+from hogwild.placing import SHARED
 from hogwild.plan import Plan
 from hogwild.rundir import RunDir
 from hogwild.scoreboard import Control, Scoreboard
@@ -28,6 +29,7 @@ from hogwild.stream_plan import StreamPlan
 from hogwild.workqueue import Release, WorkQueue
 from workers.divergence import Decision, Divergence
 from workers.evaluating import Evaluating
+from workers.holder import NoHolder
 from workers.journal import Journal
 from workers.outcome import Before, Clock, Due, Outcome
 from workers.ring_state import RingState
@@ -61,6 +63,7 @@ class Session:
     exchange: str = "direct"
     verdict: Verdict | None = None  # what was measured about the exchange, once it was
     streamed: RingState | None = None  # training data that loaders read
+    holder: NoHolder = field(default_factory=NoHolder)  # of the parameters, on a device
     divergence: Divergence = field(init=False)
     _merged_batches: list[int] = field(default_factory=list)
 
@@ -78,11 +81,14 @@ class Session:
         self.errand.start()
         self.saving.writer.start()
         self.journal.start()
+        if self.holder.pid is not None:
+            self.journal.event("holder", pid=self.holder.pid)
         self._merged_batches = [0] * max(1, self.plan.procs)
         self.reopen(now)
         self.divergence.rollbacks = max(self.divergence.rollbacks, self.before.rollbacks)
         self.board.go_back(self.queue.updates, self.divergence.rollbacks, first_item=0)
-        self.set_exchange(exchange_of(self.job, self.plan.procs, fused=self.is_fused))
+        placement = self.plan.placement
+        self.set_exchange(exchange_of(self.job, self.plan.procs, fused=self.is_fused, placement=placement))
         if self.divergence.goes_back and self.saving.is_worth_it:
             self.begin_checkpoint(now)
             self.errand.wait()
@@ -209,9 +215,14 @@ class Session:
         self.clock.paused_since_s = self.clock.paused_since_s or now
         batches = self.board.batches()
         since = [new - old for new, old in zip(batches, self._merged_batches, strict=True)]
-        if any(since) and self.shared.has_buffers:
-            self.errand.begin(lambda: self.shared.merge_buffers(since))
+        if any(since) and (self.shared.has_buffers or self.plan.placement == SHARED):
+            self.errand.begin(lambda: self._gather_home(since))
         self._merged_batches = batches
+
+    def _gather_home(self, since: list[int]) -> None:
+        """In a thread: the flats are in host memory, and the buffers' master is what the workers' copies say."""
+        self.holder.fetch()
+        self.shared.merge_buffers(since)
 
     def finish_evaluation(self) -> None:
         """Records the metrics; the best are kept, a met target or the end of patience ends the job."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from hogwild.errors import CrashLoop, HogwildError, TrainingError, UserCodeError
+from hogwild.errors import CrashLoop, DeviceMemoryError, HogwildError, TrainingError, UserCodeError
 from workers.messages import Report
 
 FEWEST_DEATHS = 5
@@ -39,6 +39,11 @@ class Death:
     is_excused: bool = False
 
     @property
+    def found_no_room(self) -> bool:
+        """On its device; at its start another will not either, while those that train are there."""
+        return self.report is not None and self.report.code == DeviceMemoryError.code
+
+    @property
     def words(self) -> str:
         """What ended it, with the traceback of an exception."""
         if self.report is None or self.report.kind != "error":
@@ -65,6 +70,7 @@ class Setbacks:
     _errors_total: int = 0  # batches committed when they came
     _deaths: deque[tuple[float, Death]] = field(default_factory=deque)
     _deaths_total: int = 0
+    _no_rooms: int = 0
 
     def hopeless(self, death: Death, total: int, *, in_set_up: bool) -> HogwildError | None:
         """An exception that will come again: before anybody's first commit, or in another batch at the same place. One
@@ -72,6 +78,8 @@ class Setbacks:
         report = death.report
         if report is None or report.kind != "error":
             return None
+        if report.code == DeviceMemoryError.code:
+            return self._no_room(report, total, in_set_up)
         if report.hopeless:
             return TrainingError(report.detail, code=report.code)
         if total != self._errors_total:
@@ -83,6 +91,14 @@ class Setbacks:
         if has_worked and len(exchanges) < 2:
             return None
         return UserCodeError(f"{report.detail}\n\n{report.traceback.rstrip()}")
+
+    def _no_room(self, report: Report, total: int, in_set_up: bool) -> HogwildError | None:
+        """A device's memory did not suffice: for nobody, where it comes before the first commit; or twice, in the
+        middle of training. One that found no room at its start while others train is not replaced (`Roster`)."""
+        self._no_rooms += not in_set_up
+        if total > 0 and self._no_rooms < 2:
+            return None
+        return TrainingError(report.detail, code=report.code)
 
     def crash_loop(self, worker: int, death: Death, now: float, total: int) -> CrashLoop | None:
         """The circuit breaker, asked at every death of anybody. Whoever was asked to leave is no setback."""

@@ -109,6 +109,7 @@ class Supervisor:
         self._take_signals()
         session.settle()
         self._memory.settle()
+        session.holder.check()
         for handle in self._crew:
             self._take_reports(handle)
             if (status := handle.reap()) is not None:

@@ -21,6 +21,7 @@ from hogwild.lr import halved
 from hogwild.scoreboard import Control, Phase, Row, Scoreboard
 from hogwild.workqueue import Kind, WorkItem
 from workers.chunks import Chunks, Fused
+from workers.computing import ON_CPU, OnCpu
 from workers.profile import Profile
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class Kit:
     compile: str = "none"  # the model: script, inductor
     compile_key: str = ""  # under which inductor's code is kept
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
+    devices: tuple[str, ...] = ()  # of each worker; empty: the CPU
+    lent: Mapping[str, str] | None = None  # where the flats lie on a device: region -> its holder's handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class Numerics:
     rollbacks: int = 0
     fused: Fused | None = None
     lanes: "LaneState | None" = None  # of a recurrent model, with data.lanes
+    place: OnCpu = ON_CPU  # where the mathematics is done
 
     @property
     def path(self) -> str:
@@ -151,6 +155,7 @@ class Trainer:
         if numerics.update is not None and numerics.feed is not None:
             self.update, self.train_feed = numerics.update, numerics.feed
         self._evaluator = numerics.evaluator
+        self._place = numerics.place
         self._seed_generator = numerics.seed_generator
         self._lanes = numerics.lanes
         self._rollbacks = numerics.rollbacks
@@ -160,8 +165,19 @@ class Trainer:
         after a resume: what the user's model and rule remember, too, is of a history that is gone. Nothing may be
         unflushed."""
         if self._remake is not None and self._board.control_words[Control.ROLLBACKS] != self._rollbacks:
+            self.model.close()
             self._take(self._remake())
             self._until_check = 1
+
+    def rest(self) -> None:
+        """Before a pause, and before leaving: everything is committed, and where the parent looks for it."""
+        self.flush()
+        self.model.rest()
+
+    def resume(self) -> None:
+        """After a pause."""
+        self.model.refresh()
+        self.follow()
 
     def is_void(self, item: WorkItem) -> bool:
         """It was leased before the run went back to a checkpoint: somebody else has its batches by now."""
@@ -177,12 +193,13 @@ class Trainer:
         if self._chunks is not None:
             return self._train_chunks(item, may_go_on)
         accumulate = self.kit.accumulate
-        for start in range(item.start, item.stop, accumulate):
-            if not may_go_on():
-                self.flush()
-                return None
-            self._update(item, range(start, min(start + accumulate, item.stop)))
-        self.flush()
+        with self._place.explained():
+            for start in range(item.start, item.stop, accumulate):
+                if not may_go_on():
+                    self.flush()
+                    return None
+                self._update(item, range(start, min(start + accumulate, item.stop)))
+            self.flush()
         return self._skipped
 
     def _train_chunks(self, item: WorkItem, may_go_on: Callable[[], bool]) -> int | None:
@@ -267,13 +284,14 @@ class Trainer:
             self.update.thaw(self._board.updates() + self._open.updates)
         try:
             self.model.keep_buffers()
-            loss = self._gradient(item.epoch, batches)
+            loss = self._gradient(item, batches)
             while self.update.must_redo():  # fp16: at a smaller scale, and nothing else is different
                 self.model.restore_buffers()
                 self.row.beat()
-                loss = self._gradient(item.epoch, batches)
+                loss = self._gradient(item, batches)
         except BaseException as error:
-            self.flush()  # of what was done before: one bad sample costs its own update only
+            if not self._place.is_lost():
+                self.flush()  # of what was done before: one bad sample costs its own update only
             if not self._forgets_inference(error):
                 raise
             self._update(item, batches)
@@ -330,16 +348,20 @@ class Trainer:
     def _is_too_old(self) -> bool:
         return self.kit.max_staleness is not None and self._staleness > self.kit.max_staleness
 
-    def _gradient(self, epoch: int, batches: Sequence[int]) -> float:
-        return sum(self._backward(epoch, batch, 1 / len(batches)) for batch in batches)
+    def _gradient(self, item: WorkItem, batches: Sequence[int]) -> float:
+        told = sum(self._backward(item, batch, 1 / len(batches)) for batch in batches)
+        return self._place.losses(self.update, told)
 
-    def _backward(self, epoch: int, number: int, scale: float) -> float:
+    def _backward(self, item: WorkItem, number: int, scale: float) -> float:
         self.profile.enter("gather")
-        batch = self.train_feed.gather(epoch, number)
-        self._seed_generator(batch_seed(self.kit.seed, epoch, batch.first_position))
-        if self._lanes is not None and self._lanes.begin(epoch, number):
+        batch = self.train_feed.gather(item.epoch, number)
+        self._seed_generator(batch_seed(self.kit.seed, item.epoch, batch.first_position))
+        if self._lanes is not None and self._lanes.begin(item.epoch, number):
             self._open.lane_restarts += 1
-        return self.update.backward(batch.inputs, batch.target, scale)
+        loss = self.update.backward(batch.inputs, batch.target, scale)
+        if number + 1 < item.stop:
+            self._place.announce(item.epoch, number + 1)
+        return loss
 
     def _skip(self, item: WorkItem, batches: Sequence[int]) -> None:
         self.update.discard()
@@ -364,9 +386,10 @@ class Trainer:
         """Adds up the metrics' sums over the item's batches, or scores all outputs, and writes that into its row."""
         assert self._evaluator is not None
         self.row.enter(Phase.EVALUATING)
-        self.model.exchange.refresh()  # others have flushed since we parked
+        self.model.refresh()  # others have flushed since we parked
         is_slice = item.kind is Kind.EVALUATE
         batches = range(item.start, item.stop)
         infers = self.kit.inference and not self._board.forbids_inference()
-        sums = self._evaluator.sums(batches, self.row.beat, infers) if is_slice else self._evaluator.scores()
+        with self._place.explained():
+            sums = self._evaluator.sums(batches, self.row.beat, infers) if is_slice else self._evaluator.scores()
         sums.write(self._board.result(item.id))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hogwild.config import Job
+from hogwild.placing import CPU, SHARED
 from hogwild.scoreboard import Control, Scoreboard, Word
 
 WARM_BATCHES = 10  # of each worker, before anything is measured: the first ones import, compile and allocate
@@ -57,22 +58,26 @@ class Verdict:
         return ours / solo if solo and ours else None
 
 
-def ways_of(job: Job, procs: int, why: str, *, fused: bool = False) -> tuple[Way, ...]:
+def ways_of(job: Job, procs: int, why: str, *, fused: bool = False, placement: str = CPU) -> tuple[Way, ...]:
     """What is worth measuring in a job: nothing with one worker, nor of kernels, whose jobs are often over before that;
     `why` as `why_settled`."""
     if procs < 2 or fused:
         return ()
     if not why:
         return BOTH
-    given = Way(exchange_of(job, procs))
+    given = Way(exchange_of(job, procs, placement=placement))
     return (given, Way.SOLO, Way.SOLO, given)
 
 
-def why_settled(job: Job, procs: int, *, sparse: bool, has_room: bool, fused: bool = False) -> str:
+def why_settled(
+    job: Job, procs: int, *, sparse: bool, has_room: bool, fused: bool = False, placement: str = CPU
+) -> str:
     """Why nothing is to be decided by measuring, in words for the log; "" where direct or delta is. `sparse`: some
     gradients are; `has_room`: there is memory for the copies that delta needs."""
     if fused:
         return "the model's kernel writes the flats, and hot rows have copies of their own"
+    if placement != CPU:
+        return f"train.placement is {placement}"
     if job.train.exchange != "auto":
         return "as given"
     if procs < 2:
@@ -86,10 +91,12 @@ def why_settled(job: Job, procs: int, *, sparse: bool, has_room: bool, fused: bo
     return "" if has_room else "there is no memory for the copies that delta needs"
 
 
-def exchange_of(job: Job, procs: int, *, fused: bool = False) -> str:
+def exchange_of(job: Job, procs: int, *, fused: bool = False, placement: str = CPU) -> str:
     """What a job begins with. One worker has nobody to wait for, and is the plain loop to the bit; a kernel writes the
     flats, and its hot rows have copies of their own."""
-    return "delta" if job.train.exchange == "delta" and procs > 1 and not fused else "direct"
+    if placement != CPU:
+        return "direct" if placement == SHARED else "delta"
+    return "delta" if (job.train.exchange == "delta" and procs > 1 and not fused) else "direct"
 
 
 def choose(rates: Mapping[Way, Sequence[float]], given: str | None, why: str) -> Verdict:

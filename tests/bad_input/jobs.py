@@ -181,7 +181,7 @@ FIELDS: dict[str, Row] = {
         check("model.class_path=Net"), 2, "config/class-path", ("a dotted path", "mymodel.Net, got 'Net'")
     ),
     "a device of another time": Row(
-        check("train.device=cuda"), 2, "config/unknown-choice", ("train.device: must be one of auto, cpu",)
+        check("train.device=tpu"), 2, "config/unknown-choice", ("train.device: must be auto, cpu, cuda",)
     ),
     "an unknown order": Row(
         check("data.shuffle=ful"), 2, "config/unknown-choice", ("data.shuffle", "did you mean 'full'?")

@@ -1,0 +1,171 @@
+"""The figures of a GPU: `python -m benchmarks.gpu`. Needs one, and the MNIST files (`HOGWILD_DATA`); where there is
+none, every figure is a row that says so.
+
+Samples per second of a job with 4 workers on GPU 0 over one process that trains the same there alone, in turns; and
+from inside one worker: how much of its copies is hidden behind computing, by events on both streams, and how often an
+update allocates."""
+
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks import commands
+from benchmarks.baselines import one_gpu
+from benchmarks.baselines.networks import NETWORKS, Settings, Shared
+from benchmarks.bench import in_turn, median
+from benchmarks.figures import LENET, MLP
+from benchmarks.results import machine, update
+from benchmarks.row import Row
+from hogwild.batches import BatchPlan
+from hogwild.data import Mnist
+from hogwild.device_cuda import Cuda
+from hogwild.device_update import DeviceUpdate
+from hogwild.feeds import ResidentData, ResidentFeed
+from hogwild.params import SharedModel, WorkerModel
+from hogwild.slots import SLOTS, DeviceFeed
+
+RUNS, PROCS = 3, 4
+BATCH, WARM, MEASURED = 64, 50, 500  # updates
+PLACEMENTS = ("cuda-replica", "cuda-shared")
+NO_GPU = "not measured: no GPU"
+OVER_PLAIN, HIDDEN = 3.0, 0.9
+
+
+def measure() -> list[Row]:
+    """All rows of the suite."""
+    if not torch.cuda.is_available():
+        return not_measured()
+    data = Shared.of(*Mnist(split="train").tensors)
+    rows = [row for network in (LENET, MLP) for placement in PLACEMENTS for row in over_one(network, placement, data)]
+    return rows + [row for network in (LENET, MLP) for row in inside(network)]
+
+
+def not_measured() -> list[Row]:
+    """The same figures, without a value."""
+    rows = []
+    for network in (LENET, MLP):
+        for placement in PLACEMENTS:
+            rows += [Row(_over(network, placement, what), "x", target, []) for what, target in TARGETS.items()]
+        rows += _inside_rows(network, [], [])
+    for row in rows:
+        row.met, row.note = None, NO_GPU
+    return rows
+
+
+TARGETS = {"one plain process": OVER_PLAIN, "one process with CUDA graphs": None}
+
+
+def _over(network: str, placement: str, what: str) -> str:
+    return f"{network}, {PROCS} workers {placement}: samples/s over {what}"
+
+
+def over_one(network: str, placement: str, data: Shared) -> list[Row]:
+    settings = Settings(updates=MEASURED, warm_up=WARM, batch_size=BATCH)
+
+    def ours() -> float:
+        chosen = ["train.device=cuda:0", f"train.placement={placement}", "data.val=null", "train.threads=1"]
+        job = [commands.MNIST, "--procs", str(PROCS), *NETWORKS[network].overrides, *chosen]
+        return float(commands.job("train", *job)[1]["samples_per_s"])
+
+    def alone(*, graph: bool) -> float:
+        return one_gpu.samples_per_s(NETWORKS[network], data, settings, graph=graph)
+
+    we, plain, graphs = in_turn(RUNS, ours, partial(alone, graph=False), partial(alone, graph=True))
+    rows = []
+    for (what, target), baseline in zip(TARGETS.items(), (plain, graphs), strict=True):
+        ratios = [mine / theirs for mine, theirs in zip(we, baseline, strict=True)]
+        rows.append(Row(_over(network, placement, what), "x", target, ratios, median(baseline)))
+    return rows
+
+
+class Timed(Cuda):
+    """Notes when copies begin and end, and how long the mathematics stands still for them."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.copies: list[tuple[Any, Any]] = []
+        self.stalls: list[tuple[Any, Any]] = []
+
+    def _around(self, stream: Any, kept: list[tuple[Any, Any]], action: Any) -> None:
+        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        first.record(self._or_current(stream))
+        action()
+        last.record(self._or_current(stream))
+        kept.append((first, last))
+
+    def upload(self, target: Any, source: Any, stream: Any) -> None:
+        if stream is None:
+            super().upload(target, source, stream)
+        else:
+            self._around(stream, self.copies, lambda: Cuda.upload(self, target, source, stream))
+
+    def wait(self, event: Any, stream: Any) -> None:
+        if stream is not None:
+            super().wait(event, stream)
+        else:
+            self._around(stream, self.stalls, lambda: Cuda.wait(self, event, stream))
+
+    def hidden(self) -> float:
+        """The share of the copies' time in which the mathematics went on."""
+        torch.cuda.synchronize()
+        copied, stalled = (sum(a.elapsed_time(b) for a, b in pairs) for pairs in (self.copies, self.stalls))
+        return 1.0 - stalled / copied
+
+
+def inside(network: str) -> list[Row]:
+    """From inside one worker, on its own feed and model."""
+    x, y = Mnist(split="train").tensors
+    model = NETWORKS[network].build()
+    rule = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+    shared = SharedModel.build(model, nn.CrossEntropyLoss(), rule, procs=2)
+    device = Timed(0)
+    worker = WorkerModel.attach(shared.structure, shared.regions, 0, device)
+    assert worker.replica is not None
+    plan = BatchPlan(len(x), BATCH)
+    images = x.permute(0, 3, 1, 2) if network == LENET else x.flatten(1)
+    data = ResidentData.from_tensors("data", [images.float(), y], channels_last=network == LENET)
+    plain, pins = ResidentFeed(data, plan, seed=1, order="full"), worker.replica.pins
+    feed = DeviceFeed([plain.into(pins.empty(plain.slot_nbytes)) for _ in range(SLOTS)], device, pins)
+    step = DeviceUpdate(worker, grad_clip=None)
+
+    def updates(first: int, last: int) -> None:
+        for number in range(first, last):
+            batch = feed.gather(0, number)
+            step.backward(batch.inputs, batch.target)
+            feed.prefetch(0, number + 1)
+            if step.is_finite():
+                step.apply(None)
+
+    updates(0, WARM)
+    device.copies.clear()
+    device.stalls.clear()
+    before = device.allocations()
+    updates(WARM, WARM + MEASURED)
+    made = (device.allocations() - before) / MEASURED
+    rows = _inside_rows(network, [device.hidden()], [made])
+    worker.close()
+    return rows
+
+
+def _inside_rows(network: str, hidden: Sequence[float], allocated: Sequence[float]) -> list[Row]:
+    what = "with the activations that autograd makes, which torch takes from what it has reserved"
+    return [
+        Row(f"{network}: share of the copies hidden behind computing", "", HIDDEN, [*hidden]),
+        Row(f"{network}: device allocations per update", "", None, [*allocated], note=what),
+    ]
+
+
+def main() -> None:
+    if torch.cuda.is_available() and not os.environ.get("HOGWILD_DATA"):
+        sys.exit("set HOGWILD_DATA to the folder that holds mnist/")
+    described = machine()
+    update("devices", measure(), described)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""An update on a GPU: that of the CPU, but that nobody waits for a number while kernels are still to be launched.
+
+    launch forward, backward (and, with `accumulate`, again) -> the sums of losses and squares come back, once ->
+    finite? -> launch the update
+
+The one wait of an update is in `is_finite`: until then this process gathers the next batch (`slots.py`)."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from hogwild.pins import Pins
+from hogwild.updates import AutogradUpdate
+from hogwild.worker_model import WorkerModel
+
+LOSS, SQUARE = range(2)  # of the numbers: the sum of the losses, of the squares of the gradients
+
+
+class DeviceUpdate(AutogradUpdate):
+    """See `AutogradUpdate`. `backward` answers 0: what the losses were is told by `late_losses`, once for all."""
+
+    def __init__(self, worker_model: WorkerModel, **options: object) -> None:
+        super().__init__(worker_model, **options)  # type: ignore[arg-type]
+        assert worker_model.replica is not None
+        self._replica, self._is_delta = worker_model.replica, worker_model.exchange.is_delta
+        self._accelerator = self._replica.accelerator
+        pins: Pins = self._replica.pins
+        self._sums = self._accelerator.empty(2 * 8).view(torch.float64).zero_()  # (2,), on the device
+        self._numbers = pins.empty(2 * 8).view(torch.float64)  # (2,), pinned
+        self._loss_sum, self._square = self._sums[LOSS], self._sums[SQUARE]
+        self._come = self._accelerator.event()
+        self._is_known = False
+
+    def _value_of(self, loss: Tensor) -> float:
+        self._loss_sum.add_(loss.detach())
+        self._is_known = False
+        return 0.0
+
+    @property
+    def late_losses(self) -> float:
+        """The sum of the losses since the last `apply` or `discard`. Waits for the device, once."""
+        self._fetch()
+        return float(self._numbers[LOSS])
+
+    def _fetch(self) -> None:
+        if self._is_known:
+            return
+        self._square.zero_()
+        self._gradients.begin_square(self._square)
+        self._accelerator.download(self._numbers, self._sums, None)
+        self._accelerator.record(self._come, None)
+        self._accelerator.synchronize(self._come)
+        self._is_known = True
+
+    def is_finite(self) -> bool:
+        if not math.isfinite(self.late_losses):
+            return False
+        if self._gradients.outside:  # sparse gradients: looked at as on the CPU
+            return super().is_finite()
+        square = float(self._numbers[SQUARE])
+        return math.isfinite(square) or super().is_finite()
+
+    def _gradient_norm(self) -> float:
+        if self._gradients.outside:
+            return super()._gradient_norm()
+        self._fetch()
+        square = float(self._numbers[SQUARE])
+        return math.sqrt(square) if math.isfinite(square) else super()._gradient_norm()
+
+    def apply(self, lr_factor: float | None) -> None:
+        super().apply(lr_factor)
+        if not self._is_delta:  # what is committed next must be there, whoever dies: kernels of the dead do not run
+            self._replica.settle()
+
+    def _clear(self, *, were_touched: bool) -> None:
+        super()._clear(were_touched=were_touched)
+        self._loss_sum.zero_()
+        self._is_known = False

@@ -1,0 +1,55 @@
+"""Parameters that lie on one GPU, in memory that a process of its own holds (`workers/holding.py`) and lends to all
+workers: every update writes them there, without a lock.
+
+The race is that of direct exchange (`exchange.py`): a kernel reads and writes every word, and so do those of the other
+workers, at the same time. Workers own nothing that others map, so a killed one takes nothing along: its context goes,
+and the holder's memory stays. Host memory has the flats as of the last pause, when the holder copies them there."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.device import Accelerator
+from hogwild.errors import DeviceSharingError
+from hogwild.exchange import Exchange
+from hogwild.layout import FlatLayout, region_name
+from hogwild.shm import Region
+
+REFUSED = (
+    "{name}: memory of another process's cannot be mapped here: {error}. A container needs the host's IPC and process "
+    "namespaces for CUDA IPC (docker run --ipc=host --pid=host); or take train.placement: cuda-replica"
+)
+
+
+class LentExchange(Exchange):
+    """Always direct: the parameters are words of the flats on the device. `lent`: region -> the holder's handle."""
+
+    def __init__(
+        self,
+        layout: FlatLayout,
+        params: Sequence[nn.Parameter],
+        regions: Mapping[str, Region],
+        accelerator: Accelerator,
+        lent: Mapping[str, str],
+    ) -> None:
+        """Raises DeviceSharingError."""
+        super().__init__(layout, params, regions)
+        try:
+            self._flats: dict[torch.dtype, Tensor] = {
+                dtype: accelerator.borrow(lent[region_name(dtype)], size * dtype.itemsize).view(dtype)
+                for dtype, size in layout.sizes.items()
+                if size
+            }
+        except (OSError, RuntimeError) as error:
+            if accelerator.explain(error) is not None:
+                raise
+            raise DeviceSharingError(REFUSED.format(name=accelerator.name, error=error)) from error
+        for param, slot in zip(params, layout.params, strict=True):
+            param.data = torch.as_strided(self._flats[slot.dtype], slot.shape, slot.strides, slot.offset)
+
+    def _places(self) -> dict[torch.dtype, Tensor]:
+        return self._flats
+
+    def bind(self, *, delta: bool) -> None:
+        assert not delta, "lent parameters are written where they lie"

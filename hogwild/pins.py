@@ -1,0 +1,63 @@
+"""Host memory that a GPU copies from and to by itself: pinned where it lies, by the process that copies.
+
+`Tensor.pin_memory()` would copy to other memory; cudaHostRegister takes an address. A page can be pinned once, so
+shared regions are pinned whole, and private memory is cut out of pages of its own."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from hogwild.device import Accelerator
+from hogwild.shm import Region
+
+PAGE = 4096  # bytes
+
+
+class Pins:
+    """What one process has pinned for one device; `close` gives all of it back."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+        self._held: dict[int, Tensor] = {}  # address -> what keeps that memory mapped
+
+    def region(self, region: Region) -> None:
+        """The whole mapping of a shared region; once."""
+        self.memory(region.tensor(torch.uint8, (region.nbytes,)))
+
+    def regions(self, regions: Mapping[str, Region], *names: str) -> None:
+        for name in names:
+            if name in regions:
+                self.region(regions[name])
+
+    def memory(self, whole: Tensor) -> None:
+        """(n,) uint8 that begins with a page and shares none; again is nothing."""
+        if whole.data_ptr() not in self._held and whole.numel():
+            self._accelerator.register(whole.data_ptr(), whole.numel())
+            self._held[whole.data_ptr()] = whole
+
+    def empty(self, nbytes: int) -> Tensor:
+        """(nbytes,) uint8: new private memory, pinned."""
+        pages = -(-max(nbytes, 1) // PAGE) * PAGE
+        raw = torch.empty(pages + PAGE, dtype=torch.uint8)
+        start = -raw.data_ptr() % PAGE
+        whole = raw[start : start + pages]
+        self.memory(whole)
+        return whole[:nbytes]
+
+    def covers(self, address: int, nbytes: int) -> bool:
+        """These bytes are pinned, by one registration."""
+        return any(start <= address and address + nbytes <= start + size for start, size in self._sizes())
+
+    def _sizes(self) -> Iterator[tuple[int, int]]:
+        return ((start, whole.numel()) for start, whole in self._held.items())
+
+    def give_up(self, memory: Tensor) -> None:
+        """Of `empty`: nothing is copied from or to it any more."""
+        del self._held[memory.data_ptr()]
+        self._accelerator.unregister(memory.data_ptr())
+
+    def close(self) -> None:
+        for address in [*self._held]:
+            self._accelerator.unregister(address)
+            del self._held[address]

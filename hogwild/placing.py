@@ -1,0 +1,90 @@
+"""Which device each worker computes on, and where what they share lies: decided in the parent, before workers start.
+
+    placement       parameters                                         exchange
+    cpu             the flats, in host memory                          direct, delta, or measured
+    cuda-replica    a copy on each worker's device, the flats master   delta, through host memory
+    cuda-shared     the flats on one device, lent to all workers       direct
+
+Nothing here makes a context: a GPU is counted by its driver's library (NVML)."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hogwild import device
+from hogwild.config import Job
+from hogwild.config_schema import Train
+from hogwild.errors import DeviceSharingError, UsageError
+from hogwild.plan import Plan
+
+CPU, REPLICA, SHARED = "cpu", "cuda-replica", "cuda-shared"
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+def with_devices(planned: Plan, job: Job) -> Plan:
+    """The plan with a device for each worker, where the job is not trained on the CPU; `procs` 0 trains in this
+    process, on its device. Raises UsageError."""
+    if not is_on_device(job):
+        obstacle = _obstacle(job) if device.visible_gpus() and job.train.device == "auto" else ""
+        reason = f"{planned.reason}; the GPU is not used: {obstacle}" if obstacle else planned.reason
+        return replace(planned, reason=reason)
+    devices = _devices(job.train, device.resolve(job.train.device), max(1, planned.procs))
+    placement, why = job.train.placement if job.train.placement == SHARED else REPLICA, ""
+    if placement == SHARED:
+        _check_sharing(devices, os.environ)
+        if planned.procs == 0:
+            placement, why = REPLICA, " (one process has nothing to share)"
+    reason = f"{planned.reason}; {placement} on {', '.join(devices)}{why}"
+    return replace(planned, devices=devices, placement=placement, reason=reason)
+
+
+def _check_sharing(devices: Sequence[str], environ: Mapping[str, str]) -> None:
+    """What can be known here. Whether a container allows it, the first worker finds out."""
+    if len(set(devices)) > 1:
+        raise DeviceSharingError(
+            f"train.placement: {SHARED}: the parameters lie on one GPU, and the workers are on {', '.join(devices)}; "
+            f"name one (train.device: {devices[0]}), or take {REPLICA}"
+        )
+    for name in ALLOCATOR:
+        if "expandable_segments:true" in environ.get(name, "").replace(" ", "").lower():
+            raise DeviceSharingError(
+                f"train.placement: {SHARED}: {name}={environ[name]}: memory in expandable segments cannot be mapped by "
+                f"other processes; take expandable_segments out, or take {REPLICA}"
+            )
+
+
+def is_on_device(job: Job) -> bool:
+    """Whether the mathematics of this job is not done on the CPU. Raises UsageError for a device that is not there."""
+    kind = device.resolve(job.train.device)
+    if kind == device.CPU and job.train.placement in (REPLICA, SHARED):
+        device.resolve(device.CUDA)  # raises: there is none
+    if kind == device.CPU or job.train.placement == CPU:
+        return False
+    return job.train.device != "auto" or job.train.placement != "auto" or not _obstacle(job)
+
+
+def _obstacle(job: Job) -> str:
+    """What the job says that a replica cannot do, where the device was left to us."""
+    if job.train.exchange == "direct":
+        return "train.exchange is direct"
+    if job.train.update == "fused":
+        return "train.update is fused, and kernels run on the CPU"
+    return "optimizer.state is shared" if job.optimizer.state == "shared" else ""
+
+
+def _devices(train: Train, kind: str, procs: int) -> tuple[str, ...]:
+    chosen: Sequence[int] | None = train.device_per_worker
+    there = device.count(kind)
+    if chosen is None:
+        _, _, index = train.device.partition(":")
+        chosen = [int(index) if index else worker % there for worker in range(procs)]
+    if len(chosen) != procs:
+        raise UsageError(
+            f"train.device_per_worker: must name one device for each of {procs} worker{'' if procs == 1 else 's'}, "
+            f"got {len(chosen)}",
+            code="config/contradiction",
+        )
+    names = tuple(f"{kind}:{number}" for number in chosen)
+    for name in names:
+        device.resolve(name)
+    return names

@@ -1,0 +1,32 @@
+"""Recurrent layers whose weights lie in a flat, on a GPU.
+
+cuDNN wants all weights of an nn.LSTM, GRU or RNN in one piece of memory, in its own order and without gaps: first all
+matrices, then all biases (torch/nn/modules/rnn.py, `flatten_parameters`; torch._cudnn_rnn_flatten_weight). In the flat
+of a device every parameter begins a cache line, in the optimizer's order. `flatten_parameters()` would move the weights
+out of it, and their updates would reach nobody: so it does nothing here, and cuDNN is given the weights as they lie.
+torch then copies them together in every forward pass, and would warn of that each time."""
+
+import warnings
+
+from torch import nn
+
+WARNING = "RNN module weights are not part of single contiguous chunk of memory"
+
+
+def keep_weights(model: nn.Module) -> list[str]:
+    """Flattening is off in every recurrent layer from now on; a sentence for the log, if there is one."""
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.RNNBase)]
+    for _, layer in layers:
+        layer.flatten_parameters = _nothing  # type: ignore[method-assign]
+    if not layers:
+        return []
+    warnings.filterwarnings("ignore", message=WARNING)
+    names = ", ".join(name or "(the model itself)" for name, _ in layers)
+    return [
+        f"warning: the weights of {names} stay in the flat: flatten_parameters() does nothing, and cuDNN gets a copy "
+        "of them in each forward pass"
+    ]
+
+
+def _nothing() -> None:
+    """In place of `flatten_parameters`."""

@@ -1,0 +1,294 @@
+"""What one worker owns on its GPU: parameters, optimizer state, buffers; and how they meet those of the others, which
+lie in host memory, in the flats and regions that a job on the CPU has, too.
+
+                      device of worker k                         host, shared by all
+    parameters    local, snapshot, difference   -- flush -->   flats += difference      every `sync_every` updates
+                  local = snapshot              <- refresh --  flats
+    state         one block, torch's own names  - write_back > this worker's block      in every pause, and at the end
+    buffers       one block                     - write_back > this worker's copy
+                                                <- read_back - merged, after the pause
+
+The race is that of `exchange.py`: `flats += difference` is a read and a write of every word, without a lock, by the
+processor; what another worker writes to a word in between is lost, once per flush. One worker alone has no such race,
+and the flats become what it has, to the bit: it is the plain loop.
+
+What a crash loses: the updates since the last flush, as in delta on the CPU, and of state and buffers what came after
+the last pause. A replacement inherits those of the last pause, or begins without, where there was none yet. The
+optimizer's state counts as created only once it is in host memory, so never half of it is inherited."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hogwild import buffers, optim
+from hogwild.device import Accelerator, words
+from hogwild.exchange import Exchange
+from hogwild.layout import FlatLayout, region_name
+from hogwild.lent import LentExchange
+from hogwild.optim import SpanState, StateLayout, StateSlot
+from hogwild.optim_state import StateBlock
+from hogwild.pins import Pins
+from hogwild.shm import Region, aligned
+from hogwild.structure import Layout
+
+
+class DeviceExchange(Exchange):
+    """Always delta: the parameters lie in this worker's copy on the device. Frozen ones are copied there once.
+
+    `sole`: nobody else writes the flats, which become the copy."""
+
+    def __init__(
+        self,
+        layout: FlatLayout,
+        params: Sequence[nn.Parameter],
+        regions: Mapping[str, Region],
+        accelerator: Accelerator,
+        pins: Pins,
+        *,
+        sole: bool,
+    ) -> None:
+        super().__init__(layout, params, regions)
+        self._accelerator, self._sole = accelerator, sole
+        self._come = accelerator.event()
+        self._locals = {dtype: device_words(accelerator, dtype, size) for dtype, size in layout.sizes.items() if size}
+        self._host: dict[torch.dtype, Tensor] = {}  # where a difference arrives, pinned
+        for dtype, whole in self._locals.items():
+            pins.region(regions[region_name(dtype)])
+            accelerator.upload(whole, self._flat(dtype, whole.numel()), None)
+        for dtype, flat in self._shared.items():
+            size = flat.numel()
+            snapshot, difference = (
+                (device_words(accelerator, dtype, size) for _ in range(2)) if not sole else (None,) * 2
+            )
+            if snapshot is not None and difference is not None:
+                snapshot.copy_(self._locals[dtype][:size])
+                self._copies[dtype] = (self._locals[dtype][:size], snapshot, difference)
+                self._host[dtype] = pins.empty(size * dtype.itemsize).view(dtype)
+        self.is_delta = True
+        for param, slot in zip(params, layout.params, strict=True):
+            param.data = torch.as_strided(self._locals[slot.dtype], slot.shape, slot.strides, slot.offset)
+        self._settle()
+
+    def _places(self) -> dict[torch.dtype, Tensor]:
+        return self._locals
+
+    def bind(self, *, delta: bool) -> None:
+        assert delta, "the parameters of a replica lie on its device"
+
+    def forget(self) -> None:
+        """The copies are where training happens."""
+
+    def flush(self) -> None:
+        for dtype, shared in self._shared.items():
+            if self._sole:
+                self._accelerator.download(shared, self._locals[dtype][: shared.numel()], None)
+            else:
+                local, snapshot, difference = self._copies[dtype]
+                torch.sub(local, snapshot, out=difference)
+                self._accelerator.download(self._host[dtype], difference, None)
+        self._settle()  # the differences are in host memory now
+        if self._sole:
+            return
+        for dtype, shared in self._shared.items():
+            shared.add_(self._host[dtype])
+        self.refresh()
+
+    def refresh(self) -> None:
+        for dtype, shared in self._shared.items():
+            if self._sole:
+                self._accelerator.upload(self._locals[dtype][: shared.numel()], shared, None)
+            else:
+                local, snapshot, _ = self._copies[dtype]
+                self._accelerator.upload(snapshot, shared, None)
+                local.copy_(snapshot)
+        self._changed()
+
+    def _settle(self) -> None:
+        self._accelerator.record(self._come, None)
+        self._accelerator.synchronize(self._come)
+
+    def addresses(self) -> tuple[int, ...]:
+        """Of all that is used in every flush."""
+        copies = [part for copy in self._copies.values() for part in copy]
+        return tuple(tensor.data_ptr() for tensor in (*self._locals.values(), *copies, *self._host.values()))
+
+
+def device_words(accelerator: Accelerator, dtype: torch.dtype, count: int) -> Tensor:
+    """(count,) new words on the device, zero: the gaps between parameters count in sums."""
+    return accelerator.empty(count * dtype.itemsize).zero_().view(dtype)
+
+
+class _Private:
+    """A block of state in this process's memory, seen as a region."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.whole = torch.zeros(aligned(nbytes), dtype=torch.uint8)
+
+    def tensor(self, dtype: torch.dtype, shape: Sequence[int], offset: int = 0, strides: Any = None) -> Tensor:
+        order = torch.empty(tuple(shape), device="meta").stride() if strides is None else strides
+        return words(self.whole, dtype, shape, offset, order)
+
+    def array(self, dtype: Any, shape: Sequence[int], offset: int = 0) -> np.ndarray:
+        count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        view: np.ndarray = self.whole[offset : offset + count].numpy().view(dtype).reshape(tuple(shape))
+        return view
+
+
+class DeviceState(StateBlock):
+    """A worker's block in two parts: what lies beside the parameters is on the device; counters, numbers and present
+    words, which the optimizer reads as Python numbers, are in this process's memory. Shared memory has both as of the
+    last `write_back`."""
+
+    def __init__(
+        self,
+        layout: StateLayout,
+        regions: Mapping[str, Region],
+        block: int,
+        accelerator: Accelerator,
+        pins: Pins,
+        *,
+        counters_too: bool,
+    ) -> None:
+        """`counters_too`: the rule wants its counters on the device (fused, capturable)."""
+        self._private = _Private(layout.nbytes)
+        super().__init__(layout, {optim.REGION: self._private} if layout.nbytes else {}, 0)  # type: ignore[dict-item]
+        self._accelerator, self._counters_too = accelerator, counters_too
+        self._come = accelerator.event()
+        self._home = StateBlock(layout, regions, block)
+        self._whole = accelerator.empty(layout.nbytes)
+        pins.regions(regions, optim.REGION)
+        self._moved = [(self._home_words(piece), self._device_words(piece)) for piece in self._pieces()]
+        self._read(regions, block)
+
+    def _pieces(self) -> list[tuple[torch.dtype, int, int]]:
+        """(dtype, elements, offset) of everything on the device."""
+        arrays = [(a.dtype, a.numel, a.offset) for a in self.layout.arrays if self._is_moved(a.kind)]
+        alone = [s for s in self.layout.slots if s.kind == "tensor"]
+        return arrays + [(s.dtype, int(np.prod(s.shape, dtype=np.int64)), s.offset) for s in alone]
+
+    def _is_moved(self, kind: str) -> bool:
+        return kind in ("like", "tensor") or (kind == "scalar" and self._counters_too)
+
+    def _home_words(self, piece: tuple[torch.dtype, int, int]) -> Tensor:
+        dtype, count, offset = piece
+        return self._home.at(dtype, (count,), offset, (1,))
+
+    def _device_words(self, piece: tuple[torch.dtype, int, int]) -> Tensor:
+        dtype, count, offset = piece
+        return words(self._whole, dtype, (count,), offset, (1,))
+
+    def _read(self, regions: Mapping[str, Region], block: int) -> None:
+        if not self.layout.nbytes:
+            return
+        self._private.whole.copy_(
+            regions[optim.REGION].tensor(torch.uint8, (self.layout.nbytes,), block * self.layout.nbytes)
+        )
+        for home, here in self._moved:
+            self._accelerator.upload(here, home, None)
+
+    def view(self, slot: StateSlot) -> Tensor:
+        if self._is_moved(slot.kind) and slot.word not in self._views:
+            self._views[slot.word] = words(self._whole, slot.dtype, slot.shape, slot.offset, slot.strides)
+        return super().view(slot)
+
+    def array(self, state: SpanState) -> Tensor:
+        if self._is_moved(state.kind):
+            return words(self._whole, state.dtype, (state.numel,), state.offset, (1,))
+        return super().array(state)
+
+    def write_back(self) -> None:
+        """Shared memory has this state. The present words last: a death before leaves the state of the last pause, or
+        none."""
+        if not self.layout.nbytes:
+            return
+        for home, here in self._moved:
+            self._accelerator.download(home, here, None)
+        self._accelerator.record(self._come, None)
+        self._accelerator.synchronize(self._come)
+        for array in self.layout.arrays:
+            if not self._is_moved(array.kind):
+                self._home.array(array).copy_(self.array(array))
+        for slot in self.layout.slots:
+            if slot.is_number and self._present[slot.word]:
+                self._home.set_number(slot, float(self._numbers[slot.offset // 8]))
+        self._home.set_present(self._present)
+
+
+class Replica:
+    """The device side of one worker's model. `buffers` (bytes,) uint8 on the device; None without buffers."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        parts: tuple[nn.Module, Any, torch.optim.Optimizer],
+        params: Sequence[nn.Parameter],
+        regions: Mapping[str, Region],
+        worker: int,
+        accelerator: Accelerator,
+        lent: Mapping[str, str] | None = None,
+    ) -> None:
+        """Binds parameters and buffers of the model to the device, and moves what the loss holds. `lent`: handles of
+        flats that are there already, by region (`lent.py`)."""
+        self.accelerator, self.pins = accelerator, Pins(accelerator)
+        try:
+            self._place(layout, parts, params, regions, worker, lent)
+        except BaseException:  # there is no room, perhaps
+            self.pins.close()
+            raise
+
+    def _place(
+        self,
+        layout: Layout,
+        parts: tuple[nn.Module, Any, torch.optim.Optimizer],
+        params: Sequence[nn.Parameter],
+        regions: Mapping[str, Region],
+        worker: int,
+        lent: Mapping[str, str] | None,
+    ) -> None:
+        (model, loss, optimizer), accelerator = parts, self.accelerator
+        self.exchange: Exchange
+        if lent is not None:
+            self.exchange = LentExchange(layout.flats, params, regions, accelerator, lent)
+        else:
+            sole = layout.workers == 1
+            self.exchange = DeviceExchange(layout.flats, params, regions, accelerator, self.pins, sole=sole)
+        on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+        self.state = DeviceState(layout.state, regions, worker, accelerator, self.pins, counters_too=on_device)
+        self._come = accelerator.event()
+        self._home: Tensor | None = None
+        self.buffers: Tensor | None = None
+        if buffers.REGION in regions:
+            self.pins.regions(regions, buffers.REGION)
+            self._home = layout.buffers.block(regions[buffers.REGION], buffers.block_of(worker))
+            self.buffers = accelerator.empty(layout.buffers.nbytes)
+            self.read_back()
+            for slot, buffer in zip(layout.buffers.slots, model.buffers(), strict=True):
+                buffer.data = words(self.buffers, slot.dtype, slot.shape, slot.offset, slot.strides)
+        if isinstance(loss, nn.Module):
+            loss.to(accelerator.torch_device)  # class weights and the like: constants
+        self.settle()
+
+    def read_back(self) -> None:
+        """The buffers are what shared memory has of this worker: after a pause, the merged ones."""
+        if self.buffers is not None and self._home is not None:
+            self.accelerator.upload(self.buffers, self._home, None)
+
+    def write_back(self) -> None:
+        """Shared memory has this worker's state and buffers. Everything is flushed."""
+        self.state.write_back()
+        if self.buffers is not None and self._home is not None:
+            self.accelerator.download(self._home, self.buffers, None)
+        self.settle()  # and all that was launched is done
+
+    def settle(self) -> None:
+        """Waits until everything that was launched is done."""
+        self.accelerator.record(self._come, None)
+        self.accelerator.synchronize(self._come)
+
+    def close(self) -> None:
+        """Nothing stays pinned. Of a broken context too."""
+        self.accelerator.drain()
+        self.pins.close()

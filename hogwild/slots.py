@@ -1,0 +1,206 @@
+"""Batches on a GPU, in memory that is used for ever: a slot is pinned host memory and its twin on the device.
+
+    copies     | batch 1 -> slot 0 |  batch 2 -> slot 1 |  batch 3 -> slot 0  |
+    compute                        |  batch 1           |  batch 2            |  batch 3
+                                   ^ `copied` of slot 0: may be computed on
+                                             `used` of slot 0 ^: batch 3 may go in
+
+    host     gather 1 | launch 1, gather 2 | launch 2, gather 3 | …        the next is gathered while the GPU computes
+
+One copy per batch, on a stream of its own. Two events per slot order it all: the mathematics waits for `copied`, the
+next copy into the twin for `used`; and this process waits for `copied` before it lets the host memory be written again.
+
+`DeviceFeed` asks host feeds for batches and does not care where their tensors lie: in pinned memory of one piece (a
+slot of the feed's own, a slot of a ring) they are copied from there; else they go through pinned memory of the slot's
+own first."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hogwild.device import Accelerator, words
+from hogwild.feeds import Batch, Feed
+from hogwild.layout import own_strides
+from hogwild.pins import Pins
+from hogwild.shm import aligned
+
+SLOTS = 2  # one is computed on while the other is filled
+GROWTH = 1.5  # of a slot that is too small, where batches differ in size
+
+Place = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
+"""(dtype, shape, strides in elements, bytes into the slot) of one tensor."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """`holds`: (epoch, batch) of what is in it, or on its way. `views`: tensors of the twin, by where they lie."""
+
+    copied: Any
+    used: Any
+    twin: Tensor  # (bytes,) uint8 on the device
+    staging: Tensor  # (bytes,) uint8, pinned
+    holds: tuple[int, int] | None = None
+    batch: Batch | None = None  # its tensors are the twin's
+    views: dict[tuple[Place, ...], tuple[Tensor, ...]] = field(default_factory=dict)
+
+
+class DeviceSlots:
+    """Host tensors -> tensors of a twin. Takes slots in turn."""
+
+    def __init__(self, accelerator: Accelerator, pins: Pins, count: int = SLOTS) -> None:
+        self._accelerator, self._pins = accelerator, pins
+        self._copies = accelerator.stream()
+        nothing = torch.empty(0, dtype=torch.uint8)
+        self.slots = [Slot(accelerator.event(), accelerator.event(), nothing, nothing) for _ in range(count)]
+
+    def send(self, slot: Slot, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Begins the copy of `fields` and returns what they will be on the device. The host tensors stay as they are
+        until `sent`; what is answered is read after `take` only."""
+        piece = self._one_piece(fields)
+        if piece is None:
+            piece = self._staged(slot, fields)
+        source, places = piece
+        if slot.twin.numel() < source.numel():
+            self._grow(slot, source.numel())
+        self._accelerator.wait(slot.used, self._copies)
+        self._accelerator.upload(slot.twin[: source.numel()], source, self._copies)
+        self._accelerator.record(slot.copied, self._copies)
+        views = slot.views.get(places)
+        if views is None:
+            views = slot.views[places] = tuple(
+                words(slot.twin, dtype, shape, offset, strides) for dtype, shape, strides, offset in places
+            )
+        return views
+
+    def sent(self, slot: Slot) -> None:
+        """This process waits until nothing is copied to the slot any more: the host memory is free again."""
+        self._accelerator.synchronize(slot.copied)
+
+    def take(self, slot: Slot) -> None:
+        """The mathematics that is launched from now on may read the slot."""
+        self._accelerator.wait(slot.copied, None)
+
+    def leave(self, slot: Slot) -> None:
+        """All that reads the slot has been launched."""
+        self._accelerator.record(slot.used, None)
+
+    def _one_piece(self, fields: Sequence[Tensor]) -> tuple[Tensor, tuple[Place, ...]] | None:
+        """The bytes from the first to the last of `fields`, where those are one pinned piece of memory."""
+        storage = fields[0].untyped_storage()
+        first = min(tensor.data_ptr() for tensor in fields)
+        last = max(tensor.data_ptr() + tensor.numel() * tensor.element_size() for tensor in fields)
+        if not self._pins.covers(first, last - first) or not all(
+            tensor.untyped_storage().data_ptr() == storage.data_ptr()
+            and own_strides(tensor) == tensor.stride()
+            and (tensor.data_ptr() - first) % tensor.element_size() == 0
+            for tensor in fields
+        ):
+            return None
+        source = torch.empty(0, dtype=torch.uint8).set_(storage, first - storage.data_ptr(), (last - first,), (1,))
+        return source, tuple(_place(tensor, tensor.data_ptr() - first) for tensor in fields)
+
+    def _staged(self, slot: Slot, fields: Sequence[Tensor]) -> tuple[Tensor, tuple[Place, ...]]:
+        """The same, after a copy into the slot's own host memory."""
+        places, end = [], 0
+        for tensor in fields:
+            places.append(_place(tensor, end))
+            end = aligned(end + tensor.numel() * tensor.element_size())
+        self.sent(slot)
+        if slot.staging.numel() < end:
+            room = _with_room(end, slot.staging)
+            if slot.staging.numel():
+                self._pins.give_up(slot.staging)
+            slot.staging = self._pins.empty(room)
+        for tensor, (dtype, shape, strides, offset) in zip(fields, places, strict=True):
+            words(slot.staging, dtype, shape, offset, strides).copy_(tensor)
+        return slot.staging[:end], tuple(places)
+
+    def _grow(self, slot: Slot, nbytes: int) -> None:
+        """Once per slot, where batches are of one size."""
+        self.sent(slot)
+        self._accelerator.synchronize(slot.used)
+        slot.views.clear()
+        slot.twin = self._accelerator.empty(_with_room(nbytes, slot.twin))
+
+    def addresses(self) -> tuple[int, ...]:
+        """Where the slots are, host and device, in bytes."""
+        return tuple(memory.data_ptr() for slot in self.slots for memory in (slot.twin, slot.staging))
+
+
+def _with_room(nbytes: int, before: Tensor) -> int:
+    """What to take instead of `before`, which is too small: the first time exactly what is needed."""
+    return aligned(int(GROWTH * nbytes)) if before.numel() else nbytes
+
+
+def _place(tensor: Tensor, offset: int) -> Place:
+    return tensor.dtype, tuple(tensor.shape), own_strides(tensor), offset
+
+
+class DeviceFeed:
+    """A feed whose batches lie on the device. `feeds` (one, or one per slot) give the same batches; the tensors of one
+    hold until its next `gather`."""
+
+    def __init__(
+        self, feeds: Sequence[Feed], accelerator: Accelerator, pins: Pins, *, draws: bool = False, slots: int = SLOTS
+    ) -> None:
+        """`draws`: gathering draws random numbers from torch's generator, as a transform may."""
+        self._feeds = feeds
+        self._slots = DeviceSlots(accelerator, pins, slots)
+        self._draws = draws
+        self._next = 0
+        self._held: Slot | None = None  # what the trainer computes on
+        self._last: list[Slot | None] = [None] * len(feeds)  # to which each feed's memory was copied last
+
+    def gather(self, epoch: int, batch: int) -> Batch:
+        """The batch on the device, with what has been launched on it in its order. Holds until the next `gather`."""
+        if self._held is not None:
+            self._slots.leave(self._held)
+        wanted = (epoch, batch)
+        slot = next((slot for slot in self._slots.slots if slot.holds == wanted and slot is not self._held), None)
+        if slot is None:
+            slot = self._fill(epoch, batch)
+        self._slots.take(slot)
+        self._held, slot.holds = slot, None
+        assert slot.batch is not None
+        return slot.batch
+
+    def prefetch(self, epoch: int, batch: int) -> None:
+        """Gathers the batch that will be asked for next and begins its copy. An error is not for now: it belongs to
+        that batch, whose `gather` meets it again."""
+        if any(slot.holds == (epoch, batch) for slot in self._slots.slots):
+            return
+        with self._random_state(), contextlib.suppress(Exception):
+            self._fill(epoch, batch)
+
+    def _fill(self, epoch: int, batch: int) -> Slot:
+        k = self._next
+        if self._slots.slots[k] is self._held and len(self._slots.slots) > 1:
+            k = (k + 1) % len(self._slots.slots)
+        slot = self._slots.slots[k]
+        slot.holds = None
+        source = k % len(self._feeds)
+        if (last := self._last[source]) is not None:
+            self._slots.sent(last)
+        plain = self._feeds[source].gather(epoch, batch)
+        *inputs, target = self._slots.send(slot, (*plain.inputs, plain.target))
+        self._last[source], self._next = slot, (k + 1) % len(self._slots.slots)
+        slot.holds, slot.batch = (epoch, batch), Batch(tuple(inputs), target, plain.first_position, plain.size)
+        return slot
+
+    @contextlib.contextmanager
+    def _random_state(self) -> Iterator[None]:
+        """What is computed now draws what it would without a look ahead."""
+        state = torch.get_rng_state() if self._draws else None
+        try:
+            yield
+        finally:
+            if state is not None:
+                torch.set_rng_state(state)
+
+    def addresses(self) -> tuple[int, ...]:
+        """Where the slots are: the same numbers from the first epoch on, where batches are of one size."""
+        return self._slots.addresses()

@@ -1,0 +1,124 @@
+"""The supervisor's side of `holding.py`: a process that holds the flats on a GPU, started before the workers are set
+up, ended after the last of them. Its calls block; in a pause they are made by the errand's thread.
+
+If it dies, the parameters are gone: the job fails, and a resume goes on from the last checkpoint."""
+
+import contextlib
+import json
+import os
+import select
+import time
+from collections.abc import Mapping
+
+from hogwild.errors import DeviceSharingError
+from hogwild.layout import region_name
+from hogwild.params import SharedModel
+from hogwild.placing import SHARED
+from hogwild.plan import Plan
+from hogwild.shm import Region
+from workers.handle import POLL_MS, REAP_S, Handle
+from workers.holding import FETCH, PUSH
+from workers.messages import HoldTask, Report
+
+COPY_S = 120.0  # for one copy of all parameters
+
+
+def holder_for(planned: Plan, shared: SharedModel, timeout_s: float) -> "NoHolder":
+    """Of the flats of `shared`, where the plan has them on a device; they are there when this returns. Raises
+    DeviceSharingError."""
+    if planned.placement != SHARED:
+        return NoHolder()
+    flats = {region_name(dtype) for dtype, size in shared.layout.flats.sizes.items() if size}
+    return Holder.begin(planned, {name: shared.regions[name] for name in sorted(flats)}, timeout_s)
+
+
+class NoHolder:
+    """Where the flats lie in host memory. `handles`: of those on a device, by region; None: there are none."""
+
+    handles: Mapping[str, str] | None = None
+    pid: int | None = None
+
+    def fetch(self) -> None:
+        """Host memory has the parameters. Everybody is parked."""
+
+    def push(self) -> None:
+        """The device has those of host memory. Everybody is parked, and will make everything again."""
+
+    def check(self) -> None:
+        """Raises DeviceSharingError where the holder is gone."""
+
+    def close(self) -> None:
+        """After the last worker. Host memory has the parameters, if they can still be had."""
+
+
+class Holder(NoHolder):
+    def __init__(self, handle: Handle, lifeline: tuple[int, int]) -> None:
+        self._handle, self._lifeline = handle, lifeline
+        self._is_open, self.pid = True, handle.pid
+
+    @classmethod
+    def begin(cls, planned: Plan, regions: Mapping[str, Region], timeout_s: float) -> "Holder":
+        """`regions`: the flats, which are on the device when this returns. Raises DeviceSharingError."""
+        lifeline = os.pipe()
+        holder = cls(Handle.spawn(lifeline=lifeline[0], planned=planned), lifeline)
+        try:
+            task = HoldTask(planned.devices[0], tuple((name, region.nbytes) for name, region in regions.items()))
+            holder._handle.ask_to_hold(task, [region.descriptor for region in regions.values()])
+            holder.handles = json.loads(holder._answer("holding", timeout_s))
+        except BaseException:
+            holder.close()
+            raise
+        return holder
+
+    def fetch(self) -> None:
+        self._ask(FETCH, "fetched")
+
+    def push(self) -> None:
+        self._ask(PUSH, "pushed")
+
+    def _ask(self, command: bytes, kind: str) -> None:
+        if not self._is_open:  # the last copy was made when it was closed
+            return
+        try:
+            self._handle.channel.send(command)
+        except OSError as error:
+            raise self._lost(str(error)) from error
+        self._answer(kind, COPY_S)
+
+    def _answer(self, kind: str, timeout_s: float) -> str:
+        """The detail of the report it is waited for."""
+        poll, deadline = select.poll(), time.monotonic() + timeout_s
+        poll.register(self._handle.channel.fileno(), select.POLLIN)
+        poll.register(self._handle.pidfd, select.POLLIN)
+        while time.monotonic() < deadline:
+            poll.poll(POLL_MS)
+            for report in Report.receive_all(self._handle.channel):
+                if report.kind == "error":
+                    raise self._lost(report.detail)
+                if report.kind == kind:
+                    return report.detail
+            self.check()
+        raise self._lost(f"no answer within {timeout_s:g} s")
+
+    def check(self) -> None:
+        if self._handle.reap() is not None:
+            raise self._lost(f"it died {self._handle.last_words()}".rstrip())
+
+    def _lost(self, why: str) -> DeviceSharingError:
+        return DeviceSharingError(
+            f"the process (pid {self._handle.pid}) that holds the parameters on the device is of no use: {why}; "
+            "--resume goes on from the last checkpoint"
+        )
+
+    def close(self) -> None:
+        if self.handles is not None:
+            with contextlib.suppress(DeviceSharingError):  # whoever noticed that it is gone has said so
+                self.fetch()
+        self._is_open = False
+        self._handle.kill()
+        deadline = time.monotonic() + REAP_S
+        while self._handle.reap() is None and time.monotonic() < deadline:
+            select.select([self._handle.pidfd], [], [], POLL_MS / 1000)
+        self._handle.close()
+        for descriptor in self._lifeline:
+            os.close(descriptor)

@@ -1,0 +1,78 @@
+"""The child that holds the flats on a GPU for all workers, and outlives them: it allocates, lends, copies when it is
+asked to, and does nothing else. It never trains, and runs none of the user's code.
+
+    supervisor  HoldTask ->   allocate, copy the flats up         -> Report "holding" (detail: the handles, as JSON)
+                "fetch"  ->   device -> host memory               -> Report "fetched"
+                "push"   ->   host memory -> device               -> Report "pushed"
+                (closes the socket)  ->  it leaves"""
+
+import json
+import socket
+
+import torch
+
+from hogwild.device import Accelerator, open_accelerator
+from hogwild.pins import Pins
+from hogwild.shm import Region
+from workers.messages import HoldTask, Report
+
+FETCH, PUSH = b"fetch", b"push"
+
+
+class Flats:
+    """Those of host memory, and their twins on the device: by region."""
+
+    def __init__(self, accelerator: Accelerator, regions: dict[str, Region]) -> None:
+        self._accelerator, self._pins = accelerator, Pins(accelerator)
+        self._come = accelerator.event()
+        self.handles: dict[str, str] = {}
+        self._pairs = []
+        for name, region in regions.items():
+            self._pins.region(region)
+            here, self.handles[name] = accelerator.lend(region.nbytes)
+            self._pairs.append((region.tensor(torch.uint8, (region.nbytes,)), here))
+
+    def push(self) -> None:
+        for home, here in self._pairs:
+            self._accelerator.upload(here, home, None)
+        self._settle()
+
+    def fetch(self) -> None:
+        """Everybody is parked: nobody writes meanwhile."""
+        for home, here in self._pairs:
+            self._accelerator.download(home, here, None)
+        self._settle()
+
+    def _settle(self) -> None:
+        self._accelerator.record(self._come, None)
+        self._accelerator.synchronize(self._come)
+
+    def close(self) -> None:
+        self._accelerator.drain()
+        self._pins.close()
+
+
+def hold(channel: socket.socket, task: HoldTask, descriptors: list[int]) -> None:
+    """Returns when the supervisor has closed the socket, or is gone. Errors are reported, and raised."""
+    accelerator = open_accelerator(task.device)
+    assert accelerator is not None, "the CPU's memory needs no holder"
+    try:
+        regions = {
+            name: Region.attach(descriptor, nbytes)
+            for (name, nbytes), descriptor in zip(task.regions, descriptors, strict=True)
+        }
+        flats = Flats(accelerator, regions)
+        flats.push()
+    except Exception as error:
+        known = accelerator.explain(error)
+        Report("error", detail=str(known or f"{type(error).__name__}: {error}")).send(channel)
+        raise
+    Report("holding", detail=json.dumps(flats.handles)).send(channel)
+    while command := channel.recv(64):
+        if command == FETCH:
+            flats.fetch()
+            Report("fetched").send(channel)
+        else:
+            flats.push()
+            Report("pushed").send(channel)
+    flats.close()

@@ -1,0 +1,98 @@
+"""Where a worker computes: what `building.py` makes on the CPU, made for the device that the job gives this worker, if
+it gives one."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from hogwild.device import Accelerator, open_accelerator
+from hogwild.device_update import DeviceUpdate
+from hogwild.feeds import Feed, ResidentFeed
+from hogwild.params import WorkerModel
+from hogwild.recurrent_weights import keep_weights
+from hogwild.scoreboard import Row, Word
+from hogwild.shm import Region
+from hogwild.slots import SLOTS, DeviceFeed
+from hogwild.transforms import Transform, TransformedFeed
+from hogwild.updates import AutogradUpdate
+from workers.computing import ON_CPU, OnCpu, OnDevice
+from workers.trainer import Kit
+
+# A GPU's driver takes the memory of a worker that was killed back a while after the process is gone (FAILURES 77).
+WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
+
+
+def opened(kit: Kit, worker: int) -> Accelerator | None:
+    """The device of this worker; None: the CPU."""
+    return open_accelerator(kit.devices[worker]) if kit.devices else None
+
+
+def attached(
+    structure: bytes | memoryview,
+    regions: Mapping[str, Region],
+    row: Row,
+    accelerator: Accelerator | None,
+    lent: Mapping[str, str] | None = None,
+    updates: int = 0,
+) -> WorkerModel:
+    """Raises DeviceMemoryError where a device has no room; a replacement waits a while for that of the one before."""
+    if accelerator is None:
+        return WorkerModel.attach(structure, regions, row.worker, updates)
+    for wait_s in (*WAITS_S, None) if row.words[Word.INCARNATION] > 1 else (None,):
+        try:
+            model = WorkerModel.attach(structure, regions, row.worker, updates, accelerator, lent)
+            break
+        except Exception as error:
+            known = accelerator.explain(error)
+            if known is None:
+                raise
+            if wait_s is None:
+                raise known from error
+            row.beat()
+            time.sleep(wait_s)
+    for sentence in keep_weights(model.model):
+        print(f"{accelerator.name}: {sentence}", flush=True)
+    return model
+
+
+def seeding(accelerator: Accelerator | None) -> Callable[[int], object]:
+    """Seeds what layers draw from: torch's generator, 1.1 us (torch.manual_seed, which also looks for GPUs, takes 80 to
+    90), and the device's."""
+    on_host = torch.default_generator.manual_seed
+    if accelerator is None:
+        return on_host
+    on_device = accelerator.seed
+
+    def seed_both(seed: int) -> None:
+        on_host(seed)
+        on_device(seed)
+
+    return seed_both
+
+
+def feeding(model: WorkerModel, feed: Feed, transform: Transform | None = None, seed: int = 0) -> Feed:
+    """`feed`, transformed, its batches where the model computes."""
+
+    def whole(host: Feed) -> Feed:
+        return host if transform is None else TransformedFeed(host, transform, seed)
+
+    if model.replica is None:
+        return whole(feed)
+    pins = model.replica.pins
+    feeds = [feed]
+    if isinstance(feed, ResidentFeed):
+        feeds = [feed.into(pins.empty(feed.slot_nbytes)) for _ in range(SLOTS)]
+    return DeviceFeed([whole(one) for one in feeds], model.replica.accelerator, pins, draws=transform is not None)
+
+
+def computing(accelerator: Accelerator | None, feed: Feed) -> OnCpu:
+    """`feed`: of what is trained on."""
+    return OnDevice(accelerator, feed.prefetch) if accelerator is not None and isinstance(feed, DeviceFeed) else ON_CPU
+
+
+def updating(model: WorkerModel, **options: Any) -> AutogradUpdate:
+    """`options`: of `AutogradUpdate`."""
+    rule = AutogradUpdate if model.replica is None else DeviceUpdate
+    return rule(model, **options)
