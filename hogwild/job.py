@@ -27,6 +27,7 @@ from hogwild.fused_choice import Choice, Meetings, choose, meetings
 from hogwild.gradcheck import SAMPLES as GRADIENT_SAMPLES
 from hogwild.gradcheck import check_gradients
 from hogwild.grid import GridPlan
+from hogwild.held import hold
 from hogwild.initial import load_initial
 from hogwild.job_checks import NORMS, batch_of, inspect, lane_plan
 from hogwild.lean_torch import sparing_the_compiler
@@ -41,7 +42,7 @@ from hogwild.registry import build as build_component
 from hogwild.registry import build_callable, resolve
 from hogwild.samples import Held, InTurn, Reader
 from hogwild.sources import Source
-from hogwild.streaming import hold, is_iterable, prepare, split, why_streamed
+from hogwild.streaming import is_iterable, prepare, split, why_streamed
 from hogwild.transforms import Transform
 from hogwild.updates import AutogradUpdate
 

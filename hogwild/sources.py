@@ -8,8 +8,9 @@ from torch import Tensor
 
 from hogwild.batches import EpochPlan
 from hogwild.feeds import Batch, ResidentData
+from hogwild.held import HeldRing
 from hogwild.packed import Packed
-from hogwild.streaming import HeldRing, Streamed
+from hogwild.streaming import Streamed
 
 METRIC_SAMPLES = 64  # spread over the validation data, so that a metric sees more than one class
 

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,10 @@ from hogwild.errors import DataError, HogwildError, UsageError
 from hogwild.feeds import Batch
 from hogwild.free_ranges import LEASES_IN_HAND
 from hogwild.registry import Spec, build_callable
-from hogwild.ring import BatchForm, Place, Ring, RingSpec
+from hogwild.ring import BatchForm, Ring, RingSpec
 from hogwild.rows import Rows
 from hogwild.samples import division, ready_tensors
-from hogwild.stream import Filler, Origin, Stream, Unreadable, WatchedInfo, seed_all, set_worker_info, state_of, travels
+from hogwild.stream import Origin, Stream, WatchedInfo, seed_all, set_worker_info, state_of, travels
 from hogwild.stream_plan import StreamPlan
 from hogwild.stream_schedule import REQUESTS_IN_HAND
 
@@ -284,64 +284,6 @@ def _measured(job: Job, collator: Collator, records: list[Any], largest: int) ->
     times = "" if len(sizes) == 1 else f"{MARGIN} times "
     words = f"a slot has {needed:,} bytes, {times}the largest of {len(cut)} batches"
     return form, needed + 64 * len(form.leaves), f"{words} (data.slot_bytes)"
-
-
-# ---- data that is held back ------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class HeldRing:
-    """All batches of the validation data in a ring of their own, one slot each: read once, before workers start."""
-
-    ring: Ring
-    plan: BatchPlan
-    targets: Tensor | None  # (N, …), where they are alike
-
-    def head(self) -> list[Any]:
-        """The first batch: inputs, and target."""
-        batch = self.ring.spec.form.batch([leaf.clone() for leaf in self.ring.leaves(0)], 0, self.ring.rows(0))
-        return [*batch.inputs, batch.target]
-
-
-def hold(streamed: Streamed, batch_size: int, what: str) -> HeldRing:
-    """Reads it to its end, in this process. Raises DataError, MemoryShortError."""
-    stream = streamed.stream
-    plan = stream.plan
-    if isinstance(plan, StreamPlan):
-        plan = replace(plan, batch_size=batch_size, shards=1, drop_last=False, drop_single=False)
-    else:
-        plan = BatchPlan(plan.samples, batch_size)
-    stream = replace(stream, plan=plan, order="none", what=what)
-    spec = streamed.ring_spec(1, 0)
-    spec = replace(spec, data_bytes=-(-spec.data_bytes // max(1, streamed.stream.plan.largest)) * batch_size * 2)
-    ring = Ring.allocate("val-slot", spec)
-    filler = Filler(stream, ring)
-    kept: list[tuple[tuple[Tensor, ...], int]] = []
-    with own_random_state():
-        while len(kept) < plan.batches:
-            ring.table[0, : Place.FROM + 1] = (0, len(kept), 0, len(kept), 0)
-            try:
-                if not filler.fill(0):
-                    break
-            except Unreadable as bad:
-                raise bad.error from bad.__cause__
-            kept.append((tuple(leaf.clone() for leaf in ring.leaves(0)), ring.rows(0)))
-    return _held(kept, spec, batch_size)
-
-
-def _held(kept: list[tuple[tuple[Tensor, ...], int]], spec: RingSpec, batch_size: int) -> HeldRing:
-    shapes = [tuple(tuple(leaf.shape) for leaf in leaves) for leaves, _ in kept]
-    largest = max(spec.form.nbytes(each) for each in shapes)
-    whole = Ring.allocate("data-val", replace(spec, slots=len(kept), data_bytes=largest, state_bytes=0))
-    for slot, ((leaves, rows), each) in enumerate(zip(kept, shapes, strict=True)):
-        for view, leaf in zip(whole.reserve(slot, each), leaves, strict=True):
-            view.copy_(leaf)
-        whole.seal(slot, rows, each)
-        whole.table[slot, Place.BATCH], whole.table[slot, Place.FILLED] = slot, 1
-    targets = [leaves[-1] for leaves, _ in kept]
-    are_alike = len({target.shape[1:] for target in targets}) == 1 and targets[0].dim() > 0
-    samples = sum(rows for _, rows in kept)
-    return HeldRing(whole, BatchPlan(samples, batch_size), torch.cat(targets) if are_alike else None)
 
 
 def split(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:

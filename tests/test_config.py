@@ -177,7 +177,7 @@ BAD_FILES = [
     ("data: {train: {class_path: a.B}, val: {fraction: 1}}", 1, 50, "data.val.fraction", "must be < 1, got 1"),
     ("data: {train: {class_path: a.B}, val: {fractoin: 0.2}}", 1, 40, "data.val.fractoin", "did you mean 'fraction'?"),
     ("data: {train: {class_path: a.B}, val: {class_path: a.B, fraction: 0.2}}", 1, 57, "data.val.fraction", "unknown key"),
-    ("data: {train: {class_path: a.B}, feed: stream}", 1, 40, "data.feed", "must be one of auto, resident, got 'stream'"),
+    ("data: {train: {class_path: a.B}, feed: streams}", 1, 40, "data.feed", "must be one of auto, resident, stream, got 'streams'"),
     ("data: {train: {class_path: a.B}, batch_size: 0}", 1, 46, "data.batch_size", "must be >= 1, got 0"),
     ("model: {class_path: a.B}\n\tdata: 3", 2, 1, "", "a tab"),
 ]  # fmt: skip

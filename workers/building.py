@@ -27,11 +27,12 @@ from hogwild.scoreboard import Control, Row, Scoreboard
 from hogwild.shm import Region
 from workers.entry import Leaving, Start, settle
 from workers.fused import make_fused
+from workers.kit import Kit, Numerics, Split
 from workers.messages import HoldTask, LoadTask, Setup, Task, receive_task
 from workers.on_device import attached, computing, feeding, opened, seeding, updating
 from workers.profile import Profile, make_profile
 from workers.pulling import serve
-from workers.trainer import Kit, Numerics, Split, Trainer
+from workers.trainer import Trainer
 
 if TYPE_CHECKING:
     from workers.loader import LoaderLoop

@@ -19,14 +19,13 @@ from hogwild import host
 from hogwild.background import Background
 from hogwild.checkpoint import CheckpointWriter
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
-from hogwild.job import Parts, planned_updates
+from hogwild.job import Parts
 from hogwild.job_checks import directions
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.params import SharedModel
 from hogwild.placing import with_devices
 from hogwild.plan import Plan
 from hogwild.rundir import LIBRARY, RunDir
-from hogwild.samples import InTurn
 from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
 from hogwild.tensorboard import check_wanted
@@ -35,6 +34,7 @@ from workers.evaluating import Evaluating, evaluation_limits
 from workers.head_start import HeadStart
 from workers.holder import holder_for
 from workers.inline import Inline
+from workers.kit import Kit
 from workers.loading import Loading
 from workers.messages import Setup
 from workers.outcome import Clock, Outcome
@@ -56,7 +56,6 @@ from workers.session import Session
 from workers.sinks import journal_for, wants_progress
 from workers.summary import summarise
 from workers.supervisor import Supervisor
-from workers.trainer import Kit
 
 WRITE_LOOK_S = 0.1  # between two looks for a second signal while the last checkpoint is written
 LET_GO_S = 30.0  # how long a call that was cancelled waits for a thread that is in the caller's model
@@ -71,30 +70,6 @@ class Result:
     summary: dict[str, Any]
     shared: SharedModel
     error: BaseException | None
-
-
-@sparing_the_compiler()
-def dry(request: Request, planned: Plan) -> dict[str, Any]:
-    """Everything up to starting workers; leaves nothing behind. Returns what would be done."""
-    planned = with_devices(planned, request.job)
-    check_wanted(request.job.log.tensorboard)
-    check_lanes(request.job, planned)
-    with host.raising_on_signals():
-        parts = request.make_parts(InTurn(request.job.seed))
-    needed = check_memory(request.job, parts, planned)
-    answer = {
-        "state": "dry-run",
-        "plan": planned.reason,
-        "warning": planned.warning,
-        "procs": planned.procs,
-        "threads": planned.threads,
-        "samples": parts.train.plan.samples,
-        "batches": parts.train.plan.batches,
-        "planned_updates": planned_updates(request.job, parts.train.plan),
-        "shared_memory_bytes": needed,
-        "notes": parts.notes,
-    }
-    return {key: value for key, value in answer.items() if value not in ("", [])}
 
 
 @sparing_the_compiler()

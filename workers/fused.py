@@ -15,7 +15,7 @@ from hogwild.worker_model import WorkerModel
 if TYPE_CHECKING:
     from hogwild.kernels.hot import HotRows
     from workers.chunks import Fused
-    from workers.trainer import Kit
+    from workers.kit import Kit
 
 
 def make_fused(kit: "Kit", model: WorkerModel, region: Region, row: Row, lifeline: int | None) -> "tuple[Fused, str]":

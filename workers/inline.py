@@ -16,12 +16,13 @@ from hogwild.traces import PAUSE
 from hogwild.workqueue import WorkItem
 from workers import rollback
 from workers.building import make_trainer
+from workers.kit import Kit
 from workers.outcome import Outcome
 from workers.progress import Progress
 from workers.reading_inline import Reading
 from workers.saving import LAST_WRITE_S
 from workers.session import Session, pss_bytes_of
-from workers.trainer import Kit, NonFiniteGradient, Trainer
+from workers.trainer import NonFiniteGradient, Trainer
 
 WORKER = 0
 

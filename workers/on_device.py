@@ -18,7 +18,7 @@ from hogwild.slots import SLOTS, DeviceFeed
 from hogwild.transforms import Transform, TransformedFeed
 from hogwild.updates import AutogradUpdate
 from workers.computing import ON_CPU, OnCpu, OnDevice
-from workers.trainer import Kit
+from workers.kit import Kit
 
 # A GPU's driver takes the memory of a worker that was killed back a while after the process is gone (FAILURES 77).
 WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6)

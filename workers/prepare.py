@@ -33,9 +33,9 @@ from hogwild.stream_schedule import StreamSchedule
 from hogwild.streaming import slots_of
 from hogwild.traces import Window, clear
 from hogwild.workqueue import Limits, WorkQueue
+from workers.kit import Kit, Split
 from workers.request import Request
 from workers.ring_state import RingState
-from workers.trainer import Kit, Split
 
 OF_OBJECTS = (
     f"# Of a call of {LIBRARY}: class paths name the objects it was given, which had other arguments than these.\n"

@@ -13,9 +13,9 @@ deaths together say is in `setbacks.py`.
 
 Clocks. They add up the time between ticks, so a pause of the supervisor itself (a gap of more than GAP_S) counts for
 nobody and re-arms every deadline. *Start*: from spawn to the first commit, standing still while the worker is ready
-without a lease, and in a pause, which judges it by its silence, so that a first batch that hangs cannot hang the
-pause. *Silence*: since its beat last changed; the limit is max(stall_timeout_s, 20 x its slowest batch).
-*Deadlock*: since anybody last committed a batch, standing still in a pause and while nobody has a lease."""
+without a lease, and in a pause, which judges it by its silence. *Silence*: since its beat last changed; the limit is
+max(stall_timeout_s, 20 x its slowest batch). *Deadlock*: since anybody last committed a batch, standing
+still in a pause and while nobody has a lease."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping

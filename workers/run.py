@@ -43,6 +43,7 @@ def run_job(
     with _begun(job, is_real=not dry_run) as (planned, early):
         with without_collecting():
             from hogwild.job import build
+            from workers import dry_run as dry
             from workers import execution
 
         host.raise_noted()
@@ -59,7 +60,7 @@ def run_job(
             began_s=host.process_start_s(),
         )
         planned = _with_all_cores(planned)
-        return execution.dry(request, planned) if dry_run else execution.run(request, planned, early).summary
+        return dry.dry(request, planned) if dry_run else execution.run(request, planned, early).summary
 
 
 def run(request: Request) -> "Result":

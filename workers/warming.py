@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hogwild.feeds import Feed
     from hogwild.updates import AutogradUpdate
     from hogwild.worker_model import WorkerModel
-    from workers.trainer import Kit
+    from workers.kit import Kit
 
 
 def make_model_ready(

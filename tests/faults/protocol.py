@@ -42,9 +42,9 @@ from tests.faults.protocol_trouble import Trouble
 from tests.faults.tally import Tally
 from workers import roster as roster_module
 from workers.handle import Handle
+from workers.kit import Kit, Numerics, Split
 from workers.roster import Abandon, Action, Kill, Reading, Roster, Spawn
 from workers.setbacks import Death
-from workers.trainer import Kit, Numerics, Split
 
 WAIT_MS = 2
 

@@ -16,9 +16,10 @@ from hogwild.scoreboard import Row, Scoreboard
 from workers import handle as handle_module
 from workers.entry import Leaving, Start
 from workers.handle import Handle
+from workers.kit import Kit, Numerics
 from workers.profile import NoProfile
 from workers.pulling import serve
-from workers.trainer import Kit, Numerics, Trainer
+from workers.trainer import Trainer
 
 # What is given to a child must not be made before the fork: it is the child's own.
 MakeNumerics = Callable[[int, int], Numerics]  # (worker, incarnation)

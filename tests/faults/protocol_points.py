@@ -41,7 +41,7 @@ from tests.faults.protocol_numerics import (
 from workers import messages, pulling, trainer
 from workers.entry import Start
 from workers.handle import Handle
-from workers.trainer import Kit, Numerics, Split
+from workers.kit import Kit, Numerics, Split
 
 TRACED = {module.__file__ for module in (pulling, trainer, scoreboard, messages, protocol_numerics)}
 PASSED = 77  # the exit status of a victim that came through

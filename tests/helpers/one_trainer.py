@@ -17,7 +17,8 @@ from hogwild.scoreboard import Row, Scoreboard, Word
 from hogwild.workqueue import Kind, WorkItem
 from tests.shared_model import build
 from workers.building import make_trainer
-from workers.trainer import Kit, Split, Trainer
+from workers.kit import Kit, Split
+from workers.trainer import Trainer
 
 FEATURES, CLASSES, BATCH, SEED = 4, 2, 8, 3
 OTHER = 1  # the worker that exists only on the scoreboard

@@ -1,0 +1,69 @@
+"""Validation data with batches of its own (padded, collated, or out of an iterable): read once, before workers start,
+into a ring that holds all of them."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hogwild.batches import BatchPlan
+from hogwild.ring import Place, Ring, RingSpec
+from hogwild.stream import Filler, Unreadable
+from hogwild.stream_plan import StreamPlan
+from hogwild.streaming import Streamed, own_random_state
+
+
+@dataclass(slots=True)
+class HeldRing:
+    """All batches of the validation data in a ring of their own, one slot each: read once, before workers start."""
+
+    ring: Ring
+    plan: BatchPlan
+    targets: Tensor | None  # (N, …), where they are alike
+
+    def head(self) -> list[Any]:
+        """The first batch: inputs, and target."""
+        batch = self.ring.spec.form.batch([leaf.clone() for leaf in self.ring.leaves(0)], 0, self.ring.rows(0))
+        return [*batch.inputs, batch.target]
+
+
+def hold(streamed: Streamed, batch_size: int, what: str) -> HeldRing:
+    """Reads it to its end, in this process. Raises DataError, MemoryShortError."""
+    stream = streamed.stream
+    plan = stream.plan
+    if isinstance(plan, StreamPlan):
+        plan = replace(plan, batch_size=batch_size, shards=1, drop_last=False, drop_single=False)
+    else:
+        plan = BatchPlan(plan.samples, batch_size)
+    stream = replace(stream, plan=plan, order="none", what=what)
+    spec = streamed.ring_spec(1, 0)
+    spec = replace(spec, data_bytes=-(-spec.data_bytes // max(1, streamed.stream.plan.largest)) * batch_size * 2)
+    ring = Ring.allocate("val-slot", spec)
+    filler = Filler(stream, ring)
+    kept: list[tuple[tuple[Tensor, ...], int]] = []
+    with own_random_state():
+        while len(kept) < plan.batches:
+            ring.table[0, : Place.FROM + 1] = (0, len(kept), 0, len(kept), 0)
+            try:
+                if not filler.fill(0):
+                    break
+            except Unreadable as bad:
+                raise bad.error from bad.__cause__
+            kept.append((tuple(leaf.clone() for leaf in ring.leaves(0)), ring.rows(0)))
+    return _held(kept, spec, batch_size)
+
+
+def _held(kept: list[tuple[tuple[Tensor, ...], int]], spec: RingSpec, batch_size: int) -> HeldRing:
+    shapes = [tuple(tuple(leaf.shape) for leaf in leaves) for leaves, _ in kept]
+    largest = max(spec.form.nbytes(each) for each in shapes)
+    whole = Ring.allocate("data-val", replace(spec, slots=len(kept), data_bytes=largest, state_bytes=0))
+    for slot, ((leaves, rows), each) in enumerate(zip(kept, shapes, strict=True)):
+        for view, leaf in zip(whole.reserve(slot, each), leaves, strict=True):
+            view.copy_(leaf)
+        whole.seal(slot, rows, each)
+        whole.table[slot, Place.BATCH], whole.table[slot, Place.FILLED] = slot, 1
+    targets = [leaves[-1] for leaves, _ in kept]
+    are_alike = len({target.shape[1:] for target in targets}) == 1 and targets[0].dim() > 0
+    samples = sum(rows for _, rows in kept)
+    return HeldRing(whole, BatchPlan(samples, batch_size), torch.cat(targets) if are_alike else None)

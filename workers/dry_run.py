@@ -1,0 +1,37 @@
+"""A job up to the moment at which its workers would start (`--dry-run`)."""
+
+from typing import Any
+
+from hogwild import host
+from hogwild.job import planned_updates
+from hogwild.lean_torch import sparing_the_compiler
+from hogwild.placing import with_devices
+from hogwild.plan import Plan
+from hogwild.samples import InTurn
+from hogwild.tensorboard import check_wanted
+from workers.prepare import check_lanes, check_memory
+from workers.request import Request
+
+
+@sparing_the_compiler()
+def dry(request: Request, planned: Plan) -> dict[str, Any]:
+    """Everything up to starting workers; leaves nothing behind. Returns what would be done."""
+    planned = with_devices(planned, request.job)
+    check_wanted(request.job.log.tensorboard)
+    check_lanes(request.job, planned)
+    with host.raising_on_signals():
+        parts = request.make_parts(InTurn(request.job.seed))
+    needed = check_memory(request.job, parts, planned)
+    answer = {
+        "state": "dry-run",
+        "plan": planned.reason,
+        "warning": planned.warning,
+        "procs": planned.procs,
+        "threads": planned.threads,
+        "samples": parts.train.plan.samples,
+        "batches": parts.train.plan.batches,
+        "planned_updates": planned_updates(request.job, parts.train.plan),
+        "shared_memory_bytes": needed,
+        "notes": parts.notes,
+    }
+    return {key: value for key, value in answer.items() if value not in ("", [])}
