@@ -40,7 +40,7 @@ class WorkerModel:
     _whole: Layout  # `layout` once everything is trained
     replica: Replica | None = None  # on a GPU: what this worker owns there
     _marked: Tensor | None = None
-    _is_at_rest: bool = False  # nothing was trained since what it has was written back: others may have changed that
+    _trains: bool = False  # what it has is newer than what shared memory has
     runs: nn.Module = field(init=False)  # what is called: the model, or what was compiled of it
 
     def __post_init__(self) -> None:
@@ -104,16 +104,22 @@ class WorkerModel:
         """Before a pause, and before leaving: the parent finds everything in shared memory. After a flush. Raises what
         `check_bound` raises."""
         self.check_bound()
-        if self.replica is not None and not self._is_at_rest:
+        if self.replica is not None and self._trains:
             self.replica.write_back()
-        self._is_at_rest = True
+        self._trains = False
 
     def refresh(self) -> None:
-        """In a pause and after it: parameters and buffers are what the parent has made of them."""
+        """In a pause: parameters and buffers are what the parent has made of them."""
         self.exchange.refresh()
-        if self.replica is not None:
+        if self.replica is not None and not self._trains:
             self.replica.read_back()
-        self._is_at_rest = False
+
+    def begin(self) -> None:
+        """From now on this worker trains, until it rests. Since it was made, or rested, there may have been a pause, in
+        which the parent has merged all buffers: its own are read again."""
+        if self.replica is not None and not self._trains:
+            self.replica.read_back()
+        self._trains = True
 
     def close(self) -> None:
         """Of a worker that leaves, or makes everything again."""

@@ -82,6 +82,7 @@ def made(make: Callable[[], nn.Module], rule: str, procs: int = 1) -> SharedMode
 
 def train(worker: WorkerModel, batches: Batches, clip: float | None = None, every: int = 4) -> AutogradUpdate:
     """`every` updates between two flushes."""
+    worker.begin()
     update = (AutogradUpdate if worker.replica is None else DeviceUpdate)(worker, grad_clip=clip)
     for number, (x, y) in enumerate(batches, 1):
         update.backward((x,), y)
@@ -256,6 +257,7 @@ def test_a_replacement_inherits_the_state_of_the_last_pause_and_none_before_the_
 
 
 def train_without_rest(worker: WorkerModel, batches: Batches) -> None:
+    worker.begin()
     update = DeviceUpdate(worker, grad_clip=None)
     for x, y in batches:
         update.backward((x,), y)
@@ -271,7 +273,7 @@ def test_buffers_go_home_in_a_pause_and_come_back_merged() -> None:
     own = [worker.model.norm.running_mean.clone() for worker in workers]  # type: ignore[union-attr]
     shared.merge_buffers([2, 2])
     for worker in workers:
-        worker.refresh()
+        worker.begin()
         torch.testing.assert_close(worker.model.norm.running_mean, (own[0] + own[1]) / 2)  # type: ignore[union-attr]
         assert worker.model.norm.num_batches_tracked == 4  # type: ignore[union-attr]
 
@@ -285,6 +287,20 @@ def test_a_worker_at_rest_does_not_overwrite_what_the_parent_merged() -> None:
     merged = shared.regions["buffers"].array("u1", (shared.regions["buffers"].nbytes,)).copy()
     worker.rest()  # it leaves
     assert (shared.regions["buffers"].array("u1", (shared.regions["buffers"].nbytes,)) == merged).all()
+
+
+def test_a_worker_that_was_made_before_a_pause_it_had_no_part_in_begins_with_what_was_merged() -> None:
+    """It was still starting then. On the CPU its buffers are the words that the parent writes."""
+    shared = made(Normed, "SGD", procs=2)
+    (early, _), (late, _) = on_device(shared, 0), on_device(shared, 1)
+    train_without_rest(early, vectors(2))
+    early.rest()
+    shared.merge_buffers([2, 0])
+    late.rest()  # it parks before it has trained anything
+    train_without_rest(late, vectors(1))
+    late.rest()
+    shared.merge_buffers([0, 1])
+    assert shared.model.norm.num_batches_tracked == 3  # type: ignore[union-attr]
 
 
 def test_where_there_is_no_room_nothing_stays_pinned() -> None:

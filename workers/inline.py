@@ -100,7 +100,7 @@ class Inline:
             session.observe([WORKER])
             self._pause(now, evaluate=due.evaluate)
             if self._outcome is None:
-                self._trainer.resume()
+                self._trainer.follow()
         self._progress.record(now, self._rows)
         return self._outcome is None
 

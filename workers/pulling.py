@@ -138,7 +138,7 @@ class WorkerLoop:
         self._row.enter(Phase.WAITING if is_void else Phase(phase))
         self._trainer.profile.enter("wait")
         self._trainer.catch_up()
-        self._trainer.resume()
+        self._trainer.follow()
         return True
 
     def _evaluation_in_hand(self) -> WorkItem | None:

@@ -10,7 +10,6 @@ arguments, decisions go out as actions; `supervisor.py` carries them out.
 
 A worker that had committed something comes back at once if a spare is ready; everybody else after a backoff. What all
 deaths together say is in `setbacks.py`.
-
 Clocks. They add up the time between ticks, so a pause of the supervisor itself (a gap of more than GAP_S) counts for
 nobody and re-arms every deadline. *Start*: from spawn to the first commit, standing still while the worker is ready
 without a lease, and in a pause, which judges it by its silence. *Silence*: since its beat last changed; the limit is

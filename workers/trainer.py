@@ -103,11 +103,6 @@ class Trainer:
         self.flush()
         self.model.rest()
 
-    def resume(self) -> None:
-        """After a pause."""
-        self.model.refresh()
-        self.follow()
-
     def is_void(self, item: WorkItem) -> bool:
         """It was leased before the run went back to a checkpoint: somebody else has its batches by now."""
         return item.id < self._board.control_words[Control.FIRST_ITEM]
@@ -147,6 +142,7 @@ class Trainer:
 
     def follow(self) -> None:
         """Exchanges as the control row says from now on, and reads the parameters again. Nothing may be unflushed."""
+        self.model.begin()
         self._sync_every = self._board.control_words[Control.SYNC_EVERY]
         self._schedule = halved(self.kit.schedule, self._board.control_words[Control.ROLLBACKS])
         # Before the flats are read: what is counted by now is in what we read, what comes later perhaps not.
