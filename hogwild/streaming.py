@@ -218,10 +218,11 @@ def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:
     if count == 0:
         raise DataError(f"{what}: the data set is empty; there is nothing to train on", code="data/empty")
     records: list[Any] = []
+    get_all = getattr(dataset, "__getitems__", None)
     for index in _until_seen(range(count), job):
         seed_all(job.seed + index)
         try:
-            records.append(dataset[index])
+            records += get_all([index]) if callable(get_all) else [dataset[index]]
         except (Exception, SystemExit) as error:
             raise DataError(
                 f"{what}: reading item {index} raised {type(error).__name__}: {error}", code="data/item-raised"

@@ -1,0 +1,138 @@
+"""Records made into batches in a slot: stacked, padded, collated by the user's own function; and what cannot be."""
+
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hogwild.collating import BadBatch, Collator, Padding
+from hogwild.feeds import Batch
+from hogwild.ring import Ring, RingSpec
+
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+def batch_of(records: list[Any], collator: Collator | None = None, more: list[list[Any]] | None = None) -> Batch:
+    """The last of these batches, through one slot of a ring whose form the first one decides."""
+    collator = (collator or Collator()).settle(records)
+    form, shapes = collator.form(records)
+    ring = Ring.allocate("test", RingSpec(form, 1, 0, 4 * form.nbytes(shapes)))
+    for batch in [records, *(more or [])]:
+        rows, shapes = collator.put(batch, ring, 0)
+        ring.seal(0, rows, shapes)
+    return form.batch(ring.leaves(0), 0, ring.rows(0))
+
+
+def test_tensors_arrays_and_numbers_are_stacked_as_torch_would() -> None:
+    records = [(torch.full((2, 3), k), np.arange(4) + k, k % 2 == 0, 0.5 * k, k) for k in range(5)]
+    batch = batch_of(records)
+    wanted = torch.utils.data.default_collate(records)
+    for ours, theirs in zip((*batch.inputs, batch.target), wanted, strict=True):
+        assert torch.equal(ours, theirs.float() if theirs.dtype == torch.float64 else theirs)
+    assert batch.inputs[3].dtype == torch.float32, "a Python float is what models compute in"
+    assert batch.size == 5
+
+
+def test_any_nesting_comes_back_as_it_was() -> None:
+    records = [({"a": torch.tensor([k]), "b": [k, Pair(k, k + 1)]}, (k, 2 * k)) for k in range(3)]
+    batch = batch_of(records)
+    assert batch.inputs[0]["a"].tolist() == [[0], [1], [2]]
+    assert batch.inputs[0]["b"][1].second.tolist() == [1, 2, 3]
+    assert isinstance(batch.inputs[0]["b"][1], Pair)
+    assert batch.target[1].tolist() == [0, 2, 4]
+
+
+def test_sequences_are_padded_to_the_longest_of_their_batch_with_their_lengths_beside() -> None:
+    records = [(torch.arange(1, n + 1), n % 2) for n in (3, 1, 2)]
+    batch = batch_of(records, Collator(padding=Padding(value=-1)), more=[[(torch.tensor([7, 8]), 1)]])
+    padded, lengths = batch.inputs
+    assert padded.tolist() == [[7, 8]] and lengths.tolist() == [2], "a slot holds no more than its batch"
+    whole = batch_of(records, Collator(padding=Padding(value=-1)))
+    assert whole.inputs[0].tolist() == [[1, 2, 3], [1, -1, -1], [1, 2, -1]]
+    assert whole.inputs[1].tolist() == [3, 1, 2]
+
+
+def test_which_fields_are_padded_is_decided_by_what_varies() -> None:
+    records = [(torch.zeros(3), torch.ones(n, 2), 1) for n in (2, 4)]
+    collator = Collator(padding=Padding()).settle(records)
+    assert collator.padding is not None and collator.padding.fields == (1,)
+    batch = batch_of(records, Collator(padding=Padding()))
+    assert [tuple(one.shape) for one in batch.inputs] == [(2, 3), (2, 4, 2), (2,)]
+
+
+def test_a_collate_function_is_called_with_the_list_of_records() -> None:
+    def collate(records: list[tuple[str, int]]) -> tuple[dict[str, Tensor], Tensor]:
+        words = torch.tensor([[ord(letter) for letter in word] for word, _ in records])
+        return {"words": words}, torch.tensor([label for _, label in records])
+
+    batch = batch_of([("ab", 1), ("cd", 0)], Collator(collate))
+    assert batch.inputs[0]["words"].tolist() == [[97, 98], [99, 100]]
+
+
+def test_images_lie_as_the_model_wants_them() -> None:
+    records = [(torch.rand(3, 4, 5), k) for k in range(2)]
+    image = batch_of(records, Collator(channels_last=True)).inputs[0]
+    assert image.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(image, torch.stack([record[0] for record in records]))
+
+
+def test_a_tensor_that_wants_a_gradient_leaves_its_graph_behind() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    batch = batch_of([(weight * k, k) for k in range(2)])
+    assert not batch.inputs[0].requires_grad
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ([(torch.zeros(2), 1), (torch.zeros(3), 1)], r"(3,) float32"),
+        ([(torch.zeros(2), 1), (torch.zeros(2).int(), 1)], "int32"),
+        ([(torch.zeros(2), 1), torch.zeros(2)], "a record is a tuple"),
+        ([(torch.zeros(2), 1), (torch.zeros(2), 1, 1)], "is nested as"),
+        ([(torch.zeros(2), "one")], "is a str"),
+        ([(torch.zeros(2).to_sparse(), 1)], "give dense ones"),
+    ],
+    ids=["shape", "type", "no tuple", "fields", "text", "sparse"],
+)
+def test_records_that_do_not_fit_together_are_named(records: list[Any], words: str) -> None:
+    with pytest.raises(BadBatch) as caught:
+        batch_of(records)
+    assert words in caught.value.words
+    assert caught.value.record == len(records) - 1 or words == "is a str"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (torch.zeros(2), "a batch is a tuple"),
+        ((torch.zeros(2), ["a", "b"]), "a str inside"),
+        ((torch.zeros(2).to_sparse(), torch.zeros(2)), "dense"),
+    ],
+    ids=["one tensor", "texts", "sparse"],
+)
+def test_what_a_collate_function_may_not_answer(answer: Any, words: str) -> None:
+    with pytest.raises(BadBatch, match=words):
+        batch_of([(1, 1)], Collator(lambda records: answer))
+
+
+@pytest.mark.parametrize(
+    ("later", "words", "code"),
+    [
+        ([(torch.zeros(2).double(), 1)], "float64, in the first batch float32", "data/unlike-items"),
+        ([({"x": torch.zeros(2)}, 1)], "nested as", "data/unlike-items"),
+        ([(torch.zeros(2), 1)] * 100, "a slot has", "data/batch-too-large"),
+    ],
+    ids=["type", "nesting", "too large"],
+)
+def test_a_later_batch_that_is_unlike_the_first(later: list[Any], words: str, code: str) -> None:
+    with pytest.raises(BadBatch, match=words) as caught:
+        batch_of([(torch.zeros(2), 1)], more=[later])
+    assert caught.value.code == code
+
+
+def test_a_sequence_longer_than_the_longest_there_can_be() -> None:
+    with pytest.raises(BadBatch, match=r"more than data\.padding\.longest 3"):
+        batch_of([(torch.zeros(2), 1), (torch.zeros(4), 1)], Collator(padding=Padding(longest=3)))

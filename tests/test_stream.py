@@ -1,0 +1,313 @@
+"""Streamed data read in this process: what ends up in which slot, whoever reads it and wherever it goes on from; and
+what the parent finds out about a data set before anything starts."""
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
+
+from hogwild import host
+from hogwild.batches import BatchPlan
+from hogwild.config import Job, job_from_mapping
+from hogwild.errors import DataError, UsageError
+from hogwild.host_limits import Memory
+from hogwild.registry import Spec
+from hogwild.ring import Place, Ring
+from hogwild.stream import Filler, Origin, Unreadable
+from hogwild.stream_plan import StreamPlan
+from hogwild.streaming import prepare, slots_of, why_streamed
+
+BATCH = 4
+
+
+def job_with(**data: Any) -> Job:
+    """A job whose section `data` has these fields."""
+    train = {"class_path": "a.Train", "init_args": {}}
+    return job_from_mapping({"model": {"class_path": "a.Model"}, "data": {"train": train, **data}}, "test")
+
+
+class Draws(Dataset):
+    """Every record draws from every generator there is."""
+
+    def __init__(self, count: int = 10) -> None:
+        self.count, self.epochs = count, []  # type: ignore[var-annotated]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return torch.tensor(index), torch.rand(()), random.random(), float(np.random.rand()), index
+
+
+class Many(Draws):
+    """Gives a batch of records at once."""
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Any, ...]]:
+        return [(torch.tensor(index), index) for index in indices]
+
+
+class Counted(IterableDataset):
+    def __init__(self, count: int = 10, fails_at: int = -1) -> None:
+        self.count, self.fails_at = count, fails_at
+
+    def __iter__(self) -> Iterator[Any]:
+        shuffled = torch.randperm(self.count).tolist()
+        for position, number in enumerate(shuffled):
+            if position == self.fails_at:
+                raise ValueError("a broken line")
+            yield torch.tensor(number), torch.rand(()), number
+
+
+class Divided(Counted):
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter([(torch.tensor(number), number) for number in range(first, self.count, step)])
+
+
+class Resumable:
+    """An iterator that can say where it is."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.at, self.read = count, 0, 0
+
+    def __iter__(self) -> "Resumable":
+        fresh = Resumable(self.count)
+        fresh.read = self.read
+        return fresh
+
+    def __next__(self) -> tuple[Any, int]:
+        if self.at == self.count:
+            raise StopIteration
+        self.at += 1
+        return torch.tensor(self.at - 1), self.at - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class Reading:
+    """One loader over a data set, asked for batches one by one."""
+
+    def __init__(self, dataset: Any, *, shards: int = 1, loader: int = 0, order: str = "full") -> None:
+        job = job_with(batch_size=BATCH, shuffle=order, feed="stream")
+        self.streamed = prepare(job, dataset, None, None, "a test", loaders=shards, channels_last=False, has_norm=False)
+        self.ring = Ring.allocate("test", self.streamed.ring_spec(4, shards))
+        self.filler = Filler(self.streamed.stream, self.ring, loader=loader)
+
+    def fill(self, epoch: int, batch: int, *, slot: int = 0, begin: tuple[int, bytes] = (0, b"")) -> list[Any] | None:
+        plan = self.streamed.stream.plan
+        shards = plan.shards if isinstance(plan, StreamPlan) else 1
+        row = self.ring.table[slot]
+        row[Place.EPOCH], row[Place.BATCH], row[Place.SHARD], row[Place.PLACE] = (
+            epoch,
+            batch,
+            batch % shards,
+            batch // shards,
+        )
+        row[Place.FROM], row[Place.STATE_BYTES] = begin[0], len(begin[1])
+        if begin[1]:
+            self.ring.write_state(slot, begin[1], is_after=False)
+        if not self.filler.fill(slot):
+            return None
+        return [leaf.tolist() for leaf in self.ring.leaves(slot)]
+
+
+def test_a_batch_is_the_same_whoever_reads_it_and_whatever_he_read_before() -> None:
+    one, other = Reading(Draws()), Reading(Draws())
+    one.fill(0, 0)
+    first = one.fill(0, 1)
+    assert other.fill(0, 1) == first
+    assert one.fill(1, 1) != first, "another epoch has another order and draws other numbers"
+    assert one.fill(0, 1) == first
+
+
+def test_every_record_of_an_epoch_comes_once_and_the_last_batch_is_shorter() -> None:
+    reading = Reading(Draws())
+    batches = [reading.fill(0, batch) for batch in range(3)]
+    assert sorted(number for batch in batches for number in batch[0]) == [*range(10)]  # type: ignore[index]
+    assert [len(batch[0]) for batch in batches] == [4, 4, 2]  # type: ignore[index]
+
+
+def test_a_data_set_is_told_of_the_epoch_and_may_give_many_records_at_once() -> None:
+    dataset = Many()
+    reading = Reading(dataset, order="none")
+    assert reading.fill(3, 1) == [[4, 5, 6, 7], [4, 5, 6, 7]]
+    assert dataset.epochs == [3]
+
+
+def test_an_iterable_goes_on_in_order_and_says_where_it_ends() -> None:
+    reading = Reading(Counted())
+    whole = [reading.fill(0, batch) for batch in range(4)]
+    assert whole[3] is None
+    assert sorted(number for batch in whole[:3] for number in batch[0]) == [*range(10)]  # type: ignore[index]
+    assert [len(batch[0]) for batch in whole[:3]] == [4, 4, 2]  # type: ignore[index]
+    again = Reading(Counted())
+    assert again.fill(0, 2) == whole[2], "one that begins anew reads the records before, and passes over them"
+    assert again.fill(0, 1) == whole[1], "also backwards, after a rollback"
+    assert again.fill(1, 0) != whole[0]
+
+
+def test_an_iterable_that_divides_its_records_is_read_in_shards() -> None:
+    first, second = (Reading(Divided(), shards=2, loader=loader) for loader in range(2))
+    assert first.streamed.stream.plan == StreamPlan(BATCH, 2)
+    assert [first.fill(0, 0), first.fill(0, 2), first.fill(0, 4)] == [[[0, 2, 4, 6]] * 2, [[8]] * 2, None]
+    assert [second.fill(0, 1), second.fill(0, 3)] == [[[1, 3, 5, 7]] * 2, [[9]] * 2]
+
+
+def test_one_that_does_not_is_one_shard_for_one_loader_and_that_is_said() -> None:
+    reading = Reading(Counted(), shards=3)
+    plan = reading.streamed.stream.plan
+    assert isinstance(plan, StreamPlan) and plan.shards == 1
+    assert any("one loader reads it" in note for note in reading.streamed.notes)
+
+
+def test_an_iterator_with_a_state_goes_on_from_it() -> None:
+    reading = Reading(Resumable(10))
+    assert reading.fill(0, 0) == [[0, 1, 2, 3]] * 2
+    state = reading.ring.read_state(0, is_after=True)
+    assert state
+    fresh = Reading(Resumable(10))
+    assert fresh.fill(0, 1, begin=(1, state)) == [[4, 5, 6, 7]] * 2
+    assert fresh.filler._shards[0].position == BATCH, "the records before were not read again"
+    assert fresh.ring.read_state(0, is_after=False) == state
+
+
+def test_what_a_record_raises_is_told_with_its_place_and_the_next_batch_can_be_read() -> None:
+    class Broken(Draws):
+        def __getitem__(self, index: int) -> tuple[Any, ...]:
+            if index == 6:
+                raise KeyError("no such picture")
+            return torch.tensor(index), index
+
+    reading = Reading(Broken(), order="none")
+    with pytest.raises(Unreadable, match=r"reading item 6 .*KeyError: 'no such picture'") as caught:
+        reading.fill(0, 1)
+    assert caught.value.kind == "KeyError" and "test_stream.py" in caught.value.place
+    assert reading.fill(0, 2) == [[8, 9], [8, 9]]
+
+
+def test_an_iterator_that_raises_is_begun_anew_the_next_time() -> None:
+    reading = Reading(Counted(40, fails_at=17))
+    for _ in range(2):
+        assert all(reading.fill(0, batch) for batch in range(4))
+        with pytest.raises(Unreadable, match="a broken line"):
+            reading.fill(0, 4)
+
+
+def test_reading_leaves_the_callers_random_state_as_it_was() -> None:
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    wanted = (torch.rand(()).item(), random.random(), np.random.rand())
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    job = job_with(feed="stream")
+    prepare(job, Draws(), None, None, "a test", loaders=1, channels_last=False, has_norm=False)
+    assert (torch.rand(()).item(), random.random(), np.random.rand()) == wanted
+    assert get_worker_info() is None
+
+
+# ---- what the parent decides -----------------------------------------------------------------------------------------
+
+
+def test_a_data_set_that_fits_is_resident_and_the_numbers_are_said() -> None:
+    why, note = why_streamed(job_with(), Draws(1000), "data.train")
+    assert why == ""
+    assert "1,000 records of 28 bytes are 28,000 bytes" in note
+    assert "are free (data.feed: auto)" in note
+
+
+def test_one_that_does_not_fit_is_streamed_and_the_numbers_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "available_memory", lambda: Memory(1000, "a test"))
+    why, _ = why_streamed(job_with(), Draws(1000), "data.train")
+    assert why.startswith("it does not fit into memory: 1,000 records of")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "section", "why"),
+    [
+        (TensorDataset(torch.zeros(3), torch.zeros(3)), {}, ""),
+        (Counted(), {}, "Counted is read from its beginning to its end"),
+        (iter([]), {}, "is read from its beginning to its end"),
+        (Draws(), {"padding": {}}, "data.padding is set"),
+        (Draws(), {"feed": "stream"}, "the job says so"),
+        (Draws(), {"feed": "resident"}, ""),
+    ],
+    ids=["tensors", "iterable", "iterator", "padding", "stream", "resident"],
+)
+def test_why_a_data_set_is_streamed(dataset: Any, section: dict[str, Any], why: str) -> None:
+    assert why in why_streamed(job_with(**section), dataset, "data.train")[0]
+    if not why:
+        assert why_streamed(job_with(**section), dataset, "data.train")[0] == ""
+
+
+def test_an_option_of_streams_and_a_resident_feed_contradict_each_other() -> None:
+    with pytest.raises(DataError, match=r"data\.padding needs data\.feed: stream"):
+        why_streamed(job_with(feed="resident", padding={}), Draws(), "data.train")
+
+
+def test_the_size_of_a_slot_is_that_of_a_whole_batch_or_of_the_longest_there_can_be() -> None:
+    class Ragged(Draws):
+        def __getitem__(self, index: int) -> tuple[Any, ...]:
+            return torch.zeros(1 + index % 5), index
+
+    def size(**section: Any) -> int:
+        job = job_with(batch_size=BATCH, feed="stream", **section)
+        streamed = prepare(job, Ragged(100), None, None, "", loaders=1, channels_last=False, has_norm=False)
+        return streamed.data_bytes
+
+    lengths = labels = 64  # 4 x 8 bytes, a cache line each
+    assert size(padding={"longest": 100}) == 4 * 100 * 4 + lengths + labels
+    assert size(slot_bytes=12345, padding={}) == 12345
+    assert 1.5 * (4 * 5 * 4) < size(padding={}) < 1000, "measured, with a margin"
+
+
+def test_a_data_set_that_cannot_travel_is_an_error_that_says_why() -> None:
+    class Open(Draws):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lock = threading.Lock()
+
+    with pytest.raises(DataError, match=r"cannot be given to loaders.*\(TypeError.*open files, locks"):
+        prepare(job_with(feed="stream"), Open(), None, None, "", loaders=1, channels_last=False, has_norm=False)
+
+
+def test_an_empty_stream_is_an_error() -> None:
+    with pytest.raises(DataError, match="gave no record"):
+        prepare(job_with(), Counted(0), None, None, "", loaders=1, channels_last=False, has_norm=False)
+
+
+def test_a_class_path_is_called_in_each_loader_where_its_object_does_not_travel() -> None:
+    class Numbers:
+        class_path = "hogwild.batches.mix"
+        init_args: ClassVar[dict[str, Any]] = {}
+
+    spec: Spec = Numbers()
+    generator = (pair for pair in [(torch.tensor(1), 1)])
+    streamed = prepare(job_with(), generator, spec, None, "", loaders=1, channels_last=False, has_norm=False)
+    assert streamed.stream.source == Origin(None, spec, None)
+
+
+def test_the_ring_holds_what_workers_and_loaders_have_in_hand() -> None:
+    job = job_with(feed="stream")
+    assert slots_of(job, 2, 2) == 2 * (2 * 2 + 2 * 2)
+    with pytest.raises(UsageError, match=r"data\.slots: must be >= 8 for 2 workers, 2 loaders"):
+        slots_of(job_with(feed="stream", slots=7), 2, 2)
+    assert slots_of(job_with(feed="stream", slots=8), 2, 2) == 8
+
+
+def test_a_stream_without_a_length_plans_as_many_updates_as_the_job_says() -> None:
+    plan = StreamPlan(BATCH, 2)
+    assert plan.planned_updates(epochs=3, accumulate=1, max_updates=None) == 0
+    assert plan.planned_updates(epochs=3, accumulate=1, max_updates=70) == 70
+    assert StreamPlan(BATCH, 2, length=10).planned_updates(epochs=2, accumulate=2, max_updates=None) == 4
+    assert BatchPlan(10, BATCH).planned_updates(epochs=2, accumulate=2, max_updates=None) == 4
