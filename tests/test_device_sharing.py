@@ -81,6 +81,7 @@ def test_two_workers_see_each_other_at_once() -> None:
         shared.model.conv1.weight.fill_(3.0)  # type: ignore[union-attr, operator]
     flats.push()
     assert (one.params[0] == 3.0).all()
+    flats.close()
 
 
 def test_what_cannot_be_mapped_is_a_clear_error() -> None:
