@@ -74,7 +74,8 @@ class Accelerator(Protocol):
         """An error has made the context unusable: nothing can be copied any more, and only leaving helps."""
 
     def drain(self) -> None:
-        """Nothing is being copied any more. Never raises: in a broken context nothing is."""
+        """Before leaving: nothing is being copied any more, nothing lent. Never raises: in a broken context nothing
+        is."""
 
 
 def open_accelerator(name: str) -> Accelerator | None:

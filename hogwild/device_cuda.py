@@ -12,6 +12,7 @@ from torch import Tensor
 from hogwild.device import memory_error
 from hogwild.errors import DeviceMemoryError
 
+SHORT = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")  # of libraries with allocators of their own
 PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of this process
 
 
@@ -44,11 +45,11 @@ class Cuda:
         event.synchronize()
 
     def register(self, address: int, nbytes: int) -> None:
-        torch.cuda.check_error(int(self._runtime.cudaHostRegister(address, nbytes, PORTABLE)))
+        _check("cudaHostRegister", int(self._runtime.cudaHostRegister(address, nbytes, PORTABLE)))
 
     def unregister(self, address: int) -> None:
         if not self._broken:  # else every call fails, and the driver cleans up after the process
-            torch.cuda.check_error(int(self._runtime.cudaHostUnregister(address)))
+            _check("cudaHostUnregister", int(self._runtime.cudaHostUnregister(address)))
 
     def upload(self, target: Tensor, source: Tensor, stream: torch.cuda.Stream | None) -> None:
         with torch.cuda.stream(self._or_current(stream)):
@@ -82,7 +83,8 @@ class Cuda:
         self._generator.manual_seed(seed)
 
     def explain(self, error: BaseException) -> DeviceMemoryError | None:
-        if not isinstance(error, torch.OutOfMemoryError):
+        is_short = isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in SHORT)
+        if not is_short:
             # Everything else that CUDA says comes from a context that is of no use any more (a failed assertion in a
             # kernel, an illegal address): each later call says the same again.
             self._broken = self._broken or "CUDA error" in str(error)
@@ -95,6 +97,7 @@ class Cuda:
         return self._broken
 
     def drain(self) -> None:
+        self._lent.clear()
         try:
             torch.cuda.synchronize(self.torch_device)
         except RuntimeError:  # said here for the first time, or again: the driver cleans up after the process
@@ -102,3 +105,9 @@ class Cuda:
 
     def _or_current(self, stream: torch.cuda.Stream | None) -> torch.cuda.Stream:
         return torch.cuda.current_stream(self.torch_device) if stream is None else stream
+
+
+def _check(call: str, status: int) -> None:
+    """As torch's own `cuda/_pin_memory_utils.py` does it."""
+    if status:
+        raise RuntimeError(f"{call} failed with status {status} of the CUDA runtime")

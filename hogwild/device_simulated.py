@@ -182,6 +182,7 @@ class Simulated:
         self._broken = True
 
     def drain(self) -> None:
+        self._lent.clear()
         for stream in () if self._broken else (self._current, *self._streams):
             stream.finish(stream.begun)
 

@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 import hogwild
 from hogwild import device_simulated
 from hogwild.errors import DeviceMemoryError
+from hogwild.slots import DeviceFeed
 from tests.helpers.jobs import JOBS, Ended, in_turn
 from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)
@@ -108,11 +109,23 @@ def train(device: str, procs: int = 0, **settings: object) -> tuple[nn.Module, h
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_the_library_trains_on_a_device_in_the_process_itself(tmp_path: Path, accumulate: int) -> None:
-    """Pictures, dropout, buffers, class weights, evaluations: to the bit."""
+def test_the_library_trains_on_a_device_in_the_process_itself(
+    tmp_path: Path, accumulate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pictures, dropout, buffers, class weights, evaluations: to the bit. Batches but the first of an item are looked
+    ahead for."""
+    ahead: list[tuple[int, int]] = []
+    prefetch = DeviceFeed.prefetch
+
+    def look(feed: DeviceFeed, epoch: int, batch: int) -> None:
+        ahead.append((epoch, batch))
+        prefetch(feed, epoch, batch)
+
+    monkeypatch.setattr(DeviceFeed, "prefetch", look)
     ours, result = train("simulated:1", run_dir=tmp_path / "device", accumulate=accumulate)
     plain, other = train("cpu", run_dir=tmp_path / "cpu", accumulate=accumulate)
     assert same_bits(ours, plain) and result.metrics == other.metrics and result.device == "simulated:1"
+    assert len(ahead) == len(set(ahead)) > 2 * (128 // 8) / 2
     device = device_simulated.opened[1]
     assert not device.registered and device.calls["register"] == device.calls["unregister"] > 0
     assert device.pageable == 0 and device.calls["allocate"] < 20 < device.calls["upload"]

@@ -29,6 +29,8 @@ from tests.test_replica import made
 from workers.holding import Flats
 
 COUNTING, FAILING = str(JOBS / "counting.yaml"), str(JOBS / "failing_gpu.yaml")
+DIVERGING = str(JOBS / "diverging.yaml")
+EXPLODING = "model.init_args.stiffness=3"  # a step at the full rate doubles the swing, at half the rate it halves it
 ON_ONE = ["train.device=simulated:0", "train.placement=cuda-shared"]
 
 
@@ -81,6 +83,7 @@ def test_two_workers_see_each_other_at_once() -> None:
         shared.model.conv1.weight.fill_(3.0)  # type: ignore[union-attr, operator]
     flats.push()
     assert (one.params[0] == 3.0).all()
+    flats.close()
 
 
 def test_what_cannot_be_mapped_is_a_clear_error() -> None:
@@ -133,6 +136,8 @@ def jobs(jobs_folder: Path) -> dict[str, Ended]:
         {
             "crimes": [COUNTING, f"model.init_args.diary={diary / 'crimes'}", "data.shuffle=none", *ON_ONE, *crimes],
             "one": [*plain, f"model.init_args.diary={diary / 'one'}", *ON_ONE],
+            "back, shared": [DIVERGING, EXPLODING, *ON_ONE],
+            "back, replica": [DIVERGING, EXPLODING, "train.device=simulated", "train.exchange=delta", "train.procs=1"],
             "cpu": [*plain, f"model.init_args.diary={diary / 'cpu'}", "train.device=cpu", "train.procs=0"],
         },
     )
@@ -143,6 +148,16 @@ def test_one_worker_does_what_it_does_on_the_cpu(jobs: dict[str, Ended]) -> None
     assert jobs["one"].model_bytes() == jobs["cpu"].model_bytes()
     summary = jobs["one"].summary
     assert (summary["placement"], summary["exchange"]) == ("cuda-shared", "direct")
+
+
+@pytest.mark.parametrize("name", ["back, shared", "back, replica"])
+def test_a_run_that_diverges_goes_back_on_the_device_too(jobs: dict[str, Ended], name: str) -> None:
+    """To its beginning: every sample that counts was applied once, at the last rate."""
+    job = jobs[name]
+    assert (job.status, job.reason) == (0, ("succeeded", "epochs")), job.stderr
+    rollbacks = job.summary["rollbacks"]
+    assert rollbacks >= 1 and torch.all(job.effects() == 0.5**rollbacks)
+    assert job.leases["done"] == job.leases["total"] == 400 and not job.left_behind
 
 
 def test_killed_workers_leave_the_memory_as_it_was_and_nothing_behind(jobs: dict[str, Ended]) -> None:

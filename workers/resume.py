@@ -25,6 +25,7 @@ MAY_CHANGE = (
     "train.max_updates",
     "train.max_time_s",
     "train.device",
+    "train.device_per_worker",
     "train.placement",
     "evaluate.target",
     "evaluate.patience",
