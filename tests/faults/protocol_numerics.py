@@ -177,6 +177,7 @@ class CountingUpdate:
     """`not_finite`: batches whose loss is NaN. `spin`: how long a backward pass takes, in turns of an empty loop."""
 
     path = "counting"
+    next_thaw = None  # nothing is frozen
 
     def __init__(self, exchange: CountingExchange, crimes: Crimes, not_finite: set[int], spin: int) -> None:
         self._exchange, self._crimes, self._not_finite, self._spin = exchange, crimes, not_finite, spin
@@ -210,7 +211,7 @@ class CountingEvaluator:
     def __init__(self, crimes: Crimes) -> None:
         self._crimes = crimes
 
-    def sums(self, batches: Iterable[int], beat: Callable[[], None]) -> EvalSums:
+    def sums(self, batches: Iterable[int], beat: Callable[[], None], infers: bool = False) -> EvalSums:
         sums = EvalSums()
         for batch in batches:
             self._crimes.look()
