@@ -42,6 +42,7 @@ from hogwild.registry import build as build_component
 from hogwild.registry import build_callable, resolve
 from hogwild.samples import Held, InTurn, Reader
 from hogwild.sources import Source
+from hogwild.stream_plan import StreamPlan
 from hogwild.streaming import is_iterable, prepare, split, why_streamed
 from hogwild.transforms import Transform
 from hogwild.updates import AutogradUpdate
@@ -282,7 +283,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
     return {
         "job": job.name,
         "model": f"{type(parts.model).__name__}, {parameters:,} parameters, {trained:,} trained",
-        "train": {"samples": parts.train.plan.samples, "batches": parts.train.plan.batches, **parts.train.fields()},
+        "train": {**_size_of(parts.train.plan), **parts.train.fields()},
         "val": {"samples": parts.val.plan.samples} if parts.val else None,
         "output": f"(B, {', '.join(map(str, parts.output_shape[1:]))})" if parts.output_shape else "not one tensor",
         "groups": [_described_group(group) for group in parts.optimizer.param_groups],
@@ -298,6 +299,13 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
 
 def _other_tool(parts: Parts) -> str | None:
     return None if parts.choice.update is not None else wrong_tool.words(parts.model, device.visible_gpus())
+
+
+def _size_of(plan: EpochPlan) -> dict[str, Any]:
+    """Of a stream that has no length nobody knows it."""
+    if isinstance(plan, StreamPlan):
+        return {"samples": plan.length or "not known before it is read"}
+    return {"samples": plan.samples, "batches": plan.batches}
 
 
 def _described_group(group: Mapping[str, Any]) -> str:

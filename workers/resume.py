@@ -27,6 +27,8 @@ MAY_CHANGE = (
     "train.device",
     "train.device_per_worker",
     "train.placement",
+    "data.loaders",
+    "data.slots",
     "evaluate.target",
     "evaluate.patience",
     "log.",
