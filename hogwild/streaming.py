@@ -87,8 +87,11 @@ def as_batch(collator: Collator, records: list[Any]) -> list[Any]:
 
 
 def is_iterable(dataset: Any) -> bool:
-    """Read from its beginning to its end: an IterableDataset, an iterator, or whatever has no `dataset[i]`."""
-    return isinstance(dataset, IterableDataset | Iterator) or not hasattr(type(dataset), "__getitem__")
+    """Read from its beginning to its end: an IterableDataset, an iterator, or what can be iterated and has no
+    `dataset[i]`."""
+    kind = type(dataset)
+    is_plain = hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__")
+    return is_plain or isinstance(dataset, IterableDataset | Iterator)
 
 
 def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
