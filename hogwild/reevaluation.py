@@ -22,11 +22,13 @@ from hogwild.config import Job
 from hogwild.errors import RunError, UsageError
 from hogwild.eval_sums import EvalSums
 from hogwild.evaluation import Evaluator
-from hogwild.feeds import ResidentData
+from hogwild.feeds import Feed, ResidentData
 from hogwild.job import Parts, build
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.packed import Packed, open_feed
 from hogwild.params import SharedModel
+from hogwild.ring import Ring, RingFeed
+from hogwild.sources import Source
 
 FORMATS = (".npz", ".csv")
 
@@ -74,7 +76,7 @@ class _Loaded:
     job: Job
     parts: Parts
     shared: SharedModel
-    data: ResidentData | Packed
+    data: ResidentData | Packed | Ring
 
     @classmethod
     def of(cls, job: Job, parts: Parts, state: dict[str, Any]) -> "_Loaded":
@@ -84,9 +86,7 @@ class _Loaded:
         try:
             shared.restore(state)
             assert parts.val is not None
-            data = parts.val.packed or ResidentData.from_tensors(
-                "data-val", parts.val.tensors, channels_last=shared.uses_channels_last
-            )
+            data = _in_memory(parts.val, channels_last=shared.uses_channels_last)
         except BaseException:
             shared.release()
             raise
@@ -95,7 +95,12 @@ class _Loaded:
     def evaluate(self, keep_outputs: bool) -> tuple[dict[str, float], Tensor | None, Tensor]:
         parts, seed = self.parts, self.job.seed
         assert parts.val is not None
-        feed, targets = open_feed(self.data, parts.val.plan, seed=seed, order="none"), parts.val.target
+        plan, targets = parts.val.plan, parts.val.target
+        feed: Feed
+        if isinstance(self.data, Ring):
+            feed = RingFeed(self.data, plan.batch_size)
+        else:
+            feed = open_feed(self.data, plan, seed=seed, order="none")
         outputs = None
         if parts.output is not None and (keep_outputs or parts.panel.whole):
             outputs = torch.empty((len(targets), *parts.output.shape[1:]), dtype=parts.output.dtype)
@@ -108,6 +113,12 @@ class _Loaded:
 
     def close(self) -> None:
         self.shared.release()
+
+
+def _in_memory(source: Source, *, channels_last: bool) -> ResidentData | Packed | Ring:
+    if source.held is not None:
+        return source.held.ring
+    return source.packed or ResidentData.from_tensors("data-val", source.tensors, channels_last=channels_last)
 
 
 def write_predictions(found: Found, file: Path) -> None:

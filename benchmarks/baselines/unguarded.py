@@ -52,7 +52,7 @@ class Both:
             state=job.optimizer.state,
             memory_format=job.model.memory_format,
         )
-        regions, kit = share_data(job, parts, shared.uses_channels_last)
+        regions, kit = share_data(job, parts, shared.uses_channels_last, 1)
         self._board = Scoreboard.allocate(1)
         self._board.renew(0, 1)
         self._trainer: Trainer = make_trainer(
