@@ -190,6 +190,7 @@ def _sources(
     if val is None:
         return source, None, notes
     needs_slots = job.data.collate is not None or job.data.padding is not None or is_iterable(val)
+    needs_slots = needs_slots or streamed.form.is_nested
     if not needs_slots:
         (alike,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
         return source, Source(alike.tensors, BatchPlan(alike.samples, size), alike.resident), notes

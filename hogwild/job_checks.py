@@ -233,7 +233,7 @@ def _try_compiled(job: Job, parts: "Parts") -> None:
     script, inputs = scripted(parts.model), parts.train.head(TRIAL_SAMPLES)[:-1]
     try:
         with evaluating(script), _autocast(job, parts):
-            script(*(tensor.clone() for tensor in inputs))
+            script(*_copied(inputs))
     except Exception as error:
         raise ModelError(
             f"{type(parts.model).__name__} as TorchScript (model.compile: script) does not compute the first samples, "

@@ -147,7 +147,7 @@ class AutogradUpdate:
         scale; the same batches come again. If not, they are in the loss's own scale from here on."""
         if not (self._scaler.is_on and self._losses_finite):
             return False
-        self._gradients.scale(1 / self._scaler.scale)
+        self._rescale(1 / self._scaler.scale)
         if self.is_finite():
             self._scaler.succeed()
             return False
@@ -155,6 +155,10 @@ class AutogradUpdate:
             return False  # they stay, for `is_finite` to see
         self.discard()
         return True
+
+    def _rescale(self, factor: float) -> None:
+        """Multiplies the gradients, and what is known of them."""
+        self._gradients.scale(factor)
 
     def _value_of(self, loss: Tensor) -> float:
         return float(loss.item())
