@@ -94,6 +94,15 @@ class BatchForm:
         return cls(tree_unflatten(range(len(leaves)), tree), tuple(leaves))
 
     @property
+    def kinds(self) -> tuple[torch.dtype, ...]:
+        return tuple(leaf.dtype for leaf in self.leaves)
+
+    def words(self) -> str:
+        """For a person: the types of the tensors, nested as they are."""
+        shown = tree_map(lambda number: str(self.kinds[number]).removeprefix("torch."), self.nesting)
+        return str(shown).replace("'", "")
+
+    @property
     def is_nested(self) -> bool:
         """An input is not one tensor."""
         return self.nesting != tuple(range(len(self.leaves)))

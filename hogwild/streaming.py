@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import IterableDataset, Subset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from hogwild import host
 from hogwild.batches import BatchPlan, EpochPlan
@@ -56,6 +57,19 @@ class Streamed:
 
     def ring_spec(self, slots: int, loaders: int) -> RingSpec:
         return RingSpec(self.form, slots, loaders, self.data_bytes, self.state_bytes)
+
+    def typical(self) -> list[list[Any]]:
+        """Batches of the sizes that training will see, of the first records again and again: for compilers, which look
+        at shapes. Where sizes are not known before, two that differ, so that a compiler expects any."""
+        collator, plan, records = self.stream.collator, self.stream.plan, self.trial
+        if isinstance(plan, StreamPlan):
+            sizes = [plan.batch_size, *([] if plan.drop_last else [plan.batch_size // 2 + 1])]
+        else:
+            sizes = [plan.samples_in(number, number + 1) for number in (0, plan.batches - 1)]
+        batches = [as_batch(collator, [*islice(cycle(records), size)]) for size in dict.fromkeys(sizes)]
+        if collator.collate is not None or collator.padding is not None:  # lengths vary as well
+            batches += [as_batch(collator, [record] * sizes[0]) for record in records]
+        return batches
 
     def head(self, records: int) -> list[Any]:
         """The first ones as a batch: the inputs, and the target; in memory of its own."""
@@ -98,6 +112,16 @@ def as_batch(collator: Collator, records: list[Any]) -> list[Any]:
 def is_iterable(dataset: Any) -> bool:
     """Read from its beginning to its end: an IterableDataset, an iterator, or whatever has no `dataset[i]`."""
     return isinstance(dataset, IterableDataset | Iterator) or not hasattr(type(dataset), "__getitem__")
+
+
+def refuse_loader(dataset: Any, what: str) -> None:
+    """Raises DataError for what makes batches of a data set, in place of the data set."""
+    if isinstance(dataset, DataLoader):
+        raise DataError(
+            f"{what} is a DataLoader; give the data set itself, and batch_size, shuffle, drop_last and collate as "
+            "settings of the job",
+            code="data/loader",
+        )
 
 
 def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
@@ -207,8 +231,14 @@ def _travelling(
     dataset: Any, spec: Spec | None, generator: Tensor | None, collator: Collator, plan: EpochPlan, what: str
 ) -> Origin:
     """The data set for the loaders: itself, or, where that cannot be, its class path."""
-    if isinstance(dataset, Iterator) and spec is not None:
-        return Origin(None, spec, generator)  # what is read from it here is gone
+    if isinstance(dataset, Iterator):  # what was read from it here is gone
+        if spec is not None:
+            return Origin(None, spec, generator)
+        raise DataError(
+            f"{what}: a {type(dataset).__name__} can be read only once, and every epoch reads all of it; give something "
+            "that begins anew with every iter(…): an IterableDataset, or a class with __iter__",
+            code="data/read-once",
+        )
     own = Origin(dataset)
     why_not = travels(Stream(own, collator, plan, "none", 0))
     if not why_not:

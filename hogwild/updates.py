@@ -71,7 +71,7 @@ class AutogradUpdate:
         `loss_names` are the further losses that a training_step of the model's answers. `precision` fp16 wants a
         `scaler`."""
         self._worker_model, self._model = worker_model, worker_model.model
-        forward = forward or forward_of(worker_model.runs)
+        forward = forward_of(worker_model.runs) if forward is None else forward
         self._losses = Losses(worker_model.model, worker_model.loss, loss_names, forward)
         self._cast: AbstractContextManager[Any] = autocast(precision, device_type_of(worker_model.params))
         self._scaler = scaler or Unscaled()
