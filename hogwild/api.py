@@ -278,7 +278,7 @@ def _home(key: str) -> tuple[str | None, str]:
 def _path_of(thing: Any) -> str:
     """The dotted path of a function, or of an object's class; a class made inside a function keeps its readable
     parts."""
-    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    named = thing if hasattr(thing, "__qualname__") and hasattr(thing, "__module__") else type(thing)
     parts = f"{named.__module__}.{named.__qualname__}".replace("<locals>.", "").split(".")
     return ".".join(part if part.isidentifier() else "anonymous" for part in parts)
 

@@ -53,6 +53,13 @@ class DeviceUpdate(AutogradUpdate):
         self._accelerator.synchronize(self._come)
         self._is_known = True
 
+    def must_redo(self) -> bool:
+        return math.isfinite(self.late_losses) and super().must_redo()  # `backward` could not say what the loss is
+
+    def _rescale(self, factor: float) -> None:
+        super()._rescale(factor)
+        self._numbers[SQUARE] *= factor * factor  # the sum has come already, and nobody waits for another
+
     def is_finite(self) -> bool:
         if not math.isfinite(self.late_losses):
             return False

@@ -51,7 +51,7 @@ def late_parameters(model: nn.Module, entries: "Sequence[str | Until]") -> dict[
 def require_trained(
     model: nn.Module, optimizer: torch.optim.Optimizer, late: Mapping[str, int], planned_updates: int
 ) -> str | None:
-    """Raises ModelError where nothing would be trained before the first update that unfreezes, or where no optimizer
+    """`planned_updates`: 0 where nobody knows. Raises ModelError where nothing would be trained before the first update that unfreezes, or where no optimizer
     group would train what is unfrozen. Answers a sentence where the job ends before that."""
     if not late:
         return None
@@ -71,7 +71,7 @@ def require_trained(
             "trained. Leave out of it what is trained from the beginning, a head",
             code="model/no-parameters",
         )
-    never = sorted(until for until in set(late.values()) if until >= planned_updates)
+    never = sorted(until for until in set(late.values()) if until >= planned_updates > 0)
     if not never:
         return None
     return (

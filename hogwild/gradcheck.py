@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from hogwild.errors import ModelError
 from hogwild.own_steps import Losses, has_training_step, read_answer
@@ -62,7 +63,7 @@ def check_gradients(model: nn.Module, loss: Any, sample: Sequence[Tensor]) -> di
     for a gradient that is wrong, and for what cannot be computed in float64."""
     try:
         twin, judge = _doubled(model), _doubled(loss) if isinstance(loss, nn.Module) else loss
-        fields = [_double(field) for field in sample]
+        fields = [tree_map(_double, field) for field in sample]
         whole = _of_loss(twin, judge, fields)
         parts = _parts(twin, whole.call)
     except (Exception, SystemExit) as error:

@@ -21,7 +21,7 @@ from hogwild.config import Job
 from hogwild.config_schema import Split
 from hogwild.config_types import Component
 from hogwild.data.files import set_data_dir
-from hogwild.errors import ModelError, OptimizerError
+from hogwild.errors import DataError, ModelError, OptimizerError
 from hogwild.freezing import freeze_parameters, late_parameters, require_trained
 from hogwild.fused_choice import Choice, Meetings, choose, meetings
 from hogwild.gradcheck import SAMPLES as GRADIENT_SAMPLES
@@ -43,7 +43,7 @@ from hogwild.registry import build_callable, resolve
 from hogwild.samples import Held, InTurn, Reader
 from hogwild.sources import Source
 from hogwild.stream_plan import StreamPlan
-from hogwild.streaming import is_iterable, prepare, split, why_streamed
+from hogwild.streaming import is_iterable, prepare, refuse_loader, split, why_streamed
 from hogwild.transforms import Transform
 from hogwild.updates import AutogradUpdate
 
@@ -165,6 +165,8 @@ def _sources(
     job: Job, model: nn.Module, train: Any, val: Any, reader: Reader, generator: Tensor | None
 ) -> tuple[Source, Source | None, list[str]]:
     """(what is trained on, what is held back, what is to be said of it)."""
+    for what, given in (("data.train", train), ("data.val", val)):
+        refuse_loader(given, what)
     size = max(job.data.batch_size, EVALUATION_BATCH)
     is_packed = packs(train) or isinstance(train, Packed)
     why, note = ("", "") if is_packed else why_streamed(job, train, "data.train")
@@ -191,10 +193,17 @@ def _sources(
     if val is None:
         return source, None, notes
     needs_slots = job.data.collate is not None or job.data.padding is not None or is_iterable(val)
+    needs_slots = needs_slots or streamed.form.is_nested
     if not needs_slots:
         (alike,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
         return source, Source(alike.tensors, BatchPlan(alike.samples, size), alike.resident), notes
-    of_val = prepare(job, val, None, None, why, loaders=1, what="data.val", **options)
+    spec = job.data.val if generator is not None and isinstance(job.data.val, Component) else None
+    of_val = prepare(job, val, spec, None, why, loaders=1, what="data.val", **options)
+    if of_val.form.nesting != streamed.form.nesting or of_val.form.kinds != streamed.form.kinds:
+        raise DataError(
+            f"data.val has batches {of_val.form.words()}, data.train {streamed.form.words()}; both must be alike",
+            code="data/val-unlike-train",
+        )
     held_ring = hold(of_val, size, "data.val")
     return source, Source((), held_ring.plan, held=held_ring), notes
 

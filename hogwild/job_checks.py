@@ -53,6 +53,7 @@ def inspect(job: Job, parts: "Parts") -> None:
             code="data/val-unlike-train",
         )
     check_precision(job.train.precision, parts.model)
+    _check_steps(job, parts.model)
     _try_forward(job, parts)
     _try_compiled(job, parts)
     first, last = plan.positions(plan.batches - 1)
@@ -62,6 +63,23 @@ def inspect(job: Job, parts: "Parts") -> None:
         if source is not None:
             _check_labels(parts, source, what)
     _check_evaluation(job, parts)
+
+
+def _check_steps(job: Job, model: nn.Module) -> None:
+    """The model's own steps call the model, and nothing that a job would put in its place."""
+    steps = {"training_step": has_training_step(model), "evaluation_step": has_evaluation_step(model)}
+    for name in (name for name, is_there in steps.items() if is_there):
+        setting, lost = "", ""
+        if job.model.compile != "none":
+            setting, lost = f"model.compile: {job.model.compile}", "what was compiled would not be used"
+        elif job.data.lanes is not None and name == "training_step":
+            setting, lost = "data.lanes", "nobody would carry the state on"
+        if setting:
+            raise ModelError(
+                f"{type(model).__name__} has a {name}, which calls the model itself: with {setting} {lost}; take one "
+                "of the two out",
+                code="model/own-step",
+            )
 
 
 def lane_plan(job: Job, model: nn.Module, trained: Held, val: Any, notes: list[str]) -> BatchPlan:
@@ -233,7 +251,7 @@ def _try_compiled(job: Job, parts: "Parts") -> None:
     script, inputs = scripted(parts.model), parts.train.head(TRIAL_SAMPLES)[:-1]
     try:
         with evaluating(script), _autocast(job, parts):
-            script(*(tensor.clone() for tensor in inputs))
+            script(*_copied(inputs))
     except Exception as error:
         raise ModelError(
             f"{type(parts.model).__name__} as TorchScript (model.compile: script) does not compute the first samples, "

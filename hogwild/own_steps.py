@@ -63,7 +63,7 @@ class Losses:
     ) -> None:
         """`forward(*inputs)` answers the output that the loss gets; by default the model does."""
         self._model, self._loss, self.names = model, loss, names
-        self._forward = forward or forward_of(model)
+        self._forward = forward_of(model) if forward is None else forward  # a compiled model has a len() that raises
         self._step: Callable[..., Any] | None = model.training_step if has_training_step(model) else None  # type: ignore[assignment]
         self._found: list[tuple[float, ...]] = []
 

@@ -86,14 +86,20 @@ class LaneState:
         self._state: Any = None
         self._next = (-1, -1)  # (epoch, batch) that the state belongs to
         self._now = self._next
+        self._begun: Any = None  # the state that the batch of now begins with
 
     def begin(self, epoch: int, batch: int) -> bool:
         """Before the forward of a batch. True where it is the middle of a lane and begins from zero state all the same:
-        the worker that had the state is gone, the run has gone back, or the batch before was not computed."""
+        the worker that had the state is gone, the run has gone back, or the batch before was not computed. The same
+        batch once more (fp16, at a smaller scale) begins as it did the first time, and is counted once."""
+        if self._now == (epoch, batch):
+            self._state = self._begun
+            return False
         self._now = (epoch, batch)
         is_first, continues = batch % self._steps == 0, self._now == self._next
         if is_first or not continues:
-            self.drop()
+            self._state = None
+        self._begun = self._state
         return not is_first and not continues
 
     def __call__(self, *inputs: Tensor) -> Any:
@@ -107,4 +113,5 @@ class LaneState:
 
     def drop(self) -> None:
         """What comes next begins from zero state: what this batch ended in may be NaN."""
-        self._state, self._next = None, (-1, -1)
+        self._state = self._begun = None
+        self._next = self._now = (-1, -1)

@@ -93,6 +93,20 @@ class BatchForm:
     def of(cls, tree: TreeSpec, leaves: Sequence[Leaf]) -> "BatchForm":
         return cls(tree_unflatten(range(len(leaves)), tree), tuple(leaves))
 
+    @property
+    def kinds(self) -> tuple[torch.dtype, ...]:
+        return tuple(leaf.dtype for leaf in self.leaves)
+
+    def words(self) -> str:
+        """For a person: the types of the tensors, nested as they are."""
+        shown = tree_map(lambda number: str(self.kinds[number]).removeprefix("torch."), self.nesting)
+        return str(shown).replace("'", "")
+
+    @property
+    def is_nested(self) -> bool:
+        """An input is not one tensor."""
+        return self.nesting != tuple(range(len(self.leaves)))
+
     def is_nested_as(self, tree: TreeSpec) -> bool:
         return tree.num_leaves == len(self.leaves) and bool(tree == tree_structure(self.nesting))
 
@@ -253,6 +267,20 @@ class RingFeed:
     def __init__(self, ring: Ring, batch_size: int, *, copies: bool = False) -> None:
         self._ring, self._batch_size = ring, batch_size
         self._own = Ring.allocate("own-slot", replace(ring.spec, slots=1, loaders=0)) if copies else None
+
+    @property
+    def region(self) -> Region:
+        """Where its batches lie."""
+        return self._ring.region if self._own is None else self._own.region
+
+    @property
+    def is_refilled(self) -> bool:
+        """Its slots are used again and again; else they hold all there is."""
+        return self._ring.spec.loaders > 0
+
+    def twin(self) -> "RingFeed":
+        """The same batches; where they are copied first, into other buffers."""
+        return RingFeed(self._ring, self._batch_size, copies=self._own is not None)
 
     def gather(self, epoch: int, batch: int) -> Batch:
         ring = self._ring

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from hogwild.device import Accelerator, words
 from hogwild.feeds import Batch, Feed
@@ -186,10 +187,18 @@ class DeviceFeed:
         if (last := self._last[source]) is not None:
             self._slots.sent(last)
         plain = self._feeds[source].gather(epoch, batch)
-        *inputs, target = self._slots.send(slot, (*plain.inputs, plain.target))
+        *inputs, target = self._sent(slot, (*plain.inputs, plain.target))
         self._last[source], self._next = slot, (k + 1) % len(self._slots.slots)
         slot.holds, slot.batch = (epoch, batch), Batch(tuple(inputs), target, plain.first_position, plain.size)
         return slot
+
+    def _sent(self, slot: Slot, fields: tuple[Any, ...]) -> tuple[Any, ...]:
+        """`fields` on the device, nested as they are; those of a stream may be."""
+        if all(isinstance(field, Tensor) for field in fields):
+            return self._slots.send(slot, fields)
+        leaves, tree = tree_flatten(fields)
+        nested: tuple[Any, ...] = tree_unflatten(self._slots.send(slot, leaves), tree)
+        return nested
 
     @contextlib.contextmanager
     def _random_state(self) -> Iterator[None]:

@@ -91,7 +91,9 @@ class StreamSchedule:
         return epoch <= earliest + EPOCHS_AHEAD
 
     def updates(self, horizon: int, limits: Limits) -> int:
-        self._least = self.update * limits.sync_every
+        room = (self.slots - REQUESTS_IN_HAND * self.loaders) // (LEASES_IN_HAND * limits.procs)
+        # No exchange is longer than what the ring can hold of it for every worker.
+        self._least = min(self.update * limits.sync_every, max(self.update, room // self.update * self.update))
         share = self.slots // (2 * LEASES_IN_HAND * limits.procs)
         self._most = min(MAX_ITEM_BATCHES, max(self._least, share // self.update * self.update))
         return max(1, self._most // self.update)

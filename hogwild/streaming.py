@@ -9,20 +9,23 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, Subset
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from hogwild import host
 from hogwild.batches import BatchPlan, EpochPlan
-from hogwild.collating import BadBatch, Collator, Padding
+from hogwild.collating import NUMBERS, BadBatch, Collator, Padding
 from hogwild.config import Job
 from hogwild.errors import DataError, HogwildError, UsageError
 from hogwild.feeds import Batch
 from hogwild.free_ranges import LEASES_IN_HAND
+from hogwild.placing import SHARED, is_on_device
 from hogwild.registry import Spec, build_callable
 from hogwild.ring import BatchForm, Ring, RingSpec
 from hogwild.rows import Rows
@@ -38,6 +41,7 @@ LOOK_S = 2.0  # and no longer than this
 MARGIN = 1.5  # of a slot over the largest batch that was seen, where sizes vary
 STATE_ROOM = 4  # of a state's place over the first state
 TRIAL_RECORDS = 3
+LEAVES = (Tensor, np.ndarray, *NUMBERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,19 @@ class Streamed:
     def ring_spec(self, slots: int, loaders: int) -> RingSpec:
         return RingSpec(self.form, slots, loaders, self.data_bytes, self.state_bytes)
 
+    def typical(self) -> list[list[Any]]:
+        """Batches of the sizes that training will see, of the first records again and again: for compilers, which look
+        at shapes. Where sizes are not known before, two that differ, so that a compiler expects any."""
+        collator, plan, records = self.stream.collator, self.stream.plan, self.trial
+        if isinstance(plan, StreamPlan):
+            sizes = [plan.batch_size, *([] if plan.drop_last else [plan.batch_size // 2 + 1])]
+        else:
+            sizes = [plan.samples_in(number, number + 1) for number in (0, plan.batches - 1)]
+        batches = [as_batch(collator, [*islice(cycle(records), size)]) for size in dict.fromkeys(sizes)]
+        if collator.collate is not None or collator.padding is not None:  # lengths vary as well
+            batches += [as_batch(collator, [record] * sizes[0]) for record in records]
+        return batches
+
     def head(self, records: int) -> list[Any]:
         """The first ones as a batch: the inputs, and the target; in memory of its own."""
         return as_batch(self.stream.collator, list(self.trial[:records]))
@@ -61,11 +78,17 @@ class Streamed:
 
 def slots_of(job: Job, procs: int, loaders: int) -> int:
     """Of the ring. Each worker must find what it has in hand, an exchange each, and each loader what it fills. Raises
-    UsageError for too few."""
-    exchange = job.train.accumulate * (job.train.sync_every if job.train.exchange == "delta" else 1)
-    least = max(1, procs) * LEASES_IN_HAND * exchange + loaders * REQUESTS_IN_HAND
+    UsageError for too few. Where delta is not asked for and may come of it all the same, its exchanges are as long as
+    the ring allows; on a device, where every one of them is a copy there and back, the ring is made for whole ones."""
+
+    def needed(updates: int) -> int:
+        return max(1, procs) * LEASES_IN_HAND * job.train.accumulate * updates + loaders * REQUESTS_IN_HAND
+
+    updates = job.train.sync_every if job.train.exchange == "delta" else 1
+    exchange, least = job.train.accumulate * updates, needed(updates)
     if job.data.slots == "auto":
-        return SPARE_SLOTS * least
+        is_copied = procs > 1 and job.train.placement != SHARED and is_on_device(job)
+        return max(SPARE_SLOTS * least, needed(job.train.sync_every) if is_copied else 0)
     if job.data.slots < least:
         raise UsageError(
             f"data.slots: must be >= {least} for {max(1, procs)} workers, {loaders} loaders and exchanges of "
@@ -94,6 +117,16 @@ def is_iterable(dataset: Any) -> bool:
     return is_plain or isinstance(dataset, IterableDataset | Iterator)
 
 
+def refuse_loader(dataset: Any, what: str) -> None:
+    """Raises DataError for what makes batches of a data set, in place of the data set."""
+    if isinstance(dataset, DataLoader):
+        raise DataError(
+            f"{what} is a DataLoader; give the data set itself, and batch_size, shuffle, drop_last and collate as "
+            "settings of the job",
+            code="data/loader",
+        )
+
+
 def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
     """(why it is streamed, or "" where it is resident; a note for the log). Raises DataError where neither can be."""
     data = job.data
@@ -113,12 +146,27 @@ def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
             return f"data.{name} is set", ""
     if ready_tensors(dataset, what) is not None:
         return "", ""
-    rows = Rows.of(dataset, what, job.seed)
+    try:
+        rows = Rows.of(dataset, what, job.seed)
+    except DataError as error:
+        if error.code == "data/bad-item" and _is_nested(dataset):
+            return f"the inputs of {type(dataset).__name__} are nested", ""
+        raise
     needed, memory = rows.count * rows.row_bytes, host.available_memory()
     numbers = f"{rows.count:,} records of {rows.row_bytes:,} bytes are {needed:,} bytes, {memory.bytes:,} are free"
     if needed > RESIDENT_SHARE * memory.bytes:
         return f"it does not fit into memory: {numbers}", ""
     return "", f"{what}: resident: {numbers} (data.feed: auto)"
+
+
+def _is_nested(dataset: Any) -> bool:
+    """Whether its first record is a tuple with a tuple, list or dict of tensors in it. It has been read before."""
+    with torch.random.fork_rng(devices=[]):
+        record = dataset[0]
+    if not isinstance(record, tuple | list) or len(record) < 2:
+        return False
+    leaves = tree_leaves(record)
+    return len(leaves) != len(record) and all(isinstance(leaf, LEAVES) for leaf in leaves)
 
 
 @contextmanager
@@ -186,8 +234,14 @@ def _travelling(
     dataset: Any, spec: Spec | None, generator: Tensor | None, collator: Collator, plan: EpochPlan, what: str
 ) -> Origin:
     """The data set for the loaders: itself, or, where that cannot be, its class path."""
-    if isinstance(dataset, Iterator) and spec is not None:
-        return Origin(None, spec, generator)  # what is read from it here is gone
+    if isinstance(dataset, Iterator):  # what was read from it here is gone
+        if spec is not None:
+            return Origin(None, spec, generator)
+        raise DataError(
+            f"{what}: a {type(dataset).__name__} can be read only once, and every epoch reads all of it; give something "
+            "that begins anew with every iter(…): an IterableDataset, or a class with __iter__",
+            code="data/read-once",
+        )
     own = Origin(dataset)
     why_not = travels(Stream(own, collator, plan, "none", 0))
     if not why_not:

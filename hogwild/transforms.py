@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from hogwild.batches import transform_seed
 from hogwild.errors import DataError
@@ -34,15 +35,26 @@ class TransformedFeed:
         return Batch(tuple(inputs), target, plain.first_position, plain.size)
 
 
-def transformed(transform: Transform, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """`fields` (B, …), inputs first and target last, after the transform. Raises DataError."""
-    answer, rows = transform(*fields), len(fields[0])
-    if not isinstance(answer, (tuple, list)) or not all(isinstance(field, Tensor) for field in answer):
+def transformed(transform: Transform, fields: Sequence[Any]) -> tuple[Any, ...]:
+    """`fields` (B, …), inputs first and target last, nested as the batches of a stream are, after the transform. Raises
+    DataError."""
+    rows = _rows(fields)
+    answer = transform(*fields)
+    leaves = tree_leaves(answer) if isinstance(answer, (tuple, list)) else []
+    if not leaves or not all(isinstance(field, Tensor) for field in leaves):
         raise _refused(f"returned a {type(answer).__name__} that is no tuple of tensors", fields)
-    if len(answer) != len(fields) or any(not field.dim() or len(field) != rows for field in answer):
-        shapes = ", ".join(str(tuple(field.shape)) for field in answer)
+    # Of a user's collate_fn no row count is certain: it is that of the target.
+    is_plain = all(isinstance(field, Tensor) for field in fields)
+    wrong = any(not leaf.dim() or len(leaf) != rows for leaf in (leaves if is_plain else leaves[-1:]))
+    if len(answer) != len(fields) or wrong:
+        shapes = ", ".join(str(tuple(field.shape)) for field in leaves)
         raise _refused(f"returned tensors of shape {shapes} for a batch of {rows}", fields)
     return tuple(answer)
+
+
+def _rows(fields: Sequence[Any]) -> int:
+    """Of the target, before the transform may change it."""
+    return len(fields[-1])
 
 
 def tried(transform: Transform, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:

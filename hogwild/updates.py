@@ -71,7 +71,7 @@ class AutogradUpdate:
         `loss_names` are the further losses that a training_step of the model's answers. `precision` fp16 wants a
         `scaler`."""
         self._worker_model, self._model = worker_model, worker_model.model
-        forward = forward or forward_of(worker_model.runs)
+        forward = forward_of(worker_model.runs) if forward is None else forward
         self._losses = Losses(worker_model.model, worker_model.loss, loss_names, forward)
         self._cast: AbstractContextManager[Any] = autocast(precision, device_type_of(worker_model.params))
         self._scaler = scaler or Unscaled()
@@ -147,7 +147,7 @@ class AutogradUpdate:
         scale; the same batches come again. If not, they are in the loss's own scale from here on."""
         if not (self._scaler.is_on and self._losses_finite):
             return False
-        self._gradients.scale(1 / self._scaler.scale)
+        self._rescale(1 / self._scaler.scale)
         if self.is_finite():
             self._scaler.succeed()
             return False
@@ -155,6 +155,10 @@ class AutogradUpdate:
             return False  # they stay, for `is_finite` to see
         self.discard()
         return True
+
+    def _rescale(self, factor: float) -> None:
+        """Multiplies the gradients, and what is known of them."""
+        self._gradients.scale(factor)
 
     def _value_of(self, loss: Tensor) -> float:
         return float(loss.item())

@@ -67,7 +67,7 @@ class Inline:
         except NonFiniteGradient as error:
             raise TrainingError(str(error), code=NOT_FINITE) from error
         finally:
-            if self._trainer is not None:
+            if hasattr(self, "_trainer"):  # it could be made
                 self._trainer.model.close()
             torch.set_num_threads(threads)
             torch.set_rng_state(random_state)

@@ -1,9 +1,9 @@
 """What a worker is given: what it must know about the job (`Kit`), and what its trainer computes with (`Numerics`). No
 torch here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hogwild.batches import EpochPlan
 from workers.chunks import Fused
@@ -54,6 +54,7 @@ class Kit:
     precision: str = "fp32"  # of forward and loss
     compile: str = "none"  # the model: script, inductor
     compile_key: str = ""  # under which inductor's code is kept
+    typical: Sequence[list[Any]] = ()  # batches to compile for, of data that is not there yet
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
     devices: tuple[str, ...] = ()  # of each worker; empty: the CPU
     lent: Mapping[str, str] | None = None  # where the flats lie on a device: region -> its holder's handle

@@ -12,6 +12,7 @@ from hogwild.device_update import DeviceUpdate
 from hogwild.feeds import Feed, ResidentFeed
 from hogwild.params import WorkerModel
 from hogwild.recurrent_weights import keep_weights
+from hogwild.ring import RingFeed
 from hogwild.scoreboard import Row, Word
 from hogwild.shm import Region
 from hogwild.slots import SLOTS, DeviceFeed
@@ -81,9 +82,14 @@ def feeding(model: WorkerModel, feed: Feed, transform: Transform | None = None, 
     if model.replica is None:
         return whole(feed)
     pins = model.replica.pins
-    feeds = [feed]
+    feeds: list[Feed] = [feed]
     if isinstance(feed, ResidentFeed):
         feeds = [feed.into(pins.empty(feed.slot_nbytes)) for _ in range(SLOTS)]
+    elif isinstance(feed, RingFeed) and feed.is_refilled:  # a slot of the ring is copied from where it lies
+        rings = [feed.twin() for _ in range(SLOTS)]
+        for ring in rings:
+            pins.region(ring.region)
+        feeds = [*rings]
     return DeviceFeed([whole(one) for one in feeds], model.replica.accelerator, pins, draws=transform is not None)
 
 

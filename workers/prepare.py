@@ -137,6 +137,7 @@ def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple
         precision=job.train.precision,
         compile=job.model.compile,
         compile_key=_compile_key(job, parts),
+        typical=parts.train.streamed.typical() if job.model.compile == "inductor" and parts.train.streamed else (),
     )
     return regions, kit
 

@@ -26,10 +26,12 @@ class RingState:
     _bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)  # where the attempt before stood
 
     def __post_init__(self) -> None:
-        self.schedule.note_newest = self._keep
+        kept, ring = self._kept, self.ring  # not self: the ring is given back with the job, not by a garbage collection
 
-    def _keep(self, shard: int, slot: int) -> None:
-        self._kept[shard] = self.ring.read_state(slot, is_after=True)
+        def keep(shard: int, slot: int) -> None:
+            kept[shard] = ring.read_state(slot, is_after=True)
+
+        self.schedule.note_newest = keep
 
     def write(self, request: Request) -> None:
         """Into the slot's row of the table, before its number is sent; with it, where an iterator that has to begin
@@ -85,7 +87,8 @@ class RingState:
                 "to "
                 f"{state['shards']}"
             )
-        self._kept, self._bases = {}, {}
+        self._kept.clear()
+        self._bases.clear()
         self.ring.table[:, Place.FILLED] = 0
         for epoch, rows in state["epochs"]:
             if epoch not in self.schedule.open_epochs:

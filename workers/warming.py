@@ -2,15 +2,19 @@
 first batch is leased, by one worker, and nothing else is changed by it.
 
     the first batch, the last (it may be smaller): forward and backward        the same of the validation data: forward
+    of a stream, of which nothing is there yet, batches of the same sizes      (`Streamed.typical`)
     afterwards: no gradient, the buffers and the random state as before"""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from hogwild.compiled_model import ModelCache, refusing
 from hogwild.scoreboard import Row
+from hogwild.transforms import transformed
 from workers.compiling import MODEL, make_all_ready
 
 if TYPE_CHECKING:
@@ -35,9 +39,8 @@ def make_model_ready(
     def run() -> None:
         model.keep_buffers()
         try:
-            for number in sorted({0, kit.train.plan.batches - 1}):
-                batch = feed.gather(0, number)
-                update.backward(batch.inputs, batch.target)
+            for inputs, target in _batches(kit, model, feed):
+                update.backward(inputs, target)
                 row.beat()
             if evaluator is not None and kit.val is not None:
                 evaluator.sums(sorted({0, kit.val.plan.batches - 1}), row.beat)
@@ -48,6 +51,18 @@ def make_model_ready(
     return make_all_ready(
         "the compiled model", ModelCache.of(kit.compile_key), undisturbed(refusing(run)), row, lifeline, MODEL
     )
+
+
+def _batches(kit: "Kit", model: "WorkerModel", feed: "Feed") -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+    """(inputs, target) of every size there is, where the model computes. Of a stream nothing has been read yet."""
+    for fields in kit.typical:
+        fresh = tree_map(torch.clone, fields)
+        changed = fresh if kit.transform is None else transformed(kit.transform, fresh)
+        *inputs, target = tree_map(lambda leaf: leaf.to(model.device), [*changed])
+        yield tuple(inputs), target
+    for number in () if kit.typical else sorted({0, kit.train.plan.batches - 1}):
+        batch = feed.gather(0, number)
+        yield batch.inputs, batch.target
 
 
 def undisturbed(run: Callable[[], None]) -> Callable[[], None]:
