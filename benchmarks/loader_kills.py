@@ -25,11 +25,11 @@ from benchmarks.figures import Figure
 from benchmarks.results import table
 from benchmarks.row import Row
 from benchmarks.watched import LOOK_S, Running, running
-from hogwild.chaos.watch import events_of
+from hogwild.chaos.watch import STATUS, events_of, read_json
 
 COUNTING = str(commands.ROOT / "tests" / "jobs" / "counting.yaml")
 KINDS = ("Numbers", "Divided", "Stateful")  # of tests/jobs/streaming.py
-RECORDS, EPOCHS = 4000, 2
+RECORDS, EPOCHS = 20_000, 2
 KILLS = 100
 FIGURE = f"killed loaders during a streaming job, {KILLS}: records lost or repeated"
 WRONG = Figure(FIGURE, 0.0, "records", smaller_is_better=True)
@@ -114,7 +114,14 @@ def kill_one(now: Running, gate: Gate, number: int) -> None:
     os.kill(victim, signal.SIGKILL)
     gate.killed.add(victim)
     now.event("loader-exit", pid=victim)
+    before = samples(now)
     gate.open()
+    now.until("update after a death", lambda: samples(now) > before)
+
+
+def samples(now: Running) -> int:
+    """Trained so far."""
+    return int(read_json(now.run_dir / STATUS).get("samples", 0))
 
 
 def loaders(now: Running) -> Iterator[int]:
