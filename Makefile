@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test lint format stress bench-spine bench-dense bench-sparse bench-people bench-convergence bench-faults soak clean
+.PHONY: help run test lint format stress bench-spine bench-dense bench-sparse bench-devices bench-people bench-convergence bench-faults soak clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -55,6 +55,9 @@ bench-dense: $(VENV)/.bench ## measure the dense path: against the limit, DDP an
 
 bench-sparse: $(VENV)/.bench ## measure the sparse models against scikit-learn, libmf, gensim and others (40 minutes)
 	$(BIN)/python -m benchmarks.sparse
+
+bench-devices: $(VENV)/.bench ## measure streamed data, reused buffers, recurrent models, and a GPU where there is one (35 minutes)
+	$(BIN)/python -m benchmarks.devices
 
 bench-people: $(VENV)/.bench ## measure what the display costs, how fast a report and a CSV file are (10 minutes)
 	$(BIN)/python -m benchmarks.people

@@ -27,6 +27,14 @@ def job(*arguments: str, run_dir: Path | None = None) -> tuple[float, dict[str, 
         return _job(Path(folder) / "run", arguments)
 
 
+def answer(*argv: str) -> str:
+    """The last line that a Python with these arguments printed, with the project at hand. Raises CommandFailed."""
+    done = subprocess.run([sys.executable, *argv], capture_output=True, text=True, check=False, cwd=ROOT)
+    if done.returncode:
+        raise CommandFailed(f"{' '.join(argv)}: exit status {done.returncode}\n{done.stderr[-2000:]}")
+    return done.stdout.splitlines()[-1]
+
+
 def summary_of(stdout: str) -> dict[str, Any]:
     """What a job answered with --json."""
     answer: dict[str, Any] = json.loads(stdout.splitlines()[-1])

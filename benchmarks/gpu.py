@@ -124,7 +124,7 @@ def inside(network: str) -> list[Row]:
     rule = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
     shared = SharedModel.build(model, nn.CrossEntropyLoss(), rule, procs=2)
     device = Timed(0)
-    worker = WorkerModel.attach(shared.structure, shared.regions, 0, device)
+    worker = WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=device)
     assert worker.replica is not None
     plan = BatchPlan(len(x), BATCH)
     images = x.permute(0, 3, 1, 2) if network == LENET else x.flatten(1)

@@ -1,0 +1,115 @@
+"""The figures of streamed data, devices and recurrent models: `make bench-devices`, about 35 minutes on 2 cores. Needs
+the MNIST and tinyshakespeare files (`HOGWILD_DATA`). Run nothing else meanwhile.
+
+    python -m benchmarks.devices                       everything
+    python -m benchmarks.devices --only stream,ring    these sections; the rows of the others stay as they were
+
+Each section is written as soon as it is measured. Where there is no GPU its figures are rows that say so
+(`python -m benchmarks.gpu` measures them alone)."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import allocations, delta_cost, gpu, loader_kills, recurrent, results, ring_cost, stream_feed, wrong_tool
+from benchmarks.baselines.race import RunnerDied
+from benchmarks.bench import say
+from benchmarks.commands import CommandFailed
+from benchmarks.dense import on_cores
+from benchmarks.figures import Figure
+from benchmarks.row import Row
+from benchmarks.sparse import chosen
+
+SUITE = "devices"
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much of each. `batches` through the ring and the queue; `exchanges` of a worker; `rivals` of which sizes and
+    so many updates (None: each size's own)."""
+
+    runs: int = 3
+    stream: stream_feed.Extent = stream_feed.FULL
+    lstm: recurrent.Effort = recurrent.FULL
+    batches: int = 10_000
+    exchanges: int = 8
+    kills: int = loader_kills.KILLS
+    sizes: tuple[wrong_tool.Size, ...] = wrong_tool.SIZES
+    updates: int | None = None
+
+
+FULL = Effort()
+QUICK = Effort(1, stream_feed.QUICK, recurrent.QUICK, 100, 1, 3, wrong_tool.SIZES[:1], wrong_tool.QUICK_UPDATES)
+
+
+def wrong_tools(effort: Effort) -> list[Row]:
+    rivals = wrong_tool.Rivals(effort.runs, effort.updates)
+    return [row for size in effort.sizes for row in rivals.measure(size)]
+
+
+Measure = Callable[[Effort], list[Row]]
+SECTIONS: dict[str, tuple[Measure, tuple[Figure, ...]]] = {
+    "stream": (lambda effort: stream_feed.rows(effort.stream), (stream_feed.OVER_LOADER,)),
+    "ring": (lambda effort: ring_cost.rows(effort.runs, effort.batches), (ring_cost.OVER_QUEUE,)),
+    "allocations": (lambda effort: allocations.rows(), (allocations.ON_CPU, allocations.ON_DEVICE)),
+    "lstm": (lambda effort: recurrent.lanes(effort.lstm), (recurrent.TWO_OVER_ONE,)),
+    "cells": (lambda effort: recurrent.cells(effort.lstm), ()),
+    "delta": (lambda effort: delta_cost.rows(effort.runs, effort.exchanges), (delta_cost.SHARE,)),
+    "kills": (lambda effort: loader_kills.rows(effort.kills), (loader_kills.WRONG,)),
+    "gpu": (lambda effort: gpu.measure(), ()),
+    "wrong-tool": (wrong_tools, ()),
+}
+
+
+def measure(name: str, effort: Effort) -> list[Row]:
+    """The rows of a section, on two cores. What could not be measured is a row too, without a value, and says why."""
+    run, asked = SECTIONS[name]
+    say(f"---- {name}")
+    with on_cores(2):
+        try:
+            return run(effort)
+        except (CommandFailed, RunnerDied, RuntimeError) as error:
+            say(f"{name} failed: {error}")
+            return [figure.row([], note=f"failed: {error}") for figure in asked]
+
+
+def put(section: str, rows: Sequence[Row], machine: dict[str, Any], seconds: float, folder: Path) -> None:
+    """Into the suite's results, beside what is there."""
+    file = folder / f"{SUITE}.json"
+    before: dict[str, Any] = json.loads(file.read_text()).get("sections", {}) if file.exists() else {}
+    said = {
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": results.commit(),
+        "took_s": round(seconds),
+        "load": round(os.getloadavg()[0], 2),
+    }
+    results.update(SUITE, rows, machine, folder, {"sections": {**before, section: said}}, is_quiet=True)
+    print(results.table(rows), flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Streamed data, devices, recurrent models; about 35 minutes.")
+    names = tuple(SECTIONS)
+    parser.add_argument("--only", type=partial(chosen, names), metavar="NAME,…", help=f"of {', '.join(names)}")
+    parser.add_argument("--quick", action="store_true", help="a little of each; proves that it runs, keeps nothing")
+    asked = parser.parse_args(argv)
+    if not os.environ.get("HOGWILD_DATA"):
+        sys.exit("set HOGWILD_DATA to the folder that holds mnist/ and tinyshakespeare/")
+    machine = results.machine()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) if asked.quick else results.FOLDER
+        for name in asked.only or names:
+            began = time.monotonic()
+            put(name, measure(name, QUICK if asked.quick else FULL), machine, time.monotonic() - began, folder)
+
+
+if __name__ == "__main__":
+    main()

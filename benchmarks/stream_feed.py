@@ -1,0 +1,71 @@
+"""LeNet on MNIST with transforms in Python for every record, streamed: our job over one process that a DataLoader with
+two workers feeds. Needs the MNIST files (`HOGWILD_DATA`). The same data set class (`baselines/jittered.py`), batch size
+and rule, two cores for all of it.
+
+Ours is a job of two workers and two loaders; of the baseline the better of one and two threads, found out in every
+round. A first epoch is warm-up in both: a job's own is a run of its own that is not measured, as data and code are in
+the page cache then; `samples_per_s` of a job begins with its first update."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks import commands
+from benchmarks.bench import NO_EVALUATION, in_turn, median, say
+from benchmarks.figures import Figure
+from benchmarks.row import Row
+
+OVER_LOADER = Figure(
+    "stream feed, LeNet on MNIST with per-sample Python transforms, 2 cores: samples/s over a DataLoader with 2 workers "
+    "feeding one process", 1.3,
+)  # fmt: skip
+CLASS = "benchmarks.baselines.jittered.Jittered"
+LOADERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """`records` of the data, in so many measured `epochs`."""
+
+    runs: int = 3
+    records: int = 60_000
+    epochs: int = 2
+
+
+FULL, QUICK = Extent(), Extent(1, 640, 1)
+
+
+def ours(extent: Extent, procs: int = 2) -> float:
+    """Samples per second of a job. Raises CommandFailed."""
+    _, summary = commands.job(
+        "train", commands.MNIST, "--procs", str(procs), *NO_EVALUATION, "train.threads=1", "data.feed=stream",
+        f"data.loaders={LOADERS}", f"data.train.class_path={CLASS}",
+        f"data.train.init_args={{split: train, records: {extent.records}}}", f"train.epochs={extent.epochs}",
+    )  # fmt: skip
+    found = float(summary["samples_per_s"])
+    say(f"streamed, {procs} workers, {LOADERS} loaders: {found:,.0f} samples/s, idle {summary['idle']:.3f}")
+    return found
+
+
+def theirs(extent: Extent, threads: int) -> float:
+    """Samples per second of one process behind a DataLoader. Raises CommandFailed."""
+    asked = ["--threads", str(threads), "--workers", str(LOADERS)]
+    asked += ["--records", str(extent.records), "--epochs", str(extent.epochs)]
+    found = float(json.loads(commands.answer("-m", "benchmarks.baselines.loader_fed", *asked))["samples_per_s"])
+    say(f"DataLoader, {LOADERS} workers, {threads} threads: {found:,.0f} samples/s")
+    return found
+
+
+def rows(extent: Extent) -> list[Row]:
+    if extent is not QUICK:
+        ours(Extent(1, 2000, 1))  # what is read and compiled once
+    ways: list[Callable[[], float]] = [lambda: ours(extent), lambda: theirs(extent, 1), lambda: theirs(extent, 2)]
+    we, *others = in_turn(extent.runs, *ways)
+    best = max(others, key=median)
+    threads = 1 + others.index(best)
+    note = (
+        f"2 workers, {LOADERS} loaders: {median(we):,.0f} samples/s; baseline: samples/s with {threads} thread(s), "
+        f"the better of {', '.join(f'{median(one):,.0f}' for one in others)}; ratio of medians"
+    )
+    ratios = [mine / median(best) for mine in we]
+    return [OVER_LOADER.row(ratios, median(best), note)]
