@@ -22,11 +22,17 @@ class RingState:
     ring: Ring
     schedule: StreamSchedule
     stream: Stream
+    deaths: int = 0  # of loaders, in this attempt
     _kept: dict[int, bytes] = field(default_factory=dict)  # by shard: the state after its newest batch
     _bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)  # where the attempt before stood
 
     def __post_init__(self) -> None:
         self.schedule.note_newest = self._keep
+
+    @property
+    def loaders(self) -> int:
+        """Those that are needed: one per shard, where there are shards."""
+        return self.schedule.shards if self.schedule.is_sharded else self.ring.spec.loaders
 
     def _keep(self, shard: int, slot: int) -> None:
         self._kept[shard] = self.ring.read_state(slot, is_after=True)
