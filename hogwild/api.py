@@ -59,6 +59,8 @@ class TrainResult:
     restarts: int
     rollbacks: int
     lane_restarts: int | None
+    loader_deaths: int | None
+    ring: Mapping[str, int] | None
     leases: Mapping[str, int]
     staleness: Mapping[str, int]
     peak_pss_bytes: int

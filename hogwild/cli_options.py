@@ -33,8 +33,9 @@ Every = Annotated[float, typer.Option(help="Mean time between two faults.", meta
 Faults = Annotated[
     str | None,
     typer.Option(
-        help="Kinds, comma-separated: kill, stop, terminate, interrupt, supervisor-kill, supervisor-terminate, "
-        "supervisor-pause. Default: mostly kill; stop, terminate, and 1 in 10 of the supervisor.",
+        help="Kinds, comma-separated: kill, stop, terminate, interrupt, loader-kill, loader-stop (with data.feed: "
+        "stream), supervisor-kill, supervisor-terminate, supervisor-pause. Default: mostly kill; stop, terminate, "
+        "those of loaders, and 1 in 10 of the supervisor.",
         metavar="KINDS",
     ),
 ]

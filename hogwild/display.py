@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from hogwild.glance import Glance, WorkerGlance
+from hogwild.glance import Glance, StreamGlance, WorkerGlance
 from hogwild.host_terminal import printable
 
 TREND = 16  # values that a trend remembers
@@ -182,7 +182,14 @@ class Display:
         return [
             *_filled(found, width),
             *_filled([speed, *(self._figure(name, value) for name, value in counts if value)], width),
+            *([_filled(self._stream(glance.stream), width)[0]] if glance.stream is not None else []),
         ]
+
+    def _stream(self, stream: StreamGlance) -> list[Text]:
+        found = [self._figure("loaders", str(stream.loaders) + f" of {stream.wanted}" * (stream.wanted > 1))]
+        found.append(self._figure("slots filled", f"{stream.filled} of {stream.slots}"))
+        found += [Text(stream.waits, "yellow")] if stream.waits else []
+        return [*found, *([self._figure("loader deaths", f"{stream.deaths:,}")] if stream.deaths else [])]
 
     def _figure(self, name: str, value: str, trend: str | None = None) -> Text:
         text = Text(f"{name} ").append(value, "bold")

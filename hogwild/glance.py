@@ -30,6 +30,18 @@ class WorkerGlance:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamGlance:
+    """Of streamed data."""
+
+    loaders: int  # alive
+    wanted: int
+    filled: int  # slots that hold a batch
+    slots: int
+    deaths: int = 0  # of loaders
+    waits: str = ""  # who does, for whom
+
+
+@dataclass(frozen=True, slots=True)
 class Glance:
     """The whole job. Counts are of the run, with what earlier attempts did; rates of the time since the last one."""
 
@@ -60,6 +72,7 @@ class Glance:
     pss_bytes: int | None = None  # of all processes of the job; each shared page counted once
     pid: int = 0
     workers: tuple[WorkerGlance, ...] = ()
+    stream: StreamGlance | None = None
     spares: int = 0  # processes that wait to replace one
     news: tuple[str, ...] = ()  # the latest events in words, the newest last
     is_between: bool = False  # two records: its rates are those of the last one

@@ -19,6 +19,7 @@ from hogwild import device, lr, metric_names, wrong_tool
 from hogwild.batches import BatchPlan, EpochPlan
 from hogwild.config import Job
 from hogwild.config_schema import Split
+from hogwild.config_streams import loaders_for
 from hogwild.config_types import Component
 from hogwild.data.files import set_data_dir
 from hogwild.errors import DataError, ModelError, OptimizerError
@@ -209,12 +210,8 @@ def _sources(
 
 
 def loaders_of(job: Job) -> int:
-    """How many processes read a stream: as many as train; more would take cores from them. 1 in `procs: 0`, where the
-    only process there is does it."""
-    procs = plan_here(job.train.procs, job.train.threads, pin=job.train.pin).procs
-    if procs == 0:
-        return 1
-    return procs if job.data.loaders == "auto" else job.data.loaders
+    """How many processes read a stream."""
+    return loaders_for(job, plan_here(job.train.procs, job.train.threads, pin=job.train.pin).procs)
 
 
 def _read(

@@ -68,6 +68,11 @@ def _of_the_job(glance: Glance) -> Iterator[Family]:
     stale = [({"quantile": "0.5"}, float(glance.stale_p50)), ({"quantile": "0.99"}, float(glance.stale_p99))]
     yield Family("staleness_updates", "gauge", "Updates of others between reading and applying.", stale)
     yield one("spares", "gauge", "Processes that wait to replace a worker.", glance.spares)
+    if glance.stream is not None:
+        yield one("loaders", "gauge", "Processes that read streamed data and are alive.", glance.stream.loaders)
+        yield one("loader_deaths_total", "counter", "Of loaders.", glance.stream.deaths)
+        yield one("slots", "gauge", "Batches that the ring of a stream holds.", glance.stream.slots)
+        yield one("slots_filled", "gauge", "Of them, those that hold one now.", glance.stream.filled)
 
 
 def _of_the_workers(glance: Glance) -> Iterator[Family]:

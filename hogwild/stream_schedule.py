@@ -276,6 +276,17 @@ class StreamSchedule:
             parts = [(start, place), (place + 1, stop)] if start <= place < stop else [(start, stop)]
             shard.todo.extend(part for part in parts if part[0] < part[1])
 
+    @property
+    def filled_slots(self) -> int:
+        """That hold a batch, leased or not."""
+        return sum(len(epoch.rows) for epoch in self._epochs.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Nobody can be asked for anything before something is settled, and somebody has nothing to do."""
+        busy = sum(bool(requests) for requests in self._in_hand.values())
+        return not self._free_slots and not self._again and busy < (self.shards if self.is_sharded else self.loaders)
+
     def has_in_hand(self, loader: int) -> bool:
         return bool(self._in_hand.get(loader))
 

@@ -78,6 +78,24 @@ def test_the_usual_mix_is_mostly_kills_and_one_in_ten_of_the_supervisor() -> Non
     assert not any(fault.kind == schedule.INTERRUPT for fault in faults)
 
 
+def test_the_usual_mix_of_a_job_that_streams_has_faults_of_its_loaders() -> None:
+    faults = schedule.draw(1, 1000, 2.0, (), 3, SHARP, loaders=2)
+    assert {fault.loader for fault in faults if fault.kind in schedule.OF_LOADERS} == {0, 1}
+    assert 200 < sum(fault.kind == schedule.LOADER_KILL for fault in faults) < 350
+    assert sum(fault.is_of_supervisor for fault in faults) == 100
+    assert all((fault.lasts_s > 0) == (fault.kind in schedule.LASTING) for fault in faults)
+    assert str(Fault(schedule.LOADER_STOP, None, 1.0, 0.5, loader=1)) == "loader-stop 1 for 0.50 s"
+    streaming = Order.checked(
+        (load_job(Path(COUNTING), ["data.feed=stream", "train.procs=2"]), Path(COUNTING), "", ()),
+        kills=200,
+        seed=1,
+        every_s=1.0,
+        faults=None,
+        folders=(None, None),
+    )
+    assert {fault.kind for fault in streaming.schedule()} >= {*schedule.OF_LOADERS}
+
+
 @pytest.mark.parametrize(
     ("limits", "has_long", "longest_s"),
     [
@@ -114,6 +132,9 @@ def test_stops_last_past_the_stall_limit_only_where_the_job_can_bear_it(
         (["--faults", "kill,stopp"], 2, "'stopp' is no kind of fault; did you mean 'stop'? (kinds: kill, "),
         (["--faults", ""], 2, "'' is no kind of fault (kinds: kill, "),
         (["train.procs=0"], 2, "train.procs: 0 trains inside the parent: there is no worker to be killed"),
+        (["--faults", "loader-kil"], 2, "'loader-kil' is no kind of fault; did you mean 'loader-kill'?"),
+        (["--faults", "loader-kill"], 2, "loader-kill is a fault of loaders, which read streamed data, and data.feed:"),
+        (["--faults", "kill,loader-stop", "data.feed=resident"], 2, "and this job has none (data.feed: resident)"),
         (["train.epoch=3"], 2, "train.epoch: unknown key; did you mean 'epochs'?"),
         (["missing.yaml"], 3, "job file missing.yaml: No such file or directory"),
     ],
@@ -226,11 +247,39 @@ def test_a_torn_line_of_the_records_is_read_when_it_is_whole(tmp_path: Path) -> 
         assert watch.has_started
 
 
+def test_a_loader_is_hit_when_it_has_filled_a_slot_at_its_place_among_those_that_are_there(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    def seen(state: str, **event: object) -> list[bool]:
+        row = {"loader": 0, "pid": sleeper.pid, "state": state}
+        (tmp_path / "status.json").write_text(json.dumps({"workers": [], "loaders": [row]}))
+        record(tmp_path, loader=0, pid=sleeper.pid, **event)
+        watch.look()
+        return [watch.fit_loader(place) is not None for place in (0, 1)]
+
+    record(tmp_path, event="start", pid=os.getpid())
+    with Watch(tmp_path, os.getpid()) as watch:
+        assert seen("starting", event="loader-spawn", incarnation=1) == [False, False]
+        assert seen("training", event="loader-ready", incarnation=1) == [True, True], "one reads what was meant for two"
+        target = watch.fit_loader(0)
+        assert target is not None
+        target.is_doomed = True
+        assert seen("training", event="checkpoint") == [False, False]
+        assert seen("training", event="loader-exit", how="killed by SIGKILL") == [False, False]
+        assert target.pidfd == -1
+
+
 # ---- real runs ------------------------------------------------------------------------------------------------------
 
 EACH_ONCE = "kill,stop,terminate,supervisor-kill,supervisor-terminate,supervisor-pause"
 SEED = 118  # with which each of them comes once
 PACE = "model.init_args.pace_s=0.5"
+OF_STREAMS = "kill,loader-kill,loader-stop"
+STREAMED = [
+    *("data.train.class_path=streaming.Divided", f"data.train.init_args.samples={SAMPLES}", "data.feed=stream"),
+    *("--kills", "5", "--seed", "7", "--every", "0.3", "--faults", OF_STREAMS, PACE, f"train.epochs={EPOCHS}"),
+    *("train.procs=2", "train.exchange=direct"),
+]
 
 
 def begin(start: Callable[..., Job], folder: Path, *arguments: str) -> Job:
@@ -251,6 +300,7 @@ def runs(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> dict[str, E
     storm = ["--kills", "6", "--seed", str(SEED), "--every", "0.3", "--faults", EACH_ONCE, PACE]
     jobs = {
         "hit": begin(start_shared_job, jobs_folder / "hit", *storm, f"train.epochs={EPOCHS}"),
+        "streamed": begin(start_shared_job, jobs_folder / "streamed", *STREAMED),
         "interrupted": begin(
             start_shared_job, jobs_folder / "interrupted", "--every", "0.1", PACE, "train.epochs=99", "--json"
         ),
@@ -262,6 +312,9 @@ def runs(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> dict[str, E
     jobs["interrupted"].send(2)
     wait_for("six hits", lambda: hits_said(jobs["hit"]) >= 6 or jobs["hit"].process.poll() is not None)
     (jobs_folder / "hit" / "diary" / "hurry").touch()
+    streamed = jobs["streamed"]
+    wait_for("five hits", lambda: hits_said(streamed) >= 5 or streamed.process.poll() is not None)
+    (jobs_folder / "streamed" / "diary" / "hurry").touch()
     return {name: job.wait(2 * PATIENCE_S) for name, job in jobs.items()}
 
 
@@ -302,6 +355,33 @@ def test_the_report_says_what_was_done_and_what_became_of_it(runs: dict[str, End
     assert "training began again after" in resumed["words"]
 
 
+def test_a_job_survives_faults_of_its_loaders_and_every_record_is_trained(runs: dict[str, Ended]) -> None:
+    ended = runs["streamed"]
+    assert ended.status == 0, ended.stdout + ended.stderr
+    assert ended.stdout.splitlines()[-1] == "survived 5 of 5 faults; 0 batches lost; invariants: all 11 hold"
+    leases = ended.leases
+    assert leases["total"] == leases["done"] == EPOCHS * SAMPLES // BATCH
+    assert not ended.left_behind
+    report = report_of(ended)
+    assert {fault["kind"] for fault in report["faults"]} == {*OF_STREAMS.split(",")}
+    deaths = [event for event in ended.events("loader-exit") if event["how"].startswith("killed by SIGKILL")]
+    killed = [fault for fault in report["faults"] if fault["kind"] == "loader-kill"]
+    assert ended.summary["loader_deaths"] == report["loader_deaths"] >= len(killed) >= 1
+    assert {fault["pid"] for fault in killed} <= {event["pid"] for event in deaths}
+    assert all("replaced after" in fault["words"] for fault in killed)
+    assert f"{report['loader_deaths']} deaths of loaders" in ended.stdout
+
+
+def test_a_death_of_a_loader_of_another_cause_is_seen(runs: dict[str, Ended], tmp_path: Path) -> None:
+    shutil.copytree(runs["streamed"].run_dir, tmp_path / "run", symlinks=True)
+    assert broken(tmp_path / "run") == {}
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    for event in events:
+        event["how"] = "exit status 3" if event["event"] == "loader-exit" else event.get("how", "")
+    (tmp_path / "run" / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert set(broken(tmp_path / "run")) == {"deaths"}
+
+
 def test_ctrl_c_ends_the_job_and_what_was_seen_is_reported(runs: dict[str, Ended]) -> None:
     ended = runs["interrupted"]
     assert ended.status == 130, ended.stderr
@@ -335,7 +415,7 @@ def hits_of(run: Path) -> list[Hit]:
     faults = json.loads((run / "report" / "chaos.json").read_text())["faults"]
     return [
         Hit(
-            Fault(fault["kind"], fault["worker"], fault["at_s"], fault["lasts_s"], fault["early"]),
+            Fault(*(fault[name] for name in ("kind", "worker", "at_s", "lasts_s", "early", "loader"))),
             *(fault[name] for name in ("time", "since_s", "attempt", "pid", "incarnation")),
         )
         for fault in faults

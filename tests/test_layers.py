@@ -295,6 +295,7 @@ CHILD = {
     "workers.loader",
 }
 PARENT = {
+    "workers.stream_figures",
     "workers.loaders",
     "workers.ring_state",
     "workers.reading_inline",

@@ -216,6 +216,7 @@ class _Prepared:
                 progress=session.progress,
                 restarts=summary["restarts"],
                 rollbacks=summary["rollbacks"],
+                loader_deaths=summary["loader_deaths"],
                 pid=os.getpid(),
                 metrics=summary["metrics"],
                 error_code=summary.get("error_code"),
@@ -230,6 +231,7 @@ class _Prepared:
 
     def _train_with_workers(self, early: HeadStart, watch: host.SignalWatch) -> Outcome:
         session = self.session
+        early.keep(self.plan.procs + (session.streamed.loaders if session.streamed is not None else 0))
         session.holder = holder_for(self.plan, session.shared, session.job.supervise.start_timeout_s)
         try:
             self.kit = replace(self.kit, lent=session.holder.handles)

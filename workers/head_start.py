@@ -10,7 +10,7 @@ nothing that a later one does not: whoever is not taken is killed."""
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 from hogwild import host
@@ -26,6 +26,7 @@ class HeadStart:
     def __init__(self, spares: int = 0) -> None:
         """`spares`: so many processes beside the workers will be held later (`supervise.spares`)."""
         self._spares = spares
+        self._loaders = 0
         self._waiting: list[Handle] = []
         self._planned: Plan | None = None
         self._lifeline: tuple[int, ...] = ()
@@ -43,20 +44,22 @@ class HeadStart:
         if self._has_begun and not self._tracker_was_known:
             host.stop_resource_tracker()
 
-    def begin(self, planned: Plan, cores: float) -> None:
+    def begin(self, planned: Plan, cores: float, loaders: int = 0) -> None:
         """Starts as many workers of the plan as there are whole `cores`: more would only slow down the parent's own
-        import. One that the machine refuses is left to the crew, which knows how to say so. Raises RunError when the
-        limit on open files is too low."""
+        import. As many `loaders` come on top: the first update needs one of each. One that the machine refuses is
+        left to the crew, which knows how to say so. Raises RunError when the limit on open files is too low."""
         if not planned.procs:
             return
         self._has_begun = True
         self._planned = planned
+        self._loaders = loaders
         self.raise_file_limit(planned)  # before: a worker has the limit that we have when it starts
         # A signal arrives when all is noted: nothing here may be broken off between a process and its handle.
         with host.blocked_signals():
             try:
                 self._lifeline = os.pipe()
-                for _ in range(min(planned.procs, max(1, math.floor(cores)))):
+                most = max(1, math.floor(cores))
+                for _ in range(min(planned.procs, most) + min(loaders, most)):
                     self._waiting.append(Handle.spawn(lifeline=self._lifeline[0], planned=planned))
             except OSError:  # no number, memory or descriptor left, perhaps only now
                 return
@@ -64,7 +67,7 @@ class HeadStart:
     def raise_file_limit(self, planned: Plan) -> None:
         """So that the job's descriptors fit, those that are held for early workers counted once. Raises RunError."""
         held = len(self._lifeline) + FILES_PER_WORKER * len(self._waiting)
-        processes = planned.procs + self._spares if planned.procs else 0
+        processes = planned.procs + self._loaders + self._spares if planned.procs else 0
         needed = FILES + FILES_PER_WORKER * processes - held
         host.raise_file_limit(needed, needed + FILES_ON_THEIR_WAY * planned.procs)
 
@@ -72,6 +75,11 @@ class HeadStart:
         """One of them, which is the caller's from now on; it may have died meanwhile, as any may. None when there is
         none left."""
         return self._waiting.pop(0) if self._waiting else None
+
+    def keep(self, count: int) -> None:
+        """The job turns out to need no more than `count`: the others end."""
+        with host.blocked_signals():
+            self._dismiss(self._waiting[count:])
 
     def __iter__(self) -> Iterator[Handle]:
         """Those that are not taken: they may be given something to do meanwhile, see `loading.py`."""
@@ -96,20 +104,22 @@ class HeadStart:
 
     def _end(self) -> None:
         with host.blocked_signals():
-            for handle in self._waiting:
-                handle.kill()
-            deadline = time.monotonic() + REAP_S
-            while self._waiting and time.monotonic() < deadline:
-                self._reap()
-            for handle in self._waiting:
-                handle.disown()
+            self._dismiss(self._waiting)
             for descriptor in self._lifeline:
                 os.close(descriptor)
             self._lifeline = ()
 
-    def _reap(self) -> None:
-        host.wait_readable([handle.pidfd for handle in self._waiting], POLL_MS)
-        for handle in self._waiting[:]:
-            if handle.reap() is not None:
-                self._waiting.remove(handle)
-                handle.close()
+    def _dismiss(self, handles: Sequence[Handle]) -> None:
+        left = list(handles)
+        for handle in left:
+            handle.kill()
+        deadline = time.monotonic() + REAP_S
+        while left and time.monotonic() < deadline:
+            host.wait_readable([handle.pidfd for handle in left], POLL_MS)
+            for handle in left[:]:
+                if handle.reap() is not None:
+                    left.remove(handle)
+                    self._waiting.remove(handle)
+                    handle.close()
+        for handle in left:
+            self.abandon(handle)

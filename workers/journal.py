@@ -29,6 +29,7 @@ NEWS_EVERY_S = 0.1  # between two pictures because of events: a crash loop has m
 NOT_NEWS = (
     "start",
     "spawn",
+    "loader-spawn",
     "update",
     "exchange",
     "pause",
@@ -205,11 +206,11 @@ class Journal:
 
 def _in_words(kind: str, values: Mapping[str, Any]) -> str:
     """An event for a person: `worker 0  exit  killed by SIGKILL (perhaps out of memory)`."""
-    worker = [f"worker {values['worker']}"] if "worker" in values else []
+    worker = [f"{noun} {values[noun]}" for noun in ("worker", "loader") if noun in values]
     rest = [
         str(value) if key in PLAIN else f"{key} {value}"
         for key, value in values.items()
-        if value not in ("", None) and key not in (*DETAILS, "worker")
+        if value not in ("", None) and key not in (*DETAILS, "worker", "loader")
     ]
     return "  ".join([*worker, kind, *rest])
 

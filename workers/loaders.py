@@ -10,7 +10,6 @@ with workers.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import cloudpickle
 
@@ -39,7 +38,7 @@ class Loaders:
         self._session, self._state, self._recruit = session, state, recruit
         self._ring, self._schedule = state.ring, state.schedule
         supervise = session.job.supervise
-        count = state.schedule.shards if state.schedule.is_sharded else self._ring.spec.loaders
+        count = state.loaders
         least = count if state.schedule.is_sharded else 1
         policy = supervise.model_copy(update={"min_workers": least})
         self.roster = Roster(count, policy, committed_before=session.queue.samples > 0, noun="loader")
@@ -50,7 +49,6 @@ class Loaders:
         content = cloudpickle.dumps((state.stream, self._ring.spec))
         self._regions = {"ring": self._ring.region, "stream": blob("stream", content)}
         self._stream_nbytes = len(content)
-        self.deaths = 0
 
     def __iter__(self) -> Iterator[Handle]:
         return iter(list(self._handles.values()))
@@ -102,6 +100,8 @@ class Loaders:
         handle.listen()
         if handle.is_ready and not was_ready:
             self.roster.ready(handle.worker)
+            incarnation = handle.incarnation
+            self._session.journal.event("loader-ready", loader=handle.worker, incarnation=incarnation, pid=handle.pid)
         for answer, number in handle.answers():
             self._take(handle.worker, answer, number - 1)
         said, handle.said_as_reader = handle.said_as_reader, []
@@ -172,7 +172,7 @@ class Loaders:
         return self._settle(loader, Death(f"{how}; see {log}", error, end=end), handle.pid, now)
 
     def _settle(self, loader: int, death: Death, pid: int, now: float, *, is_dead: bool = True) -> list[Action]:
-        self.deaths += 1
+        self._state.deaths += 1
         session, words = self._session, self._ring.loaders[loader]
         number, record = int(words[Beat.SLOT]), int(words[Beat.RECORD])
         found = self._schedule.lost(loader, number - 1 if number else None)
@@ -267,8 +267,3 @@ class Loaders:
                 if handle.reap() is not None:
                     del self._handles[handle.worker]
                     handle.close()
-
-
-def loading_rows(loaders: "Loaders | None") -> dict[str, Any]:
-    """What status.json says of them; nothing of a job that streams nothing."""
-    return {} if loaders is None else {"loaders": loaders.rows}

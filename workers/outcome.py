@@ -56,3 +56,4 @@ class Before:
     samples: int = 0
     rollbacks: int = 0
     lane_restarts: int = 0
+    loader_deaths: int = 0

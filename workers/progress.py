@@ -15,6 +15,7 @@ from hogwild.job import schedule_of
 from hogwild.lr import NAMED, Factor
 from hogwild.scoreboard import STALENESS_BINS, Phase, Word
 from workers.session import Session
+from workers.stream_figures import ring_record, stream_glance
 
 Rows = Callable[[], Sequence[Mapping[str, Any]]]
 ALIVE = ("starting", "ready", "training")
@@ -56,21 +57,26 @@ class Progress:
         workers: Rows,
         spares: Rows = tuple,
         memory: Mapping[int, int] | None = None,
+        loaders: Rows = tuple,
         *,
         is_last: bool = False,
     ) -> None:
-        """`workers`, `spares`: ask for a row of each, for status.json. `memory`: PSS by pid, in bytes, as last
-        measured. `is_last`: in any case, so that what was trained since the last time is recorded, too."""
+        """`workers`, `spares`, `loaders`: ask for a row of each, for status.json. `memory`: PSS by pid, in bytes, as
+        last measured. `is_last`: in any case, so that what was trained since the last time is recorded, too."""
         session, journal = self._session, self._session.journal
         is_due = journal.is_status_due(now) or is_last
         if not is_due and not journal.wants_glance(now):
             return
-        rows, waiting = workers(), spares()
+        rows, waiting, reading = workers(), spares(), loaders()
         if is_due:
             self._rates = self._measured(now, rows)
         glance = self.glance(now, rows, len(waiting), memory or {})
+        if session.streamed is not None:
+            stream = stream_glance(session.streamed, reading, glance.workers, session.loader_deaths or 0)
+            glance = replace(glance, stream=stream)
         if is_due:
-            journal.record(now, glance, _line(session, glance), self._status(glance, rows, waiting))
+            status = {**self._status(glance, rows, waiting), **self._stream(glance, reading)}
+            journal.record(now, glance, _line(session, glance), status)
             self._record_staleness()
             self._record_lanes()
         else:
@@ -224,6 +230,13 @@ class Progress:
             "workers": list(rows),
             "spares": list(spares),
         }
+
+    def _stream(self, glance: Glance, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What status.json says of a stream; nothing where there is none."""
+        if glance.stream is None or self._session.streamed is None:
+            return {}
+        ring = {**ring_record(self._session.streamed), "filled": glance.stream.filled, "waits": glance.stream.waits}
+        return {"loaders": list(rows), "loader_deaths": glance.stream.deaths, "ring": ring}
 
 
 def _parts(spent_s: Sequence[float]) -> dict[str, float]:

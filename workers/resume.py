@@ -133,4 +133,5 @@ def _sums_before(rundir: RunDir) -> Before:
         restarts=int(sums.get("restarts") or 0),
         rollbacks=int(sums.get("rollbacks") or 0),
         lane_restarts=int(sums.get("lane_restarts") or 0),
+        loader_deaths=int(sums.get("loader_deaths") or 0),
     )

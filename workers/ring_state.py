@@ -22,6 +22,7 @@ class RingState:
     ring: Ring
     schedule: StreamSchedule
     stream: Stream
+    deaths: int = 0  # of loaders, in this attempt
     _kept: dict[int, bytes] = field(default_factory=dict)  # by shard: the state after its newest batch
     _bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)  # where the attempt before stood
 
@@ -32,6 +33,11 @@ class RingState:
             kept[shard] = ring.read_state(slot, is_after=True)
 
         self.schedule.note_newest = keep
+
+    @property
+    def loaders(self) -> int:
+        """Those that are needed: one per shard, where there are shards."""
+        return self.schedule.shards if self.schedule.is_sharded else self.ring.spec.loaders
 
     def write(self, request: Request) -> None:
         """Into the slot's row of the table, before its number is sent; with it, where an iterator that has to begin

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hogwild import host, registry
 from hogwild.config import Job
+from hogwild.config_streams import loaders_for, surely_streams
 from hogwild.plan import Plan, plan_here
 from hogwild.traces import Window
 from workers.entry import without_collecting
@@ -79,7 +80,8 @@ def _begun(job: Job, *, is_real: bool) -> Iterator[tuple[Plan, HeadStart]]:
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
     with HeadStart(job.supervise.spares) as early:
         if is_real:
-            early.begin(planned, host.usable_cores().usable)
+            loaders = loaders_for(job, planned.procs) if surely_streams(job) else 0
+            early.begin(planned, host.usable_cores().usable, loaders)
         yield planned, early
 
 

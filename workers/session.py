@@ -127,6 +127,11 @@ class Session:
             return None
         return self.before.lane_restarts + self.board.lane_restarts()
 
+    @property
+    def loader_deaths(self) -> int | None:
+        """In all attempts; None where nothing is streamed."""
+        return None if self.streamed is None else self.before.loader_deaths + self.streamed.deaths
+
     # ---- what is due -------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> Due:

@@ -12,6 +12,7 @@ from hogwild.schedules import idle_share
 from hogwild.scoreboard import Phase
 from workers.outcome import Clock, Outcome
 from workers.session import Session
+from workers.stream_figures import about_waiting, ring_record
 
 SKIPPED_SHARE = 0.05
 GAINED = 1.1  # times one worker alone: with less, the others were worth nothing
@@ -55,6 +56,8 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "restarts": session.before.restarts + session.restarts,
         "rollbacks": session.divergence.rollbacks,
         "lane_restarts": session.lane_restarts,
+        "loader_deaths": session.loader_deaths,
+        "ring": None if session.streamed is None else ring_record(session.streamed),
         "leases": {"total": queue.total, **asdict(queue.ledger)},
         "staleness": asdict(board.staleness()),
         "peak_pss_bytes": session.peak_pss_bytes,
@@ -81,7 +84,17 @@ def _startup(clock: Clock, first_s: float | None) -> dict[str, float] | None:
 
 def _advice(session: Session) -> str | None:
     """One line for a job that did less than it seems, whose workers were worth nothing, or that another tool is for."""
-    return _about_skipped(session) or _about_workers(session) or _about_gpus(session)
+    return _about_skipped(session) or _about_stream(session) or _about_workers(session) or _about_gpus(session)
+
+
+def _about_stream(session: Session) -> str | None:
+    """Batches that came too slowly."""
+    if session.streamed is None or not session.plan.procs:
+        return None
+    spent = session.board.phase_s(time.monotonic_ns())
+    waited_s, procs = float(spent[:, Phase.WAITING].sum()) / session.plan.procs, session.plan.procs
+    cores = host.usable_cores().usable
+    return about_waiting(idle_share(spent), waited_s, session.streamed.loaders, cores=cores, workers=procs)
 
 
 def _about_skipped(session: Session) -> str | None:

@@ -249,7 +249,11 @@ class Supervisor:
     # ---- records -----------------------------------------------------------------------------------------------
 
     def _record(self, now: float, *, is_last: bool = False) -> None:
-        self._progress.record(now, self._worker_rows, self._crew.spares.rows, self._pss_bytes, is_last=is_last)
+        rows, spares = self._worker_rows, self._crew.spares.rows
+        self._progress.record(now, rows, spares, self._pss_bytes, self._loader_rows, is_last=is_last)
+
+    def _loader_rows(self) -> list[dict[str, object]]:
+        return self._loaders.rows if self._loaders is not None else []
 
     def _worker_rows(self) -> list[dict[str, object]]:
         words = self._session.board.words

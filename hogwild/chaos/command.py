@@ -18,6 +18,7 @@ from hogwild.chaos.report import Report, draw, outcomes_of
 from hogwild.chaos.schedule import Fault, Limits
 from hogwild.chaos.verdict import Baseline, Check, checks
 from hogwild.config import Job
+from hogwild.config_streams import cannot_stream, loaders_for, surely_streams
 from hogwild.errors import HogwildError, UsageError
 from hogwild.plan import plan_here
 from hogwild.rundir import RESOLVED, RunDir
@@ -65,7 +66,9 @@ class Order:
                 "train.procs: 0 trains inside the parent: there is no worker to be killed; use 1 or more",
                 code="usage/bad-value",
             )
-        return cls(*read, kills, seed, every_s, schedule.checked_kinds(faults), *folders)
+        kinds = schedule.checked_kinds(faults)
+        _check_loaders(read[0], kinds)
+        return cls(*read, kills, seed, every_s, kinds, *folders)
 
     @property
     def limits(self) -> Limits:
@@ -74,7 +77,8 @@ class Order:
     def schedule(self) -> list[Fault]:
         job = self.job.train
         procs = plan_here(job.procs, job.threads, pin=job.pin).procs
-        return schedule.draw(self.seed, self.kills, self.every_s, self.kinds, procs, self.limits)
+        loaders = loaders_for(self.job, procs) if surely_streams(self.job) else 0
+        return schedule.draw(self.seed, self.kills, self.every_s, self.kinds, procs, self.limits, loaders)
 
     @property
     def changes(self) -> list[str]:
@@ -85,7 +89,8 @@ class Order:
 
     def notes(self) -> list[str]:
         notes = [f"changed for this run, as a kill is nobody's fault: {' '.join(self.changes)}"] if self.changes else []
-        if schedule.STOP in (self.kinds or schedule.USUAL) and not self.limits.stops_past_stall:
+        stops = {schedule.STOP, schedule.LOADER_STOP} & {*(self.kinds or schedule.USUAL)}
+        if stops and not self.limits.stops_past_stall:
             notes.append(
                 f"no stop lasts longer than {self.limits.longest_short_s:g} s, and none past the stall limit of "
                 f"{self.limits.stall_s:g} s: with supervise.stall_timeout_s={schedule.LONG_STOP_S:g} or less some do"
@@ -110,6 +115,20 @@ class Order:
         data = ["--data-dir", str(self.data_dir)] if self.data_dir is not None else []
         where = ["--run-dir", str(run_dir), "--no-progress", "--json"]
         return ["train", *file, *self.overrides, *self.changes, *where, *data]
+
+
+def _check_loaders(job: Job, kinds: Sequence[str]) -> None:
+    """Raises UsageError for faults of loaders in a job that may have none: nobody would be hit, and nobody told."""
+    asked = [kind for kind in kinds if kind in schedule.OF_LOADERS]
+    if not asked or surely_streams(job):
+        return
+    why_not = cannot_stream(job)
+    why = f"this job has none ({why_not})" if why_not else "data.feed: auto may need none"
+    raise UsageError(
+        f"--faults: {asked[0]} is a fault of loaders, which read streamed data, and {why}; with data.feed=stream it "
+        "has some",
+        code="usage/bad-value",
+    )
 
 
 def dry_run_lines(order: Order) -> list[str]:

@@ -32,6 +32,8 @@ SIGNALS = {
     schedule.STOP: host_outside.STOP,
     schedule.TERMINATE: host_outside.TERMINATE,
     schedule.INTERRUPT: host_outside.INTERRUPT,
+    schedule.LOADER_KILL: host_outside.KILL,
+    schedule.LOADER_STOP: host_outside.STOP,
     schedule.SUPERVISOR_KILL: host_outside.KILL,
     schedule.SUPERVISOR_TERMINATE: host_outside.TERMINATE,
     schedule.SUPERVISOR_PAUSE: host_outside.STOP,
@@ -189,7 +191,7 @@ class _Hits:
                 continue
             self._pending.remove(fault)
             self._note(fault, now, target, attempt)
-            if fault.worker is None:
+            if fault.is_of_supervisor:
                 return  # whether there is anybody left to be hit is for the next turn
 
     def let_go_on(self) -> None:
@@ -204,6 +206,8 @@ class _Hits:
     def _target(self, fault: Fault, watch: Watch, supervisor: Target, attempt: Attempt) -> Target | None:
         if fault.worker is not None:
             return watch.fit(fault.worker, early=fault.early)
+        if fault.loader is not None:
+            return watch.fit_loader(fault.loader)
         if not (watch.has_started and watch.is_training):
             return None  # a resume that gets nowhere, again and again, would be our doing
         if attempt.asked and fault.kind != schedule.SUPERVISOR_KILL:

@@ -91,6 +91,7 @@ class Report:
             "state": summary.get("state"),
             "reason": summary.get("reason"),
             "restarts": summary.get("restarts"),
+            "loader_deaths": summary.get("loader_deaths"),
             "leases": {name: leases[name] for name in ("total", *COUNTED) if name in leases},
             "faults": [_as_json(outcome) for outcome in self.outcomes],
             "attempts": [asdict(attempt) for attempt in self.story.attempts],
@@ -106,7 +107,9 @@ class Report:
         if summary:
             leases = summary["leases"]
             others = ", ".join(f"{leases[name]} {name}" for name in COUNTED[1:])
-            yield f"{self.job}: {summary['state']}: {summary['reason']}; {summary['restarts']} restarts of workers"
+            loaders = f", {summary['loader_deaths']} deaths of loaders" if summary.get("loader_deaths") else ""
+            restarts = f"{summary['restarts']} restarts of workers{loaders}"
+            yield f"{self.job}: {summary['state']}: {summary['reason']}; {restarts}"
             yield f"  batches: {leases['done']} of {leases['total']} done, {others}"
         yield f"  faults: {_counted(self.story.hits)}"
         if took := [outcome.took_s for outcome in self.outcomes if outcome.took_s is not None]:
@@ -170,26 +173,29 @@ def outcomes_of(story: Story, run_dir: Path) -> list[Outcome]:
     """From the run's own records."""
     events = [{**event, "attempt": attempt} for attempt, event in attempts_of([e for _, e in events_of(run_dir)])]
     return [
-        _of_supervisor(hit, story, events) if hit.fault.worker is None else _of_worker(hit, events)
+        _of_supervisor(hit, story, events) if hit.fault.is_of_supervisor else _of_child(hit, events)
         for hit in story.hits
     ]
 
 
-def _of_worker(hit: Hit, events: Sequence[Mapping[str, Any]]) -> Outcome:
+def _of_child(hit: Hit, events: Sequence[Mapping[str, Any]]) -> Outcome:
     """It went on, or its place was taken again, or the attempt ended before it had to be."""
-    own = [event for event in events if event["attempt"] == hit.attempt and event.get("worker") == hit.fault.worker]
-    gone = next((e for e in own if e["event"] == "exit" and e.get("pid") == hit.pid), None)
+    noun, prefix = ("worker", "") if hit.fault.loader is None else ("loader", "loader-")
+    this = [event for event in events if event["attempt"] == hit.attempt]
+    number = next((e[noun] for e in this if e["event"] == f"{prefix}spawn" and e["pid"] == hit.pid), hit.fault.worker)
+    own = [event for event in this if event.get(noun) == number]
+    gone = next((e for e in own if e["event"] == f"{prefix}exit" and e.get("pid") == hit.pid), None)
     is_deadly = hit.fault.kind in schedule.DEADLY
     if gone is None:
         return Outcome(hit, "the attempt ended before it was noticed" if is_deadly else "went on", True)
     if not is_deadly and not re.search(ENDED_BY_SUPERVISOR, gone["how"]):  # what it died of later is another story
         return Outcome(hit, "went on", True)
-    back = next((e for e in own if e["event"] == "ready" and e["incarnation"] > hit.incarnation), None)
+    back = next((e for e in own if e["event"] == f"{prefix}ready" and e["incarnation"] > hit.incarnation), None)
     if back is not None:
         took_s = max(0.0, back["time"] - hit.time)
         words = f"{gone['how']}; replaced after {took_s:.1f} s by incarnation {back['incarnation']}"
         return Outcome(hit, words, True, round(took_s, 3))
-    later = [event for event in events if event["attempt"] == hit.attempt][-1]
+    later = this[-1]
     is_over = later["event"] == "end" or any(event["attempt"] > hit.attempt for event in events)
     has_failed = later.get("state") == "failed"
     words = "the job failed" if has_failed else "the attempt ended before it was replaced"

@@ -5,7 +5,7 @@ as soon as its target is fit to be hit: a worker that trains, a supervisor that 
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
@@ -13,15 +13,20 @@ from hogwild.errors import UsageError
 
 KILL, STOP, TERMINATE, INTERRUPT = "kill", "stop", "terminate", "interrupt"
 SUPERVISOR_KILL, SUPERVISOR_TERMINATE, SUPERVISOR_PAUSE = "supervisor-kill", "supervisor-terminate", "supervisor-pause"
+LOADER_KILL, LOADER_STOP = "loader-kill", "loader-stop"
 OF_WORKERS = (KILL, STOP, TERMINATE, INTERRUPT)
+OF_LOADERS = (LOADER_KILL, LOADER_STOP)
 OF_SUPERVISOR = (SUPERVISOR_KILL, SUPERVISOR_TERMINATE, SUPERVISOR_PAUSE)
-DEADLY = (KILL, TERMINATE)
-KINDS = OF_WORKERS + OF_SUPERVISOR
+DEADLY = (KILL, TERMINATE, LOADER_KILL)
+LASTING = (STOP, LOADER_STOP, SUPERVISOR_PAUSE)
+KINDS = OF_WORKERS + OF_LOADERS + OF_SUPERVISOR
 WORDS = {
     KILL: "SIGKILL of a worker",
     STOP: "SIGSTOP of a worker, SIGCONT after a while",
     TERMINATE: "SIGTERM of a worker",
     INTERRUPT: "SIGINT of a worker",
+    LOADER_KILL: "SIGKILL of a loader of streamed data",
+    LOADER_STOP: "SIGSTOP of a loader, SIGCONT after a while",
     SUPERVISOR_KILL: "SIGKILL of the supervisor, then --resume",
     SUPERVISOR_TERMINATE: "SIGTERM of the supervisor, then --resume",
     SUPERVISOR_PAUSE: "SIGSTOP of the supervisor, SIGCONT after a while",
@@ -29,6 +34,7 @@ WORDS = {
 
 # The mix where none was asked for: mostly kills of workers, and every tenth fault one of the supervisor.
 USUAL = {KILL: 6, STOP: 2, TERMINATE: 1}
+USUAL_OF_STREAMS = {**USUAL, LOADER_KILL: 4, LOADER_STOP: 2}
 SUPERVISOR_EVERY = 10
 LONGEST_GAP = 4  # times the mean: an exponential gap may be any length, and a job does not wait for it
 SHORT_STOP_S, LONG_STOP_S = (0.05, 1.0), 15.0
@@ -38,17 +44,23 @@ EARLY = 1 / 6  # of all kills: at whatever its target is doing, its start includ
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`worker` is None for the supervisor. `lasts_s`: of a stop or a pause. `early`: a worker may be hit while it
-    starts."""
+    """`worker` and `loader` are None for the supervisor; of the loaders that are there it is the one at that place.
+    `lasts_s`: of a stop or a pause. `early`: a worker may be hit while it starts."""
 
     kind: str
     worker: int | None
     at_s: float
     lasts_s: float = 0.0
     early: bool = False
+    loader: int | None = None
+
+    @property
+    def is_of_supervisor(self) -> bool:
+        return self.worker is None and self.loader is None
 
     def __str__(self) -> str:
         who = self.kind if self.worker is None else f"{self.kind} worker {self.worker}"
+        who += "" if self.loader is None else f" {self.loader}"
         return who + (f" for {self.lasts_s:.2f} s" if self.lasts_s else "") + (" (also in its start)" * self.early)
 
 
@@ -97,34 +109,42 @@ def check(kills: int, seed: int, every_s: float) -> None:
         )
 
 
-def draw(seed: int, count: int, every_s: float, kinds: Sequence[str], procs: int, limits: Limits) -> list[Fault]:
-    """The schedule: the same for the same arguments, on every machine. `kinds` empty: the usual mix."""
+def draw(
+    seed: int, count: int, every_s: float, kinds: Sequence[str], procs: int, limits: Limits, loaders: int = 0
+) -> list[Fault]:
+    """The schedule: the same for the same arguments, on every machine. `kinds` empty: the usual mix, of a job with
+    `loaders` if there are any."""
     chance = random.Random(seed)
     faults, at_s = [], 0.0
     for number in range(1, count + 1):
         at_s += min(chance.expovariate(1 / every_s), LONGEST_GAP * every_s)
-        kind = chance.choice(kinds) if kinds else _usual(chance, number)
-        faults.append(_drawn(chance, Fault(kind, None, round(at_s, 3)), procs, limits))
+        kind = chance.choice(kinds) if kinds else _usual(chance, number, USUAL_OF_STREAMS if loaders else USUAL)
+        of = loaders if kind in OF_LOADERS else procs
+        faults.append(_drawn(chance, Fault(kind, None, round(at_s, 3)), of, limits))
     return faults
 
 
-def _usual(chance: random.Random, number: int) -> str:
+def _usual(chance: random.Random, number: int, mix: Mapping[str, int]) -> str:
     if number % SUPERVISOR_EVERY == 0:
         return chance.choice(OF_SUPERVISOR)
-    return chance.choices(list(USUAL), list(USUAL.values()))[0]
+    return chance.choices(list(mix), list(mix.values()))[0]
 
 
-def _drawn(chance: random.Random, fault: Fault, procs: int, limits: Limits) -> Fault:
-    """With a target and a length."""
-    who, how_long, is_long = chance.randrange(procs), chance.random(), chance.random() < LONG_STOPS
-    worker = who if fault.kind in OF_WORKERS else None
+def _drawn(chance: random.Random, fault: Fault, count: int, limits: Limits) -> Fault:
+    """With a target, one of `count`, and a length."""
+    who, how_long, is_long = chance.randrange(count), chance.random(), chance.random() < LONG_STOPS
+    fault = replace(
+        fault,
+        worker=who if fault.kind in OF_WORKERS else None,
+        loader=who if fault.kind in OF_LOADERS else None,
+    )
     if fault.kind == KILL:
-        return replace(fault, worker=worker, early=how_long < EARLY)
-    if fault.kind not in (STOP, SUPERVISOR_PAUSE):
-        return replace(fault, worker=worker)
-    if fault.kind == STOP and is_long and limits.stops_past_stall:
+        return replace(fault, early=how_long < EARLY)
+    if fault.kind not in LASTING:
+        return fault
+    if fault.kind != SUPERVISOR_PAUSE and is_long and limits.stops_past_stall:
         lasts_s = limits.stall_s * (1.0 + how_long)
     else:
         shortest = min(SHORT_STOP_S[0], limits.longest_short_s)
         lasts_s = shortest + how_long * (limits.longest_short_s - shortest)
-    return replace(fault, worker=worker, lasts_s=round(lasts_s, 3))
+    return replace(fault, lasts_s=round(lasts_s, 3))

@@ -21,6 +21,7 @@ from hogwild.chaos.inject import ORPHANS_S, Hit
 from hogwild.chaos.watch import SUMMARY, events_of, read_json
 from hogwild.checkpoint_files import newest_good
 from hogwild.errors import HogwildError
+from hogwild.stream_plan import OPEN
 
 STATUS = {"succeeded": (0,), "failed": (1,), "stopped": (75,), "cancelled": (129, 130, 143)}
 SETTLED = ("done", "skipped", "quarantined")
@@ -30,7 +31,11 @@ NOT_OURS = "torchinductor"  # the folder torch makes for its compiler with the f
 
 # What the exit event of a worker may say that was hit by a deadly signal; and, for all, that the supervisor ended it in
 # the same moment. SIGINT is ignored by workers: nobody may die of it.
-CAUSES = {schedule.KILL: "SIGKILL|out of memory", schedule.TERMINATE: "SIGTERM"}
+CAUSES = {
+    schedule.KILL: "SIGKILL|out of memory",
+    schedule.TERMINATE: "SIGTERM",
+    schedule.LOADER_KILL: "SIGKILL|out of memory",
+}
 ENDED_BY_SUPERVISOR = "stalled|could not start|did not"
 OF_INTERRUPT = "SIGINT|KeyboardInterrupt"
 
@@ -130,8 +135,9 @@ class _Run:
 def _processes(run: _Run, before: Baseline) -> Answer:
     """Those with the mark, the resource tracker among them; by number, workers and what they started; and supervisors,
     but for ourselves, who may have been one: others in their group are their caller's."""
-    spoken_of = {kind: {e["pid"]: e["time"] for e in run.events if e["event"] == kind} for kind in ("spawn", "start")}
-    workers, supervisors = spoken_of["spawn"], spoken_of["start"]
+    kinds = ("spawn", "loader-spawn", "start")
+    spoken_of = {kind: {e["pid"]: e["time"] for e in run.events if e["event"] == kind} for kind in kinds}
+    workers, supervisors = spoken_of["spawn"] | spoken_of["loader-spawn"], spoken_of["start"]
     supervisors.pop(os.getpid(), None)
 
     def alive() -> dict[int, str]:
@@ -224,6 +230,8 @@ def _ledger(run: _Run) -> Answer:
     if (run.summary["state"], run.summary["reason"]) != ("succeeded", "epochs") or run.state is None:
         return True, f"{words} = {total}"
     epochs, batches = run.resolved["train"]["epochs"], run.state["ledger"]["plan"]["batches"]
+    if batches >= OPEN:
+        return True, f"{words} = {total}, all batches that {epochs} epochs of the stream had"
     if total != epochs * batches:
         return False, f"{words} = {total}, but {epochs} epochs of {batches} batches are {epochs * batches}"
     return True, f"{words} = {total}, all batches of {epochs} epochs"
@@ -247,17 +255,17 @@ def _ending(run: _Run, status: int | None) -> Answer:
 
 
 def _deaths(run: _Run, hits: Sequence[Hit]) -> Answer:
-    """Every worker that was killed has an exit event, and its words fit what was done to it."""
+    """Every worker and loader that was killed has an exit event, and its words fit what was done to it."""
     victims: dict[tuple[int, int], list[Hit]] = {}
     for hit in hits:
-        if hit.fault.worker is not None:
+        if not hit.fault.is_of_supervisor:
             victims.setdefault((hit.attempt, hit.pid), []).append(hit)
     exits = {(attempt, event["pid"]): event for attempt, event in attempts_of(run.events) if _is_exit(event)}
     wrong = [
         words for key, done in victims.items() if (words := _misfit(done, exits.get(key), _end_of(run.events, key[0])))
     ]
     died = sum(key in exits for key in victims)
-    return not wrong, "; ".join(wrong) or f"{len(victims)} workers were hit, {died} died of it, each with its cause"
+    return not wrong, "; ".join(wrong) or f"{len(victims)} processes were hit, {died} died of it, each with its cause"
 
 
 def _misfit(done: Sequence[Hit], event: Mapping[str, Any] | None, end: float) -> str:
@@ -285,7 +293,7 @@ def attempts_of(events: Sequence[dict[str, Any]]) -> Iterator[tuple[int, dict[st
 
 
 def _is_exit(event: Mapping[str, Any]) -> bool:
-    return event["event"] == "exit" and "pid" in event
+    return event["event"] in ("exit", "loader-exit") and "pid" in event
 
 
 def _end_of(events: Sequence[dict[str, Any]], attempt: int) -> float:

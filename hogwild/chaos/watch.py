@@ -1,5 +1,5 @@
 """A running job as its run directory shows it to another program: events.jsonl and status.json, and a pidfd of every
-worker, taken as soon as its number is known, so that no signal can meet a stranger."""
+worker and loader, taken as soon as its number is known, so that no signal can meet a stranger."""
 
 import json
 import os
@@ -39,8 +39,8 @@ def read_json(file: Path) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Target:
-    """A live worker. Times are of the monotonic clock: `began_s` and `trains_since_s` are when its start and its first
-    commit were seen, `stopped_until_s` when it goes on. `is_doomed`: it was sent what ends it."""
+    """A live worker, or loader. Times are of the monotonic clock: `began_s` and `trains_since_s` are when its start and
+    its first commit (a loader's first batch) were seen, `stopped_until_s` when it goes on. `is_doomed`: it was sent what ends it."""
 
     worker: int
     incarnation: int
@@ -73,6 +73,7 @@ class Watch:
     def __init__(self, run_dir: Path, pid: int, offset: int = 0) -> None:
         self.run_dir, self.pid, self.offset = run_dir, pid, offset
         self.targets: dict[int, Target] = {}
+        self.loaders: dict[int, Target] = {}
         self.exits: list[dict[str, Any]] = []  # the exit events so far
         self.has_started = False
         self.fruitless: dict[int, int] = {}  # worker -> its starts in a row that ended before it trained
@@ -83,6 +84,8 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         for worker in list(self.targets):
             self._forget(worker)
+        for loader in list(self.loaders):
+            self.loaders.pop(loader).close()
 
     @property
     def has_spawned(self) -> bool:
@@ -107,6 +110,8 @@ class Watch:
             elif self.has_started and event["event"] == "exit":
                 self.exits.append(event)
                 self._forget(event["worker"])
+            elif self.has_started and event["event"] in ("loader-spawn", "loader-exit"):
+                self._follow_loader(event)
         self._see_who_trains()
 
     def fit(self, worker: int, *, early: bool) -> Target | None:
@@ -117,6 +122,21 @@ class Watch:
             return None
         may_be_hit = target.has_trained or (early and not self.fruitless.get(worker))
         return target if may_be_hit else None
+
+    def fit_loader(self, place: int) -> Target | None:
+        """The one at that place among those that are there, as often as not fewer than were planned (one reads what
+        cannot be divided); if it has filled a slot."""
+        there = sorted(self.loaders)
+        target = self.loaders[there[place % len(there)]] if there else None
+        return target if target is not None and target.has_trained and not target.is_doomed else None
+
+    def _follow_loader(self, event: dict[str, Any]) -> None:
+        if (gone := self.loaders.pop(event["loader"], None)) is not None:
+            gone.close()
+        pidfd = host_outside.open_child(event["pid"], self.pid) if event["event"] == "loader-spawn" else None
+        if pidfd is not None:
+            made = Target(event["loader"], event["incarnation"], event["pid"], pidfd, time.monotonic())
+            self.loaders[event["loader"]] = made
 
     def _meet(self, event: dict[str, Any]) -> None:
         worker, pid = event["worker"], event["pid"]
@@ -134,9 +154,11 @@ class Watch:
             self.fruitless[worker] = 0 if target.has_trained else self.fruitless.get(worker, 0) + 1
 
     def _see_who_trains(self) -> None:
-        if all(target.has_trained for target in self.targets.values()):
+        if all(target.has_trained for target in (*self.targets.values(), *self.loaders.values())):
             return
-        for row in read_json(self.run_dir / STATUS).get("workers", ()):
-            target = self.targets.get(row["worker"])
-            if target is not None and target.pid == row["pid"] and row["state"] == "training":
-                target.trains_since_s = target.trains_since_s or time.monotonic()
+        status = read_json(self.run_dir / STATUS)
+        for noun, targets in (("worker", self.targets), ("loader", self.loaders)):
+            for row in status.get(f"{noun}s", ()):
+                target = targets.get(row[noun])
+                if target is not None and target.pid == row["pid"] and row["state"] == "training":
+                    target.trains_since_s = target.trains_since_s or time.monotonic()

@@ -53,6 +53,9 @@ class Speakers(Lines):
     frequent speakers (by lines) says it. Every tenth speech is of split val, with all its lines. A file of another play
     does as well: speeches with an empty line between them, each begun by a line `NAME:`.
 
+    With `lines` a text is every run of so many lines of a speech (all of a shorter one), of which the first `longest`
+    characters are read.
+
     Raises NotFoundError where there is no such file, DataError for one without speeches."""
 
     def __init__(
@@ -62,22 +65,25 @@ class Speakers(Lines):
         longest: int = 120,
         path: str | os.PathLike[str] = FILE,
         root: str | os.PathLike[str] | None = None,
+        lines: int = 1,
     ) -> None:
         who = f"Speakers(split={split!r})"
+        if lines < 1:
+            raise DataError(f"{who}: lines must be >= 1, got {lines}", code="data/wrong-format")
         check_split("Speakers", split, ("train", "val"))
         self.path = find_own(who, path, root, OWN_FOLDER, ADVICE)
         speeches = _speeches(text_of(self.path))
         counts = Counter[str]()
-        for speaker, lines in speeches:
-            counts[speaker] += sum(len(line) <= longest for line in lines)
+        for speaker, said in speeches:
+            counts[speaker] += sum(len(line) <= longest for line in said)
         speakers = [speaker for speaker, _ in sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:classes]]
         number = {speaker: label for label, speaker in enumerate(speakers)}
-        symbols = {symbol for _, lines in speeches for line in lines for symbol in line}
+        symbols = {symbol for _, said in speeches for line in said for symbol in line} | ({"\n"} if lines > 1 else set())
         texts: list[str] = []
         labels: list[int] = []
-        for place, (speaker, lines) in enumerate(speeches):
+        for place, (speaker, said) in enumerate(speeches):
             if speaker in number and (place % HELD_BACK == HELD_BACK - 1) == (split == "val"):
-                kept = [line for line in lines if len(line) <= longest]
+                kept = _runs([line for line in said if len(line) <= longest], lines, longest)
                 texts += kept
                 labels += [number[speaker]] * len(kept)
         if not texts:
@@ -87,6 +93,12 @@ class Speakers(Lines):
                 code="data/empty",
             )
         super().__init__(texts, labels, symbols, speakers)
+
+
+def _runs(said: list[str], lines: int, longest: int) -> list[str]:
+    """Every run of so many lines, and what is said in fewer as one."""
+    starts = range(max(1, len(said) - lines + 1)) if said else ()
+    return ["\n".join(said[start : start + lines])[:longest] for start in starts]
 
 
 def _speeches(text: str) -> list[tuple[str, list[str]]]:

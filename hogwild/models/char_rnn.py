@@ -3,7 +3,7 @@
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from hogwild.models.lstm_cell import CustomLstm
 
@@ -51,7 +51,7 @@ class CharRnn(nn.Module):
 
 class SequenceClassifier(nn.Module):
     """Reads a sequence of its own length and says of which class it is, from the last layer's state at the sequence's
-    own end: what pads a batch is not read."""
+    own end, or (`pool: mean`) the mean of its states: what pads a batch is not read."""
 
     def __init__(
         self,
@@ -62,8 +62,12 @@ class SequenceClassifier(nn.Module):
         layers: int = 1,
         cell: str = "lstm",
         dropout: float = 0.0,
+        pool: str = "last",
     ) -> None:
         super().__init__()
+        if pool not in ("last", "mean"):
+            raise ValueError(f"pool must be last or mean, got {pool!r}")
+        self.pool = pool
         if cell == "custom":
             raise ValueError("cell must be lstm or gru: packed sequences are torch's own cells' business")
         self.embed = nn.Embedding(symbols, embedding)
@@ -74,7 +78,11 @@ class SequenceClassifier(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """x (B, T) int64, padded with any symbol; lengths (B,) int64, 1 to T -> logits (B, classes)."""
         packed = pack_padded_sequence(self.embed(x), lengths.cpu(), batch_first=True, enforce_sorted=False)
-        _, state = self.recurrent(packed)
-        last: Tensor = (state[0] if isinstance(state, tuple) else state)[-1]  # (B, hidden)
-        logits: Tensor = self.out(self.drop(last))
+        outputs, state = self.recurrent(packed)
+        if self.pool == "mean":
+            padded, _ = pad_packed_sequence(outputs, batch_first=True)  # (B, T, hidden), 0 where it is padded
+            found: Tensor = padded.sum(1) / lengths.unsqueeze(1)
+        else:
+            found = (state[0] if isinstance(state, tuple) else state)[-1]  # (B, hidden)
+        logits: Tensor = self.out(self.drop(found))
         return logits

@@ -13,10 +13,17 @@ from hogwild.report.wording import duration, exact, flat, moment, number, size, 
 
 MOST_EVENTS = 200
 # Told by the pictures, or the everyday life of a job; of all of them there is a count.
-ORDINARY = ("spawn", "ready", "restart", "evaluation", "checkpoint", "pause", "spare", "exchange")
+ORDINARY = (
+    *("spawn", "ready", "restart", "evaluation", "checkpoint", "pause", "spare", "exchange"),
+    *("loader-spawn", "loader-ready"),
+)
 QUIET_S = 60.0  # without a sign for so long, and longer than ten records take, a job that is "running" may be no more
 ENDS = ("succeeded", "stopped", "cancelled", "failed")
-LOUD = ("exit", "stall", "fence", "deadlock", "rollback", "checkpoint-failed", "checkpoint-refused", "spare-exit")
+LOUD = (
+    *("exit", "stall", "fence", "deadlock", "rollback", "checkpoint-failed", "checkpoint-refused", "spare-exit"),
+    *("loader-exit", "loader-stall", "bad-batch", "quarantined"),
+)
+EVENT_OF = {"loader_deaths": "loader-exit"}  # the event of a count that is called otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +114,8 @@ def _figures(run: Run) -> Iterator[tuple[str, str]]:
         rate = float(np.nanmean(run.records.train["samples_per_s"]))
     if rate is not None:
         yield "samples/s", number(float(rate))
-    for name in ("restarts", "rollbacks", "lane_restarts"):
-        count = latest.get(name, len(run.events_of(name[:-1])))
+    for name in ("restarts", "rollbacks", "lane_restarts", "loader_deaths"):
+        count = latest.get(name, len(run.events_of(EVENT_OF.get(name, name[:-1]))))
         if name == "restarts" or count:
             yield name, told(count)
     peak = latest.get("peak_pss_bytes")
@@ -129,7 +136,9 @@ def tables(run: Run) -> Iterator[Rows]:
 
 
 def summary(run: Run) -> Rows:
-    values = dict(flat(run.summary or {k: v for k, v in run.status.items() if k not in ("workers", "spares", "time")}))
+    values = dict(
+        flat(run.summary or {k: v for k, v in run.status.items() if k not in ("workers", "spares", "loaders", "time")})
+    )
     rows = [(key, told(value, key)) for key, value in values.items() if key not in ("error", "advice")]
     note = "" if run.summary else "From status.json: there is no summary before the end."
     return Rows("Summary" if run.summary else "Status", (), rows, note=note)

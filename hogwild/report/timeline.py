@@ -35,6 +35,7 @@ JOB_ROWS = (
     ("checkpoint", "|", "#0072B2", "checkpoints"),
     ("pause", "", "#777777", "pauses"),
     ("rollback", "D", "#CC79A7", "rollbacks"),
+    ("loader-exit", "X", "#000000", "loader deaths"),
     ("resume", "D", "#000000", "resumes"),
 )
 MANY = 16  # workers: their bars get thinner
