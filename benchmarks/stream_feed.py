@@ -16,7 +16,8 @@ from benchmarks.figures import Figure
 from benchmarks.row import Row
 
 OVER_LOADER = Figure(
-    "stream feed, LeNet on MNIST with per-sample Python transforms, 2 cores: samples/s over a DataLoader with 2 workers "
+    "stream feed, LeNet on MNIST with per-sample Python transforms, 2 cores: samples/s over a DataLoader with 2 "
+    "workers "
     "feeding one process", 1.3,
 )  # fmt: skip
 CLASS = "benchmarks.baselines.jittered.Jittered"
