@@ -43,8 +43,9 @@ from hogwild.registry import build as build_component
 from hogwild.registry import build_callable, resolve
 from hogwild.samples import Held, InTurn, Reader
 from hogwild.sources import Source
+from hogwild.stream_choice import is_iterable, refuse_loader, split, why_streamed
 from hogwild.stream_plan import StreamPlan
-from hogwild.streaming import is_iterable, prepare, refuse_loader, split, why_streamed
+from hogwild.streaming import prepare
 from hogwild.transforms import Transform
 from hogwild.updates import AutogradUpdate
 

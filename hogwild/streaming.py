@@ -1,8 +1,5 @@
-"""Streamed data as the parent prepares it: whether a data set is streamed, what its batches are like, and how large
-the ring must be. User code runs here only before workers start: the first records are read, collated and looked at.
-
-    feed: auto     resident where the data set has a length, equal records, and fits into half of the free memory
-    feed: stream   what the job says"""
+"""Streamed data as the parent prepares it: what the batches of a data set are like, and how large
+the ring must be. User code runs here only before workers start: the first records are read, collated and looked at."""
 
 import random
 import time
@@ -15,12 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from hogwild import host
 from hogwild.batches import BatchPlan, EpochPlan
-from hogwild.collating import NUMBERS, BadBatch, Collator, Padding
+from hogwild.collating import BadBatch, Collator, Padding
 from hogwild.config import Job
 from hogwild.errors import DataError, HogwildError, UsageError
 from hogwild.feeds import Batch
@@ -28,20 +22,17 @@ from hogwild.free_ranges import LEASES_IN_HAND
 from hogwild.placing import SHARED, is_on_device
 from hogwild.registry import Spec, build_callable
 from hogwild.ring import BatchForm, Ring, RingSpec
-from hogwild.rows import Rows
-from hogwild.samples import division, ready_tensors
 from hogwild.stream import Origin, Stream, WatchedInfo, seed_all, set_worker_info, state_of, travels
+from hogwild.stream_choice import is_iterable
 from hogwild.stream_plan import StreamPlan
 from hogwild.stream_schedule import REQUESTS_IN_HAND
 
 SPARE_SLOTS = 2  # times what cannot do without: a loader that is slow for a while keeps nobody waiting
-RESIDENT_SHARE = 0.5  # of the free memory: more, and a data set is streamed (feed: auto)
 LOOK_RECORDS = 256  # whose sizes are looked at where they vary
 LOOK_S = 2.0  # and no longer than this
 MARGIN = 1.5  # of a slot over the largest batch that was seen, where sizes vary
 STATE_ROOM = 4  # of a state's place over the first state
 TRIAL_RECORDS = 3
-LEAVES = (Tensor, np.ndarray, *NUMBERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,66 +100,6 @@ def as_batch(collator: Collator, records: list[Any]) -> list[Any]:
     return [*batch.inputs, batch.target]
 
 
-def is_iterable(dataset: Any) -> bool:
-    """Read from its beginning to its end: an IterableDataset, an iterator, or what can be iterated and has no
-    `dataset[i]`."""
-    kind = type(dataset)
-    is_plain = hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__")
-    return is_plain or isinstance(dataset, IterableDataset | Iterator)
-
-
-def refuse_loader(dataset: Any, what: str) -> None:
-    """Raises DataError for what makes batches of a data set, in place of the data set."""
-    if isinstance(dataset, DataLoader):
-        raise DataError(
-            f"{what} is a DataLoader; give the data set itself, and batch_size, shuffle, drop_last and collate as "
-            "settings of the job",
-            code="data/loader",
-        )
-
-
-def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
-    """(why it is streamed, or "" where it is resident; a note for the log). Raises DataError where neither can be."""
-    data = job.data
-    if data.lanes is not None:
-        return "", ""
-    if data.feed == "resident":
-        needs = next((name for name in ("collate", "padding") if getattr(data, name) is not None), "")
-        if needs:
-            raise DataError(f"data.{needs} needs data.feed: stream, and the job says resident", code="data/stream-only")
-        return "", ""
-    if data.feed == "stream":
-        return "the job says so", ""
-    if is_iterable(dataset):
-        return f"{type(dataset).__name__} is read from its beginning to its end", ""
-    for name in ("collate", "padding"):
-        if getattr(data, name) is not None:
-            return f"data.{name} is set", ""
-    if ready_tensors(dataset, what) is not None:
-        return "", ""
-    try:
-        rows = Rows.of(dataset, what, job.seed)
-    except DataError as error:
-        if error.code == "data/bad-item" and _is_nested(dataset):
-            return f"the inputs of {type(dataset).__name__} are nested", ""
-        raise
-    needed, memory = rows.count * rows.row_bytes, host.available_memory()
-    numbers = f"{rows.count:,} records of {rows.row_bytes:,} bytes are {needed:,} bytes, {memory.bytes:,} are free"
-    if needed > RESIDENT_SHARE * memory.bytes:
-        return f"it does not fit into memory: {numbers}", ""
-    return "", f"{what}: resident: {numbers} (data.feed: auto)"
-
-
-def _is_nested(dataset: Any) -> bool:
-    """Whether its first record is a tuple with a tuple, list or dict of tensors in it. It has been read before."""
-    with torch.random.fork_rng(devices=[]):
-        record = dataset[0]
-    if not isinstance(record, tuple | list) or len(record) < 2:
-        return False
-    leaves = tree_leaves(record)
-    return len(leaves) != len(record) and all(isinstance(leaf, LEAVES) for leaf in leaves)
-
-
 @contextmanager
 def own_random_state() -> Iterator[None]:
     """What is drawn meanwhile leaves the process's generators as they were."""
@@ -234,13 +165,12 @@ def _travelling(
     dataset: Any, spec: Spec | None, generator: Tensor | None, collator: Collator, plan: EpochPlan, what: str
 ) -> Origin:
     """The data set for the loaders: itself, or, where that cannot be, its class path."""
-    if isinstance(dataset, Iterator):  # what was read from it here is gone
+    if isinstance(dataset, Iterator) and iter(dataset) is dataset:  # what was read from it here is gone
         if spec is not None:
             return Origin(None, spec, generator)
         raise DataError(
             f"{what}: a {type(dataset).__name__} can be read only once, and every epoch reads all of it; give "
-            "something "
-            "that begins anew with every iter(…): an IterableDataset, or a class with __iter__",
+            "something that begins anew with every iter(…): an IterableDataset, or a class with __iter__",
             code="data/read-once",
         )
     own = Origin(dataset)
@@ -343,15 +273,3 @@ def _measured(job: Job, collator: Collator, records: list[Any], largest: int) ->
     times = "" if len(sizes) == 1 else f"{MARGIN} times "
     words = f"a slot has {needed:,} bytes, {times}the largest of {len(cut)} batches"
     return form, needed + 64 * len(form.leaves), f"{words} (data.slot_bytes)"
-
-
-def split(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:
-    """(what is trained on, what is held back) of a map-style data set. Raises DataError for an iterable."""
-    if is_iterable(dataset):
-        raise DataError(
-            f"data.val.fraction: {type(dataset).__name__} is read from its beginning to its end; give data.val a data "
-            "set",
-            code="data/split",
-        )
-    trained, held = division(len(dataset), fraction, seed)
-    return Subset(dataset, trained.tolist()), Subset(dataset, held.tolist())

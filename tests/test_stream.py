@@ -19,8 +19,9 @@ from hogwild.host_limits import Memory
 from hogwild.registry import Spec
 from hogwild.ring import Place, Ring
 from hogwild.stream import Filler, Origin, Unreadable
+from hogwild.stream_choice import why_streamed
 from hogwild.stream_plan import StreamPlan
-from hogwild.streaming import prepare, slots_of, why_streamed
+from hogwild.streaming import prepare, slots_of
 
 BATCH = 4
 

@@ -89,8 +89,7 @@ class RingState:
         loaders."""
         if state["shards"] != self.schedule.shards:
             raise ValueError(
-                f"the stream was divided into {state['shards']} shards, now {self.schedule.shards}; set data.loaders "
-                "to "
+                f"the stream was divided into {state['shards']} shards, now {self.schedule.shards}; set data.loaders to "
                 f"{state['shards']}"
             )
         self._kept.clear()
