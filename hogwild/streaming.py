@@ -235,8 +235,8 @@ def _travelling(
         if spec is not None:
             return Origin(None, spec, generator)
         raise DataError(
-            f"{what}: a {type(dataset).__name__} can be read only once, and every epoch reads all of it; give something "
-            "that begins anew with every iter(…): an IterableDataset, or a class with __iter__",
+            f"{what}: a {type(dataset).__name__} can be read only once, and every epoch reads all of it; give "
+            "something that begins anew with every iter(…): an IterableDataset, or a class with __iter__",
             code="data/read-once",
         )
     own = Origin(dataset)
