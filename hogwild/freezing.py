@@ -51,9 +51,9 @@ def late_parameters(model: nn.Module, entries: "Sequence[str | Until]") -> dict[
 def require_trained(
     model: nn.Module, optimizer: torch.optim.Optimizer, late: Mapping[str, int], planned_updates: int
 ) -> str | None:
-    """`planned_updates`: 0 where nobody knows. Raises ModelError where nothing would be trained before the first
-    update that unfreezes, or where no optimizer group would train what is unfrozen. Answers a sentence where the job
-    ends before that."""
+    """Raises ModelError where nothing would be trained before the first update that unfreezes, or where no optimizer
+    group would train what is unfrozen. Answers a sentence where the job ends before that; `planned_updates` is 0 where
+    nobody knows."""
     if not late:
         return None
     named = dict(model.named_parameters())

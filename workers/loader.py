@@ -110,7 +110,8 @@ def make_loader(
     settle(task.log, task.stacks)
     adopt(start, task)
     torch.set_num_threads(1)  # there are as many loaders as cores are to read
-    torch.set_num_interop_threads(1)
+    if torch.get_num_interop_threads() != 1:  # one that has read validation data has set it
+        torch.set_num_interop_threads(1)
     regions = {
         name: Region.attach(descriptor, nbytes)
         for (name, nbytes), descriptor in zip(task.regions, descriptors, strict=True)

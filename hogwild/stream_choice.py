@@ -1,0 +1,95 @@
+"""Whether a data set is streamed or resident, and its division into what is trained on and what is held back.
+
+feed: auto     resident where the data set has a length, equal records, and fits into half of the free memory
+feed: stream   what the job says"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, IterableDataset, Subset
+
+from hogwild import host
+from hogwild.collating import NUMBERS
+from hogwild.config import Job
+from hogwild.errors import DataError
+from hogwild.rows import Rows
+from hogwild.samples import division, ready_tensors
+
+RESIDENT_SHARE = 0.5  # of the free memory: more, and a data set is streamed (feed: auto)
+LEAVES = (Tensor, np.ndarray, *NUMBERS)
+
+
+def is_iterable(dataset: Any) -> bool:
+    """Read from its beginning to its end: an IterableDataset, an iterator, or what can be iterated and has no
+    `dataset[i]`."""
+    kind = type(dataset)
+    is_plain = hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__")
+    return is_plain or isinstance(dataset, IterableDataset | Iterator)
+
+
+def refuse_loader(dataset: Any, what: str) -> None:
+    """Raises DataError for what makes batches of a data set, in place of the data set."""
+    if isinstance(dataset, DataLoader):
+        raise DataError(
+            f"{what} is a DataLoader; give the data set itself, and batch_size, shuffle, drop_last and collate as "
+            "settings of the job",
+            code="data/loader",
+        )
+
+
+def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
+    """(why it is streamed, or "" where it is resident; a note for the log). Raises DataError where neither can be."""
+    data = job.data
+    if data.lanes is not None:
+        return "", ""
+    if data.feed == "resident":
+        needs = next((name for name in ("collate", "padding") if getattr(data, name) is not None), "")
+        if needs:
+            raise DataError(f"data.{needs} needs data.feed: stream, and the job says resident", code="data/stream-only")
+        return "", ""
+    if data.feed == "stream":
+        return "the job says so", ""
+    if is_iterable(dataset):
+        return f"{type(dataset).__name__} is read from its beginning to its end", ""
+    for name in ("collate", "padding"):
+        if getattr(data, name) is not None:
+            return f"data.{name} is set", ""
+    if ready_tensors(dataset, what) is not None:
+        return "", ""
+    try:
+        rows = Rows.of(dataset, what, job.seed)
+    except DataError as error:
+        if error.code == "data/bad-item" and _is_nested(dataset):
+            return f"the inputs of {type(dataset).__name__} are nested", ""
+        raise
+    needed, memory = rows.count * rows.row_bytes, host.available_memory()
+    numbers = f"{rows.count:,} records of {rows.row_bytes:,} bytes are {needed:,} bytes, {memory.bytes:,} are free"
+    if needed > RESIDENT_SHARE * memory.bytes:
+        return f"it does not fit into memory: {numbers}", ""
+    return "", f"{what}: resident: {numbers} (data.feed: auto)"
+
+
+def _is_nested(dataset: Any) -> bool:
+    """Whether its first record is a tuple with a tuple, list or dict of tensors in it. It has been read before."""
+    with torch.random.fork_rng(devices=[]):
+        record = dataset[0]
+    if not isinstance(record, tuple | list) or len(record) < 2:
+        return False
+    leaves = tree_leaves(record)
+    return len(leaves) != len(record) and all(isinstance(leaf, LEAVES) for leaf in leaves)
+
+
+def split(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:
+    """(what is trained on, what is held back) of a map-style data set. Raises DataError for an iterable."""
+    if is_iterable(dataset):
+        raise DataError(
+            f"data.val.fraction: {type(dataset).__name__} is read from its beginning to its end; give data.val a data "
+            "set",
+            code="data/split",
+        )
+    trained, held = division(len(dataset), fraction, seed)
+    return Subset(dataset, trained.tolist()), Subset(dataset, held.tolist())
