@@ -40,7 +40,8 @@ def read_json(file: Path) -> dict[str, Any]:
 @dataclass(slots=True)
 class Target:
     """A live worker, or loader. Times are of the monotonic clock: `began_s` and `trains_since_s` are when its start and
-    its first commit (a loader's first batch) were seen, `stopped_until_s` when it goes on. `is_doomed`: it was sent what ends it."""
+    its first commit (a loader's first batch) were seen, `stopped_until_s` when it goes on. `is_doomed`: it was sent
+    what ends it."""
 
     worker: int
     incarnation: int
