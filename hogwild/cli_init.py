@@ -31,6 +31,7 @@ TASKS: dict[str, Task] = {
     "digits": Task("digits.yaml", "nothing: its data is bundled"),
     "mnist": Task("mnist.yaml", "nothing: --data-dir DIR says where MNIST's four files are"),
     "fashion-mnist": Task("fashion_mnist.yaml", "nothing: --data-dir DIR says where its four files are"),
+    "mnist-stream": Task("mnist_stream.yaml", "shifted.py beside it: a data set of your own", ("shifted.py",)),
     "csv-regression": Task(
         "csv_regression.yaml", "path, target, inputs, categorical and the model's numbers", ("houses.csv",)
     ),
@@ -49,7 +50,7 @@ TASKS: dict[str, Task] = {
     "knowledge-graph": Task("codex.yaml", "paths, dim and negatives"),
     "knowledge-graph-steps": Task("codex_transe.yaml", "paths, dim and negatives"),
     "shakespeare": Task("shakespeare.yaml", "path; for tinyshakespeare nothing"),
-    "speakers": Task("speakers.yaml", "path, and longest; for tinyshakespeare nothing"),
+    "speakers": Task("speakers.yaml", "path, lines and longest; for tinyshakespeare nothing"),
     "names": Task("names.yaml", "path: a folder, a .txt file per class"),
     "npz": Task("templates/npz.yaml", "path, and how many features and classes the model has"),
     "images": Task("templates/images.yaml", "path, and how many classes the model has"),

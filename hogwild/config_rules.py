@@ -44,6 +44,7 @@ def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _spares(values)
     yield from _exchange(values)
     yield from _lanes(values)
+    yield from _stream(values)
     yield from config_devices.findings(values)
     yield from _metrics(_at(values, ("evaluate",)))
 
@@ -226,6 +227,20 @@ def _exchange(values: Mapping[str, Any]) -> Iterator[Finding]:
             False,
             "config/contradiction",
         )
+
+
+def _stream(values: Mapping[str, Any]) -> Iterator[Finding]:
+    """Fields of a stream in a job that says it streams nothing."""
+    data = _at(values, ("data",))
+    if not isinstance(data, Mapping) or data.get("feed") != "resident":
+        return
+    for name, default in (("loaders", "auto"), ("slots", "auto"), ("slot_bytes", "auto")):
+        value = data.get(name, default)
+        if value != default:
+            message = (
+                f"means nothing with data.feed: resident, where nobody reads while others train, got {show(value)}"
+            )
+            yield ("data", name), message, False, "config/contradiction"
 
 
 def _lanes(values: Mapping[str, Any]) -> Iterator[Finding]:

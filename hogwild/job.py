@@ -30,7 +30,7 @@ from hogwild.gradcheck import check_gradients
 from hogwild.grid import GridPlan
 from hogwild.held import hold
 from hogwild.initial import load_initial
-from hogwild.job_checks import NORMS, batch_of, inspect, lane_plan
+from hogwild.job_checks import NORMS, batch_of, check_length, inspect, lane_plan
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics import Own, Panel
 from hogwild.packed import Packed
@@ -150,6 +150,7 @@ def from_objects(
         )
     device.require_cpu(model.named_parameters(), "the model")
     source, held_back, notes = _sources(job, model, train, val, reader or InTurn(job.seed), generator)
+    check_length(job, source.plan)
     show(model, source.packed, held_back.packed if held_back else None)
     panel = Panel.of(metrics, model, loss)
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)

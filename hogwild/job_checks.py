@@ -10,18 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from hogwild.batches import BatchPlan
+from hogwild.batches import BatchPlan, EpochPlan
 from hogwild.compiled_model import check_compiler, scripted
 from hogwild.config import Job
 from hogwild.config_schema import Evaluate, Split
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.evaluation import evaluating
 from hogwild.inference import why_not as why_no_inference
+from hogwild.lr import NAMED
 from hogwild.metrics import Panel
 from hogwild.own_steps import has_evaluation_step, has_training_step, predictor, try_training_step
 from hogwild.precision import autocast, check_precision, device_type_of, widened
 from hogwild.recurrence import forward_of, takes_state
 from hogwild.samples import Held
+from hogwild.stream_plan import StreamPlan
 from hogwild.transforms import tried
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ def inspect(job: Job, parts: "Parts") -> None:
     _check_evaluation(job, parts)
 
 
+<<<<<<< HEAD
 def _check_steps(job: Job, model: nn.Module) -> None:
     """The model's own steps call the model, and nothing that a job would put in its place."""
     steps = {"training_step": has_training_step(model), "evaluation_step": has_evaluation_step(model)}
@@ -80,6 +83,19 @@ def _check_steps(job: Job, model: nn.Module) -> None:
                 "of the two out",
                 code="model/own-step",
             )
+=======
+def check_length(job: Job, plan: EpochPlan) -> None:
+    """A schedule that is stretched over the job must know how long that is. Raises DataError."""
+    name = job.lr_schedule.name
+    is_endless = isinstance(plan, StreamPlan) and plan.length is None and job.train.max_updates is None
+    if is_endless and name in NAMED and name not in ("constant", "step"):
+        raise DataError(
+            f"lr_schedule.name: {name} is stretched over all updates of the job, and nobody knows how many there are: "
+            "data.train is an iterable without len(); set train.max_updates, give its class a __len__, or use a "
+            "schedule that needs no length: constant, step, or one of your own",
+            code="data/no-length",
+        )
+>>>>>>> 793f8a9b7dcfaf46cd695394a68fcffe7db41cdd
 
 
 def lane_plan(job: Job, model: nn.Module, trained: Held, val: Any, notes: list[str]) -> BatchPlan:

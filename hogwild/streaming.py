@@ -3,6 +3,7 @@ the ring must be. User code runs here only before workers start: the first recor
 
 import random
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -153,7 +154,8 @@ def prepare(
             raise
         except (Exception, SystemExit) as error:
             raise DataError(
-                f"data.collate raised {type(error).__name__} on the first records: {error}", code="data/item-raised"
+                f"data.collate raised {type(error).__name__} on the first records: {error}{_place_of(error)}",
+                code="data/item-raised",
             ) from error
     stream = Stream(source, collator, plan, data.shuffle, job.seed, what)
     notes = [f"{what} is streamed: {why}", *notes, sizes]
@@ -213,7 +215,8 @@ def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:
             records += get_all([index]) if callable(get_all) else [dataset[index]]
         except (Exception, SystemExit) as error:
             raise DataError(
-                f"{what}: reading item {index} raised {type(error).__name__}: {error}", code="data/item-raised"
+                f"{what}: reading item {index} raised {type(error).__name__}: {error}{_place_of(error)}",
+                code="data/item-raised",
             ) from error
     return records
 
@@ -230,7 +233,8 @@ def _first_of_iterable(dataset: Any, spec: Spec | None, job: Job, what: str) -> 
         state = max(state, state_of(iterator, dataset), key=len)
     except (Exception, SystemExit) as error:
         raise DataError(
-            f"{what}: reading the first records of {type(dataset).__name__} raised {type(error).__name__}: {error}",
+            f"{what}: reading the first records of {type(dataset).__name__} raised {type(error).__name__}: {error}"
+            f"{_place_of(error)}",
             code="data/item-raised",
         ) from error
     if not records:
@@ -238,6 +242,12 @@ def _first_of_iterable(dataset: Any, spec: Spec | None, job: Job, what: str) -> 
             f"{what}: {type(dataset).__name__} gave no record; there is nothing to train on", code="data/empty"
         )
     return records, info.looked, state
+
+
+def _place_of(error: BaseException) -> str:
+    """Where it was raised, for a person who has no traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
 def _until_seen(numbers: Iterable[int], job: Job) -> Iterator[int]:

@@ -286,3 +286,14 @@ def test_a_model_that_predicts_no_characters_writes_no_text(run: Path) -> None:
     assert found.value.code == "usage/no-symbols"
     with pytest.raises(HogwildError, match="Linear carries no state"):
         sample(nn.Linear(1, 1), "ab", "a", 3)
+
+
+def test_with_lines_a_text_is_every_run_of_so_many_of_a_speech(folder: Path) -> None:
+    speeches = ["ALICE:\none\ntwo\nthree\nfour", "BOB:\nshort", *["ALICE:\nx"] * 8]
+    (folder / "runs.txt").write_text("\n\n".join(speeches))
+    data = Speakers(classes=2, path="runs.txt", root=folder, lines=3, longest=11)
+    symbols = data.vocabularies["symbols"]
+    texts = ["".join(symbols[code] for code in data[k][0].tolist()) for k in range(3)]
+    assert texts == ["one\ntwo\nthr", "two\nthree\nf", "short"], "of a shorter speech all of it"
+    with pytest.raises(DataError, match="lines must be >= 1, got 0"):
+        Speakers(classes=2, path="runs.txt", root=folder, lines=0)

@@ -76,7 +76,7 @@ def test_every_job_file_belongs_to_a_task_and_is_written_with_all_it_needs() -> 
     assert {source(task.job).resolve() for task in TASKS.values()} == {file.resolve() for file in ALL}
     for task in TASKS.values():
         mentioned = {*re.findall(r"\b(\w+)\.\w+\b", job_text(task))} | {*re.findall(r"\b\w+\.csv\b", job_text(task))}
-        assert {Path(file).stem for file in task.beside} == {"mymodel"} & mentioned | {"houses"} & mentioned
+        assert {Path(file).stem for file in task.beside} == {"mymodel", "shifted"} & mentioned | {"houses"} & mentioned
 
 
 # ---- training -------------------------------------------------------------------------------------------------------

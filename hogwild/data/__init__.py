@@ -46,7 +46,7 @@ CATALOG: dict[str, str] = {
     "Text": "a text as numbers of words: text8, or one sentence a line, plain or .gz (path, min_count, context)",
     "WordPairs": "pairs of words that people have scored, to judge vectors by: data.val of a text (path)",
     "Characters": "windows of a text, tinyshakespeare or yours: what comes next (steps, split, fraction, path)",
-    "Speakers": "lines of tinyshakespeare, and who says them; of any length (split, classes, longest, path)",
+    "Speakers": "lines of tinyshakespeare, and who says them; of any length (split, classes, lines, longest)",
     "Names": "names by class, a .txt file per class, a name per line; of any length (path, split, fraction)",
 }
 

@@ -1,0 +1,225 @@
+"""Streamed data that cannot be trained on, through the front door (`hogwild.train`): what is known before anything
+starts is refused then; the rest is named with its record, its batch and what to do."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
+
+import hogwild
+from hogwild.errors import HogwildError
+from tests.helpers.jobs import HOME, read_events
+
+Record = tuple[Any, ...]
+MANY = 400  # records: more than are looked at before anything starts
+
+
+class Items(Dataset):
+    """Map-style."""
+
+    def __init__(self, make: Callable[[int], Record], count: int = 40) -> None:
+        self.make, self.count = make, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> Record:
+        return self.make(number)
+
+
+class Stream(IterableDataset):
+    def __init__(self, make: Callable[[int], Record], count: int = 40) -> None:
+        self.make, self.count = make, count
+
+    def __iter__(self) -> Iterator[Record]:
+        return (self.make(number) for number in range(self.count))
+
+
+class Promising(Stream):
+    """Says another number of records than it gives."""
+
+    def __init__(self, make: Callable[[int], Record], count: int, promised: int) -> None:
+        super().__init__(make, count)
+        self.promised = promised
+
+    def __len__(self) -> int:
+        return self.promised
+
+
+class Locked(Items):
+    def __init__(self) -> None:
+        super().__init__(good)
+        self.lock = threading.Lock()
+
+
+def good(number: int) -> Record:
+    return torch.zeros(2), torch.tensor([float(number)])
+
+
+def ragged(number: int) -> Record:
+    return torch.zeros(2 + (number > 0)), torch.zeros(1)
+
+
+def later_ragged(number: int) -> Record:
+    return torch.zeros(2 + (number == 21)), torch.zeros(1)
+
+
+def later_double(number: int) -> Record:
+    return torch.zeros(2, dtype=torch.float64 if number >= 20 else torch.float32), torch.zeros(1)
+
+
+def raising(number: int) -> Record:
+    raise ValueError("no such picture")
+
+
+def raising_once(number: int) -> Record:
+    return raising(number) if number == 21 else good(number)
+
+
+def wide_later(records: Sequence[Record]) -> tuple[Tensor, Tensor]:
+    width = 2 if records[0][1] < MANY - 40 else 4000
+    return torch.zeros(len(records), width)[:, : max(2, width)], torch.zeros(len(records), 1)
+
+
+def a_dict(records: Sequence[Record]) -> dict[str, int]:
+    return {"rows": len(records)}
+
+
+def with_a_word(records: Sequence[Record]) -> tuple[Tensor, str]:
+    return torch.zeros(len(records), 2), "cat"
+
+
+def failing(records: Sequence[Record]) -> None:
+    raise KeyError("label")
+
+
+def by(function: Callable[..., object]) -> dict[str, str]:
+    return {"class_path": f"{__name__}.{function.__name__}"}
+
+
+def train(data: Any, run: Path, *, procs: int = 0, val: Any = None, **settings: Any) -> hogwild.TrainResult:
+    model = nn.Linear(2, 1)
+    nn.init.zeros_(model.bias)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    given = {"batch_size": 4, "shuffle": "none", "feed": "stream", **settings}
+    return hogwild.train(model, data, nn.MSELoss(), optimizer, procs=procs, val=val, run_dir=run, **given)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(HOME)
+    return tmp_path / "run"
+
+
+COSINE = {"name": "cosine"}
+REFUSED: dict[str, tuple[Any, dict[str, Any], str, str]] = {
+    "a lock in the data set": (Locked(), {"procs": 1}, "data/not-picklable", "cannot pickle '_thread.lock' object"),
+    "every item raises": (
+        Items(raising),
+        {},
+        "data/item-raised",
+        "reading item 0 raised ValueError: no such picture (",
+    ),
+    "an iterator raises": (Stream(raising), {}, "data/item-raised", "test_stream_input.py, line "),
+    "ragged from the first": (Items(ragged), {}, "data/unlike-items", "record 1 field 0 is (3,) float32, in the first"),
+    "no record": (Stream(good, 0), {}, "data/empty", "Stream gave no record; there is nothing to train on"),
+    "no item": (Items(good, 0), {}, "data/empty", "the data set is empty"),
+    "no record to evaluate": (Items(good), {"val": Stream(good, 0)}, "data/empty", "data.val: Stream gave no record"),
+    "too few slots": (Items(good), {"procs": 1, "slots": 3}, "config/contradiction", "data.slots: must be >= 4 for 1"),
+    "collate answers a dict": (Items(good), {"collate": by(a_dict)}, "data/bad-batch", "collate_fn returned a dict"),
+    "collate answers a word": (Items(good), {"collate": by(with_a_word)}, "data/bad-batch", "returned a str inside"),
+    "collate raises": (Items(good), {"collate": by(failing)}, "data/item-raised", "data.collate raised KeyError on"),
+    "an iterable, resident": (Stream(good), {"feed": "resident"}, "data/stream", "set data.feed: stream"),
+    "collate, resident": (
+        Items(good),
+        {"feed": "resident", "collate": by(with_a_word)},
+        "data/stream-only",
+        "data.collate needs data.feed: stream",
+    ),
+    "loaders, resident": (
+        Items(good),
+        {"feed": "resident", "loaders": 3},
+        "config/contradiction",
+        "data.loaders: means nothing with data.feed: resident",
+    ),
+    "a part of an iterable": (Stream(good), {"val": {"fraction": 0.2}}, "data/split", "give data.val a data set"),
+    "a curve over nobody knows what": (
+        Stream(good),
+        {"lr_schedule": COSINE},
+        "data/no-length",
+        "lr_schedule.name: cosine is stretched over all updates of the job",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_can_be_known_before_is_refused_and_nothing_is_started(name: str, run: Path) -> None:
+    data, settings, code, words = REFUSED[name]
+    with pytest.raises(HogwildError) as refused:
+        train(data, run, **settings)
+    assert words in str(refused.value)
+    assert refused.value.code == code
+    assert not run.exists()
+
+
+FAILS: dict[str, tuple[Any, dict[str, Any], str, str]] = {
+    "an item raises": (Items(raising_once), {}, "data/item-raised", "reading item 21 (epoch 0, batch 5) raised Value"),
+    "an item of another shape": (
+        Items(later_ragged),
+        {},
+        "data/unlike-items",
+        "item 21 of batch 5 of epoch 0 field 0 is (3,) float32",
+    ),
+    "a batch of another type": (Items(later_double), {}, "data/unlike-items", "batch 5 of epoch 0 tensor 0 is float64"),
+    "a batch that does not fit": (
+        Items(good, MANY),
+        {"collate": by(wide_later)},
+        "data/batch-too-large",
+        "set data.slot_bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAILS)
+def test_what_shows_later_names_the_record_or_the_batch(name: str, run: Path) -> None:
+    data, settings, code, words = FAILS[name]
+    with pytest.raises(HogwildError) as failed:
+        train(data, run, **settings)
+    assert words in str(failed.value)
+    assert failed.value.code == code
+    assert (run / "summary.json").exists()
+
+
+def test_with_workers_a_bad_batch_is_quarantined_and_the_advice_is_in_the_event(run: Path) -> None:
+    result = train(Items(later_ragged, MANY), run, procs=1)
+    assert (result.state, result.samples, result.leases["quarantined"]) == ("succeeded", MANY - 4, 1)
+    bad = [event for event in read_events(run) if event["event"] == "bad-batch"]
+    assert [event["attempts"] for event in bad] == [1, 2, 3] and {event["batch"] for event in bad} == {5}
+    assert "set data.padding or data.collate for records that vary" in bad[0]["why"]
+
+
+@pytest.mark.parametrize(("count", "promised"), [(40, 12), (12, 40)])
+def test_a_wrong_len_of_an_iterable_is_only_a_promise(count: int, promised: int, run: Path) -> None:
+    result = train(Promising(good, count, promised), run, epochs=2, lr_schedule=COSINE)
+    assert (result.state, result.samples) == ("succeeded", 2 * count)
+    assert result.leases["total"] == result.leases["done"] == 2 * count // 4
+
+
+@pytest.mark.parametrize("settings", [{"max_updates": 5}, {"lr_schedule": {"name": "constant"}}])
+def test_a_schedule_goes_with_an_iterable_where_its_length_is_known_or_not_needed(
+    settings: dict[str, Any], run: Path
+) -> None:
+    assert train(Stream(good), run, **{"lr_schedule": COSINE, **settings}).state == "succeeded"
+
+
+@pytest.mark.parametrize("evaluate", [{"every_epochs": 1}, {"every_updates": 10, "every_epochs": None}])
+def test_an_iterable_is_evaluated_on_an_iterable_as_often_as_the_job_says(evaluate: dict[str, Any], run: Path) -> None:
+    result = train(Stream(good), run, val=Stream(good, 10), epochs=2, evaluate=evaluate)
+    evaluated = [event["updates"] for event in read_events(run) if event["event"] == "evaluation"]
+    assert result.state == "succeeded" and evaluated == [10, 20]
+    assert result.metrics["loss"] == pytest.approx(sum(k * k for k in range(10)) / 10, rel=1e-2)
