@@ -67,7 +67,6 @@ def inspect(job: Job, parts: "Parts") -> None:
     _check_evaluation(job, parts)
 
 
-<<<<<<< HEAD
 def _check_steps(job: Job, model: nn.Module) -> None:
     """The model's own steps call the model, and nothing that a job would put in its place."""
     steps = {"training_step": has_training_step(model), "evaluation_step": has_evaluation_step(model)}
@@ -83,7 +82,8 @@ def _check_steps(job: Job, model: nn.Module) -> None:
                 "of the two out",
                 code="model/own-step",
             )
-=======
+
+
 def check_length(job: Job, plan: EpochPlan) -> None:
     """A schedule that is stretched over the job must know how long that is. Raises DataError."""
     name = job.lr_schedule.name
@@ -95,7 +95,6 @@ def check_length(job: Job, plan: EpochPlan) -> None:
             "schedule that needs no length: constant, step, or one of your own",
             code="data/no-length",
         )
->>>>>>> 793f8a9b7dcfaf46cd695394a68fcffe7db41cdd
 
 
 def lane_plan(job: Job, model: nn.Module, trained: Held, val: Any, notes: list[str]) -> BatchPlan:

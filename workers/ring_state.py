@@ -89,8 +89,8 @@ class RingState:
         loaders."""
         if state["shards"] != self.schedule.shards:
             raise ValueError(
-                f"the stream was divided into {state['shards']} shards, now {self.schedule.shards}; set data.loaders to "
-                f"{state['shards']}"
+                f"the stream was divided into {state['shards']} shards, now {self.schedule.shards}; set "
+                f"data.loaders to {state['shards']}"
             )
         self._kept.clear()
         self._bases.clear()

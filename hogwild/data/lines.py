@@ -78,14 +78,8 @@ class Speakers(Lines):
             counts[speaker] += sum(len(line) <= longest for line in said)
         speakers = [speaker for speaker, _ in sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:classes]]
         number = {speaker: label for label, speaker in enumerate(speakers)}
-<<<<<<< HEAD
-        symbols = {symbol for _, said in speeches for line in said for symbol in line} | (
-            {"\n"} if lines > 1 else set()
-        )
-=======
         symbols = {symbol for _, said in speeches for line in said for symbol in line}
         symbols |= {"\n"} if lines > 1 else set()
->>>>>>> 793f8a9b7dcfaf46cd695394a68fcffe7db41cdd
         texts: list[str] = []
         labels: list[int] = []
         for place, (speaker, said) in enumerate(speeches):
