@@ -337,7 +337,7 @@ def spoilt(position: int, value: float) -> Tensor:
         (lambda: TensorDataset(X, spoilt(3, float("nan"))), "the target of sample 3 is NaN or infinite"),
         (lambda: TensorDataset(spoilt(2, float("nan")).half(), Y), "input 0 of sample 2 is NaN or infinite"),
         (lambda: Items([(X[0], 0.5), (X[1], float("nan"))]), "the target of sample 1 is NaN or infinite"),
-        (Endless, "an IterableDataset has no positions to lease; give a map-style Dataset (len and [i])"),
+        (Endless, "an IterableDataset has no positions, and data.feed is resident; set data.feed: stream"),
         (Unmeasured, "Unmeasured has no len(); give a map-style Dataset"),
         (Unwilling, "Unwilling has no len(); give a map-style Dataset"),
     ],
