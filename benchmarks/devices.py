@@ -19,7 +19,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import allocations, delta_cost, gpu, loader_kills, recurrent, results, ring_cost, stream_feed, wrong_tool
+from benchmarks import (
+    allocations,
+    delta_cost,
+    gpu,
+    loader_kills,
+    recurrent,
+    results,
+    ring_cost,
+    stream_feed,
+    wrong_tool,
+)
 from benchmarks.baselines.race import RunnerDied
 from benchmarks.bench import say
 from benchmarks.commands import CommandFailed

@@ -19,7 +19,9 @@ from benchmarks.baselines.jittered import Jittered
 from benchmarks.baselines.networks import LENET, Settings
 
 
-def samples_per_s(data: Jittered, settings: Settings, *, workers: int, epochs: int, prefetch: int) -> tuple[float, float]:
+def samples_per_s(
+    data: Jittered, settings: Settings, *, workers: int, epochs: int, prefetch: int
+) -> tuple[float, float]:
     """(samples a second, the last loss) over so many epochs after the first."""
     torch.manual_seed(1)
     model, loss = LENET.build(), nn.CrossEntropyLoss()
