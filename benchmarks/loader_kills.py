@@ -1,10 +1,10 @@
-"""Loaders killed in the middle of batches, again and again, and every record counted: `python -m
-benchmarks.loader_kills --kills 100`. The job streams records into a model that counts how often each took effect
-(tests/jobs/counting.py), so what a death loses or repeats is seen record by record.
+"""Loaders killed in the middle of batches, again and again, and every record counted:
+`python -m benchmarks.loader_kills --kills 100`.
 
-A file holds whoever reads a record, in the middle of its batch; one of those who say so is killed, and the others go
-on. Map-style data and an iterable that its readers divide among themselves take turns: there a replacement has to find
-its place again."""
+The job streams records into a model that counts how often each took effect (tests/jobs/counting.py), so what a death
+loses or repeats is seen record by record. A file holds whoever reads a record, in the middle of its batch; one of those
+who say so is killed, and the others go on. Map-style data, an iterable that its readers divide among themselves and one
+that says where it stands take turns: in the last two a replacement has to find its place again."""
 
 import argparse
 import os

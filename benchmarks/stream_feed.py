@@ -2,9 +2,10 @@
 two workers feeds. Needs the MNIST files (`HOGWILD_DATA`). The same data set class (`baselines/jittered.py`), batch size
 and rule, two cores for all of it.
 
-Ours is a job of two workers and two loaders; of the baseline the better of one and two threads, found out in every
-round. A first epoch is warm-up in both: a job's own is a run of its own that is not measured, as data and code are in
-the page cache then; `samples_per_s` of a job begins with its first update."""
+Ours is a job of two workers and two loaders; its samples a second are counted from its first update, when as many
+batches as the ring has slots are read already: one in a thousand of those it trains. Before the figure a short run has
+brought code and data into memory. Of the baseline whole epochs count, after a first one that does not, of the better of
+one and two threads; both are measured in every round."""
 
 import json
 from collections.abc import Callable
@@ -16,9 +17,8 @@ from benchmarks.figures import Figure
 from benchmarks.row import Row
 
 OVER_LOADER = Figure(
-    "stream feed, LeNet on MNIST with per-sample Python transforms, 2 cores: samples/s over a DataLoader with 2 "
-    "workers "
-    "feeding one process", 1.3,
+    "stream feed, LeNet on MNIST with per-sample Python transforms, 2 cores: samples/s over a DataLoader with "
+    "2 workers feeding one process", 1.3,
 )  # fmt: skip
 CLASS = "benchmarks.baselines.jittered.Jittered"
 LOADERS = 2

@@ -177,7 +177,7 @@ class Collator:
         """Writes them into the slot; (rows, shapes). Raises BadBatch."""
         tree, columns = self.columns(records)
         form = ring.spec.form
-        if not form.is_nested_as(tree):
+        if not ring.is_nested_as(tree):
             words = f"is nested as {_words(tree)}, the first batch as {form.nesting}"
             raise BadBatch(words, "data/unlike-items")
         for number, (column, leaf) in enumerate(zip(columns, form.leaves, strict=True)):
@@ -203,11 +203,15 @@ class Collator:
 def _plain_fields(records: list[Any]) -> list[list[Any]] | None:
     """The pieces of each field, where all records are tuples of as many tensors, arrays and numbers; None where any is
     something else. For most data, and thirty times as quick as to look for nesting in every record."""
-    if not all(isinstance(record, (tuple, list)) for record in records) or len(set(map(len, records))) > 1:
+    if not _are(records, (tuple, list)) or len(set(map(len, records))) > 1:
         return None
     fields = [list(pieces) for pieces in zip(*records, strict=True)]
-    kinds = {kind for pieces in fields for kind in set(map(type, pieces))}
-    return fields if all(issubclass(kind, (Tensor, np.ndarray, *NUMBERS)) for kind in kinds) else None
+    return fields if all(_are(pieces, (Tensor, np.ndarray, *NUMBERS)) for pieces in fields) else None
+
+
+def _are(things: list[Any], kinds: tuple[type, ...]) -> bool:
+    """All of them are of one of these kinds: asked of each type there is, not of each thing."""
+    return all(issubclass(kind, kinds) for kind in set(map(type, things)))
 
 
 def _stacked(pieces: list[Any], field: int) -> Column:
@@ -216,8 +220,9 @@ def _stacked(pieces: list[Any], field: int) -> Column:
     if isinstance(first, Tensor):
         pieces = [piece.detach() for piece in pieces] if first.requires_grad else pieces
         shape, dtype = first.shape, first.dtype
+        are_tensors = _are(pieces, (Tensor,))
         for number, piece in enumerate(pieces):
-            if not isinstance(piece, Tensor) or piece.shape != shape or piece.dtype != dtype:
+            if not (are_tensors or isinstance(piece, Tensor)) or piece.shape != shape or piece.dtype != dtype:
                 raise _unlike(piece, first, field, number)
         if first.layout != torch.strided:
             raise BadBatch(f"field {field} is a {first.layout} tensor; give dense ones", "data/not-dense", 0)
@@ -227,11 +232,11 @@ def _stacked(pieces: list[Any], field: int) -> Column:
             if not isinstance(piece, np.ndarray) or piece.shape != first.shape or piece.dtype != first.dtype:
                 raise _unlike(piece, first, field, number)
         return Column(pieces, torch.from_numpy(np.empty(0, first.dtype)).dtype, (len(pieces), *first.shape))
-    for number, piece in enumerate(pieces):
+    for number, piece in enumerate(pieces) if not _are(pieces, NUMBERS) else ():
         if not isinstance(piece, NUMBERS):
             words = f"field {field} is a {type(piece).__name__}; give tensors, arrays or numbers, or a data.collate"
             raise BadBatch(words, "data/bad-item", number)
-    is_float = any(isinstance(piece, float) and not isinstance(piece, np.floating) for piece in pieces)
+    is_float = any(issubclass(kind, float) and not issubclass(kind, np.floating) for kind in set(map(type, pieces)))
     whole = torch.tensor(pieces, dtype=torch.float32) if is_float else torch.from_numpy(np.array(pieces))
     return Column(whole, whole.dtype, (len(pieces),))
 

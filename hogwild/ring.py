@@ -107,8 +107,9 @@ class BatchForm:
         """An input is not one tensor."""
         return self.nesting != tuple(range(len(self.leaves)))
 
-    def is_nested_as(self, tree: TreeSpec) -> bool:
-        return tree.num_leaves == len(self.leaves) and bool(tree == tree_structure(self.nesting))
+    @property
+    def tree(self) -> TreeSpec:
+        return tree_structure(self.nesting)
 
     def nbytes(self, shapes: Shapes) -> int:
         """What the tensors of a batch take in a slot."""
@@ -116,7 +117,8 @@ class BatchForm:
 
     def batch(self, leaves: Sequence[Tensor], first_position: int, rows: int) -> Batch:
         """(input, …, target), nested as the collate function nested them."""
-        *inputs, target = tree_map(leaves.__getitem__, self.nesting)
+        is_plain = self.nesting == tuple(range(len(leaves)))  # of most, and told more quickly than walked through
+        *inputs, target = leaves if is_plain else tree_map(leaves.__getitem__, self.nesting)
         return Batch(tuple(inputs), target, first_position, rows)
 
 
@@ -162,6 +164,7 @@ class Ring:
         self.table, self.loaders = words[: spec.slots], words[spec.slots :]
         self._heads = region.array(np.int64, (spec.slots, spec.head_words), words.nbytes)
         self._views: dict[tuple[int, Shapes], tuple[Tensor, ...]] = {}
+        self._tree = spec.form.tree
 
     @classmethod
     def allocate(cls, name: str, spec: RingSpec) -> "Ring":
@@ -169,6 +172,9 @@ class Ring:
         return cls(Region.allocate(name, spec.nbytes), spec)
 
     # ---- the batch in a slot
+
+    def is_nested_as(self, tree: TreeSpec) -> bool:
+        return bool(tree == self._tree)
 
     def reserve(self, slot: int, shapes: Shapes) -> tuple[Tensor, ...]:
         """Memory of the slot for tensors of these shapes, in the order of the form's leaves, to be written to. Whoever

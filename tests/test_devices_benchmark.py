@@ -1,0 +1,154 @@
+"""The devices suite's own code: that its table is what was asked for, how a share is taken from phases, that both sides
+of the ring's figure move the same batches, that what kills loaders finds what they lose. No figure is looked at: those
+are measured on a quiet machine, by `make bench-devices`."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import allocations, commands, delta_cost, devices, gpu, loader_kills, ring_cost, stream_feed
+from benchmarks.baselines import tensor_queue
+from benchmarks.baselines.jittered import Jittered, shift
+from benchmarks.commands import CommandFailed
+from benchmarks.row import Row
+from hogwild.data import Mnist
+
+# The table that was asked for, written down once more: figure, bound, and whether the bound is from above.
+ASKED = {
+    "stream feed, LeNet on MNIST with per-sample Python transforms, 2 cores: samples/s over a DataLoader with "
+    "2 workers feeding one process": (1.3, False),
+    "ring of reused slots over torch.multiprocessing.Queue of fresh tensors (64 x 784 floats): cost per batch": (
+        5.0,
+        False,
+    ),
+    "allocations per update after warm-up (ours), CPU": (0.0, True),
+    "allocations per update after warm-up (ours), simulated device": (0.0, True),
+    "truncated-BPTT LSTM, characters/s: 2 workers over 1 on 2 cores": (1.8, False),
+    "delta exchange, MLP of 10 M parameters, sync_every 16: share of the update": (0.05, True),
+    "killed loaders during a streaming job, 100: records lost or repeated": (0.0, True),
+}
+GPU = {
+    **{
+        f"{network}, 4 workers {placement}: samples/s over one plain process": 3.0
+        for network, placement in itertools.product(("LeNet", "MLP"), ("cuda-replica", "cuda-shared"))
+    },
+    **{f"{network}: share of the copies hidden behind computing": 0.9 for network in ("LeNet", "MLP")},
+}
+
+
+def test_the_suite_has_every_figure_that_was_asked_for_with_its_target() -> None:
+    rows = [figure.row([1.0]) for _, asked in devices.SECTIONS.values() for figure in asked]
+    assert {row.figure: (row.target, row.smaller_is_better) for row in rows} == ASKED
+    without = gpu.not_measured()
+    assert {row.figure: row.target for row in without if row.target is not None} == GPU
+    assert all(row.met is None and row.note == gpu.NO_GPU for row in without)
+
+
+def test_a_section_that_fails_leaves_its_rows_unmet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(effort: devices.Effort) -> list[Row]:
+        raise CommandFailed("no room")
+
+    monkeypatch.setitem(devices.SECTIONS, "kills", (fails, (loader_kills.WRONG,)))
+    (row,) = devices.measure("kills", devices.QUICK)
+    assert (row.met, row.value, row.note) == (False, None, "failed: no room")
+
+
+def test_a_section_replaces_its_own_rows_alone(tmp_path: Path) -> None:
+    machine = {"cpu": "any"}
+    devices.put("kills", [loader_kills.WRONG.row([3.0])], machine, 1.0, tmp_path)
+    devices.put("delta", [delta_cost.SHARE.row([0.04])], machine, 1.0, tmp_path)
+    devices.put("kills", [loader_kills.WRONG.row([0.0])], machine, 1.0, tmp_path)
+    written = json.loads((tmp_path / "devices.json").read_text())
+    assert [(row["figure"], row["met"]) for row in written["rows"]] == [
+        (loader_kills.FIGURE, True),
+        (delta_cost.SHARE.name, True),
+    ]
+    assert set(written["sections"]) == {"kills", "delta"}
+
+
+# ---- what is measured ------------------------------------------------------------------------------------------------
+
+
+def test_the_share_of_exchanges_is_what_apply_takes_beyond_its_median() -> None:
+    plain = {"wait": 7, "forward": 50, "backward": 100, "apply": 10}
+    updates = [{**plain, "apply": 110} if number % 16 == 15 else dict(plain) for number in range(32)]
+    assert delta_cost.share(updates) == pytest.approx(200 / (32 * 160 + 200))
+    assert delta_cost.share([plain] * 16) == 0.0
+
+
+def test_both_ways_bring_the_same_batch() -> None:
+    records = ring_cost.Prepared(1).records
+    x, y = tensor_queue.stacked(records)
+    assert x.is_shared() and torch.equal(x, torch.stack([row for row, _ in records]))
+    assert y.tolist() == [label for _, label in records]
+
+
+@pytest.mark.parametrize("way", ring_cost.WAYS)
+def test_a_stream_of_batches_comes_to_its_end(way: str) -> None:
+    said = json.loads(commands.answer("-m", "benchmarks.ring_cost", "--way", way, "--batches", "50"))
+    assert said["clock_us"] > 0 and said["processor_us"] > 0
+
+
+def test_an_allocation_is_seen_and_ours_are_none() -> None:
+    counter = allocations.Counter()
+    assert torch.equal(counter.of(lambda: torch.ones(100)), torch.ones(100))
+    assert counter.made == 1
+    assert allocations.on_device() == 0
+
+
+@pytest.fixture
+def mnist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten random digits."""
+
+    def few(split: str, normalize: bool) -> object:
+        random = torch.Generator().manual_seed(0)
+        images = torch.rand(10, 1, 28, 28, generator=random)
+        return type("Few", (), {"tensors": (images, torch.arange(10))})()
+
+    few.mean, few.deviation = Mnist.mean, Mnist.deviation  # type: ignore[attr-defined]
+    monkeypatch.setattr("benchmarks.baselines.jittered.Mnist", few)
+
+
+@pytest.mark.usefixtures("mnist")
+def test_a_jittered_record_is_another_each_time() -> None:
+    data = Jittered(records=4)
+    assert len(data) == 4
+    (one, label), (other, _) = data[3], data[3]
+    assert one.shape == (1, 28, 28) and one.dtype == torch.float32 and label == 3
+    assert not torch.equal(one, other)
+
+
+def test_a_shift_moves_and_brings_zeros_in() -> None:
+    torch.manual_seed(0)
+    image = torch.ones(1, 28, 28)
+    sums = {float(shift(image).sum()) for _ in range(50)}
+    assert max(sums) == 784.0 and min(sums) == 26.0 * 26.0
+
+
+# ---- killed loaders --------------------------------------------------------------------------------------------------
+
+
+def test_loaders_are_killed_in_the_middle_of_batches_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_kills, "RECORDS", 4000)
+    found = loader_kills.trial("Divided", 2)
+    assert (found.restarts, found.lost, found.repeated) == (2, 0, 0)
+
+
+def test_the_suite_says_what_it_measures() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.devices", "--only", "nothing"],
+        capture_output=True,
+        text=True,
+        cwd=commands.ROOT,
+        check=False,
+    )
+    assert done.returncode == 2 and "no section is called nothing" in done.stderr
+
+
+def test_the_class_of_the_streamed_job_is_the_one_of_the_baseline() -> None:
+    assert f"{Jittered.__module__}.{Jittered.__qualname__}" == stream_feed.CLASS
