@@ -161,7 +161,9 @@ OBJECTS: dict[str, Row] = {
     "an item with a word": Row(items("a word"), 1, "data/bad-item", ("item 5 cannot be made into tensors",)),
     "an item that is a map": Row(items("a map"), 1, "data/bad-item", ("item 5 is a dict",)),
     "an item of three": Row(items("three"), 1, "data/unlike-items", ("item 5 has 3 fields, item 0 has 2",)),
-    "a stream": Row(job("data.train={class_path: guilty.Stream}"), 1, "data/stream", ("IterableDataset",)),
+    "a stream": Row(
+        job("data.train={class_path: guilty.Stream}", "data.feed=resident"), 1, "data/stream", ("IterableDataset",)
+    ),
     "no length": Row(job("data.train={class_path: guilty.WithoutLength}"), 1, "data/no-length", ("has no len()",)),
     "a length that raises": Row(
         job("data.train={class_path: guilty.LengthRaises}"), 1, "data/no-length", ("nobody counted",)
