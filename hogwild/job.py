@@ -41,6 +41,7 @@ from hogwild.placing import is_on_device, with_devices
 from hogwild.plan import plan_here
 from hogwild.registry import build as build_component
 from hogwild.registry import build_callable, resolve
+from hogwild.ring import BatchForm
 from hogwild.samples import Held, InTurn, Reader
 from hogwild.sources import Source
 from hogwild.stream_choice import is_iterable, refuse_loader, split, why_streamed
@@ -175,20 +176,23 @@ def _sources(
     why, note = ("", "") if is_packed else why_streamed(job, train, "data.train")
     notes = [note] if note else []
     has_norm = any(isinstance(module, NORMS) for module in model.modules())
+    channels_last = wants_channels_last(model, job.model.memory_format)
+    options: dict[str, Any] = {"channels_last": channels_last, "has_norm": has_norm}
     if not why:
-        trained, held = _read(job, model, train, val, reader)
+        is_read_through = job.data.feed == "auto" and not is_packed and val is not None and is_iterable(val)
+        trained, held = _read(job, model, train, None if is_read_through else val, reader)
         if job.data.lanes is None:
             plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
         else:
             plan = lane_plan(job, model, trained, val, notes)
         source = Source(trained.tensors, plan, trained.resident, trained.packed)
+        if is_read_through:
+            return source, _held_of(job, val, size, options), notes
         if held is None:
             return source, None, notes
         return source, Source(held.tensors, BatchPlan(held.samples, size), held.resident, held.packed), notes
     if isinstance(val, Split):
         train, val = split(train, val.fraction, job.seed)
-    channels_last = wants_channels_last(model, job.model.memory_format)
-    options: dict[str, Any] = {"channels_last": channels_last, "has_norm": has_norm}
     spec = job.data.train if generator is not None and not isinstance(job.data.val, Split) else None
     streamed = prepare(job, train, spec, generator, why, loaders=loaders_of(job), **options)
     source = Source((), streamed.stream.plan, streamed=streamed)
@@ -201,14 +205,28 @@ def _sources(
         (alike,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
         return source, Source(alike.tensors, BatchPlan(alike.samples, size), alike.resident), notes
     spec = job.data.val if generator is not None and isinstance(job.data.val, Component) else None
-    of_val = prepare(job, val, spec, None, why, loaders=1, what="data.val", **options)
-    if of_val.form.nesting != streamed.form.nesting or of_val.form.kinds != streamed.form.kinds:
+    return source, _held_of(job, val, size, options, spec, streamed.form), notes
+
+
+def _held_of(
+    job: Job,
+    val: Any,
+    size: int,
+    options: Mapping[str, Any],
+    spec: Component | None = None,
+    trained: BatchForm | None = None,
+) -> Source:
+    """Validation data with batches of its own, in a ring that holds them all. `spec`: the class path it was made of;
+    `trained`: how batches are trained on, if they lie in a ring."""
+    streamed = prepare(job, val, spec, None, "", loaders=1, what="data.val", **options)
+    form = streamed.form
+    if trained is not None and (form.nesting != trained.nesting or form.kinds != trained.kinds):
         raise DataError(
-            f"data.val has batches {of_val.form.words()}, data.train {streamed.form.words()}; both must be alike",
+            f"data.val has batches {form.words()}, data.train {trained.words()}; both must be alike",
             code="data/val-unlike-train",
         )
-    held_ring = hold(of_val, size, "data.val")
-    return source, Source((), held_ring.plan, held=held_ring), notes
+    ring = hold(streamed, size, "data.val")
+    return Source((), ring.plan, held=ring)
 
 
 def loaders_of(job: Job) -> int:

@@ -48,9 +48,10 @@ def inspect(job: Job, parts: "Parts") -> None:
             f"the last batch would hold one sample, which BatchNorm cannot train on: it is merged into the one before "
             f"({plan.largest} samples)"
         )
-    if parts.val is not None and parts.train.tensors and parts.val.row_kinds() != parts.train.row_kinds():
+    resident_val = parts.val if parts.val is not None and parts.val.held is None else None
+    if resident_val is not None and parts.train.tensors and resident_val.row_kinds() != parts.train.row_kinds():
         raise DataError(
-            f"data.val has samples of {', '.join(parts.val.row_kinds())}, data.train of "
+            f"data.val has samples of {', '.join(resident_val.row_kinds())}, data.train of "
             f"{', '.join(parts.train.row_kinds())}; both must be alike",
             code="data/val-unlike-train",
         )

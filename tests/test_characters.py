@@ -83,10 +83,11 @@ def test_two_windows_with_the_state_between_are_one_long_window(cell: str) -> No
     torch.testing.assert_close(torch.cat([first, second], 2), whole)
 
 
+@pytest.mark.parametrize("pool", ["last", "mean"])
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_what_pads_a_sequence_is_not_read(cell: str) -> None:
+def test_what_pads_a_sequence_is_not_read(cell: str, pool: str) -> None:
     torch.manual_seed(1)
-    model = SequenceClassifier(9, 3, embedding=4, hidden=5, layers=2, cell=cell)
+    model = SequenceClassifier(9, 3, embedding=4, hidden=5, layers=2, cell=cell, pool=pool)
     x, lengths = torch.randint(9, (4, 8)), torch.tensor([3, 8, 1, 5])
     logits = model(x, lengths)
     assert logits.shape == (4, 3)
@@ -100,6 +101,8 @@ def test_a_cell_that_is_none_is_refused() -> None:
         CharRnn(5, cell="rnn")
     with pytest.raises(ValueError, match="cell must be lstm or gru"):
         SequenceClassifier(5, 2, cell="custom")
+    with pytest.raises(ValueError, match="pool must be last or mean, got 'max'"):
+        SequenceClassifier(5, 2, pool="max")
 
 
 # ---- data ----------------------------------------------------------------------------------------------------------

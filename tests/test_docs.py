@@ -31,6 +31,7 @@ PAGES = {
         "docs/when-it-helps.md",
         "docs/sparse.md",
         "docs/recurrent.md",
+        "docs/streaming.md",
         "docs/precision-and-compilation.md",
         "docs/devices.md",
         "docs/reading-a-report.md",

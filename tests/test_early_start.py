@@ -89,6 +89,34 @@ def test_workers_that_started_while_the_model_was_built_train_it(tmp_path: Path,
     assert sum(startup.values()) == pytest.approx(ended.summary["startup_s"], abs=0.01)
 
 
+@pytest.mark.parametrize(("loaders", "needed"), [("auto", 2), ("1", 1)])
+def test_loaders_start_as_early_as_workers_where_the_job_says_that_it_streams(
+    loaders: str, needed: int, tmp_path: Path, begin: Callable[..., Job]
+) -> None:
+    job = begin("data.feed=stream", f"data.loaders={loaders}")
+    early = early_workers(job)
+    assert len(early) == EARLY + min(needed, EARLY)
+    ended = released(job, tmp_path)
+    assert (ended.status, ended.reason) == (0, ("succeeded", "epochs")), ended.stderr
+    taken = {event["pid"] for kind in ("spawn", "loader-spawn") for event in ended.events(kind)}
+    assert set(early) <= taken and len(taken) == 2 + needed
+    assert not ended.left_behind
+
+
+def test_early_processes_that_turn_out_not_to_be_needed_end_before_training(
+    tmp_path: Path, begin: Callable[..., Job]
+) -> None:
+    job = begin("data.feed=stream", "data.train={class_path: building.PairStream}")
+    early = early_workers(job)
+    assert len(early) == 2 * EARLY
+    ended = released(job, tmp_path)
+    assert (ended.status, ended.reason) == (0, ("succeeded", "epochs")), ended.stderr
+    taken = [event["pid"] for kind in ("spawn", "loader-spawn") for event in ended.events(kind)]
+    assert len(ended.events("loader-spawn")) == 1 and len(taken) == 3, "one reads what is not divided"
+    assert len({*early} - {*taken}) == 2 * EARLY - min(2 * EARLY, 3)
+    assert not ended.left_behind
+
+
 def test_a_worker_that_is_killed_while_the_model_is_built_is_a_start_that_failed(
     tmp_path: Path, begin: Callable[..., Job]
 ) -> None:

@@ -14,6 +14,7 @@ import hogwild
 from hogwild import cli_report, prometheus
 from hogwild.batches import BatchPlan
 from hogwild.glance import StreamGlance, WorkerGlance
+from hogwild.scoreboard import Phase
 from hogwild.stream_schedule import StreamSchedule
 from tests.helpers.jobs import HOME, read_events
 from tests.test_display import glance, plain
@@ -75,7 +76,7 @@ def test_who_waits_for_whom_is_told_by_the_time_of_the_workers_and_the_free_slot
     ("idle", "waited_s", "words"),
     [
         (0.4, 60.0, None),
-        (0.9, 1.0, None),  # loaders that start, in a job of seconds
+        (0.9, 1.0, None),
         (
             0.83,
             60.0,
@@ -87,6 +88,14 @@ def test_advice_names_the_share_of_the_time_that_workers_waited(idle: float, wai
     found = stream_figures.about_waiting(idle, waited_s, 2, cores=3.0, workers=2)
     assert found is None if words is None else found is not None and found.startswith(words)
     assert found is None or ("less work for each record" in found and "data.feed: resident" in found)
+
+
+def test_what_workers_waited_before_the_first_update_is_not_the_streams() -> None:
+    spent = np.zeros((2, len(Phase)))
+    spent[:, Phase.WAITING], spent[:, Phase.WORKING] = (31.0, 33.0), (6.0, 10.0)
+    assert stream_figures.waiting_of(spent, active_s=10.0) == (0.2, 2.0)
+    assert stream_figures.waiting_of(spent, active_s=100.0) == (0.32, 32.0)
+    assert stream_figures.waiting_of(spent, active_s=0.0) == (0.0, 0.0)
 
 
 # ---- of a job --------------------------------------------------------------------------------------------------------

@@ -223,3 +223,10 @@ def test_an_iterable_is_evaluated_on_an_iterable_as_often_as_the_job_says(evalua
     evaluated = [event["updates"] for event in read_events(run) if event["event"] == "evaluation"]
     assert result.state == "succeeded" and evaluated == [10, 20]
     assert result.metrics["loss"] == pytest.approx(sum(k * k for k in range(10)) / 10, rel=1e-2)
+
+
+@pytest.mark.parametrize("procs", [0, 1])
+def test_resident_data_is_evaluated_on_an_iterable(procs: int, run: Path) -> None:
+    result = train(Items(good), run, procs=procs, val=Stream(good, 10), feed="auto")
+    assert (result.state, result.ring) == ("succeeded", None)
+    assert result.metrics["loss"] == pytest.approx(sum(k * k for k in range(10)) / 10, rel=1e-2)

@@ -12,7 +12,7 @@ from hogwild.schedules import idle_share
 from hogwild.scoreboard import Phase
 from workers.outcome import Clock, Outcome
 from workers.session import Session
-from workers.stream_figures import about_waiting, ring_record
+from workers.stream_figures import about_waiting, ring_record, waiting_of
 
 SKIPPED_SHARE = 0.05
 GAINED = 1.1  # times one worker alone: with less, the others were worth nothing
@@ -91,10 +91,10 @@ def _about_stream(session: Session) -> str | None:
     """Batches that came too slowly."""
     if session.streamed is None or not session.plan.procs:
         return None
-    spent = session.board.phase_s(time.monotonic_ns())
-    waited_s, procs = float(spent[:, Phase.WAITING].sum()) / session.plan.procs, session.plan.procs
-    cores = host.usable_cores().usable
-    return about_waiting(idle_share(spent), waited_s, session.streamed.loaders, cores=cores, workers=procs)
+    active_s = session.board.training_span_s() - session.clock.paused_s
+    share, waited_s = waiting_of(session.board.phase_s(time.monotonic_ns()), active_s)
+    cores, procs = host.usable_cores().usable, session.plan.procs
+    return about_waiting(share, waited_s, session.streamed.loaders, cores=cores, workers=procs)
 
 
 def _about_skipped(session: Session) -> str | None:

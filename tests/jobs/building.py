@@ -6,11 +6,12 @@ import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from hogwild import host
 
@@ -53,3 +54,10 @@ class Slow(nn.Module):
 class Pairs(TensorDataset):
     def __init__(self) -> None:
         super().__init__(torch.randn(800, 4), torch.arange(800) % 2)
+
+
+class PairStream(IterableDataset):
+    """The same, one after the other, for whoever reads."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return iter(zip(torch.randn(800, 4), torch.arange(800) % 2, strict=True))
