@@ -29,7 +29,7 @@ from hogwild.gradcheck import check_gradients
 from hogwild.grid import GridPlan
 from hogwild.held import hold
 from hogwild.initial import load_initial
-from hogwild.job_checks import NORMS, batch_of, inspect, lane_plan
+from hogwild.job_checks import NORMS, batch_of, inspect, lane_plan, refuse_loader
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics import Own, Panel
 from hogwild.packed import Packed
@@ -42,7 +42,7 @@ from hogwild.registry import build as build_component
 from hogwild.registry import build_callable, resolve
 from hogwild.samples import Held, InTurn, Reader
 from hogwild.sources import Source
-from hogwild.streaming import is_iterable, prepare, refuse_loader, split, why_streamed
+from hogwild.streaming import is_iterable, prepare, split, why_streamed
 from hogwild.transforms import Transform
 from hogwild.updates import AutogradUpdate
 
@@ -291,7 +291,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
     return {
         "job": job.name,
         "model": f"{type(parts.model).__name__}, {parameters:,} parameters, {trained:,} trained",
-        "train": {"samples": parts.train.plan.samples, "batches": parts.train.plan.batches, **parts.train.fields()},
+        "train": {**parts.train.size(), **parts.train.fields()},
         "val": {"samples": parts.val.plan.samples} if parts.val else None,
         "output": f"(B, {', '.join(map(str, parts.output_shape[1:]))})" if parts.output_shape else "not one tensor",
         "groups": [_described_group(group) for group in parts.optimizer.param_groups],

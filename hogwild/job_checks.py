@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DataLoader
 
 from hogwild.batches import BatchPlan
 from hogwild.compiled_model import check_compiler, scripted
@@ -63,6 +64,16 @@ def inspect(job: Job, parts: "Parts") -> None:
         if source is not None:
             _check_labels(parts, source, what)
     _check_evaluation(job, parts)
+
+
+def refuse_loader(dataset: Any, what: str) -> None:
+    """Raises DataError for what makes batches of a data set, in place of the data set."""
+    if isinstance(dataset, DataLoader):
+        raise DataError(
+            f"{what} is a DataLoader; give the data set itself, and batch_size, shuffle, drop_last and collate as "
+            "settings of the job",
+            code="data/loader",
+        )
 
 
 def _check_steps(job: Job, model: nn.Module) -> None:

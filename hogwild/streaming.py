@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, IterableDataset, Subset
+from torch.utils.data import IterableDataset, Subset
 
 from hogwild import host
 from hogwild.batches import BatchPlan, EpochPlan
@@ -112,16 +112,6 @@ def as_batch(collator: Collator, records: list[Any]) -> list[Any]:
 def is_iterable(dataset: Any) -> bool:
     """Read from its beginning to its end: an IterableDataset, an iterator, or whatever has no `dataset[i]`."""
     return isinstance(dataset, IterableDataset | Iterator) or not hasattr(type(dataset), "__getitem__")
-
-
-def refuse_loader(dataset: Any, what: str) -> None:
-    """Raises DataError for what makes batches of a data set, in place of the data set."""
-    if isinstance(dataset, DataLoader):
-        raise DataError(
-            f"{what} is a DataLoader; give the data set itself, and batch_size, shuffle, drop_last and collate as "
-            "settings of the job",
-            code="data/loader",
-        )
 
 
 def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +16,18 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import hogwild
 from hogwild import device_simulated
 from hogwild.batches import BatchPlan
+from hogwild.chaos.verdict import _ledger
 from hogwild.collating import Collator, Padding
+from hogwild.device_simulated import Simulated
 from hogwild.errors import HogwildError
 from hogwild.gradcheck import check_gradients
 from hogwild.leases import Limits
 from hogwild.own_steps import Losses
+from hogwild.pins import Pins
 from hogwild.recurrence import LaneState
-from hogwild.ring import BatchForm
+from hogwild.ring import BatchForm, Leaf, Place, Ring, RingFeed, RingSpec
+from hogwild.slots import DeviceFeed
+from hogwild.sources import Source
 from hogwild.stream import Origin, Stream
 from hogwild.stream_plan import StreamPlan
 from hogwild.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
@@ -32,6 +38,7 @@ from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)
     same_bits,
 )
+from workers.on_device import feeding
 
 SAMPLES = 52
 LOSS = nn.CrossEntropyLoss()
@@ -138,6 +145,24 @@ def test_a_slot_of_the_ring_is_copied_to_the_device_from_where_it_lies(tmp_path:
     trained(Net, Flat(), tmp_path / "run", feed="stream", device="simulated")
     assert device_simulated.opened[0].pageable == 0
     assert device_simulated.opened[0].registered == {}  # and given back
+
+
+def test_a_slot_is_staged_only_where_it_is_not_used_again() -> None:
+    form = BatchForm((0, 1), (Leaf(torch.float32), Leaf(torch.int64)))
+    for loaders, is_staged in ((1, False), (0, True)):
+        accelerator = Simulated(0)
+        ring = Ring.allocate("data", RingSpec(form, 2, loaders, form.nbytes(((4, 3), (4,)))))
+        for leaf in ring.reserve(0, ((4, 3), (4,))):
+            leaf.fill_(7)
+        ring.seal(0, 4, ((4, 3), (4,)))
+        ring.table[0, Place.FILLED] = 1
+        pins = Pins(accelerator)
+        model: Any = SimpleNamespace(replica=SimpleNamespace(pins=pins, accelerator=accelerator))
+        feed = feeding(model, RingFeed(ring, 4))
+        assert torch.equal(feed.gather(0, 0).inputs[0], torch.full((4, 3), 7.0))
+        assert isinstance(feed, DeviceFeed)
+        assert any(slot.staging.numel() for slot in feed._slots.slots) == is_staged
+        pins.close()
 
 
 def test_gradients_are_checked_on_nested_samples() -> None:
@@ -271,6 +296,16 @@ def test_what_has_read_validation_data_may_load_batches(ended: dict[str, Ended])
     assert job.events("data-read")  # by those that were started early
     assert not job.events("loader-exit") or job.ledger_adds_up()
     assert "loader" not in job.stderr
+
+
+def test_nobody_counts_the_batches_of_a_stream_before_its_end() -> None:
+    words = "known at the end of the stream"
+    assert Source((), StreamPlan(8, 1)).size() == {"samples": words, "batches": words}
+    leases = {"done": 30, "skipped": 0, "quarantined": 0, "total": 30}
+    state = {"ledger": {"plan": {"batches": StreamPlan(8, 1).batches}}}
+    summary = {"leases": leases, "state": "succeeded", "reason": "epochs"}
+    run: Any = SimpleNamespace(summary=summary, state=state, resolved={"train": {"epochs": 3}})
+    assert _ledger(run)[0]
 
 
 # ---- lanes, precision, devices --------------------------------------------------------------------------------------

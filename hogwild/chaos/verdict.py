@@ -21,6 +21,7 @@ from hogwild.chaos.inject import ORPHANS_S, Hit
 from hogwild.chaos.watch import SUMMARY, events_of, read_json
 from hogwild.checkpoint_files import newest_good
 from hogwild.errors import HogwildError
+from hogwild.stream_plan import OPEN
 
 STATUS = {"succeeded": (0,), "failed": (1,), "stopped": (75,), "cancelled": (129, 130, 143)}
 SETTLED = ("done", "skipped", "quarantined")
@@ -224,6 +225,8 @@ def _ledger(run: _Run) -> Answer:
     if (run.summary["state"], run.summary["reason"]) != ("succeeded", "epochs") or run.state is None:
         return True, f"{words} = {total}"
     epochs, batches = run.resolved["train"]["epochs"], run.state["ledger"]["plan"]["batches"]
+    if batches == OPEN:  # a stream, whose end the loaders find
+        return True, f"{words} = {total}, of {epochs} epochs that end where their stream does"
     if total != epochs * batches:
         return False, f"{words} = {total}, but {epochs} epochs of {batches} batches are {epochs * batches}"
     return True, f"{words} = {total}, all batches of {epochs} epochs"
