@@ -182,7 +182,8 @@ def _check_evaluation(job: Job, parts: "Parts") -> None:
             code="model/metric",
         )
     directions(evaluate, parts.panel)
-    _look_at_inference(parts)
+    if job.model.compile == "none":  # code that was compiled for training keeps what it cannot use of an inference
+        _look_at_inference(parts)
 
 
 def _look_at_inference(parts: "Parts") -> None:
