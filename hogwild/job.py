@@ -16,42 +16,36 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from hogwild import device, lr, metric_names, wrong_tool
-from hogwild.batches import BatchPlan, EpochPlan
+from hogwild.batches import EpochPlan
 from hogwild.config import Job
 from hogwild.config_schema import Split
-from hogwild.config_streams import loaders_for
 from hogwild.config_types import Component
 from hogwild.data.files import set_data_dir
-from hogwild.errors import DataError, ModelError, OptimizerError
+from hogwild.errors import ModelError, OptimizerError
 from hogwild.freezing import freeze_parameters, late_parameters, require_trained
 from hogwild.fused_choice import Choice, Meetings, choose, meetings
 from hogwild.gradcheck import SAMPLES as GRADIENT_SAMPLES
 from hogwild.gradcheck import check_gradients
 from hogwild.grid import GridPlan
-from hogwild.held import hold
 from hogwild.initial import load_initial
-from hogwild.job_checks import NORMS, batch_of, check_length, inspect, lane_plan
+from hogwild.job_checks import batch_of, inspect
+from hogwild.job_data import sources_of
+from hogwild.job_data_checks import check_length
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics import Own, Panel
-from hogwild.packed import Packed
-from hogwild.packing import names_of, pack, packs, read_packed, show, sizes_for
+from hogwild.packing import names_of, pack, show, sizes_for
 from hogwild.param_groups import param_groups
-from hogwild.params import SharedModel, WorkerModel, wants_channels_last
+from hogwild.params import SharedModel, WorkerModel
 from hogwild.placing import is_on_device, with_devices
 from hogwild.plan import plan_here
 from hogwild.registry import build as build_component
 from hogwild.registry import build_callable, resolve
-from hogwild.ring import BatchForm
-from hogwild.samples import Held, InTurn, Reader
+from hogwild.samples import InTurn, Reader
 from hogwild.sources import Source
-from hogwild.stream_choice import is_iterable, refuse_loader, split, why_streamed
-from hogwild.stream_plan import StreamPlan
-from hogwild.streaming import prepare
 from hogwild.transforms import Transform
 from hogwild.updates import AutogradUpdate
 
 NO_KERNEL = Choice(None, "autograd: on a device, where no kernel of a model's own runs", is_worth_saying=False)
-EVALUATION_BATCH = 256  # no gradients, so larger batches than training's cost nothing and save time
 
 
 @dataclass(slots=True)
@@ -150,7 +144,7 @@ def from_objects(
             f"the optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer", code="optimizer/not-one"
         )
     device.require_cpu(model.named_parameters(), "the model")
-    source, held_back, notes = _sources(job, model, train, val, reader or InTurn(job.seed), generator)
+    source, held_back, notes = sources_of(job, model, train, val, reader or InTurn(job.seed), generator)
     check_length(job, source.plan)
     show(model, source.packed, held_back.packed if held_back else None)
     panel = Panel.of(metrics, model, loss)
@@ -163,96 +157,6 @@ def from_objects(
     parts.transform = build_callable(job.data.transform) if job.data.transform is not None else None
     inspect(job, parts)
     return parts
-
-
-def _sources(
-    job: Job, model: nn.Module, train: Any, val: Any, reader: Reader, generator: Tensor | None
-) -> tuple[Source, Source | None, list[str]]:
-    """(what is trained on, what is held back, what is to be said of it)."""
-    for what, given in (("data.train", train), ("data.val", val)):
-        refuse_loader(given, what)
-    size = max(job.data.batch_size, EVALUATION_BATCH)
-    is_packed = packs(train) or isinstance(train, Packed)
-    why, note = ("", "") if is_packed else why_streamed(job, train, "data.train")
-    notes = [note] if note else []
-    has_norm = any(isinstance(module, NORMS) for module in model.modules())
-    channels_last = wants_channels_last(model, job.model.memory_format)
-    options: dict[str, Any] = {"channels_last": channels_last, "has_norm": has_norm}
-    if not why:
-        is_read_through = job.data.feed == "auto" and not is_packed and val is not None and is_iterable(val)
-        trained, held = _read(job, model, train, None if is_read_through else val, reader)
-        if job.data.lanes is None:
-            plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
-        else:
-            plan = lane_plan(job, model, trained, val, notes)
-        source = Source(trained.tensors, plan, trained.resident, trained.packed)
-        if is_read_through:
-            return source, _held_of(job, val, size, options), notes
-        if held is None:
-            return source, None, notes
-        return source, Source(held.tensors, BatchPlan(held.samples, size), held.resident, held.packed), notes
-    if isinstance(val, Split):
-        train, val = split(train, val.fraction, job.seed)
-    spec = job.data.train if generator is not None and not isinstance(job.data.val, Split) else None
-    streamed = prepare(job, train, spec, generator, why, loaders=loaders_of(job), **options)
-    source = Source((), streamed.stream.plan, streamed=streamed)
-    notes += streamed.notes
-    if val is None:
-        return source, None, notes
-    needs_slots = job.data.collate is not None or job.data.padding is not None or is_iterable(val)
-    needs_slots = needs_slots or streamed.form.is_nested
-    if not needs_slots:
-        (alike,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
-        return source, Source(alike.tensors, BatchPlan(alike.samples, size), alike.resident), notes
-    spec = job.data.val if generator is not None and isinstance(job.data.val, Component) else None
-    return source, _held_of(job, val, size, options, spec, streamed.form), notes
-
-
-def _held_of(
-    job: Job,
-    val: Any,
-    size: int,
-    options: Mapping[str, Any],
-    spec: Component | None = None,
-    trained: BatchForm | None = None,
-) -> Source:
-    """Validation data with batches of its own, in a ring that holds them all. `spec`: the class path it was made of;
-    `trained`: how batches are trained on, if they lie in a ring."""
-    streamed = prepare(job, val, spec, None, "", loaders=1, what="data.val", **options)
-    form = streamed.form
-    if trained is not None and (form.nesting != trained.nesting or form.kinds != trained.kinds):
-        raise DataError(
-            f"data.val has batches {form.words()}, data.train {trained.words()}; both must be alike",
-            code="data/val-unlike-train",
-        )
-    ring = hold(streamed, size, "data.val")
-    return Source((), ring.plan, held=ring)
-
-
-def loaders_of(job: Job) -> int:
-    """How many processes read a stream."""
-    return loaders_for(job, plan_here(job.train.procs, job.train.threads, pin=job.train.pin).procs)
-
-
-def _read(
-    job: Job, model: nn.Module, train: Dataset, val: Dataset | Split | None, reader: Reader
-) -> tuple[Held, Held | None]:
-    """(what is trained on, what is held back)."""
-    if packs(train) or isinstance(train, Packed):
-        return read_packed(job, train, val, reader)
-    channels_last = wants_channels_last(model, job.model.memory_format)
-    if isinstance(val, Split):
-        trained, held_back = reader.read(train, "data.train", fraction=val.fraction, channels_last=channels_last)
-        return trained, held_back
-    (trained,) = reader.read(train, "data.train", fraction=None, channels_last=channels_last)
-    if val is None:
-        return trained, None
-    (held_back,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
-    return trained, held_back
-
-
-def _type(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _own_metrics(job: Job) -> dict[str, str | Own] | None:
@@ -309,7 +213,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
     return {
         "job": job.name,
         "model": f"{type(parts.model).__name__}, {parameters:,} parameters, {trained:,} trained",
-        "train": {**_size_of(parts.train.plan), **parts.train.fields()},
+        "train": {**parts.train.size(), **parts.train.fields()},
         "val": {"samples": parts.val.plan.samples} if parts.val else None,
         "output": f"(B, {', '.join(map(str, parts.output_shape[1:]))})" if parts.output_shape else "not one tensor",
         "groups": [_described_group(group) for group in parts.optimizer.param_groups],
@@ -325,13 +229,6 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
 
 def _other_tool(parts: Parts) -> str | None:
     return None if parts.choice.update is not None else wrong_tool.words(parts.model, device.visible_gpus())
-
-
-def _size_of(plan: EpochPlan) -> dict[str, Any]:
-    """Of a stream that has no length nobody knows it."""
-    if isinstance(plan, StreamPlan):
-        return {"samples": plan.length or "not known before it is read"}
-    return {"samples": plan.samples, "batches": plan.batches}
 
 
 def _described_group(group: Mapping[str, Any]) -> str:

@@ -10,20 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from hogwild.batches import BatchPlan, EpochPlan
 from hogwild.compiled_model import check_compiler, scripted
 from hogwild.config import Job
-from hogwild.config_schema import Evaluate, Split
+from hogwild.config_schema import Evaluate
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.evaluation import evaluating
 from hogwild.inference import why_not as why_no_inference
-from hogwild.lr import NAMED
 from hogwild.metrics import Panel
 from hogwild.own_steps import has_evaluation_step, has_training_step, predictor, try_training_step
 from hogwild.precision import autocast, check_precision, device_type_of, widened
-from hogwild.recurrence import forward_of, takes_state
-from hogwild.samples import Held
-from hogwild.stream_plan import StreamPlan
+from hogwild.recurrence import forward_of
 from hogwild.transforms import tried
 
 if TYPE_CHECKING:
@@ -85,57 +81,6 @@ def _check_steps(job: Job, model: nn.Module) -> None:
             )
 
 
-def check_length(job: Job, plan: EpochPlan) -> None:
-    """A schedule that is stretched over the job must know how long that is. Raises DataError."""
-    name = job.lr_schedule.name
-    is_endless = isinstance(plan, StreamPlan) and plan.length is None and job.train.max_updates is None
-    if is_endless and name in NAMED and name not in ("constant", "step"):
-        raise DataError(
-            f"lr_schedule.name: {name} is stretched over all updates of the job, and nobody knows how many there are: "
-            "data.train is an iterable without len(); set train.max_updates, give its class a __len__, or use a "
-            "schedule that needs no length: constant, step, or one of your own",
-            code="data/no-length",
-        )
-
-
-def lane_plan(job: Job, model: nn.Module, trained: Held, val: Any, notes: list[str]) -> BatchPlan:
-    """How the rows are cut into `data.lanes`; says in `notes` what is left out. Raises BuildError where they cannot
-    be."""
-    lanes, columns = job.data.lanes, job.data.batch_size
-    assert lanes is not None
-    if trained.packed is not None:
-        raise DataError(
-            "data.lanes: rows that continue each other are a data set of tensors; data.train is packed, and its "
-            "samples are read in any order",
-            code="data/lanes",
-        )
-    if isinstance(val, Split):
-        raise DataError(
-            "data.val.fraction: with data.lanes give a data set of its own: rows drawn at random leave gaps in the "
-            "sequence",
-            code="data/split",
-        )
-    if not takes_state(model):
-        raise ModelError(
-            f"data.lanes: {type(model).__qualname__}.forward has no argument `state` with a default: it must be "
-            "forward(x, state=None) -> (output, state)",
-            code="model/state",
-        )
-    steps = trained.samples // (lanes * columns)
-    if steps == 0:
-        raise DataError(
-            f"data.lanes: {lanes} lanes of {columns} columns (data.batch_size) need {lanes * columns:,} rows at least, "
-            f"and data.train has {trained.samples:,}; fewer lanes, or a smaller batch",
-            code="data/lanes",
-        )
-    if rest := trained.samples - lanes * columns * steps:
-        notes.append(
-            f"{rest:,} of {trained.samples:,} rows, the last, are left out: {lanes} lanes of {columns} columns are "
-            f"{steps} batches long"
-        )
-    return BatchPlan(lanes * columns * steps, columns, lanes=lanes)
-
-
 def directions(evaluate: Evaluate, panel: Panel) -> dict[str, bool]:
     """Whether more is better, of `evaluate.monitor` and of every metric in `evaluate.target`. Raises UsageError for one
     that this job does not report, and for a function of the user's that nobody has said it of."""
@@ -187,7 +132,8 @@ def _check_evaluation(job: Job, parts: "Parts") -> None:
             code="model/metric",
         )
     directions(evaluate, parts.panel)
-    _look_at_inference(parts)
+    if job.model.compile == "none":  # code that was compiled for training keeps what it cannot use of an inference
+        _look_at_inference(parts)
 
 
 def _look_at_inference(parts: "Parts") -> None:

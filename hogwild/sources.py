@@ -10,8 +10,10 @@ from hogwild.batches import EpochPlan
 from hogwild.feeds import Batch, ResidentData
 from hogwild.held import HeldRing
 from hogwild.packed import Packed
+from hogwild.stream_plan import OPEN
 from hogwild.streaming import Streamed
 
+_AT_ITS_END = "known at the end of the stream"
 METRIC_SAMPLES = 64  # spread over the validation data, so that a metric sees more than one class
 
 
@@ -76,6 +78,12 @@ class Source:
             return self.head(METRIC_SAMPLES)
         samples = self.plan.samples
         return self.pick(torch.linspace(0, samples - 1, min(METRIC_SAMPLES, samples)).long().unique())
+
+    def size(self) -> dict[str, Any]:
+        """Of an epoch; of an iterable nobody knows before its end."""
+        if self.plan.batches < OPEN:
+            return {"samples": self.plan.samples, "batches": self.plan.batches}
+        return {"samples": self.plan.samples or _AT_ITS_END, "batches": _AT_ITS_END}
 
     def fields(self) -> dict[str, str]:
         """What there is, in words."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, IterableDataset, Subset
+from torch.utils.data import IterableDataset, Subset
 
 from hogwild import host
 from hogwild.collating import NUMBERS
@@ -29,16 +29,6 @@ def is_iterable(dataset: Any) -> bool:
     kind = type(dataset)
     is_plain = hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__")
     return is_plain or isinstance(dataset, IterableDataset | Iterator)
-
-
-def refuse_loader(dataset: Any, what: str) -> None:
-    """Raises DataError for what makes batches of a data set, in place of the data set."""
-    if isinstance(dataset, DataLoader):
-        raise DataError(
-            f"{what} is a DataLoader; give the data set itself, and batch_size, shuffle, drop_last and collate as "
-            "settings of the job",
-            code="data/loader",
-        )
 
 
 def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:

@@ -2,10 +2,10 @@
 
     transform(*inputs, target) -> (*inputs, target)
 
-Inputs and target are tensors (B, …) in the order of the data set's fields, in buffers of the feed: they may be changed
-in place. As many tensors come back, with B rows each; type and shape of a row may be others. torch's generator is
-seeded for each batch, so that a flip or a crop is the same whoever does it. Batches of an evaluation are not
-transformed: what every sample needs belongs into the data set or the model."""
+Inputs and target are tensors (B, …) in the order of the data set's fields, or nested as the batches of a stream are, in
+buffers of the feed: they may be changed in place. As many come back, with B rows each; type and shape of a row may be
+others. torch's generator is seeded for each batch, so that a flip or a crop is the same whoever does it. Batches of an
+evaluation are not transformed: what every sample needs belongs into the data set or the model."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -3,8 +3,9 @@ steps of the model's own, compiled models; and what is refused before anything s
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,23 +16,29 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import hogwild
 from hogwild import device_simulated
 from hogwild.batches import BatchPlan
+from hogwild.chaos.verdict import _ledger
 from hogwild.collating import Collator, Padding
+from hogwild.device_simulated import Simulated
 from hogwild.errors import HogwildError
 from hogwild.gradcheck import check_gradients
 from hogwild.leases import Limits
 from hogwild.own_steps import Losses
+from hogwild.pins import Pins
 from hogwild.recurrence import LaneState
-from hogwild.ring import BatchForm
+from hogwild.ring import BatchForm, Leaf, Place, Ring, RingFeed, RingSpec
+from hogwild.slots import DeviceFeed
+from hogwild.sources import Source
 from hogwild.stream import Origin, Stream
 from hogwild.stream_plan import StreamPlan
 from hogwild.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.streaming import Streamed
 from hogwild.transforms import transformed
-from tests.helpers.jobs import Ended, in_turn
+from tests.helpers.jobs import Ended, in_turn, read_events
 from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)
     same_bits,
 )
+from workers.on_device import feeding
 
 SAMPLES = 52
 LOSS = nn.CrossEntropyLoss()
@@ -138,6 +145,24 @@ def test_a_slot_of_the_ring_is_copied_to_the_device_from_where_it_lies(tmp_path:
     trained(Net, Flat(), tmp_path / "run", feed="stream", device="simulated")
     assert device_simulated.opened[0].pageable == 0
     assert device_simulated.opened[0].registered == {}  # and given back
+
+
+def test_a_slot_is_staged_only_where_it_is_not_used_again() -> None:
+    form = BatchForm((0, 1), (Leaf(torch.float32), Leaf(torch.int64)))
+    for loaders, is_staged in ((1, False), (0, True)):
+        accelerator = Simulated(0)
+        ring = Ring.allocate("data", RingSpec(form, 2, loaders, form.nbytes(((4, 3), (4,)))))
+        for leaf in ring.reserve(0, ((4, 3), (4,))):
+            leaf.fill_(7)
+        ring.seal(0, 4, ((4, 3), (4,)))
+        ring.table[0, Place.FILLED] = 1
+        pins = Pins(accelerator)
+        model: Any = SimpleNamespace(replica=SimpleNamespace(pins=pins, accelerator=accelerator))
+        feed = feeding(model, RingFeed(ring, 4))
+        assert torch.equal(feed.gather(0, 0).inputs[0], torch.full((4, 3), 7.0))
+        assert isinstance(feed, DeviceFeed)
+        assert any(slot.staging.numel() for slot in feed._slots.slots) == is_staged
+        pins.close()
 
 
 def test_gradients_are_checked_on_nested_samples() -> None:
@@ -273,6 +298,16 @@ def test_what_has_read_validation_data_may_load_batches(ended: dict[str, Ended])
     assert "loader" not in job.stderr
 
 
+def test_nobody_counts_the_batches_of_a_stream_before_its_end() -> None:
+    words = "known at the end of the stream"
+    assert Source((), StreamPlan(8, 1)).size() == {"samples": words, "batches": words}
+    leases = {"done": 30, "skipped": 0, "quarantined": 0, "total": 30}
+    state = {"ledger": {"plan": {"batches": StreamPlan(8, 1).batches}}}
+    summary = {"leases": leases, "state": "succeeded", "reason": "epochs"}
+    run: Any = SimpleNamespace(summary=summary, state=state, resolved={"train": {"epochs": 3}})
+    assert _ledger(run)[0]
+
+
 # ---- lanes, precision, devices --------------------------------------------------------------------------------------
 
 
@@ -330,10 +365,17 @@ def test_a_step_of_the_models_own_is_refused_beside_what_it_would_bypass(
     assert not (tmp_path / "run").exists()
 
 
-def trained_with(model: type[nn.Module], folder: Path, settings: dict[str, Any]) -> None:
+def trained_with(model: Callable[[], nn.Module], folder: Path, settings: dict[str, Any]) -> None:
     made = model()
     optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
     hogwild.train(made, Flat(), LOSS, optimizer, run_dir=folder, **{**INLINE, **settings})
+
+
+def test_a_scripted_model_in_bf16_is_trained_on_after_an_evaluation(tmp_path: Path) -> None:
+    """Its casts of the weights, made under inference_mode, were of no use to backward."""
+    settings = {"model": {"compile": "script"}, "precision": "bf16", "val": Flat(), "epochs": 3}
+    trained_with(lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), tmp_path / "run", settings)
+    assert len(read_events(tmp_path / "run", "evaluation")) == 3
 
 
 def test_what_is_called_may_refuse_to_say_how_long_it_is() -> None:

@@ -18,7 +18,8 @@ from hogwild.exchange import COPIES
 from hogwild.feeds import FieldSpec, ResidentData
 from hogwild.free_ranges import Schedule
 from hogwild.grid import GridPlan
-from hogwild.job import Parts, arrange, bytes_needed, loaders_of, schedule_of
+from hogwild.job import Parts, arrange, bytes_needed, schedule_of
+from hogwild.job_data import loaders_of
 from hogwild.lanes import LaneSchedule
 from hogwild.packed import Spec
 from hogwild.plan import Plan

@@ -230,8 +230,8 @@ def _ledger(run: _Run) -> Answer:
     if (run.summary["state"], run.summary["reason"]) != ("succeeded", "epochs") or run.state is None:
         return True, f"{words} = {total}"
     epochs, batches = run.resolved["train"]["epochs"], run.state["ledger"]["plan"]["batches"]
-    if batches >= OPEN:
-        return True, f"{words} = {total}, all batches that {epochs} epochs of the stream had"
+    if batches == OPEN:  # a stream, whose end the loaders find
+        return True, f"{words} = {total}, of {epochs} epochs that end where their stream does"
     if total != epochs * batches:
         return False, f"{words} = {total}, but {epochs} epochs of {batches} batches are {epochs * batches}"
     return True, f"{words} = {total}, all batches of {epochs} epochs"

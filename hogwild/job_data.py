@@ -1,0 +1,114 @@
+"""The data of a job on its way to its workers: resident, packed, in lanes or streamed; and what is held back of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from hogwild.batches import BatchPlan
+from hogwild.config import Job
+from hogwild.config_schema import Split
+from hogwild.config_streams import loaders_for
+from hogwild.config_types import Component
+from hogwild.errors import DataError
+from hogwild.held import hold
+from hogwild.job_checks import NORMS
+from hogwild.job_data_checks import lane_plan, refuse_loader
+from hogwild.packed import Packed
+from hogwild.packing import packs, read_packed
+from hogwild.params import wants_channels_last
+from hogwild.plan import plan_here
+from hogwild.ring import BatchForm
+from hogwild.samples import Held, Reader
+from hogwild.sources import Source
+from hogwild.stream_choice import is_iterable, split, why_streamed
+from hogwild.streaming import prepare
+
+EVALUATION_BATCH = 256  # no gradients, so larger batches than training's cost nothing and save time
+
+
+def sources_of(
+    job: Job, model: nn.Module, train: Any, val: Any, reader: Reader, generator: Tensor | None
+) -> tuple[Source, Source | None, list[str]]:
+    """(what is trained on, what is held back, what is to be said of it)."""
+    for what, given in (("data.train", train), ("data.val", val)):
+        refuse_loader(given, what)
+    size = max(job.data.batch_size, EVALUATION_BATCH)
+    is_packed = packs(train) or isinstance(train, Packed)
+    why, note = ("", "") if is_packed else why_streamed(job, train, "data.train")
+    notes = [note] if note else []
+    has_norm = any(isinstance(module, NORMS) for module in model.modules())
+    channels_last = wants_channels_last(model, job.model.memory_format)
+    options: dict[str, Any] = {"channels_last": channels_last, "has_norm": has_norm}
+    if not why:
+        is_read_through = job.data.feed == "auto" and not is_packed and val is not None and is_iterable(val)
+        trained, held = _read(job, model, train, None if is_read_through else val, reader)
+        if job.data.lanes is None:
+            plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
+        else:
+            plan = lane_plan(job, model, trained, val, notes)
+        source = Source(trained.tensors, plan, trained.resident, trained.packed)
+        if is_read_through:
+            return source, _held_of(job, val, size, options), notes
+        if held is None:
+            return source, None, notes
+        return source, Source(held.tensors, BatchPlan(held.samples, size), held.resident, held.packed), notes
+    if isinstance(val, Split):
+        train, val = split(train, val.fraction, job.seed)
+    spec = job.data.train if generator is not None and not isinstance(job.data.val, Split) else None
+    streamed = prepare(job, train, spec, generator, why, loaders=loaders_of(job), **options)
+    source = Source((), streamed.stream.plan, streamed=streamed)
+    notes += streamed.notes
+    if val is None:
+        return source, None, notes
+    needs_slots = job.data.collate is not None or job.data.padding is not None or is_iterable(val)
+    needs_slots = needs_slots or streamed.form.is_nested
+    if not needs_slots:
+        (alike,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
+        return source, Source(alike.tensors, BatchPlan(alike.samples, size), alike.resident), notes
+    spec = job.data.val if generator is not None and isinstance(job.data.val, Component) else None
+    return source, _held_of(job, val, size, options, spec, streamed.form), notes
+
+
+def _held_of(
+    job: Job,
+    val: Any,
+    size: int,
+    options: Mapping[str, Any],
+    spec: Component | None = None,
+    trained: BatchForm | None = None,
+) -> Source:
+    """Validation data with batches of its own, in a ring that holds them all. `spec`: the class path it was made of;
+    `trained`: how batches are trained on, if they lie in a ring."""
+    streamed = prepare(job, val, spec, None, "", loaders=1, what="data.val", **options)
+    form = streamed.form
+    if trained is not None and (form.nesting != trained.nesting or form.kinds != trained.kinds):
+        raise DataError(
+            f"data.val has batches {form.words()}, data.train {trained.words()}; both must be alike",
+            code="data/val-unlike-train",
+        )
+    ring = hold(streamed, size, "data.val")
+    return Source((), ring.plan, held=ring)
+
+
+def loaders_of(job: Job) -> int:
+    """How many processes read a stream."""
+    return loaders_for(job, plan_here(job.train.procs, job.train.threads, pin=job.train.pin).procs)
+
+
+def _read(
+    job: Job, model: nn.Module, train: Dataset, val: Dataset | Split | None, reader: Reader
+) -> tuple[Held, Held | None]:
+    """(what is trained on, what is held back)."""
+    if packs(train) or isinstance(train, Packed):
+        return read_packed(job, train, val, reader)
+    channels_last = wants_channels_last(model, job.model.memory_format)
+    if isinstance(val, Split):
+        trained, held_back = reader.read(train, "data.train", fraction=val.fraction, channels_last=channels_last)
+        return trained, held_back
+    (trained,) = reader.read(train, "data.train", fraction=None, channels_last=channels_last)
+    if val is None:
+        return trained, None
+    (held_back,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
+    return trained, held_back
