@@ -42,7 +42,8 @@ def sources_of(
     channels_last = wants_channels_last(model, job.model.memory_format)
     options: dict[str, Any] = {"channels_last": channels_last, "has_norm": has_norm}
     if not why:
-        is_read_through = job.data.feed == "auto" and not is_packed and val is not None and is_iterable(val)
+        is_data = val is not None and not isinstance(val, Split)
+        is_read_through = job.data.feed == "auto" and not is_packed and is_data and is_iterable(val)
         trained, held = _read(job, model, train, None if is_read_through else val, reader)
         if job.data.lanes is None:
             plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
