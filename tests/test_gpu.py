@@ -59,7 +59,7 @@ def test_one_worker_trains_as_the_plain_loop_does(rule: type[optim.Optimizer]) -
     model = ConvNet()
     plain = copy.deepcopy(model).cuda()
     shared = build(model, rule(model.parameters(), lr=0.01))  # type: ignore[call-arg]
-    worker = WorkerModel.attach(shared.structure, shared.regions, 0, open_accelerator("cuda:0"))
+    worker = WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=open_accelerator("cuda:0"))
     update = DeviceUpdate(worker, grad_clip=None)
     batches = [(x.cuda(), y.cuda()) for x, y in images(10)]
     for x, y in batches:
@@ -79,7 +79,7 @@ def test_checking_and_applying_an_update_allocates_nothing_on_the_device() -> No
     model = ConvNet()
     shared = build(model, optim.SGD(model.parameters(), lr=0.1, momentum=0.9), procs=2)
     device = open_accelerator("cuda:0")
-    worker = WorkerModel.attach(shared.structure, shared.regions, 0, device)
+    worker = WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=device)
     update = DeviceUpdate(worker, grad_clip=1.0)
     taken = []
     for x, y in images(6):

@@ -71,7 +71,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Batches]]] = {
 
 def on_device(shared: SharedModel, worker: int = 0) -> tuple[WorkerModel, Simulated]:
     device = Simulated(worker)
-    return WorkerModel.attach(shared.structure, shared.regions, worker, device), device
+    return WorkerModel.attach(shared.structure, shared.regions, worker, accelerator=device), device
 
 
 def made(make: Callable[[], nn.Module], rule: str, procs: int = 1) -> SharedModel:
@@ -308,7 +308,7 @@ def test_where_there_is_no_room_nothing_stays_pinned() -> None:
     device_simulated.limit_memory(4000)
     device = Simulated(0)
     with pytest.raises(device_simulated.SimulatedOutOfMemory) as raised:
-        WorkerModel.attach(shared.structure, shared.regions, 0, device)
+        WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=device)
     assert not device.registered
     known = device.explain(raised.value)
     assert known is not None and known.code == "device/memory"

@@ -33,7 +33,7 @@ def ended(jobs_folder: Path) -> dict[str, Ended]:
         "map": [*streaming("Numbers"), "train.epochs=2"],
         "map inline": [*streaming("Numbers", 90), inline],
         "map in delta": [*streaming("Numbers", 1601), "train.exchange=delta", "train.sync_every=4", "train.epochs=2"],
-        "map accumulated": [*streaming("Numbers", 1602), "train.accumulate=3", "data.loaders=3"],
+        "map accumulated": [*streaming("Numbers", 1596), "train.accumulate=3", "data.loaders=3"],
         "divided": [*streaming("Divided", 1601), "train.epochs=3"],
         "divided, one worker": [*streaming("Divided", 203), "train.procs=1", "data.loaders=2", "train.epochs=2"],
         "undivided": [*streaming("Undivided", 403), "data.loaders=3", "train.epochs=2"],
