@@ -85,11 +85,10 @@ class Schedule(Protocol):
         ...
 
 
-class FreeRanges:
-    """Ranges in order of position."""
+class OfPlan:
+    """What of a `Free` follows from the epoch's plan alone, where its batches are known from the beginning."""
 
-    def __init__(self, pieces: Iterable[FreeRange], plan: EpochPlan) -> None:
-        self._pieces = list(pieces)
+    def __init__(self, plan: EpochPlan) -> None:
         self._plan = plan
 
     @property
@@ -101,6 +100,14 @@ class FreeRanges:
 
     def settle(self, start: int, stop: int) -> None:
         """Nothing is kept of them."""
+
+
+class FreeRanges(OfPlan):
+    """Ranges in order of position."""
+
+    def __init__(self, pieces: Iterable[FreeRange], plan: EpochPlan) -> None:
+        super().__init__(plan)
+        self._pieces = list(pieces)
 
     def __iter__(self) -> Iterator[FreeRange]:
         return iter(self._pieces)

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
 from hogwild.batches import EpochPlan
-from hogwild.free_ranges import LEASES_IN_HAND, Choice, Free
+from hogwild.free_ranges import LEASES_IN_HAND, Choice, Free, OfPlan
 from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
 
 EPOCHS_AHEAD = 1  # a stalled worker's lane stays behind; the others do not run away from it
@@ -27,11 +27,11 @@ def steps_of(plan: EpochPlan) -> int:
     return plan.batches // plan.lanes
 
 
-class FreeLanes:
+class FreeLanes(OfPlan):
     """The free batches of one epoch, by lane, and who holds which."""
 
     def __init__(self, plan: EpochPlan, pieces: Iterable[FreeRange]) -> None:
-        self._plan = plan
+        super().__init__(plan)
         self._steps = steps_of(plan)
         self._lanes: dict[int, list[FreeRange]] = {}  # only those of which something is free
         self.holders: dict[int, int] = {}  # lane -> worker; also of lanes that are all in its hand
@@ -39,16 +39,6 @@ class FreeLanes:
 
     def __iter__(self) -> Iterator[FreeRange]:
         return chain.from_iterable(self._lanes[lane] for lane in sorted(self._lanes))
-
-    @property
-    def batches(self) -> int:
-        return self._plan.batches
-
-    def samples_in(self, start: int, stop: int) -> int:
-        return self._plan.samples_in(start, stop)
-
-    def settle(self, start: int, stop: int) -> None:
-        """Nothing is kept of them."""
 
     def updates(self, accumulate: int) -> int:
         return sum(self._left(lane) for lane in self._lanes)

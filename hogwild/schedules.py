@@ -16,7 +16,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from hogwild.batches import mix
-from hogwild.free_ranges import LEASES_IN_HAND, Choice, Free
+from hogwild.free_ranges import LEASES_IN_HAND, Choice, Free, OfPlan
 from hogwild.grid import GridPlan
 from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
 from hogwild.scoreboard import Phase
@@ -27,11 +27,13 @@ EPOCHS_AHEAD = 1  # a stalled worker's row and column stay behind; the others do
 DRAWN_SHARE = 0.25
 
 
-class FreeCells:
+class FreeCells(OfPlan):
     """The free batches of one epoch, by cell. `left` (B, C) float64: samples."""
 
+    _plan: GridPlan
+
     def __init__(self, plan: GridPlan, drawn: np.ndarray, pieces: Iterable[FreeRange]) -> None:
-        self._plan = plan
+        super().__init__(plan)
         self._drawn = drawn  # (B, C) float64
         self._cells: dict[int, list[FreeRange]] = {}
         self._batches = 0
@@ -41,16 +43,6 @@ class FreeCells:
 
     def __iter__(self) -> Iterator[FreeRange]:
         return chain.from_iterable(self._cells[cell] for cell in sorted(self._cells))
-
-    @property
-    def batches(self) -> int:
-        return self._plan.batches
-
-    def samples_in(self, start: int, stop: int) -> int:
-        return self._plan.samples_in(start, stop)
-
-    def settle(self, start: int, stop: int) -> None:
-        """Nothing is kept of them."""
 
     def updates(self, accumulate: int) -> int:
         return self._batches

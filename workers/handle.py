@@ -144,12 +144,9 @@ class Handle:
         write_record(self.lease_write, 0, LOOK)
 
     def acks(self) -> list[tuple[int, int]]:
-        """(skipped, item id) of every item finished since the last call; doorbells left out."""
+        """(skipped, item id) of every item finished since the last call, of a loader (answer, slot + 1) of every slot;
+        doorbells left out."""
         return [(skipped, item) for skipped, item in read_records(self.ack_read) if item != LOOK]
-
-    def answers(self) -> list[tuple[int, int]]:
-        """(answer, slot + 1) of every slot that a loader was done with since the last call."""
-        return self.acks()
 
     def listen(self) -> None:
         """Takes in what the worker said over its socket."""

@@ -102,7 +102,7 @@ class Loaders:
             self.roster.ready(handle.worker)
             incarnation = handle.incarnation
             self._session.journal.event("loader-ready", loader=handle.worker, incarnation=incarnation, pid=handle.pid)
-        for answer, number in handle.answers():
+        for answer, number in handle.acks():
             self._take(handle.worker, answer, number - 1)
         said, handle.said_as_reader = handle.said_as_reader, []
         for report in said:
