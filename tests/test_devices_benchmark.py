@@ -13,7 +13,8 @@ import torch
 
 from benchmarks import allocations, commands, delta_cost, devices, gpu, loader_kills, ring_cost, stream_feed
 from benchmarks.baselines import tensor_queue
-from benchmarks.baselines.jittered import Jittered, shift
+from benchmarks.baselines.transformed import Transformed, shift
+from benchmarks.baselines.well_known import Digits
 from benchmarks.commands import CommandFailed
 from benchmarks.row import Row
 from hogwild.data import Mnist
@@ -111,12 +112,20 @@ def mnist(monkeypatch: pytest.MonkeyPatch) -> None:
         return type("Few", (), {"tensors": (images, torch.arange(10))})()
 
     few.mean, few.deviation = Mnist.mean, Mnist.deviation  # type: ignore[attr-defined]
-    monkeypatch.setattr("benchmarks.baselines.jittered.Mnist", few)
+    monkeypatch.setattr("benchmarks.baselines.transformed.Mnist", few)
+
+
+@pytest.mark.usefixtures("mnist")
+def test_without_jitter_a_record_is_what_the_well_known_example_makes_of_it() -> None:
+    data = Transformed(records=4)
+    example = Digits(data.images, data.labels)
+    for number in range(4):
+        assert torch.equal(data[number][0], example[number][0]) and data[number][1] == example[number][1]
 
 
 @pytest.mark.usefixtures("mnist")
 def test_a_jittered_record_is_another_each_time() -> None:
-    data = Jittered(records=4)
+    data = Transformed(records=4, jitter=True)
     assert len(data) == 4
     (one, label), (other, _) = data[3], data[3]
     assert one.shape == (1, 28, 28) and one.dtype == torch.float32 and label == 3
@@ -151,4 +160,4 @@ def test_the_suite_says_what_it_measures() -> None:
 
 
 def test_the_class_of_the_streamed_job_is_the_one_of_the_baseline() -> None:
-    assert f"{Jittered.__module__}.{Jittered.__qualname__}" == stream_feed.CLASS
+    assert f"{Transformed.__module__}.{Transformed.__qualname__}" == stream_feed.CLASS
