@@ -3,7 +3,7 @@ none, every figure is a row that says so.
 
 Samples per second of a job with 4 workers on GPU 0 over one process that trains the same there alone, in turns; and
 from inside one worker: how much of its copies is hidden behind computing, by events on both streams, and how often an
-update allocates."""
+update takes memory of the device from the driver."""
 
 import os
 import sys
@@ -144,19 +144,24 @@ def inside(network: str) -> list[Row]:
     updates(0, WARM)
     device.copies.clear()
     device.stalls.clear()
-    before = device.allocations()
+    blocks, taken = device.allocations(), from_the_driver(device)
     updates(WARM, WARM + MEASURED)
-    made = (device.allocations() - before) / MEASURED
-    rows = _inside_rows(network, [device.hidden()], [made])
+    blocks, taken = device.allocations() - blocks, from_the_driver(device) - taken
+    rows = _inside_rows(network, [device.hidden()], [taken / MEASURED], blocks / MEASURED)
     worker.close()
     return rows
 
 
-def _inside_rows(network: str, hidden: Sequence[float], allocated: Sequence[float]) -> list[Row]:
-    what = "with the activations that autograd makes, which torch takes from what it has reserved"
+def from_the_driver(device: Cuda) -> int:
+    """How often torch has asked the driver for memory of the device so far."""
+    return int(torch.cuda.memory_stats(device.torch_device)["num_device_alloc"])
+
+
+def _inside_rows(network: str, hidden: Sequence[float], taken: Sequence[float], blocks: float = 0.0) -> list[Row]:
+    what = f"asked of the driver; what autograd keeps is {blocks:.1f} blocks per update out of what torch has reserved"
     return [
         Row(f"{network}: share of the copies hidden behind computing", "", HIDDEN, [*hidden]),
-        Row(f"{network}: device allocations per update", "", None, [*allocated], note=what),
+        Row(f"{network}: device allocations per update", "", 0.0, [*taken], note=what, smaller_is_better=True),
     ]
 
 

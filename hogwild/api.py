@@ -84,14 +84,16 @@ def train(
     """Trains `model` with worker processes over one shared set of parameters; afterwards the model holds the result
     in ordinary private memory, and the optimizer worker 0's state (or the shared one).
 
-    `dataset` and `val` are map-style data sets of (input, …, target); `val={"fraction": 0.2}` holds a seeded part
-    back. `loss` is called as loss(output, target). `optimizer` is a torch.optim instance over model.parameters(); its
-    class, groups, hyper-parameters and state are taken over. The four may also be given by these names. Every other
-    keyword is a field of the job file's `train` or `data` section (`procs=4`, `epochs=3`, `batch_size=64`), `name`,
-    `seed`, or a section as a dict (`checkpoint={"every_s": 5}`, `model={"freeze": ["conv*"]}`: what is frozen is so
-    until the call returns; `evaluate={"metrics": ["accuracy", gini]}`, where gini(outputs, targets) is a function
-    of all outputs). `optimizer_state` is "private" (the default) or "shared". `resume` goes on from an earlier call's
-    run directory, with the same objects.
+    `dataset` and `val` are data sets of (input, …, target), map-style or iterable; `val={"fraction": 0.2}` holds a
+    seeded part back. `loss` is called as loss(output, target). `optimizer` is a torch.optim instance over
+    model.parameters(); its class, groups, hyper-parameters and state are taken over. The four may also be given by
+    these names. Every other keyword is a field of the job file's `train` or `data` section (`procs=4`, `epochs=3`,
+    `batch_size=64`), `name`, `seed`, or a section as a dict (`checkpoint={"every_s": 5}`, `model={"freeze":
+    ["conv*"]}`: what is frozen is so until the call returns; `evaluate={"metrics": ["accuracy", gini]}`, where
+    gini(outputs, targets) is a function of all outputs). `collate` (of a list of records) and `transform` (of a
+    batch's inputs and target) may be functions.
+    `optimizer_state` is "private" (the default) or "shared". `resume` goes on from an earlier call's run directory,
+    with the same objects.
 
     Call it from the main thread; a main guard is not needed. Raises HogwildError with the words of the command line for
     what cannot be started, and for a job that failed; a job stopped by Ctrl-C or `max_time_s` returns.
@@ -108,10 +110,11 @@ def train(
         )
     if optimizer_state is not None:
         settings["optimizer_state"] = optimizer_state
-    metrics = _own_metrics(settings)
+    given = _own_functions(settings)
     job = _job(model, dataset, loss, optimizer, val, settings)
     claim_our_packages()
     from hogwild.freezing import freeze_parameters
+    from hogwild.functions import Functions
     from hogwild.job import Parts, from_objects, initial_note
     from hogwild.samples import Reader
     from workers.request import Request
@@ -122,7 +125,7 @@ def train(
     def make_parts(reader: Reader) -> Parts:
         started = initial_note(job, model) if resume is None else []
         freeze_parameters(model, job.model.freeze)
-        parts = from_objects(job, model, loss, optimizer, dataset, held_back, metrics, reader=reader)
+        parts = from_objects(job, model, loss, optimizer, dataset, held_back, Functions.of(job, given), reader)
         parts.notes[:0] = started
         return parts
 
@@ -154,19 +157,25 @@ def train(
     return TrainResult(**{**values, "run_dir": Path(values["run_dir"])})
 
 
-def _own_metrics(settings: dict[str, Any]) -> dict[str, Any] | None:
-    """What `evaluate={"metrics": […]}` lists, by name, where functions are among it; the setting keeps their paths."""
+def _own_functions(settings: dict[str, Any]) -> dict[str, Any]:
+    """The functions among the settings, by the names of the fields of `Functions`; the settings keep their paths."""
+    found: dict[str, Any] = {}
+    if isinstance(settings.get("data"), Mapping):
+        settings["data"] = dict(settings["data"])  # the caller's own stays as it is
+    for place in (settings, settings.get("data")):
+        for name in ("collate", "transform"):
+            if isinstance(place, dict) and callable(place.get(name)):
+                found[name], place[name] = place[name], {"class_path": _path_of(place[name])}
     section = settings.get("evaluate")
-    if not isinstance(section, Mapping):
-        return None
-    listed = section.get("metrics")
+    listed = section.get("metrics") if isinstance(section, Mapping) else None
     if not isinstance(listed, list | tuple) or not any(callable(metric) for metric in listed):
-        return None
+        return found
     from hogwild.metrics import named
 
     paths = [_path_of(metric) if callable(metric) else metric for metric in listed]
-    settings["evaluate"] = {**section, "metrics": paths}
-    return named(metric for metric in listed if isinstance(metric, str) or callable(metric))
+    settings["evaluate"] = {**cast("Mapping[str, Any]", section), "metrics": paths}
+    found["metrics"] = named(metric for metric in listed if isinstance(metric, str) or callable(metric))
+    return found
 
 
 def _refuse_two_folders(run_dir: str | Path | None, resume: str | Path | None) -> None:

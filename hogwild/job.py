@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from hogwild import device, lr, metric_names, wrong_tool
+from hogwild import device, lr, wrong_tool
 from hogwild.batches import EpochPlan
 from hogwild.config import Job
 from hogwild.config_schema import Split
@@ -23,23 +23,24 @@ from hogwild.config_types import Component
 from hogwild.data.files import set_data_dir
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.freezing import freeze_parameters, late_parameters, require_trained
+from hogwild.functions import Functions
 from hogwild.fused_choice import Choice, Meetings, choose, meetings
 from hogwild.gradcheck import SAMPLES as GRADIENT_SAMPLES
 from hogwild.gradcheck import check_gradients
 from hogwild.grid import GridPlan
 from hogwild.initial import load_initial
 from hogwild.job_checks import batch_of, inspect
-from hogwild.job_data import sources_of
+from hogwild.job_data import ring_spec_of, sources_of
 from hogwild.job_data_checks import check_length
 from hogwild.lean_torch import sparing_the_compiler
-from hogwild.metrics import Own, Panel
+from hogwild.metrics import Panel
 from hogwild.packing import names_of, pack, show, sizes_for
 from hogwild.param_groups import param_groups
 from hogwild.params import SharedModel, WorkerModel
 from hogwild.placing import is_on_device, with_devices
 from hogwild.plan import plan_here
 from hogwild.registry import build as build_component
-from hogwild.registry import build_callable, resolve
+from hogwild.registry import build_callable
 from hogwild.samples import InTurn, Reader
 from hogwild.sources import Source
 from hogwild.transforms import Transform
@@ -115,7 +116,7 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_f
     val: Any = data.val or job.data.val
     if isinstance(val, Component):
         val = build_component(val)
-    parts = from_objects(job, model, loss, optimizer, train, val, _own_metrics(job), reader, generator)
+    parts = from_objects(job, model, loss, optimizer, train, val, Functions.of(job), reader, generator)
     parts.notes[:0] = started
     return parts
 
@@ -132,44 +133,33 @@ def from_objects(
     optimizer: torch.optim.Optimizer,
     train: Dataset,
     val: Dataset | Split | None,
-    metrics: Mapping[str, str | Own] | None = None,
+    functions: Functions | None = None,
     reader: Reader | None = None,
     generator: Tensor | None = None,
 ) -> Parts:
-    """Cuts and checks the data, tries one forward pass, and raises BuildError for what cannot be trained. `metrics` by
-    name; None for those that suit the model and the loss. `generator`: the state of torch's before a class path made
+    """Cuts and checks the data, tries one forward pass, and raises BuildError for what cannot be trained.
+    `functions`: by default those that the job names. `generator`: the state of torch's before a class path made
     `train`; None where the data set is the caller's own object."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise OptimizerError(
             f"the optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer", code="optimizer/not-one"
         )
     device.require_cpu(model.named_parameters(), "the model")
-    source, held_back, notes = sources_of(job, model, train, val, reader or InTurn(job.seed), generator)
+    functions = functions or Functions.of(job)
+    reader = reader or InTurn(job.seed)
+    source, held_back, notes = sources_of(job, model, train, val, functions.collate, reader, generator)
     check_length(job, source.plan)
     show(model, source.packed, held_back.packed if held_back else None)
-    panel = Panel.of(metrics, model, loss)
+    panel = Panel.of(functions.metrics, model, loss)
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
     parts.choice = NO_KERNEL if is_on_device(job) else choose(job, model, loss, optimizer, source.packed)
     parts.names = names_of(train, source.packed)
     parts.late = late_parameters(model, job.model.freeze)
     never = require_trained(model, optimizer, parts.late, planned_updates(job, source.plan))
     parts.notes += [never] if never else []
-    parts.transform = build_callable(job.data.transform) if job.data.transform is not None else None
+    parts.transform = functions.transform
     inspect(job, parts)
     return parts
-
-
-def _own_metrics(job: Job) -> dict[str, str | Own] | None:
-    """The job's metrics; those of class paths are imported and called by its last part. A class is called without
-    arguments."""
-    if job.evaluate.metrics == "auto":
-        return None
-    found: dict[str, str | Own] = {}
-    for metric in job.evaluate.metrics:
-        target = resolve(metric) if metric_names.is_own(metric) else metric
-        made = build_component(Component(class_path=metric)) if isinstance(target, type) else target
-        found[metric.rpartition(".")[2]] = made
-    return found
 
 
 def arrange(job: Job, parts: Parts, procs: int, blocks: tuple[int, int] | None) -> None:
@@ -194,8 +184,11 @@ def planned_updates(job: Job, plan: EpochPlan) -> int:
 
 
 def bytes_needed(job: Job, parts: Parts, procs: int) -> int:
-    """Shared memory the job will take: data, kept outputs, parameters, optimizer state, buffers."""
+    """Shared memory the job will take: data, the ring of a stream, kept outputs, parameters, optimizer state,
+    buffers. Raises UsageError for a ring with too few slots."""
+    ring = ring_spec_of(job, parts.train, procs)
     data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + parts.outputs_nbytes
+    data += ring.nbytes if ring is not None else 0
     return data + SharedModel.bytes_needed(
         parts.model, parts.optimizer, procs=max(1, procs), state=job.optimizer.state, late=parts.late
     )

@@ -19,17 +19,17 @@ from hogwild.packed import Packed
 from hogwild.packing import packs, read_packed
 from hogwild.params import wants_channels_last
 from hogwild.plan import plan_here
-from hogwild.ring import BatchForm
+from hogwild.ring import BatchForm, RingSpec
 from hogwild.samples import Held, Reader
 from hogwild.sources import Source
 from hogwild.stream_choice import is_iterable, split, why_streamed
-from hogwild.streaming import prepare
+from hogwild.streaming import prepare, slots_of
 
 EVALUATION_BATCH = 256  # no gradients, so larger batches than training's cost nothing and save time
 
 
 def sources_of(
-    job: Job, model: nn.Module, train: Any, val: Any, reader: Reader, generator: Tensor | None
+    job: Job, model: nn.Module, train: Any, val: Any, collate: Any, reader: Reader, generator: Tensor | None
 ) -> tuple[Source, Source | None, list[str]]:
     """(what is trained on, what is held back, what is to be said of it)."""
     for what, given in (("data.train", train), ("data.val", val)):
@@ -40,7 +40,7 @@ def sources_of(
     notes = [note] if note else []
     has_norm = any(isinstance(module, NORMS) for module in model.modules())
     channels_last = wants_channels_last(model, job.model.memory_format)
-    options: dict[str, Any] = {"channels_last": channels_last, "has_norm": has_norm}
+    options: dict[str, Any] = {"collate": collate, "channels_last": channels_last, "has_norm": has_norm}
     if not why:
         is_data = val is not None and not isinstance(val, Split)
         is_read_through = job.data.feed == "auto" and not is_packed and is_data and is_iterable(val)
@@ -96,6 +96,14 @@ def _held_of(
 def loaders_of(job: Job) -> int:
     """How many processes read a stream."""
     return loaders_for(job, plan_here(job.train.procs, job.train.threads, pin=job.train.pin).procs)
+
+
+def ring_spec_of(job: Job, source: Source, procs: int) -> RingSpec | None:
+    """The ring that streamed data pass through on the way to so many workers. Raises UsageError for too few slots."""
+    if source.streamed is None:
+        return None
+    loaders = loaders_of(job)
+    return source.streamed.ring_spec(slots_of(job, procs, loaders), loaders)
 
 
 def _read(

@@ -4,7 +4,7 @@ the ring must be. User code runs here only before workers start: the first recor
 import random
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -21,7 +21,7 @@ from hogwild.errors import DataError, HogwildError, UsageError
 from hogwild.feeds import Batch
 from hogwild.free_ranges import LEASES_IN_HAND
 from hogwild.placing import SHARED, is_on_device
-from hogwild.registry import Spec, build_callable
+from hogwild.registry import Spec
 from hogwild.ring import BatchForm, Ring, RingSpec
 from hogwild.stream import Origin, Stream, WatchedInfo, seed_all, set_worker_info, state_of, travels
 from hogwild.stream_choice import is_iterable
@@ -124,13 +124,13 @@ def prepare(
     loaders: int,
     channels_last: bool,
     has_norm: bool,
+    collate: Callable[..., Any] | None = None,
     what: str = "data.train",
 ) -> Streamed:
     """Reads the first records. `loaders` processes are to read it; `spec` and `generator`: the class path it was made
     of, and the state of torch's generator before. Raises DataError."""
     data = job.data
     padding = None if data.padding is None else Padding(data.padding.value, data.padding.longest)
-    collate = None if data.collate is None else build_callable(data.collate)
     collator = Collator(collate, padding, channels_last=channels_last)
     with own_random_state():
         if is_iterable(dataset):

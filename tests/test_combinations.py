@@ -19,7 +19,7 @@ from hogwild.batches import BatchPlan
 from hogwild.chaos.verdict import _ledger
 from hogwild.collating import Collator, Padding
 from hogwild.device_simulated import Simulated
-from hogwild.errors import HogwildError
+from hogwild.errors import ConfigError, HogwildError
 from hogwild.gradcheck import check_gradients
 from hogwild.leases import Limits
 from hogwild.own_steps import Losses
@@ -116,12 +116,59 @@ def louder(x: dict[str, Any], y: Tensor) -> tuple[Any, Tensor]:
     return x, y
 
 
-def trained(model: type[nn.Module], data: Any, folder: Path, **settings: Any) -> nn.Module:
+def trained(model: type[nn.Module], data: Any, folder: Path, /, **settings: Any) -> nn.Module:
     torch.manual_seed(7)
     made = model()
     optimizer = torch.optim.SGD(made.parameters(), lr=0.1, momentum=0.5)
     hogwild.train(made, data, LOSS, optimizer, run_dir=folder, **{**INLINE, **settings})
     return made
+
+
+# ---- functions as they are -------------------------------------------------------------------------------------------
+
+
+def doubled(records: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    return torch.stack([2 * x for x, _ in records]), torch.stack([y for _, y in records])
+
+
+def halved(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x / 2, y
+
+
+def test_functions_given_as_they_are_train_as_their_class_paths_do(tmp_path: Path) -> None:
+    paths = {name: {"class_path": f"tests.test_combinations.{name}"} for name in ("doubled", "halved")}
+    for given, name in (({"collate": doubled}, "doubled"), ({"feed": "stream", "transform": halved}, "halved")):
+        by_path = given | {key: paths[name] for key in given if key != "feed"}
+        wanted = trained(Net, Flat(), tmp_path / f"{name}-path", **by_path)
+        assert same_bits(wanted, trained(Net, Flat(), tmp_path / name, **given))
+        section = dict(given)
+        assert same_bits(wanted, trained(Net, Flat(), tmp_path / f"{name}-section", data=section))
+        assert section == given  # the caller's own dict
+        assert not same_bits(wanted, trained(Net, Flat(), tmp_path / f"{name}-without", feed="stream"))
+
+
+def test_functions_defined_where_they_are_given_reach_loaders_and_workers(tmp_path: Path) -> None:
+    seen = {name: tmp_path / name for name in ("collate", "transform")}
+    for folder in seen.values():
+        folder.mkdir()
+
+    def collate(records: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        (seen["collate"] / str(os.getpid())).touch()
+        return doubled(records)
+
+    def transform(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        (seen["transform"] / str(os.getpid())).touch()
+        return x, y
+
+    trained(Net, Flat(), tmp_path / "run", collate=collate, transform=transform, procs=1, loaders=1)
+    loader, worker = ({file.name for file in folder.iterdir()} - {str(os.getpid())} for folder in seen.values())
+    assert len(loader) == len(worker) == 1 and loader != worker
+
+
+@pytest.mark.parametrize("name", ["collate", "transform"])
+def test_what_is_no_function_is_refused_with_its_name(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"data\.{name}"):
+        trained(Net, Flat(), tmp_path / "run", **{name: 3})
 
 
 # ---- nested batches -------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ GPU = {
         for network, placement in itertools.product(("LeNet", "MLP"), ("cuda-replica", "cuda-shared"))
     },
     **{f"{network}: share of the copies hidden behind computing": 0.9 for network in ("LeNet", "MLP")},
+    **{f"{network}: device allocations per update": 0.0 for network in ("LeNet", "MLP")},
 }
 
 

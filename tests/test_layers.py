@@ -272,6 +272,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.fused_choice",
         "hogwild.gradcheck",
         "hogwild.packing",
+        "hogwild.functions",
         "hogwild.wrong_tool",
         "hogwild.job",
         "hogwild.job_data",

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
 import hogwild
+from hogwild.config import job_from_mapping
+from hogwild.deep_check import deep_check
 from hogwild.errors import HogwildError
 from tests.helpers.jobs import HOME, read_events
 
@@ -165,6 +167,32 @@ def test_what_can_be_known_before_is_refused_and_nothing_is_started(name: str, r
     assert words in str(refused.value)
     assert refused.value.code == code
     assert not run.exists()
+
+
+def looked_at(slots: int) -> dict[str, Any]:
+    """What `check --deep` says of a streamed job; a slot holds four records of 2 + 1 floats."""
+    values = {
+        "model": {"class_path": "torch.nn.Linear", "init_args": {"in_features": 2, "out_features": 1}},
+        "loss": {"class_path": "torch.nn.MSELoss"},
+        "data": {
+            "train": {"class_path": f"{__name__}.Goods"}, "batch_size": 4, "feed": "stream", "slots": slots,
+            "loaders": 1,
+        },
+        "train": {"procs": 1, "threads": 1},
+    }  # fmt: skip
+    return deep_check(job_from_mapping(values, "a test"), None, None)
+
+
+class Goods(Items):
+    def __init__(self) -> None:
+        super().__init__(good)
+
+
+def test_a_look_at_a_job_counts_its_ring() -> None:
+    bytes_more = looked_at(1004)["shared_memory_bytes"] - looked_at(4)["shared_memory_bytes"]
+    assert 1000 * 4 * 3 * 4 <= bytes_more <= 512_000  # 64-byte steps; each slot has its row of a table, too
+    with pytest.raises(HogwildError, match=r"data\.slots: must be >= 4 for 1"):
+        looked_at(3)
 
 
 FAILS: dict[str, tuple[Any, dict[str, Any], str, str]] = {

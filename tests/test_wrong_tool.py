@@ -48,7 +48,8 @@ def test_the_figures_are_those_of_the_nearest_size(one: wrong_tool.Measured) -> 
     assert wrong_tool.nearest(2 * one.parameters) is one
     if one.parameters >= LARGE:
         said = for_dense(one.parameters) or ""
-        assert f"{one.over_ddp:.2g} x the samples/s of DistributedDataParallel" in said and "\n" not in said
+        assert f"{one.over_one:.2g} x the samples/s of one process" in said and "\n" not in said
+        assert f"{one.over_ddp:.2g} x those of DistributedDataParallel" in said
 
 
 def test_with_several_gpus_the_sentence_says_that_it_was_not_measured() -> None:

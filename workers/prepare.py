@@ -19,7 +19,7 @@ from hogwild.feeds import FieldSpec, ResidentData
 from hogwild.free_ranges import Schedule
 from hogwild.grid import GridPlan
 from hogwild.job import Parts, arrange, bytes_needed, schedule_of
-from hogwild.job_data import loaders_of
+from hogwild.job_data import ring_spec_of
 from hogwild.lanes import LaneSchedule
 from hogwild.packed import Spec
 from hogwild.plan import Plan
@@ -31,7 +31,6 @@ from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
 from hogwild.sources import Source
 from hogwild.stream_schedule import StreamSchedule
-from hogwild.streaming import slots_of
 from hogwild.traces import Window, clear
 from hogwild.workqueue import Limits, WorkQueue
 from workers.kit import Kit, Split
@@ -60,22 +59,16 @@ def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
     """Bytes of shared memory the job will take. Raises MemoryShortError when there are fewer, or too few for the
     workers' own copies of the parameters as well (delta)."""
     rows = max(1, planned.procs)
-    data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + _ring_nbytes(job, parts, planned.procs)
+    ring = ring_spec_of(job, parts.train, planned.procs)
+    data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + (ring.nbytes if ring is not None else 0)
     parameters = sum(parameter.nbytes for parameter in parts.model.parameters())
     # First, because the trial step that finds out about the rest takes memory itself: a copy, and its gradients.
     fresh = data - _there_already(parts)
     _require(fresh + 2 * parameters, fresh)
-    needed = bytes_needed(job, parts, planned.procs) + Scoreboard.nbytes(rows) + _ring_nbytes(job, parts, planned.procs)
+    needed = bytes_needed(job, parts, planned.procs) + Scoreboard.nbytes(rows)
     copies = COPIES * parameters * planned.procs if job.train.exchange == "delta" and planned.procs > 1 else 0
     _require(needed + copies - (data - fresh), fresh)
     return needed
-
-
-def _ring_nbytes(job: Job, parts: Parts, procs: int) -> int:
-    if parts.train.streamed is None:
-        return 0
-    loaders = loaders_of(job)
-    return parts.train.streamed.ring_spec(slots_of(job, procs, loaders), loaders).nbytes
 
 
 def _there_already(parts: Parts) -> int:
@@ -147,10 +140,8 @@ def _ring_of(job: Job, source: Source, procs: int) -> Ring | None:
     """Of data that lies in slots, made here for data that is streamed; None for any other."""
     if source.held is not None:
         return source.held.ring
-    if source.streamed is None:
-        return None
-    loaders = loaders_of(job)
-    return Ring.allocate("data-train", source.streamed.ring_spec(slots_of(job, procs, loaders), loaders))
+    spec = ring_spec_of(job, source, procs)
+    return None if spec is None else Ring.allocate("data-train", spec)
 
 
 def ring_state(job: Job, parts: Parts, procs: int, regions: Mapping[str, Region], kit: Kit) -> RingState | None:
