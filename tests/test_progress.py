@@ -13,7 +13,7 @@ from hogwild import prometheus, scoreboard
 from hogwild.glance import Glance, WorkerGlance
 from hogwild.scoreboard import Phase, Row, Scoreboard
 from tests.helpers.jobs import Ended, in_turn
-from workers.progress import _percentiles
+from workers.progress import SampleRate, _percentiles
 
 LINE = re.compile(r'^([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)$')
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\\n]|\\["\\n])*)"')
@@ -158,3 +158,14 @@ def test_a_scraper_reads_how_the_job_ended(ended: dict[str, Ended]) -> None:
     assert {dict(labels)["state"] for (name, labels), v in found.items() if name == "hogwild_state" and v} == {
         "succeeded"
     }
+
+
+def test_a_last_record_soon_after_another_makes_no_peak_and_no_dip() -> None:
+    rate = SampleRate(10.0, 100, least_s=0.5)
+    assert rate.at(11.0, 300) == 200.0
+    assert rate.at(12.0, 400) == 100.0
+    assert rate.at(12.1, 510) == pytest.approx(210 / 1.1)  # since 11.0; 110 in the tenth of a second alone
+    assert rate.at(13.1, 510) == 0.0
+    assert rate.at(14.1, 300) == 0.0  # a rollback
+    assert SampleRate(10.0, 0, least_s=0.5).at(10.1, 10) == pytest.approx(100.0)
+    assert SampleRate(10.0, 0, least_s=0.5).at(10.0, 10) == 0.0

@@ -210,6 +210,7 @@ class _Prepared:
             longest = {"loop_longest_ms": round(1e3 * session.clock.longest_turn_s, 1)} if self.plan.procs else {}
             session.journal.event("end", state=outcome.state, reason=outcome.reason, **longest)
             session.journal.last_status(
+                summary["samples_per_s"],
                 **{key: summary[key] for key in ("state", "reason", "updates", "samples", "wall_s")},
                 epoch=session.queue.epoch,
                 planned_updates=session.queue.planned_updates,

@@ -160,14 +160,16 @@ class Journal:
             found.pop()
         self.metrics("staleness", updates=updates, counts=found)
 
-    def last_status(self, **values: Any) -> None:
-        """How it ended, for good: it is there when this returns, unless the disk does not answer."""
+    def last_status(self, samples_per_s: float | None, **values: Any) -> None:
+        """How it ended, for good: it is there when this returns, unless the disk does not answer. `samples_per_s`, of
+        the whole attempt, is the last thing on the screen: since the last record, whatever its length, it says little.
+        """
         self._status.wait(LAST_STATUS_S)
         known = {name: values[name] for name in ("state", "epoch", "updates", "samples", "progress", "metrics")}
         if self._glance is not None:
             last = replace(self._glance, **known, wall_s=values["wall_s"], samples_per_s=0.0, left_s=None, workers=())
             if self._screen.look is Look.LIVE:
-                self._screen.show(replace(last, samples_per_s=self._glance.samples_per_s, is_between=True))
+                self._screen.show(replace(last, samples_per_s=samples_per_s or 0.0, is_between=True))
             self._glance = last
         self._replace(self._glance, values)
         self._status.wait(LAST_STATUS_S)

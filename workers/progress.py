@@ -34,6 +34,20 @@ class _Rates:
     cpu: Mapping[int, float] = field(default_factory=dict)  # by pid
 
 
+class SampleRate:
+    """Samples per second since the record before; where that is less than `least_s` ago, as at the end of a job, since
+    the one before it: what little is left would make a peak, or a dip."""
+
+    def __init__(self, now: float, samples: int, least_s: float) -> None:
+        self._least_s = least_s
+        self._before = self._last = (now, samples)
+
+    def at(self, now: float, samples: int) -> float:
+        then, had = self._last if now - self._last[0] >= self._least_s else self._before
+        self._before, self._last = self._last, (now, samples)
+        return max(0, samples - had) / (now - then) if now > then else 0.0  # a rollback takes some away
+
+
 class Progress:
     """One per attempt; speeds are those since the record before. Whoever runs the session calls `record` every turn."""
 
@@ -41,7 +55,8 @@ class Progress:
         self._session = session
         self._loss_mark: tuple[float, int] = (0.0, 0)
         self._further = session.board.further()
-        self._last: tuple[float, int] = (now, session.queue.samples)
+        self._speed = SampleRate(now, session.queue.samples, least_s=session.journal.every_s / 2)
+        self._measured_at = now
         self._batches = np.array(session.board.batches(), dtype=np.int64)
         self._phase_s = session.board.phase_s(time.monotonic_ns())
         self._cpu_s: dict[int, float] = {}
@@ -169,21 +184,20 @@ class Progress:
         """The rates since the last call. A worker's samples are its part of the batches times all samples, so that
         their sum is the job's."""
         session = self._session
-        (then, samples), self._last = self._last, (now, session.queue.samples)
-        speed = max(0, session.queue.samples - samples) / (now - then) if now > then else 0.0  # a rollback takes some
+        elapsed_s, self._measured_at = now - self._measured_at, now
         loss, self._loss_mark = session.board.mean_loss_since(self._loss_mark)
         batches = np.array(session.board.batches(), dtype=np.int64)
         fresh, self._batches = np.maximum(batches - self._batches, 0), batches
         spent = session.board.phase_s(time.monotonic_ns())
         lasted, self._phase_s = np.maximum(spent - self._phase_s, 0.0), spent
         return _Rates(
-            samples_per_s=speed,
+            samples_per_s=self._speed.at(now, session.queue.samples),
             loss=loss,
             losses=self._further_since(),
             shares=(fresh / max(1, int(fresh.sum()))).tolist(),
             phases=[_parts(row) for row in lasted.tolist()],
             pids=[row["pid"] for row in rows],
-            cpu=self._cpu([row["pid"] for row in rows if row["pid"] is not None], now - then),
+            cpu=self._cpu([row["pid"] for row in rows if row["pid"] is not None], elapsed_s),
         )
 
     def _further_since(self) -> dict[str, float]:
