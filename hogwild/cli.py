@@ -99,7 +99,7 @@ def train(
     """Trains a job; without a job file the embedded one: digits, no download."""
     window = profile_window(profile)
     job_file, overrides = split_arguments(arguments)
-    flags: dict[str, object] = {} if procs is None else {"train.procs": int(procs) if procs.isdecimal() else procs}
+    flags = _flags(procs)
     with reading():
         if resume is not None:
             refuse_beside_resume(job_file, run_dir)
@@ -191,6 +191,7 @@ def plan(
 @app.command()
 def chaos(
     arguments: Arguments = None,
+    procs: Procs = None,
     kills: Kills = 20,
     seed: Seed = None,
     every: Every = 2.0,
@@ -204,8 +205,10 @@ def chaos(
     from hogwild.chaos.command import Order, answer, dry_run_lines
 
     job_file, overrides = split_arguments(arguments)
+    flags = _flags(procs)
     with reading():
-        job, job_text = load(job_file, overrides)
+        job, job_text = load(job_file, overrides, flags)
+    overrides = [*overrides, *(f"{field}={value}" for field, value in flags.items())]
     read, folders = (job, job_file, job_text, overrides), (run_dir, data_folder(data_dir, None))
     order = Order.checked(read, kills=kills, seed=seed, every_s=every, faults=faults, folders=folders)
     status, lines = (0, dry_run_lines(order)) if dry_run else answer(order, say, as_json=as_json)
@@ -238,6 +241,11 @@ app.command("recommend")(cli_use.recommend)
 app.command("sample")(cli_use.sample)
 app.command("report")(cli_results.report)
 app.command("completion")(cli_completion.completion)
+
+
+def _flags(procs: str | None) -> dict[str, object]:
+    """--procs as a field of the job."""
+    return {} if procs is None else {"train.procs": int(procs) if procs.isdecimal() else procs}
 
 
 def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:

@@ -149,10 +149,12 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_started(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_prints_the_schedule_and_starts_nothing(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+@pytest.mark.parametrize("said", [["train.procs=2"], ["--procs", "2"], ["train.procs=5", "--procs", "2"]])
+def test_a_dry_run_prints_the_schedule_and_starts_nothing(
+    tmp_path: Path, monkeypatch: Any, capsys: Any, said: list[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = ["chaos", "train.procs=2", "--kills", "10", "--seed", "0", "--dry-run"]
-    assert cli.run(arguments) == 0
+    assert cli.run(["chaos", *said, "--kills", "10", "--seed", "0", "--dry-run"]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "seed 0"
     assert [" ".join(line.replace(" s ", " ", 1).split()) for line in lines] == GOLDEN
