@@ -8,7 +8,6 @@ Each section is written as soon as it is measured. Where there is no GPU its fig
 (`python -m benchmarks.gpu` measures them alone)."""
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -17,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks import (
     allocations,
@@ -30,13 +28,9 @@ from benchmarks import (
     stream_feed,
     wrong_tool,
 )
-from benchmarks.baselines.race import RunnerDied
-from benchmarks.bench import say
-from benchmarks.commands import CommandFailed
-from benchmarks.dense import on_cores
 from benchmarks.figures import Figure
 from benchmarks.row import Row
-from benchmarks.sparse import chosen
+from benchmarks.sections import Sheet, chosen, measure
 
 SUITE = "devices"
 
@@ -79,32 +73,6 @@ SECTIONS: dict[str, tuple[Measure, tuple[Figure, ...]]] = {
 }
 
 
-def measure(name: str, effort: Effort) -> list[Row]:
-    """The rows of a section, on two cores. What could not be measured is a row too, without a value, and says why."""
-    run, asked = SECTIONS[name]
-    say(f"---- {name}")
-    with on_cores(2):
-        try:
-            return run(effort)
-        except (CommandFailed, RunnerDied, RuntimeError) as error:
-            say(f"{name} failed: {error}")
-            return [figure.row([], note=f"failed: {error}") for figure in asked]
-
-
-def put(section: str, rows: Sequence[Row], machine: dict[str, Any], seconds: float, folder: Path) -> None:
-    """Into the suite's results, beside what is there."""
-    file = folder / f"{SUITE}.json"
-    before: dict[str, Any] = json.loads(file.read_text()).get("sections", {}) if file.exists() else {}
-    said = {
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": results.commit(),
-        "took_s": round(seconds),
-        "load": round(os.getloadavg()[0], 2),
-    }
-    results.update(SUITE, rows, machine, folder, {"sections": {**before, section: said}}, is_quiet=True)
-    print(results.table(rows), flush=True)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Streamed data, devices, recurrent models; about 35 minutes.")
     names = tuple(SECTIONS)
@@ -113,12 +81,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(argv)
     if not os.environ.get("HOGWILD_DATA"):
         sys.exit("set HOGWILD_DATA to the folder that holds mnist/ and tinyshakespeare/")
-    machine = results.machine()
+    effort = QUICK if asked.quick else FULL
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) if asked.quick else results.FOLDER
+        sheet = Sheet(SUITE, Path(scratch) if asked.quick else results.FOLDER)
         for name in asked.only or names:
             began = time.monotonic()
-            put(name, measure(name, QUICK if asked.quick else FULL), machine, time.monotonic() - began, folder)
+            run, figures = SECTIONS[name]
+            sheet.put(name, measure(name, partial(run, effort), figures), time.monotonic() - began)
 
 
 if __name__ == "__main__":

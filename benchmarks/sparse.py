@@ -10,7 +10,6 @@ Data that several programs read are prepared once, in a folder that goes away, o
 the next call shorter."""
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -18,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks import (
     results,
@@ -31,12 +29,9 @@ from benchmarks import (
     sparse_linear,
     sparse_words,
 )
-from benchmarks.baselines.race import RunnerDied
-from benchmarks.bench import say
-from benchmarks.commands import CommandFailed
-from benchmarks.dense import on_cores
 from benchmarks.figures import Figure
 from benchmarks.row import Row
+from benchmarks.sections import Sheet, chosen, measure
 from benchmarks.sparse_suite import FULL, QUICK, Suite
 
 SUITE = "sparse"
@@ -65,40 +60,6 @@ SECTIONS: dict[str, tuple[Measure, tuple[Figure, ...]]] = {
 }
 
 
-def measure(name: str, suite: Suite) -> list[Row]:
-    """The rows of a section, on two cores. What could not be measured is a row too, without a value, and says why."""
-    run, asked = SECTIONS[name]
-    say(f"---- {name}")
-    with on_cores(2):
-        try:
-            return run(suite)
-        except (CommandFailed, RunnerDied) as error:
-            say(f"{name} failed: {error}")
-            return [figure.row([], note=f"failed: {error}") for figure in asked]
-
-
-class Sheet:
-    """The suite's results on their way into `folder`: each section is written as soon as it is measured, into what is
-    there, and says when, of which commit, how long and beside what load it was."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._machine = results.machine()
-
-    def put(self, section: str, rows: Sequence[Row], seconds: float) -> None:
-        file = self._folder / f"{SUITE}.json"
-        before: dict[str, Any] = json.loads(file.read_text()).get("sections", {}) if file.exists() else {}
-        said = {
-            "date": time.strftime("%Y-%m-%d"),
-            "commit": results.commit(),
-            "took_s": round(seconds),
-            "load": round(os.getloadavg()[0], 2),
-            "cpu": self._machine["cpu"],
-        }
-        results.update(SUITE, rows, self._machine, self._folder, {"sections": {**before, section: said}}, is_quiet=True)
-        print(results.table(rows), flush=True)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     asked = parsed(argv)
     if not os.environ.get("HOGWILD_DATA"):
@@ -106,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     effort = QUICK if asked.quick else FULL
     with tempfile.TemporaryDirectory(dir=asked.folder) as scratch:
         folder = Path(scratch) if asked.folder is None else asked.folder
-        sheet = Sheet(Path(scratch) if asked.quick else results.FOLDER)
+        sheet = Sheet(SUITE, Path(scratch) if asked.quick else results.FOLDER)
         suite = Suite(folder, effort)
         for name in asked.only:
             began = time.monotonic()
@@ -114,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 rows, speeds = sparse_curves.speed_up(suite, asked.procs)
                 sparse_curves.picture(speeds, Path(scratch) if asked.quick else results.FOLDER)
             else:
-                rows = measure(name, suite)
+                run, figures = SECTIONS[name]
+                rows = measure(name, partial(run, suite), figures)
             sheet.put(name, rows, time.monotonic() - began)
 
 
@@ -133,15 +95,6 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     if asked.folder is not None:
         asked.folder.mkdir(parents=True, exist_ok=True)
     return asked
-
-
-def chosen(names: Sequence[str], text: str) -> list[str]:
-    """Raises ArgumentTypeError where one is unknown."""
-    wanted = text.split(",")
-    unknown = [name for name in wanted if name not in names]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"no section is called {', '.join(unknown)}; there are {', '.join(names)}")
-    return [name for name in names if name in wanted]
 
 
 def numbers(text: str) -> list[int]:

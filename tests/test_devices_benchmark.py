@@ -6,7 +6,6 @@ import itertools
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from benchmarks.baselines.transformed import Transformed, shift
 from benchmarks.baselines.well_known import Digits
 from benchmarks.commands import CommandFailed
 from benchmarks.row import Row
+from benchmarks.sections import measure
 from hogwild.data import Mnist
 
 # The table that was asked for, written down once more: figure, bound, and whether the bound is from above.
@@ -51,26 +51,12 @@ def test_the_suite_has_every_figure_that_was_asked_for_with_its_target() -> None
     assert all(row.met is None and row.note == gpu.NO_GPU for row in without)
 
 
-def test_a_section_that_fails_leaves_its_rows_unmet(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(effort: devices.Effort) -> list[Row]:
+def test_a_section_that_fails_leaves_its_rows_unmet() -> None:
+    def fails() -> list[Row]:
         raise CommandFailed("no room")
 
-    monkeypatch.setitem(devices.SECTIONS, "kills", (fails, (loader_kills.WRONG,)))
-    (row,) = devices.measure("kills", devices.QUICK)
+    (row,) = measure("kills", fails, (loader_kills.WRONG,))
     assert (row.met, row.value, row.note) == (False, None, "failed: no room")
-
-
-def test_a_section_replaces_its_own_rows_alone(tmp_path: Path) -> None:
-    machine = {"cpu": "any"}
-    devices.put("kills", [loader_kills.WRONG.row([3.0])], machine, 1.0, tmp_path)
-    devices.put("delta", [delta_cost.SHARE.row([0.04])], machine, 1.0, tmp_path)
-    devices.put("kills", [loader_kills.WRONG.row([0.0])], machine, 1.0, tmp_path)
-    written = json.loads((tmp_path / "devices.json").read_text())
-    assert [(row["figure"], row["met"]) for row in written["rows"]] == [
-        (loader_kills.FIGURE, True),
-        (delta_cost.SHARE.name, True),
-    ]
-    assert set(written["sections"]) == {"kills", "delta"}
 
 
 # ---- what is measured ------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from benchmarks import roofline, sparse_curves, sparse_data, sparse_figures, spa
 from benchmarks.baselines import gensim_skipgram, lib_mf
 from benchmarks.commands import CommandFailed
 from benchmarks.row import Row
+from benchmarks.sections import Sheet
 from benchmarks.sparse_factorisation import own_rmse, to_their_rmse
 from benchmarks.sparse_linear import time_to_accuracy
 from benchmarks.sparse_ours import Trained
@@ -153,7 +154,7 @@ def test_a_section_replaces_its_own_rows_and_leaves_the_others(tmp_path: Path) -
     pytest.importorskip("matplotlib", reason="of the extra 'bench'")
     from benchmarks import sparse
 
-    sheet = sparse.Sheet(tmp_path)
+    sheet = Sheet(sparse.SUITE, tmp_path)
     sheet.put("linear", [Row("a", "x", 1.0, [2.0]), Row("b", "x", None, [2.0])], 10.0)
     sheet.put("mf", [Row("c", "x", 1.0, [0.5])], 20.0)
     sheet.put("linear", [Row("a", "x", 1.0, [3.0])], 30.0)

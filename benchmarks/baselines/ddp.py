@@ -11,10 +11,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.baselines.networks import Batches, Network, Settings, Shared
+from benchmarks.baselines.networks import Batches, Network, Settings, Shared, updates_of
 from benchmarks.baselines.race import Line, race, rate, total
 
 
@@ -30,16 +29,8 @@ def _train(line: Line, network: Network, data: Shared, settings: Settings, rank:
     try:
         torch.manual_seed(0)
         model = DistributedDataParallel(network.build(), gradient_as_bucket_view=True, static_graph=True)
-        loss = nn.CrossEntropyLoss()
-        optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum, fused=True)
         batches = Batches(network, data, settings.batch_size, seed=0, rank=rank, ranks=procs)
-
-        def update() -> None:
-            inputs, labels = batches.next()
-            optimizer.zero_grad()
-            loss(model(inputs), labels).backward()
-            optimizer.step()
-
+        update = updates_of(model, batches, settings)
         rate(update, settings.warm_up, settings.batch_size)
         line.ready()
         line.answer(rate(update, settings.updates, settings.batch_size))

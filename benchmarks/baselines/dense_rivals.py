@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.baselines.networks import Batches, Network, Settings, Shared
+from benchmarks.baselines.networks import Batches, Network, Settings, Shared, updates_of
 from benchmarks.baselines.race import Line, race, rate, total
 
 
@@ -70,16 +70,8 @@ def _alone(line: Line, network: Sized, train: Shared, test: Shared, settings: Se
 def _train(
     line: Line, model: nn.Module, network: Sized, train: Shared, test: Shared, settings: Settings, rank: int, ranks: int
 ) -> None:
-    loss = nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum, fused=True)
     batches = Batches(network, train, settings.batch_size, seed=0, rank=rank, ranks=ranks)
-
-    def update() -> None:
-        inputs, labels = batches.next()
-        optimizer.zero_grad()
-        loss(model(inputs), labels).backward()
-        optimizer.step()
-
+    update = updates_of(model, batches, settings)
     rate(update, settings.warm_up, settings.batch_size)
     line.ready()
     found = rate(update, settings.updates, settings.batch_size)

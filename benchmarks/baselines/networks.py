@@ -1,5 +1,6 @@
 """What every baseline trains: the same networks, data and settings as the job that is measured against it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -93,3 +94,17 @@ class Batches:
         torch.index_select(self._data.y, 0, chosen, out=self._labels)
         self._number += 1
         return self._shown, self._labels
+
+
+def updates_of(model: nn.Module, batches: Batches, settings: Settings) -> Callable[[], None]:
+    """One plain update of torch's per call: forward, backward, fused SGD."""
+    loss = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum, fused=True)
+
+    def update() -> None:
+        inputs, labels = batches.next()
+        optimizer.zero_grad()
+        loss(model(inputs), labels).backward()
+        optimizer.step()
+
+    return update
