@@ -3,7 +3,7 @@
     no collate         a record is a tuple (input, …, target) of tensors, arrays and numbers, nested or not: equal
                        leaves are stacked, (B, …) each
     padding            the same, and fields whose first dimension varies are padded to the longest of the batch,
-                       (B, T, …); their lengths, (B,) int64, follow them as one more field
+                       (B, T, …); lengths of inputs, (B,) int64, follow them as one more field
     a collate_fn       batch = collate_fn([record, …]), as in torch.utils.data.DataLoader
 
 What comes out is (input, …, target), nested as it likes; its leaves are tensors, arrays or numbers."""
@@ -32,28 +32,32 @@ class BadBatch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """Of `data.padding`. `fields`: numbers of those that vary, once they are known."""
+    """Of `data.padding`. `value` fills up inputs, `target` the last field. `fields`: numbers of those that vary, once
+    they are known."""
 
     value: float = 0
     longest: int | None = None
+    target: float = -100
     fields: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
 class Column:
-    """One leaf of a batch before it is written: a whole one, or a piece per record. `lengths`: it is to be padded."""
+    """One leaf of a batch before it is written: a whole one, or a piece per record. `lengths`: it is to be padded, with
+    `filler`."""
 
     pieces: Any  # a Tensor, or a list of tensors, arrays or numbers
     dtype: torch.dtype
     shape: tuple[int, ...]
     lengths: list[int] | None = None
+    filler: float = 0
 
-    def write(self, view: Tensor, value: float) -> None:
+    def write(self, view: Tensor) -> None:
         """Into (…) memory of the slot, of this shape."""
         if isinstance(self.pieces, Tensor):
             view.copy_(self.pieces)
         elif self.lengths is not None:
-            view.fill_(value)
+            view.fill_(self.filler)
             for row, (piece, length) in enumerate(zip(self.pieces, self.lengths, strict=True)):
                 view[row, :length] = piece if isinstance(piece, Tensor) else torch.as_tensor(piece)
         elif isinstance(self.pieces[0], Tensor):
@@ -119,12 +123,13 @@ class Collator:
         for field in range(width):
             pieces = [record[field] for record in records]
             if field in self.padding.fields:
-                columns += self._pad(pieces, field)
+                columns += self._pad(pieces, field, is_target=field == width - 1)
             else:
                 columns.append(_stacked(pieces, field))
         return tree_flatten(tuple(range(len(columns))))[1], columns
 
-    def _pad(self, pieces: list[Any], field: int) -> list[Column]:
+    def _pad(self, pieces: list[Any], field: int, *, is_target: bool) -> list[Column]:
+        """The lengths of an input follow it. Those of a target do not: it comes last."""
         assert self.padding is not None
         tensors = [torch.as_tensor(piece) for piece in pieces]
         dtype, rest = tensors[0].dtype, tuple(tensors[0].shape[1:])
@@ -141,7 +146,10 @@ class Collator:
         if dtype == torch.float64 and not isinstance(pieces[0], Tensor | np.ndarray):
             dtype = torch.float32
         shape = (len(tensors), max(lengths), *rest)
-        return [Column(tensors, dtype, shape, lengths), Column(torch.tensor(lengths), torch.int64, (len(lengths),))]
+        if is_target:
+            return [Column(tensors, dtype, shape, lengths, self.padding.target)]
+        padded = Column(tensors, dtype, shape, lengths, self.padding.value)
+        return [padded, Column(torch.tensor(lengths), torch.int64, (len(lengths),))]
 
     def _collated(self, batch: Any) -> tuple[TreeSpec, list[Column]]:
         if not isinstance(batch, (tuple, list)) or len(batch) < 2:
@@ -194,9 +202,8 @@ class Collator:
                 "set data.slot_bytes, or data.padding.longest",
                 "data/batch-too-large",
             ) from error
-        value = self.padding.value if self.padding is not None else 0
         for column, view in zip(columns, views, strict=True):
-            column.write(view, value)
+            column.write(view)
         return len(records), shapes
 
 

@@ -120,6 +120,7 @@ class Padding(Section):
 
     value: float = Field(default=0, description="What fills up the shorter ones.")
     longest: Whole | None = Field(default=None, ge=1, description="The most there can be; null: measured.")
+    target: float = Field(default=-100, description="What fills up targets that vary; torch's losses ignore -100.")
 
 
 class Data(Section):

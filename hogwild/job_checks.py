@@ -44,13 +44,7 @@ def inspect(job: Job, parts: "Parts") -> None:
             f"the last batch would hold one sample, which BatchNorm cannot train on: it is merged into the one before "
             f"({plan.largest} samples)"
         )
-    resident_val = parts.val if parts.val is not None and parts.val.held is None else None
-    if resident_val is not None and parts.train.tensors and resident_val.row_kinds() != parts.train.row_kinds():
-        raise DataError(
-            f"data.val has samples of {', '.join(resident_val.row_kinds())}, data.train of "
-            f"{', '.join(parts.train.row_kinds())}; both must be alike",
-            code="data/val-unlike-train",
-        )
+    _check_alike(parts)
     check_precision(job.train.precision, parts.model)
     _check_steps(job, parts.model)
     _try_forward(job, parts)
@@ -79,6 +73,20 @@ def _check_steps(job: Job, model: nn.Module) -> None:
                 "of the two out",
                 code="model/own-step",
             )
+
+
+def _check_alike(parts: "Parts") -> None:
+    """Training and validation data have the same fields. Shapes may differ where batches come out of slots."""
+    train, val = parts.train, parts.val
+    if val is None or train.packed is not None:
+        return
+    with_shapes = bool(train.tensors and val.tensors)
+    if val.row_kinds(with_shapes) != train.row_kinds(with_shapes):
+        raise DataError(
+            f"data.val has samples of {', '.join(val.row_kinds())}, data.train of {', '.join(train.row_kinds())}; "
+            "both must be alike",
+            code="data/val-unlike-train",
+        )
 
 
 def directions(evaluate: Evaluate, panel: Panel) -> dict[str, bool]:

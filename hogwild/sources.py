@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from hogwild.batches import EpochPlan
 from hogwild.feeds import Batch, ResidentData
@@ -94,9 +95,10 @@ class Source:
             return {f"field {k}": f"streamed {str(leaf.dtype).removeprefix('torch.')}" for k, leaf in enumerate(leaves)}
         return {f"field {k}": f"{tuple(one.shape)} {_type(one)}" for k, one in enumerate(self.tensors)}
 
-    def row_kinds(self) -> list[str]:
-        """Shape and type of a row of each field, where rows are alike; to compare two data sets."""
-        return [f"{tuple(tensor.shape[1:])} {_type(tensor)}" for tensor in self.tensors]
+    def row_kinds(self, with_shapes: bool = True) -> list[str]:
+        """Shape and type of a row of each field, to compare two data sets. Of what lies in a ring, the first of it."""
+        leaves = self.tensors or tree_leaves(self.head(METRIC_SAMPLES))
+        return [f"{tuple(leaf.shape[1:])} {_type(leaf)}" if with_shapes else _type(leaf) for leaf in leaves]
 
 
 def _type(tensor: Tensor) -> str:

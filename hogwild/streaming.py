@@ -130,7 +130,8 @@ def prepare(
     """Reads the first records. `loaders` processes are to read it; `spec` and `generator`: the class path it was made
     of, and the state of torch's generator before. Raises DataError."""
     data = job.data
-    padding = None if data.padding is None else Padding(data.padding.value, data.padding.longest)
+    asked = data.padding
+    padding = None if asked is None else Padding(asked.value, asked.longest, asked.target)
     collator = Collator(collate, padding, channels_last=channels_last)
     with own_random_state():
         if is_iterable(dataset):

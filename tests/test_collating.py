@@ -55,6 +55,14 @@ def test_sequences_are_padded_to_the_longest_of_their_batch_with_their_lengths_b
     assert whole.inputs[1].tolist() == [3, 1, 2]
 
 
+def test_a_target_that_varies_is_padded_with_what_losses_ignore_and_stays_the_target() -> None:
+    records = [(torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6])), (torch.tensor([7]), torch.tensor([8]))]
+    batch = batch_of(records, Collator(padding=Padding()))
+    padded, lengths = batch.inputs
+    assert padded.tolist() == [[1, 2, 3], [7, 0, 0]] and lengths.tolist() == [3, 1]
+    assert batch.target.tolist() == [[4, 5, 6], [8, -100, -100]]
+
+
 def test_which_fields_are_padded_is_decided_by_what_varies() -> None:
     records = [(torch.zeros(3), torch.ones(n, 2), 1) for n in (2, 4)]
     collator = Collator(padding=Padding()).settle(records)

@@ -226,6 +226,28 @@ def test_a_transform_that_makes_no_batch_of_a_nested_one_is_refused(wrong: Any) 
     assert refused.value.code == "data/transform"
 
 
+class DoubleFlat(Flat):
+    def __getitem__(self, index: int) -> Any:
+        x, y = numbers(index)
+        return x.double(), y
+
+
+class DoubleWhole(IterableDataset):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([DoubleFlat()[index] for index in range(SAMPLES)])
+
+
+@pytest.mark.parametrize(
+    ("settings", "val"),
+    [({}, DoubleWhole()), ({"feed": "stream"}, DoubleFlat()), ({"feed": "stream"}, DoubleWhole()), ({}, DoubleFlat())],
+    ids=["resident and an iterable", "streamed and resident", "streamed and an iterable", "resident both"],
+)
+def test_validation_data_of_another_type_are_refused(settings: dict[str, Any], val: Any, tmp_path: Path) -> None:
+    with pytest.raises(HogwildError, match="float64") as refused:
+        trained(Net, Flat(), tmp_path, val=val, **settings)
+    assert refused.value.code == "data/val-unlike-train"
+
+
 def test_validation_data_that_is_nested_otherwise_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HogwildError) as refused:
         trained(OfNested, Nested(), tmp_path, val=Flat())
