@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hogwild.errors import NotFoundError, UsageError
-from hogwild.rundir import LIBRARY
+from hogwild.rundir import LIBRARY, MEASURED, PLACES
 
 if TYPE_CHECKING:
     from hogwild.config import Job
@@ -107,6 +107,10 @@ def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) ->
             f"recorded, their arguments are not. Go on by the same call, with resume={str(run)!r} and the same objects",
             code="usage/library-run",
         )
+    if any(line.startswith(MEASURED) for line in read_job_file(resolved).splitlines()) and any(
+        change.partition("=")[0] in [f"train.{name}" for name in PLACES] for change in overrides
+    ):
+        overrides = ["train.exchange=auto", *overrides]  # what was measured there says nothing of here
     job, _ = load(resolved, overrides, flags)
     as_written = run / "job.yaml"
     return job, _users_file(run), read_job_file(as_written if as_written.is_file() else resolved)

@@ -32,6 +32,8 @@ NAMES = "names.json"  # what the model's numbers stand for: words, users, items
 LATEST, BEST = "latest", "best"  # links among the checkpoints
 RESOLVED = "resolved.yaml"  # what makes a directory a run: without it nothing could be resumed
 LIBRARY = "hogwild.train"  # `caller` in env.json of a run whose objects came from a call: no file can build them again
+MEASURED = "# Measured in the job's first seconds: "  # begins the line of resolved.yaml that says why an exchange is so
+PLACES = ("device", "device_per_worker", "placement")  # fields of `train` that say where parameters lie
 
 
 def require_current_folder() -> None:

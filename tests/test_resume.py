@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,15 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import cli
+from hogwild import cli, cli_input
 from hogwild.api import TrainResult
 from hogwild.config import load_job
+from hogwild.config_places import default_config
 from hogwild.errors import CheckpointError, HogwildError, UsageError
+from hogwild.rundir import MEASURED
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import wait_for
+from workers.resume import check_changes, with_measured
 
 COUNTING = str(JOBS / "counting.yaml")
 CRAWLING = str(JOBS / "crawling.yaml")
@@ -331,3 +335,34 @@ def test_a_rate_that_the_users_own_class_has_changed_is_refused_by_the_command_l
     assert content(made.run_dir) == before
     rate.write_text("0.5")
     assert in_turn(jobs_folder / "own-resumed", {"resumed": again})["resumed"].summary["updates"] == 9
+
+
+@pytest.mark.parametrize(
+    ("changes", "exchange"),
+    [
+        ([], "direct"),
+        (["train.procs=3"], "direct"),
+        (["train.device=simulated"], "auto"),
+        (["train.placement=cuda-replica"], "auto"),
+        (["train.device=simulated", "train.exchange=delta"], "delta"),
+    ],
+)
+def test_a_measured_exchange_holds_only_where_it_was_measured(
+    tmp_path: Path, changes: list[str], exchange: str
+) -> None:
+    text = load_job(default_config("digits"), ["train.exchange=direct"]).to_yaml()
+    (tmp_path / "resolved.yaml").write_text(f"{MEASURED}direct was the faster\n{text}")
+    job, _, _ = cli_input.resumed(tmp_path, changes, {})
+    run: Any = SimpleNamespace(resolved_file=tmp_path / "resolved.yaml")
+    going_on = with_measured(run, job)
+    check_changes(run, going_on)
+    assert going_on.train.exchange == exchange
+    with pytest.raises(UsageError, match=r"train\.exchange: was 'direct', now 'delta'"):
+        check_changes(run, load_job(tmp_path / "resolved.yaml", ["train.exchange=delta"]))
+
+
+def test_an_exchange_that_the_user_chose_contradicts_a_device_as_ever(tmp_path: Path) -> None:
+    text = load_job(default_config("digits"), ["train.exchange=direct"]).to_yaml()
+    (tmp_path / "resolved.yaml").write_text(text)
+    with pytest.raises(HogwildError, match=r"train\.exchange: must be delta or auto"):
+        cli_input.resumed(tmp_path, ["train.device=simulated"], {})

@@ -25,7 +25,7 @@ from hogwild.packed import Spec
 from hogwild.plan import Plan
 from hogwild.records import explained
 from hogwild.ring import Ring, RingSpec
-from hogwild.rundir import LIBRARY, NAMES, RunDir
+from hogwild.rundir import LIBRARY, MEASURED, NAMES, RunDir
 from hogwild.schedules import GridSchedule
 from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
@@ -41,7 +41,6 @@ OF_OBJECTS = (
     f"# Of a call of {LIBRARY}: class paths name the objects it was given, which had other arguments than these.\n"
     "# Only the same call goes on with it, with resume=.\n"
 )
-MEASURED = "# Measured in the job's first seconds: "
 
 
 def check_lanes(job: Job, planned: Plan) -> None:
@@ -237,7 +236,8 @@ def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: Ru
     """env.json, resolved.yaml and job.yaml. Of a resume, only once nothing can refuse it any more. resolved.yaml makes
     the folder a run, so what a resume needs besides is there before it; killed earlier, the folder is as good as
     new."""
-    measured = _header(rundir, lambda line: line.startswith(MEASURED)) if request.resume else ""
+    is_measured = request.resume is not None and request.job.train.exchange != "auto"
+    measured = _header(rundir, lambda line: line.startswith(MEASURED)) if is_measured else ""
     resolved = (OF_OBJECTS if request.caller == LIBRARY else "") + measured + request.job.to_yaml()
     environment = {
         "hogwild": hogwild.__version__,

@@ -12,7 +12,7 @@ from hogwild.config import Job, load_job
 from hogwild.errors import CheckpointError, UsageError
 from hogwild.job import differences, initial_note
 from hogwild.records import explained
-from hogwild.rundir import RunDir
+from hogwild.rundir import PLACES, RunDir
 from hogwild.snapshots import check_groups, check_parts
 from workers.outcome import Before
 from workers.session import Session
@@ -38,23 +38,29 @@ MAY_CHANGE = (
 
 
 def with_measured(rundir: RunDir, job: Job) -> Job:
-    """The job with what the run before decided by measuring, where it says `auto`."""
-    chosen = load_job(rundir.resolved_file).train.exchange
-    if job.train.exchange != "auto":
+    """The job with what the run before decided by measuring, where it says `auto` and computes where that did."""
+    before = load_job(rundir.resolved_file)
+    if job.train.exchange != "auto" or _moves(before, job):
         return job
-    return job.model_copy(update={"train": job.train.model_copy(update={"exchange": chosen})})
+    return job.model_copy(update={"train": job.train.model_copy(update={"exchange": before.train.exchange})})
+
+
+def _moves(before: Job, job: Job) -> bool:
+    """Parameters lie elsewhere now: how they are exchanged is another question."""
+    return any(getattr(before.train, name) != getattr(job.train, name) for name in PLACES)
 
 
 def check_changes(rundir: RunDir, job: Job) -> None:
     before = load_job(rundir.resolved_file)
+    free = (*MAY_CHANGE, "train.exchange") if _moves(before, job) else MAY_CHANGE
     changed = [
         f"{path}: was {old!r}, now {new!r}"
         for path, old, new in differences(before.model_dump(), job.model_dump())
-        if not path.startswith(MAY_CHANGE)
+        if not path.startswith(free)
     ]
     if changed:
         raise UsageError(
-            f"a resumed job may change {', '.join(name.rstrip('.') for name in MAY_CHANGE)}; these would make it "
+            f"a resumed job may change {', '.join(name.rstrip('.') for name in free)}; these would make it "
             "another job:\n  " + "\n  ".join(changed),
             code="usage/resume-changes",
         )
