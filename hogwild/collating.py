@@ -41,6 +41,25 @@ class Padding:
     fields: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Which ones a classification loss takes: [0, classes), and `ignored`."""
+
+    classes: int
+    ignored: int
+
+    def wrong(self, target: Tensor) -> tuple[int, int] | None:
+        """(row, value) of the first one of (B, …) that is none of them."""
+        is_wrong = ((target < 0) | (target >= self.classes)) & (target != self.ignored)
+        if not is_wrong.any():
+            return None
+        row = int(is_wrong.reshape(len(target), -1).any(dim=1).nonzero()[0])
+        return row, int(target[row][is_wrong[row]].reshape(-1)[0])
+
+    def words(self, value: int) -> str:
+        return f"{value}; the model has {self.classes} outputs, so labels must be in [0, {self.classes - 1}]"
+
+
 @dataclass(slots=True)
 class Column:
     """One leaf of a batch before it is written: a whole one, or a piece per record. `lengths`: it is to be padded, with
@@ -73,11 +92,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Collator:
-    """Makes batches of records. `channels_last`: how images shall lie."""
+    """Makes batches of records. `channels_last`: how images shall lie. `labels`: what targets must be: on a CPU a wrong
+    one would be an error in the middle of an update, on a GPU the end of the worker's context."""
 
     collate: Callable[[list[Any]], Any] | None = None
     padding: Padding | None = None
     channels_last: bool = False
+    labels: Labels | None = None
 
     def settle(self, records: Sequence[Any]) -> "Collator":
         """Which fields are padded, decided by these records: those that differ in length, else the first input."""
@@ -204,6 +225,10 @@ class Collator:
             ) from error
         for column, view in zip(columns, views, strict=True):
             column.write(view)
+        if self.labels is not None and (wrong := self.labels.wrong(views[-1])) is not None:
+            row, value = wrong
+            words = f"has label {self.labels.words(value)}"
+            raise BadBatch(words, "data/labels", None if self.collate is not None else row)
         return len(records), shapes
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from hogwild.collating import Labels
 from hogwild.compiled_model import check_compiler, scripted
 from hogwild.config import Job
 from hogwild.config_schema import Evaluate
@@ -278,23 +279,19 @@ def _check_sample_labels(parts: "Parts", output: Any) -> None:
 
 
 def _check_labels(parts: "Parts", source: "Source", what: str) -> None:
-    """Class indices must lie in [0, classes): on a CPU a wrong one is an index error in the middle of the job."""
+    """Class indices must lie in [0, classes): on a CPU a wrong one is an index error in the middle of the job. Those of
+    a stream are looked at batch by batch, by whoever reads it."""
     is_plain = parts.loss in (nn.functional.cross_entropy, nn.functional.nll_loss)
     if not (is_plain or isinstance(parts.loss, (nn.CrossEntropyLoss, nn.NLLLoss))) or len(parts.output_shape) < 2:
         return
     target = source.target
     if not isinstance(target, Tensor) or target.is_floating_point():
         return  # class probabilities
-    classes = parts.output_shape[1]
-    wrong = ((target < 0) | (target >= classes)) & (target != getattr(parts.loss, "ignore_index", UNLABELLED))
-    if wrong.any():
-        where = int(wrong.reshape(len(target), -1).any(dim=1).nonzero()[0])
-        value = int(target[where][wrong[where]].reshape(-1)[0])
-        raise DataError(
-            f"{what}: the label of sample {where} is {value}; the model has {classes} outputs, so labels must be in "
-            f"[0, {classes - 1}]",
-            code="data/labels",
-        )
+    labels = Labels(parts.output_shape[1], getattr(parts.loss, "ignore_index", UNLABELLED))
+    if (wrong := labels.wrong(target)) is not None:
+        raise DataError(f"{what}: the label of sample {wrong[0]} is {labels.words(wrong[1])}", code="data/labels")
+    if source.streamed is not None and parts.transform is None:
+        source.streamed = source.streamed.labelled(labels)
 
 
 def _name(loss: Any) -> str:

@@ -30,6 +30,7 @@ from hogwild.pins import Pins
 from hogwild.shm import aligned
 
 SLOTS = 2  # one is computed on while the other is filled
+KEPT_VIEWS = 16  # sets of views of a slot that are kept, where shapes vary
 GROWTH = 1.5  # of a slot that is too small, where batches differ in size
 
 Place = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
@@ -72,6 +73,8 @@ class DeviceSlots:
         self._accelerator.record(slot.copied, self._copies)
         views = slot.views.get(places)
         if views is None:
+            if len(slot.views) >= KEPT_VIEWS:
+                slot.views.clear()
             views = slot.views[places] = tuple(
                 words(slot.twin, dtype, shape, offset, strides) for dtype, shape, strides, offset in places
             )

@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hogwild.batches import BatchPlan, EpochPlan
-from hogwild.collating import BadBatch, Collator, Padding
+from hogwild.collating import BadBatch, Collator, Labels, Padding
 from hogwild.config import Job
 from hogwild.errors import DataError, HogwildError, UsageError
 from hogwild.feeds import Batch
@@ -49,6 +49,11 @@ class Streamed:
 
     def ring_spec(self, slots: int, loaders: int) -> RingSpec:
         return RingSpec(self.form, slots, loaders, self.data_bytes, self.state_bytes)
+
+    def labelled(self, labels: Labels) -> "Streamed":
+        """The same, each of whose batches is looked at for others."""
+        stream = replace(self.stream, collator=replace(self.stream.collator, labels=labels))
+        return replace(self, stream=stream)
 
     def typical(self) -> list[list[Any]]:
         """Batches of the sizes that training will see, of the first records again and again: for compilers, which look

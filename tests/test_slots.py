@@ -11,7 +11,7 @@ from hogwild.batches import BatchPlan
 from hogwild.device_simulated import Simulated, SimulatedError
 from hogwild.feeds import Batch, Feed, ResidentData, ResidentFeed
 from hogwild.pins import PAGE, Pins
-from hogwild.slots import SLOTS, DeviceFeed, DeviceSlots
+from hogwild.slots import KEPT_VIEWS, SLOTS, DeviceFeed, DeviceSlots
 from hogwild.transforms import TransformedFeed
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 from tests.test_allocations import allocated
@@ -145,6 +145,19 @@ def test_host_memory_that_is_written_before_its_copy_is_done_arrives_changed(dev
     host.fill_(2.0)
     slots.take(slots.slots[1])
     assert (early == 1).all() and (late == 2).all()
+
+
+def test_what_is_kept_of_batches_of_any_shape_has_an_end(device: Simulated) -> None:
+    pins = Pins(device)
+    slots = DeviceSlots(device, pins)
+    slot = slots.slots[0]
+    for length in [40, *range(1, 3 * KEPT_VIEWS)]:
+        sent = torch.arange(length)
+        (found,) = slots.send(slot, (sent,))
+        slots.take(slot)
+        assert torch.equal(found, sent) and len(slot.views) <= KEPT_VIEWS
+        slots.leave(slot)
+    pins.close()
 
 
 def test_slots_grow_with_their_batches_and_stop_growing(device: Simulated) -> None:

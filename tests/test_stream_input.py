@@ -223,6 +223,26 @@ def test_what_shows_later_names_the_record_or_the_batch(name: str, run: Path) ->
     assert (run / "summary.json").exists()
 
 
+def later_label(number: int) -> Record:
+    return torch.zeros(2), 5 if number == 21 else -100 if number == 9 else number % 3
+
+
+@pytest.mark.parametrize(("classes", "state"), [(3, "failed"), (6, "succeeded")])
+def test_a_label_that_comes_later_and_is_none_is_named_before_a_model_sees_it(
+    classes: int, state: str, run: Path
+) -> None:
+    model = nn.Linear(2, classes)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    settings = {"batch_size": 4, "shuffle": "none", "feed": "stream", "procs": 0, "run_dir": run}
+    if state == "succeeded":
+        assert hogwild.train(model, Items(later_label), nn.CrossEntropyLoss(), optimizer, **settings).samples == 40
+        return
+    with pytest.raises(HogwildError) as failed:
+        hogwild.train(model, Items(later_label), nn.CrossEntropyLoss(), optimizer, **settings)
+    assert failed.value.code == "data/labels"
+    assert "item 21 of batch 5 of epoch 0 has label 5; the model has 3 outputs" in str(failed.value)
+
+
 def test_with_workers_a_bad_batch_is_quarantined_and_the_advice_is_in_the_event(run: Path) -> None:
     result = train(Items(later_ragged, MANY), run, procs=1)
     assert (result.state, result.samples, result.leases["quarantined"]) == ("succeeded", MANY - 4, 1)
