@@ -54,7 +54,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a loader must know. Crosses a process by cloudpickle."""
+    """What a loader must know. Crosses a process by cloudpickle. `row_bytes`: of a record, where all are alike; chunks
+    of an order are then those of the same data in memory, into which a resumed job may put it (feed: auto)."""
 
     source: Origin
     collator: Collator
@@ -62,6 +63,7 @@ class Stream:
     order: str
     seed: int
     what: str = "data.train"
+    row_bytes: int = 1
 
     @property
     def is_iterable(self) -> bool:
@@ -112,7 +114,7 @@ class Filler:
         self._loader = loader
         self._order = None
         if not stream.is_iterable:
-            self._order = make_order(stream.order, stream.plan.samples, seed=stream.seed, row_bytes=1)
+            self._order = make_order(stream.order, stream.plan.samples, seed=stream.seed, row_bytes=stream.row_bytes)
         self._shards: dict[int, _Records] = {}
         self._epoch = -1
 

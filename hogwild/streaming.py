@@ -1,6 +1,7 @@
 """Streamed data as the parent prepares it: what the batches of a data set are like, and how large
 the ring must be. User code runs here only before workers start: the first records are read, collated and looked at."""
 
+import math
 import random
 import time
 import traceback
@@ -163,10 +164,17 @@ def prepare(
                 f"data.collate raised {type(error).__name__} on the first records: {error}{_place_of(error)}",
                 code="data/item-raised",
             ) from error
-    stream = Stream(source, collator, plan, data.shuffle, job.seed, what)
+    stream = Stream(source, collator, plan, data.shuffle, job.seed, what, _row_bytes(collator, records))
     notes = [f"{what} is streamed: {why}", *notes, sizes]
     state_bytes = STATE_ROOM * len(state) + 1024 if state else 0
     return Streamed(stream, form, data_bytes, state_bytes, tuple(records[:TRIAL_RECORDS]), tuple(filter(None, notes)))
+
+
+def _row_bytes(collator: Collator, records: list[Any]) -> int:
+    if collator.collate is not None or collator.padding is not None:
+        return 1
+    _, columns = collator.columns(records[:1])
+    return sum(math.prod(column.shape) * column.dtype.itemsize for column in columns)
 
 
 def _travelling(

@@ -183,6 +183,28 @@ def test_nested_streamed_batches_on_a_device_train_as_on_the_cpu(transform: Any,
     assert device_simulated.opened[0].pageable <= 2 * 2  # of the validation data, whose slots are used once
 
 
+class Wide(Dataset):
+    """Rows so large that a chunk of them is fewer than there are."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = numbers(index)
+        return torch.cat([x, torch.zeros(20_000)]), y
+
+
+class OfWide(Net):
+    def forward(self, x: Any) -> Tensor:
+        return super().forward(x[:, :6])
+
+
+@pytest.mark.parametrize("shuffle", ["full", "chunked"])
+def test_the_order_is_the_same_whether_data_are_streamed_or_resident(shuffle: str, tmp_path: Path) -> None:
+    resident = trained(OfWide, Wide(), tmp_path / "resident", shuffle=shuffle, feed="resident")
+    assert same_bits(resident, trained(OfWide, Wide(), tmp_path / "streamed", shuffle=shuffle, feed="stream"))
+
+
 def test_nested_batches_are_those_of_the_same_numbers_in_one_tensor(tmp_path: Path) -> None:
     one = trained(Net, Flat(), tmp_path / "one", feed="stream")
     assert same_bits(one, trained(OfNested, Nested(), tmp_path / "nested"))
