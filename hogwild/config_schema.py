@@ -126,7 +126,7 @@ class Padding(Section):
 class Data(Section):
     """What is trained on, and how it reaches the workers."""
 
-    train: Component = Field(description="A map-style dataset of (input, target).")
+    train: Component = Field(description="A dataset of (input, ..., target): map-style, iterable, or an iterator.")
     val: Val | None = Field(default=None, description="Evaluated: a dataset, {fraction: f}, or nothing.")
     batch_size: Whole = Field(default=64, ge=1, description="Samples; the batch is the unit of the ledger.")
     transform: Component | None = Field(default=None, description="transform(*inputs, target) of a training batch.")
@@ -144,7 +144,10 @@ class Data(Section):
     padding: Padding | None = Field(
         default=None, description="Sequences are padded to the longest of their batch; lengths follow them."
     )
-    slots: Slots = Field(default="auto", description="Batches that a stream's ring holds; auto: two per process.")
+    slots: Slots = Field(
+        default="auto",
+        description="Batches that a stream's ring holds; auto: twice what workers and loaders have in hand.",
+    )
     slot_bytes: Slots = Field(default="auto", description="Of a batch of a stream; auto: measured on the first.")
     shuffle: Literal["auto", "full", "chunked", "none"] = Field(
         default="auto",

@@ -8,6 +8,10 @@ and both are listed. A tensor of another shape is an error, and so is a file of 
 import fnmatch
 import json
 import pickle
+import re
+import struct
+import warnings
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +30,13 @@ from hogwild.rundir import BEST
 
 SHOWN = 12  # names in a list, before "and N more"
 WRAPPED = ("state_dict", "model", "model_state_dict")  # keys under which a training script's own file has them
+LFS_POINTER = b"version https://git-lfs"
+ZIP, PICKLE = b"PK\x03\x04", b"\x80"  # torch.save writes a zip archive; it wrote pickles before torch 1.6
+# What torch.load raises of a file that was cut or overwritten: whatever the bytes make of its reader.
+DAMAGED = (
+    *(AssertionError, AttributeError, EOFError, LookupError, OSError, RuntimeError, TypeError, ValueError),
+    *(pickle.UnpicklingError, struct.error),
+)
 
 
 class Spec(Protocol):
@@ -71,6 +82,7 @@ def read_tensors(path: Path) -> dict[str, Any]:
     try:
         if path.is_dir():
             return dict(load_checkpoint(_checkpoint_in(path))["model"])
+        _look_whether_it_came(path)
         return _safetensors(path) if path.suffix == ".safetensors" else _state_dict(path)
     except (OSError, EOFError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
         raise ModelError(f"model.init_from: {path}: cannot be read: {error}", code="model/init-unreadable") from error
@@ -109,6 +121,28 @@ def _checkpoint_in(folder: Path) -> Path:
     return newest
 
 
+def _look_whether_it_came(path: Path) -> None:
+    """Raises ModelError for what a download leaves that was none."""
+    begins = _first_bytes(path)
+    if not begins:
+        raise _unreadable(path, "is empty; fetch it again")
+    if begins.startswith(LFS_POINTER):
+        raise _unreadable(
+            path,
+            "is a git-LFS pointer, a text that stands for the file: the file itself was not downloaded. Run `git lfs "
+            "pull` in its repository, or fetch it from the page it is on",
+        )
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(len(LFS_POINTER))
+
+
+def _unreadable(path: Path, words: str) -> ModelError:
+    return ModelError(f"model.init_from: {path}: {words}", code="model/init-unreadable")
+
+
 def _safetensors(path: Path) -> dict[str, Any]:
     from safetensors import SafetensorError, safe_open
 
@@ -123,25 +157,50 @@ def _safetensors(path: Path) -> dict[str, Any]:
 
 
 def _state_dict(path: Path) -> dict[str, Any]:
-    try:
-        saved = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ModelError(
-            f"model.init_from: {path}: holds more than tensors and plain values, which would run code to be loaded. "
-            f"Load it where you trust it, and save model.state_dict() alone ({str(error).splitlines()[0]})",
-            code="model/init-unreadable",
-        ) from error
+    saved = _load(path)
     for key in WRAPPED:
         if isinstance(saved, Mapping) and isinstance(saved.get(key), Mapping):
             saved = saved[key]
     if not isinstance(saved, Mapping) or not any(isinstance(value, Tensor) for value in saved.values()):
         held = f"a dict of {_some(map(str, saved))}" if isinstance(saved, Mapping) else f"a {type(saved).__name__}"
-        raise ModelError(
-            f"model.init_from: {path}: holds {held}, no state_dict: tensors by name, or such a dict under "
-            f"{' or '.join(WRAPPED)}",
-            code="model/init-unreadable",
+        raise _unreadable(
+            path, f"holds {held}, no state_dict: tensors by name, or such a dict under {' or '.join(WRAPPED)}"
         )
     return dict(saved)
+
+
+def _load(path: Path) -> Any:
+    """What torch.save wrote. torch's own words about a file that it cannot read advise to load it with
+    weights_only=False, which runs whatever a stranger wrote into it: they are not passed on."""
+    begins = _first_bytes(path)
+    if not begins.startswith((ZIP, PICKLE)):
+        raise _unreadable(
+            path,
+            f"is no file of torch.save: it begins with {begins!r}. A page of a web server's instead of the file? "
+            "Another format? A .safetensors file must be named so",
+        )
+    if begins.startswith(ZIP) and not zipfile.is_zipfile(path):
+        raise _unreadable(path, "cannot be read: it is cut off: a zip archive without its end; fetch or copy it again")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of the file's format: said below where it matters
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except DAMAGED as error:
+        raise _unreadable(path, _why(error)) from error
+
+
+def _why(error: Exception) -> str:
+    words = str(error)
+    if code := re.search(r"GLOBAL (\S+)", words):
+        return (
+            f"holds more than tensors and plain values ({code[1]}), which would run code to be loaded, or is damaged. "
+            "Where you made it and trust it, load it there and save model.state_dict() alone"
+        )
+    if "TorchScript" in words:
+        return "is a TorchScript archive; save the state_dict() of that module with torch.save"
+    if isinstance(error, pickle.UnpicklingError):
+        return "cannot be read: it is cut off, damaged, or a pickle that torch.save did not write"
+    return f"cannot be read: {words or 'it is cut off'}"
 
 
 def _skipped(patterns: Sequence[str], names: Sequence[str]) -> set[str]:

@@ -26,7 +26,9 @@ from tests.helpers.jobs import Ended, in_turn
 CONFIGS = list_configs()[0].parent
 ALL = [*list_configs(), *sorted((CONFIGS / "templates").glob("*.yaml"))]
 UPDATES = 3
-IN_A_WORKER = ("own_model", "csv_regression")  # the others train in the parent: a worker imports torch, a second each
+STREAMED = ("mnist_stream", "names", "speakers")  # by a loader, where there is a worker
+# The others train in the parent: a worker imports torch, a second each.
+IN_A_WORKER = ("own_model", "csv_regression", *STREAMED)
 
 
 def name(file: Path) -> str:
@@ -183,6 +185,7 @@ def test_it_trains_from_the_command_line_wherever_it_lies(file: Path, trained: M
     summary = ended.summary
     assert summary["updates"] == UPDATES and summary["state"] == "succeeded"
     wanted = yaml.safe_load(file.read_text()).get("evaluate", {}).get("metrics", [])
+    assert len(ended.events("loader-spawn")) == (name(file) in STREAMED)
     assert {"loss", *(metric.rpartition(".")[2] for metric in wanted)} <= summary["metrics"].keys()
 
 

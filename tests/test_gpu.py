@@ -1,25 +1,19 @@
 """The same on a GPU of NVIDIA's, short: what the simulated device cannot know of the driver. Skipped, and said so,
-where there is none."""
+where there is none. This process never opens it: each test is of a process of its own (`helpers/on_gpu.py`), for the
+jobs of this and of every later file need a parent without a context."""
 
-import copy
+import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn, optim
 
-import hogwild
 from benchmarks import gpu as figures
-from hogwild.batches import BatchPlan
-from hogwild.device import open_accelerator
-from hogwild.device_update import DeviceUpdate
-from hogwild.errors import DeviceMemoryError
-from hogwild.feeds import ResidentData, ResidentFeed
-from hogwild.params import WorkerModel
-from hogwild.pins import Pins
-from hogwild.slots import SLOTS, DeviceFeed
-from tests.shared_model import ConvNet, build, images, train_plainly
-from tests.test_device_jobs import train
+from tests.helpers.jobs import HOME, IN_TURN_S
+from tests.helpers.on_gpu import CASES, RULES
 
 NO_GPU = "no GPU here: torch.cuda.device_count() is 0; tests/test_slots.py and others run the same code simulated"
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() == 0, reason=NO_GPU)]
@@ -31,112 +25,70 @@ def needs_gpu(test):  # type: ignore[no-untyped-def]
     return test
 
 
-@needs_gpu
-def test_batches_arrive_whole_and_the_slots_stay() -> None:
-    device = open_accelerator("cuda:0")
-    assert device is not None
-    data = ResidentData.from_tensors("data", [torch.rand(60, 3, 8, 8), torch.arange(60)], channels_last=True)
-    plain, pins = ResidentFeed(data, BatchPlan(60, 8), seed=1, order="full"), Pins(device)
-    feed = DeviceFeed([plain.into(pins.empty(plain.slot_nbytes)) for _ in range(SLOTS)], device, pins)
-    places: set[tuple[int, ...]] = set()
-    for epoch in range(3):
-        for number in range(8):
-            found = feed.gather(epoch, number)
-            feed.prefetch(epoch, (number + 1) % 8)
-            expected = plain.gather(epoch, number)
-            assert torch.equal(found.inputs[0].cpu(), expected.inputs[0])
-            assert torch.equal(found.target.cpu(), expected.target)
-            places |= {feed.addresses()} if epoch else set()
-    assert len(places) == 1
-    device.drain()
-    pins.close()
+def found_on(device: str, folder: Path, *cases: str) -> dict[str, Any]:
+    """By case. One process for all of them."""
+    command = [sys.executable, "-m", "tests.helpers.on_gpu", device, str(folder), *cases]
+    done = subprocess.run(command, cwd=HOME, capture_output=True, text=True, check=False, timeout=IN_TURN_S)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 @needs_gpu
-@pytest.mark.parametrize("rule", [optim.SGD, optim.Adam, optim.Adagrad])
-def test_one_worker_trains_as_the_plain_loop_does(rule: type[optim.Optimizer]) -> None:
-    torch.manual_seed(0)
-    model = ConvNet()
-    plain = copy.deepcopy(model).cuda()
-    shared = build(model, rule(model.parameters(), lr=0.01))  # type: ignore[call-arg]
-    worker = WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=open_accelerator("cuda:0"))
-    update = DeviceUpdate(worker, grad_clip=None)
-    batches = [(x.cuda(), y.cuda()) for x, y in images(10)]
-    for x, y in batches:
-        update.backward((x,), y)
-        assert update.is_finite()
-        update.apply(None)
-    worker.exchange.flush()
-    worker.rest()
-    train_plainly(plain, rule(plain.parameters(), lr=0.01), batches)  # type: ignore[call-arg]
-    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(mine.detach(), theirs.detach().cpu(), rtol=1e-3, atol=1e-4)
-    worker.close()
+def test_batches_arrive_whole_and_the_slots_stay(tmp_path: Path) -> None:
+    assert found_on("cuda", tmp_path, "batches") == {"batches": {"changed": [], "places": 1}}
 
 
 @needs_gpu
-def test_checking_and_applying_an_update_allocates_nothing_on_the_device() -> None:
-    model = ConvNet()
-    shared = build(model, optim.SGD(model.parameters(), lr=0.1, momentum=0.9), procs=2)
-    device = open_accelerator("cuda:0")
-    worker = WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=device)
-    update = DeviceUpdate(worker, grad_clip=1.0)
-    taken = []
-    for x, y in images(6):
-        update.backward((x.cuda(),), y.cuda())
-        assert device is not None
-        before = device.allocations()
-        assert update.is_finite()
-        update.apply(None)
-        worker.exchange.flush()
-        taken.append(device.allocations() - before)
-    assert taken[3:] == [0, 0, 0]
-    worker.close()
+@pytest.mark.parametrize("rule", RULES)
+def test_one_worker_trains_as_the_plain_loop_does(rule: str, tmp_path: Path) -> None:
+    case = f"plain-{rule}"
+    assert found_on("cuda", tmp_path, case) == {case: {"differ": [], "finite": True}}
+
+
+@needs_gpu
+def test_checking_and_applying_an_update_allocates_nothing_on_the_device(tmp_path: Path) -> None:
+    assert found_on("cuda", tmp_path, "allocations")["allocations"]["taken"][3:] == [0, 0, 0]
+
+
+@needs_gpu
+def test_a_model_on_a_gpu_is_refused(tmp_path: Path) -> None:
+    found = found_on("cuda", tmp_path, "refused")["refused"]
+    assert found["code"] == "model/device" and "weight is on cuda:0; " in found["words"]
+    assert "model.cpu()" in found["words"]
 
 
 @needs_gpu
 def test_a_job_of_two_workers_learns_and_the_supervisor_has_no_context(tmp_path: Path) -> None:
-    _, result = train("cuda", 2, run_dir=tmp_path / "run")
-    assert result.leases["done"] == result.leases["total"] and result.device.startswith("cuda:0")
-    assert not torch.cuda.is_initialized() or result.procs == 2
+    found = found_on("cuda", tmp_path, "job")["job"]
+    assert found["leases"]["done"] == found["leases"]["total"] and found["procs"] == 2
+    assert found["device"].startswith("cuda:0") and found["has_context"] is False
 
 
 @needs_gpu
 def test_memory_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
-    class Greedy(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if x.is_cuda:
-                torch.empty(1 << 50, dtype=torch.uint8, device=x.device)
-            return super().forward(x)
-
-    model = Greedy(4, 2)
-    data = torch.utils.data.TensorDataset(torch.rand(64, 4), torch.zeros(64, dtype=torch.int64))
-    with pytest.raises(DeviceMemoryError, match=r"GPU out of memory: cuda:0"):
-        hogwild.train(
-            model, data, nn.CrossEntropyLoss(), optim.SGD(model.parameters(), lr=0.1),
-            procs=1, epochs=1, batch_size=8, device="cuda", run_dir=tmp_path / "run",
-        )  # fmt: skip
+    found = found_on("cuda", tmp_path, "memory")["memory"]
+    assert found["code"] == "device/memory" and "GPU out of memory: cuda:0" in found["words"]
+    assert found["has_context"] is False
 
 
 @needs_gpu
 def test_the_first_updates_of_a_recurrent_model_learn(tmp_path: Path) -> None:
-    class Last(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rnn, self.out = nn.LSTM(4, 8, num_layers=2, batch_first=True), nn.Linear(8, 2)
+    assert found_on("cuda", tmp_path, "recurrent")["recurrent"] == {"updates": 24, "still": [], "has_context": False}
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.rnn.flatten_parameters()
-            return self.out(self.rnn(x)[0][:, -1])
 
-    model = Last()
-    x = torch.randn(64, 5, 4)
-    data = torch.utils.data.TensorDataset(x, (x.sum((1, 2)) > 0).long())
-    result = hogwild.train(
-        model, data, nn.CrossEntropyLoss(), optim.SGD(model.parameters(), lr=0.5),
-        procs=1, epochs=3, batch_size=8, device="cuda", run_dir=tmp_path / "run",
-    )  # fmt: skip
-    assert result.updates == 24
+def test_every_case_runs_on_a_device_that_is_simulated(tmp_path: Path) -> None:
+    """So that the lines for a GPU are not first tried where there is one."""
+    found = found_on("simulated", tmp_path, *CASES)
+    assert found["batches"] == {"changed": [], "places": 1}
+    assert all(found[f"plain-{rule}"] == {"differ": [], "finite": True} for rule in RULES)
+    assert found["allocations"]["taken"][3:] == [0, 0, 0]
+    assert found["refused"]["code"] == "model/device"
+    assert found["job"]["leases"]["done"] == found["job"]["leases"]["total"]
+    assert found["job"]["device"] == "simulated:0, simulated:1"
+    assert found["memory"]["code"] == "device/memory" and "GPU out of memory: simulated:0" in found["memory"]["words"]
+    assert found["recurrent"]["updates"] == 24 and found["recurrent"]["still"] == []
+    assert not any(one.get("has_context") for one in found.values())
 
 
 @pytest.mark.skipif(torch.cuda.device_count() > 0, reason="there is a GPU here: the figures are measured")

@@ -2,6 +2,9 @@
 
 import json
 import os
+import pickle
+import random
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from torch.utils.data import TensorDataset
 import hogwild
 from hogwild import cli
 from hogwild.errors import HogwildError, ModelError
-from hogwild.initial import load_initial
+from hogwild.initial import load_initial, read_tensors
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 
 DATA = TensorDataset(torch.randn(16, 4, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3)
@@ -101,6 +104,28 @@ def cut(folder: Path) -> Path:
     return path
 
 
+def cut_pickle(folder: Path) -> Path:
+    path = folder / "old.pt"
+    torch.save(Net(1).state_dict(), path, _use_new_zipfile_serialization=False)
+    path.write_bytes(path.read_bytes()[:300])
+    return path
+
+
+def written(folder: Path, content: bytes, name: str = "model.bin") -> Path:
+    (folder / name).write_bytes(content)
+    return folder / name
+
+
+def scripted(folder: Path) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's, of torch.jit
+        torch.jit.script(nn.Linear(2, 2)).save(folder / "scripted.pt")
+    return folder / "scripted.pt"
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 438007537\n"
+
+
 def cut_safetensors(folder: Path) -> Path:
     save_file(dict(Net(1).state_dict()), folder / "x.safetensors")
     (folder / "x.safetensors").write_bytes((folder / "x.safetensors").read_bytes()[:-9])
@@ -115,8 +140,31 @@ def not_finite(folder: Path) -> Path:
 
 BAD = {
     "not there": (lambda folder: folder / "no.pt", "model/init-not-found", "there is no "),
-    "cut": (cut, "model/init-unreadable", "cannot be read"),
+    "cut": (cut, "model/init-unreadable", "a zip archive without its end"),
     "cut safetensors": (cut_safetensors, "model/init-unreadable", "cannot be read"),
+    "a cut pickle": (cut_pickle, "model/init-unreadable", "cut off"),
+    "an empty file": (lambda folder: written(folder, b""), "model/init-unreadable", "is empty"),
+    "a pointer of git-LFS": (
+        lambda folder: written(folder, LFS),
+        "model/init-unreadable",
+        "the file itself was not downloaded",
+    ),
+    "such a pointer as safetensors": (
+        lambda folder: written(folder, LFS, "model.safetensors"),
+        "model/init-unreadable",
+        "the file itself was not downloaded",
+    ),
+    "a web page": (
+        lambda folder: written(folder, b"<!DOCTYPE html><html><body>404"),
+        "model/init-unreadable",
+        "is no file of torch.save: it begins with b'<!DOCTYPE html",
+    ),
+    "a pickle of Python's": (
+        lambda folder: written(folder, pickle.dumps({"a": 1})),
+        "model/init-unreadable",
+        "a pickle that torch.save did not write",
+    ),
+    "a TorchScript archive": (scripted, "model/init-unreadable", "save the state_dict() of that module"),
     "a whole model": (lambda folder: saved(folder, Net(1)), "model/init-unreadable", "save model.state_dict() alone"),
     "no tensors": (
         lambda folder: saved(folder, {"epoch": 3}),
@@ -140,7 +188,26 @@ def test_a_bad_file_is_refused_before_anything_changes(what: str, tmp_path: Path
     with pytest.raises(HogwildError) as raised:
         load_initial(model, str(make(tmp_path)))
     assert raised.value.code == code and words in str(raised.value)
+    assert "weights_only" not in str(raised.value), "torch's advice would run whatever the file holds"
     assert all(map(torch.equal, model.parameters(), Net(2).parameters()))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_file_that_was_overwritten_is_read_or_refused_and_nothing_else(zipped: bool, tmp_path: Path) -> None:
+    path = tmp_path / "base.pt"
+    torch.save(Net(1).state_dict(), path, _use_new_zipfile_serialization=zipped)
+    whole, draw = path.read_bytes(), random.Random(0)
+    refused: list[ModelError] = []
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[draw.randrange(4, len(whole))] = draw.randrange(256)
+        path.write_bytes(damaged if draw.random() < 0.5 else whole[: draw.randrange(1, len(whole))])
+        try:
+            read_tensors(path)
+        except ModelError as error:
+            refused.append(error)
+    assert len(refused) > 100 and {error.code for error in refused} == {"model/init-unreadable"}
+    assert [str(error) for error in refused if "weights_only" in str(error)] == []
 
 
 def test_a_skip_that_matches_nothing_is_an_error(tmp_path: Path) -> None:

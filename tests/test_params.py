@@ -236,14 +236,6 @@ def test_what_is_no_optimizer_is_refused():
         build(nn.Linear(2, 2), "sgd")  # type: ignore[arg-type]
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-def test_a_model_on_a_gpu_is_refused():
-    model = nn.Linear(2, 2).cuda()
-    with pytest.raises(ModelError, match=r"weight is on cuda:0; .*model\.cpu\(\)"):
-        build(model, sgd(model))
-
-
 # ---- snapshot and restore --------------------------------------------------------------------------------------------
 
 
