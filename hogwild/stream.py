@@ -117,9 +117,11 @@ class Filler:
             self._order = make_order(stream.order, stream.plan.samples, seed=stream.seed, row_bytes=stream.row_bytes)
         self._shards: dict[int, _Records] = {}
         self._epoch = -1
+        self.has_passed_over = False  # records of other batches, on the way to the last one
 
     def fill(self, slot: int) -> bool:
         """What the table says of `slot`; False where the shard ends before it. Raises Unreadable."""
+        self.has_passed_over = False
         row = self._ring.table[slot]
         epoch, batch = int(row[Place.EPOCH]), int(row[Place.BATCH])
         if epoch != self._epoch and hasattr(self._dataset, "set_epoch"):
@@ -172,6 +174,7 @@ class Filler:
                 base = (begin, state) if state and begin <= place else (0, b"")
                 records = self._shards[shard] = _Records.begin(self._dataset, self._stream, epoch, shard, *base)
             while records.place < place:  # read in an attempt before this one
+                self.has_passed_over = True
                 if not records.next(self._beat):
                     return False
             before = records.state()

@@ -71,11 +71,13 @@ class Stage:
     paused: bool = False
     spares: int = 0
     committed_before: bool = False
+    by_records: bool = False
     workers: list[FakeWorker] = field(default_factory=list)
     log: list[tuple[float, Action]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.roster = Roster(self.procs, self.policy, self.committed_before)
+        noun = "loader" if self.by_records else "worker"
+        self.roster = Roster(self.procs, self.policy, self.committed_before, noun, self.by_records)
         self.workers = [FakeWorker() for _ in range(self.procs)]
 
     def tick(self) -> list[Action]:
@@ -393,6 +395,81 @@ def test_a_worker_that_is_replaced_again_and_again_does_not_hide_a_deadlock() ->
         stage.workers[0].has_lease = True
         assert stage.run(held_s) == []
     assert deadlocked_after(stage) <= 2 * STEP_S
+
+
+# ---- loaders: a beat is a record read -------------------------------------------------------------------------------
+
+
+def loaders(procs: int = 1, *, first: bool = True, deadlock_s: float = 1000.0) -> Stage:
+    """With something in hand to read: their first batch, or another."""
+    stage = Stage(procs, Supervise(deadlock_timeout_s=deadlock_s), by_records=True)
+    if not first:
+        return stage.training()
+    stage.ready()
+    for worker in stage.workers:
+        worker.has_lease = True
+    return stage
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_loader_that_reads_records_may_take_as_long_as_it_likes_for_a_batch(first: bool) -> None:
+    stage = loaders(first=first, deadlock_s=30.0)
+    for _ in range(100):  # a record in 4 s: the stall limit is 5
+        stage.workers[0].beats = False
+        assert stage.run(4.0 - STEP_S) == []
+        stage.workers[0].beats = True
+        assert stage.run(STEP_S) == []
+    assert stage.state() is (State.READY if first else State.TRAINING)
+
+
+@pytest.mark.parametrize(("first", "limit_s"), [(True, 20.0), (False, 5.0)])
+def test_a_loader_that_reads_no_record_is_killed_for_its_silence(first: bool, limit_s: float) -> None:
+    stage = loaders(first=first)
+    assert stage.run(100.0) == []
+    stage.workers[0].beats = False
+    assert stage.run_until_kill() == limit_s + STEP_S
+    (kill,) = kills([action for _, action in stage.log])
+    assert kill.why.startswith("stalled: silent for")
+
+
+def test_a_loader_that_does_not_get_ready_is_killed_at_the_start_timeout() -> None:
+    stage = Stage(by_records=True).starting()
+    assert stage.run_until_kill() == 20.0 + STEP_S
+
+
+def silent(stage: Stage, number: int, slowest_s: float = 1.0) -> None:
+    """From now on it reads no record, and 20 x `slowest_s` may pass before that is a stall."""
+    stage.workers[number].slowest_s = slowest_s
+    stage.run(STEP_S)
+    stage.workers[number].beats = False
+
+
+def test_loaders_of_whom_none_reads_a_record_are_a_deadlock_that_names_them() -> None:
+    stage = loaders(3, first=False, deadlock_s=10.0)
+    stage.workers[2].has_lease, stage.workers[2].idle = False, True  # it has nothing to read, and beats while it waits
+    silent(stage, 0)
+    silent(stage, 1)
+    began = stage.now
+    while not (found := stage.run(STEP_S)):
+        assert stage.now - began < 100.0
+    error = failure(found)
+    assert isinstance(error, Deadlocked)
+    assert "no loader read a record for 10 s (supervise.deadlock_timeout_s); loader 0, loader 1 had" in str(error)
+    assert stage.now - began == 10.0 + STEP_S
+
+
+def test_one_loader_that_reads_is_no_deadlock_while_another_is_silent() -> None:
+    stage = loaders(2, first=False, deadlock_s=10.0)
+    silent(stage, 0)
+    assert stage.run(19.0) == []
+
+
+def test_a_loader_that_waits_for_what_it_has_been_sent_hides_no_deadlock() -> None:
+    stage = loaders(deadlock_s=10.0)
+    stage.workers[0].idle = True
+    stage.run(STEP_S)
+    assert stage.run(10.0) == []
+    assert isinstance(failure(stage.run(STEP_S)), Deadlocked)
 
 
 # ---- a supervisor that stood still ----------------------------------------------------------------------------------

@@ -156,6 +156,7 @@ def test_an_iterable_goes_on_in_order_and_says_where_it_ends() -> None:
     assert [len(batch[0]) for batch in whole[:3]] == [4, 4, 2]  # type: ignore[index]
     again = Reading(Counted())
     assert again.fill(0, 2) == whole[2], "one that begins anew reads the records before, and passes over them"
+    assert again.filler.has_passed_over and not reading.filler.has_passed_over
     assert again.fill(0, 1) == whole[1], "also backwards, after a rollback"
     assert again.fill(1, 0) != whole[0]
 

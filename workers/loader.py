@@ -83,7 +83,8 @@ class LoaderLoop:
                 item=number,
             ).send(self._channel)
             return
-        self._words[Beat.SLOWEST_NS] = max(int(self._words[Beat.SLOWEST_NS]), time.monotonic_ns() - began_ns)
+        if not self._filler.has_passed_over:  # else it is no measure of how long a batch may be silent
+            self._words[Beat.SLOWEST_NS] = max(int(self._words[Beat.SLOWEST_NS]), time.monotonic_ns() - began_ns)
         self._words[Beat.SLOT] = 0
         write_record(self._start.ack_write, FILLED if is_there else ENDED, number)
 

@@ -41,8 +41,9 @@ class Loaders:
         count = state.loaders
         least = count if state.schedule.is_sharded else 1
         policy = supervise.model_copy(update={"min_workers": least})
-        self.roster = Roster(count, policy, committed_before=session.queue.samples > 0, noun="loader")
-        self._setbacks = Setbacks(count, policy, session.queue.samples > 0, noun="loader")
+        has_committed = session.queue.samples > 0
+        self.roster = Roster(count, policy, has_committed, noun="loader", by_records=True)
+        self._setbacks = Setbacks(count, policy, has_committed, noun="loader")
         self._attempts = supervise.max_item_attempts
         self._handles: dict[int, Handle] = {}
         self._filled = [0] * count

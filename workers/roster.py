@@ -14,7 +14,8 @@ Clocks. They add up the time between ticks, so a pause of the supervisor itself 
 nobody and re-arms every deadline. *Start*: from spawn to the first commit, standing still while the worker is ready
 without a lease, and in a pause, which judges it by its silence. *Silence*: since its beat last changed; the limit is
 max(stall_timeout_s, 20 x its slowest batch). *Deadlock*: since anybody last committed a batch, standing
-still in a pause and while nobody has a lease."""
+still in a pause and while nobody has a lease. Where a beat is a record read (`by_records`: loaders), a batch may take
+as long as it likes: silence alone is judged, from the first batch on, and a deadlock is that nobody reads a record."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -22,8 +23,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from hogwild.errors import Deadlocked, HogwildError, WorkersLost
-from workers.setbacks import Death, End, Setbacks
+from hogwild.errors import HogwildError, WorkersLost
+from workers.setbacks import Death, End, Setbacks, Standstill
 
 GAP_S = 1.0
 FIRST_BACKOFF_S = 0.1
@@ -123,16 +124,17 @@ class Roster:
     policy: Policy
     committed_before: bool = False  # in an attempt before this one (resume)
     noun: str = "worker"
+    by_records: bool = False
     slots: list[Slot] = field(default_factory=list)
     restarts: int = 0
     _now: float | None = None
-    _total: int = 0
-    _deadlock_s: float = 0.0
     _setbacks: Setbacks = field(init=False)
+    _standstill: Standstill = field(init=False)
 
     def __post_init__(self) -> None:
         self.slots = [Slot() for _ in range(self.procs)]
         self._setbacks = Setbacks(self.procs, self.policy, self.committed_before, self.noun)
+        self._standstill = Standstill(self.policy.deadlock_timeout_s, self.by_records)
 
     # ---- questions ---------------------------------------------------------------------------------------------
 
@@ -268,7 +270,8 @@ class Roster:
         slot = self.slots[worker]
         if self._see_commits(slot, reading.batches) and slot.state is State.READY:
             slot.state, slot.silent_s = State.TRAINING, 0.0
-        if slot.state is State.TRAINING or (slot.state is State.READY and (reading.idle or paused)):
+        by_silence = reading.idle or paused or self.by_records
+        if slot.state is State.TRAINING or (slot.state is State.READY and by_silence):
             return self._judge_silence(worker, reading, gap)
         slot.beat, slot.silent_s = reading.beat, 0.0
         if slot.state is State.STARTING or reading.has_lease:
@@ -295,7 +298,7 @@ class Roster:
         if reading.slowest_s <= max(self._limit(slot), self.policy.start_timeout_s):
             slot.slowest_s = reading.slowest_s
         limit = self._limit(slot)
-        if slot.state is State.READY and not reading.idle:  # its first batch, while a pause waits for it to park
+        if slot.state is State.READY and not reading.idle:  # its first batch: a pause waits for it, or it is a loader's
             limit = max(limit, self.policy.start_timeout_s)
         if slot.silent_s <= limit:
             return []
@@ -313,25 +316,15 @@ class Roster:
         return Kill(worker, why, silent_s)
 
     def _judge_all(self, readings: Mapping[int, Reading], gap: float, paused: bool) -> list[Action]:
+        beats = {k: 0 if reading.idle else reading.beat for k, reading in readings.items() if reading.has_lease}
         total = sum(slot.batches for slot in self.slots)
-        if total != self._total:
-            self._total, self._deadlock_s = total, 0.0
-        elif not paused and any(reading.has_lease for reading in readings.values()):
-            # Never back to 0 for a pause or a death: checkpoints come more often than this limit, and so may deaths.
-            self._deadlock_s += gap
-        if self._deadlock_s <= self.policy.deadlock_timeout_s:
-            return []
-        self._deadlock_s = 0.0
-        message = (
-            f"no worker committed a batch for {self.policy.deadlock_timeout_s:g} s (supervise.deadlock_timeout_s); "
-            "the stacks of all workers are in the run's folder stacks/"
-        )
-        return [Fail(Deadlocked(message))]
+        deadlock = self._standstill.look(gap if beats and not paused else 0.0, total, beats)
+        return [] if deadlock is None else [Fail(deadlock)]
 
     def _rearm(self) -> None:
         for slot in self.slots:
             slot.start_s = slot.silent_s = 0.0
-        self._deadlock_s = 0.0
+        self._standstill.seconds = 0.0
 
     def _why_retired(self, worker: int, kinds: Iterable[End]) -> str:
         failed = self.slots[worker].failed_starts

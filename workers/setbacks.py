@@ -1,16 +1,17 @@
 """What exceptions and deaths say about the whole job: one that will come again wherever it is tried, or workers that
-die while nothing gets done. Pure: times and counts come in as arguments, errors go out.
+die, or live, while nothing gets done. Pure: times and counts come in as arguments, errors go out.
 
 The circuit breaker's rule: a batch may end `max_item_attempts` workers before it is put aside, and every worker may be
 at such a batch. So `procs` x `max_item_attempts` deaths (at least 5) within `window_s`, with no batch committed or put
 aside since the first of them, are the fault of no batch: the job would only go on dying."""
 
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from hogwild.errors import CrashLoop, DeviceMemoryError, HogwildError, TrainingError, UserCodeError
+from hogwild.errors import CrashLoop, Deadlocked, DeviceMemoryError, HogwildError, TrainingError, UserCodeError
 from workers.messages import Report
 
 FEWEST_DEATHS = 5
@@ -123,3 +124,35 @@ class Setbacks:
     @property
     def limit(self) -> int:
         return max(FEWEST_DEATHS, self.procs * self.policy.max_item_attempts)
+
+
+@dataclass(slots=True)
+class Standstill:
+    """The clock of all together: how long nobody has got anything done. `by_records`: a record read is something."""
+
+    limit_s: float
+    by_records: bool = False
+    seconds: float = 0.0
+    _done: tuple[int, Mapping[int, int]] = (0, {})
+
+    def look(self, gap: float, total: int, beats: Mapping[int, int]) -> Deadlocked | None:
+        """`beats`: of those that have work in hand, by number. One that waits beats by itself: of it, the same each
+        time."""
+        done = (total, beats if self.by_records else {})
+        if done != self._done:
+            self._done, self.seconds = done, 0.0
+        else:
+            # Never back to 0 for a pause or a death: checkpoints come more often than this limit, and so may deaths.
+            self.seconds += gap
+        if self.seconds <= self.limit_s:
+            return None
+        self.seconds = 0.0
+        still = f"for {self.limit_s:g} s (supervise.deadlock_timeout_s)"
+        if self.by_records:
+            whose = ", ".join(f"loader {loader}" for loader in sorted(beats))
+            return Deadlocked(
+                f"no loader read a record {still}; {whose} had some to read: see logs/ in the run's folder"
+            )
+        return Deadlocked(
+            f"no worker committed a batch {still}; the stacks of all workers are in the run's folder stacks/"
+        )

@@ -60,6 +60,20 @@ class Undivided(Reading, IterableDataset):
             yield self.record(number)
 
 
+class Slow(Undivided):
+    """A record takes `pace_s`; with `once_killed`, only where a loader was killed before."""
+
+    def __init__(self, samples: int, pace_s: float, once_killed: bool = False, **given: Any) -> None:
+        super().__init__(samples, **given)
+        self.pace_s, self.once_killed = pace_s, once_killed
+
+    def record(self, number: int) -> tuple[Tensor, Tensor]:
+        is_killed = self.diary is not None and (self.diary / "crime-is-killed").exists()
+        if in_worker() and (is_killed or not self.once_killed):
+            time.sleep(self.pace_s)
+        return super().record(number)
+
+
 class Cursor:
     """An iterator that says where it is, and notes every record that it really reads."""
 
