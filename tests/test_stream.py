@@ -18,7 +18,7 @@ from hogwild.errors import DataError, UsageError
 from hogwild.host_limits import Memory
 from hogwild.registry import Spec
 from hogwild.ring import Place, Ring
-from hogwild.stream import Filler, Origin, Unreadable
+from hogwild.stream import Filler, Origin, Unreadable, copies_of
 from hogwild.stream_choice import why_streamed
 from hogwild.stream_plan import StreamPlan
 from hogwild.streaming import prepare, slots_of
@@ -98,6 +98,30 @@ class Resumable:
         self.at = state["at"]
 
 
+class Placed(IterableDataset):
+    """Keeps its place in itself, as data sets of torchdata do."""
+
+    def __init__(self, count: int = 10, *, resets: bool = True, fails_at: int = -1) -> None:
+        self.count, self.resets, self.fails_at, self.at = count, resets, fails_at, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < self.count:
+            self.at += 1
+            if self.at - 1 == self.fails_at:
+                raise ValueError("a broken line")
+            yield torch.tensor(self.at - 1), self.at - 1
+        if self.resets:
+            self.at = 0
+
+
+class PlacedWithState(Placed):
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
 class Reading:
     """One loader over a data set, asked for batches one by one."""
 
@@ -105,7 +129,7 @@ class Reading:
         job = job_with(batch_size=BATCH, shuffle=order, feed="stream")
         self.streamed = prepare(job, dataset, None, None, "a test", loaders=shards, channels_last=False, has_norm=False)
         self.ring = Ring.allocate("test", self.streamed.ring_spec(4, shards))
-        self.filler = Filler(self.streamed.stream, self.ring, loader=loader)
+        self.filler = Filler(self.streamed.stream, self.ring, loader=loader, again=copies_of(self.streamed.stream))
 
     def fill(self, epoch: int, batch: int, *, slot: int = 0, begin: tuple[int, bytes] = (0, b"")) -> list[Any] | None:
         plan = self.streamed.stream.plan
@@ -183,6 +207,45 @@ def test_an_iterator_with_a_state_goes_on_from_it() -> None:
     assert fresh.fill(0, 1, begin=(1, state)) == [[4, 5, 6, 7]] * 2
     assert fresh.filler._shards[0].position == BATCH, "the records before were not read again"
     assert fresh.ring.read_state(0, is_after=False) == state
+
+
+@pytest.mark.parametrize(
+    "dataset", [Placed(), PlacedWithState(), PlacedWithState(resets=False), PlacedWithState(8, resets=False)]
+)
+def test_a_data_set_that_keeps_its_place_in_itself_begins_every_epoch_at_its_beginning(dataset: Placed) -> None:
+    wanted = [[*range(dataset.count)[first : first + BATCH]] for first in range(0, dataset.count, BATCH)]
+    reading = Reading(dataset)
+    for epoch in range(3):
+        found = [reading.fill(epoch, batch) for batch in range(len(wanted))]
+        assert found == [[batch] * 2 for batch in wanted]
+        assert reading.fill(epoch, len(wanted)) is None
+
+
+@pytest.mark.parametrize("kind", [Placed, PlacedWithState])
+def test_one_that_goes_back_begins_at_its_beginning(kind: type[Placed]) -> None:
+    reading = Reading(kind(fails_at=6))
+    for _ in range(2):
+        assert reading.fill(0, 0) == [[0, 1, 2, 3]] * 2, "a rollback, or another attempt"
+        with pytest.raises(Unreadable, match="a broken line"):
+            reading.fill(0, 1)
+    assert reading.fill(1, 0) == [[0, 1, 2, 3]] * 2
+
+
+def test_a_state_behind_the_end_is_none_where_the_data_set_is_back_at_its_beginning() -> None:
+    reading = Reading(PlacedWithState())
+    state = b""
+    for batch in range(3):
+        reading.fill(0, batch)
+        before, state = state, reading.ring.read_state(0, is_after=True)
+    assert before and not state
+    replacement = Reading(PlacedWithState())
+    assert replacement.fill(0, 3) is None, "no record comes again"
+
+
+def test_what_is_given_is_left_as_it_was_by_looking_at_its_first_records() -> None:
+    dataset = PlacedWithState()
+    prepare(job_with(), dataset, None, None, "a test", loaders=1, channels_last=False, has_norm=False)
+    assert dataset.at == 0
 
 
 def test_what_a_record_raises_is_told_with_its_place_and_the_next_batch_can_be_read() -> None:
