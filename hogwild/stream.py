@@ -210,7 +210,7 @@ class Filler:
             self._dataset, self._was_ended = self._again().source.open(), False
         self._is_amid = True
         self._introduce(shard, self._shards_of_plan)
-        if spec is None and hasattr(self._dataset, "set_epoch"):
+        if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
         is_again = self._was_ended and not state and _has_state(self._dataset)
         records = _Records.begin(self._dataset, self._stream, epoch, shard, place, state, is_again=is_again)

@@ -125,9 +125,11 @@ class PlacedWithState(Placed):
 class Reading:
     """One loader over a data set, asked for batches one by one."""
 
-    def __init__(self, dataset: Any, *, shards: int = 1, loader: int = 0, order: str = "full") -> None:
+    def __init__(
+        self, dataset: Any, *, shards: int = 1, loader: int = 0, order: str = "full", spec: Any = None
+    ) -> None:
         job = job_with(batch_size=BATCH, shuffle=order, feed="stream")
-        self.streamed = prepare(job, dataset, None, None, "a test", loaders=shards, channels_last=False, has_norm=False)
+        self.streamed = prepare(job, dataset, spec, None, "a test", loaders=shards, channels_last=False, has_norm=False)
         self.ring = Ring.allocate("test", self.streamed.ring_spec(4, shards))
         self.filler = Filler(self.streamed.stream, self.ring, loader=loader, again=copies_of(self.streamed.stream))
 
@@ -170,6 +172,34 @@ def test_a_data_set_is_told_of_the_epoch_and_may_give_many_records_at_once() -> 
     reading = Reading(dataset, order="none")
     assert reading.fill(3, 1) == [[4, 5, 6, 7], [4, 5, 6, 7]]
     assert dataset.epochs == [3]
+
+
+class ToldOnce:
+    """Can be read once, and is made anew by its class path; its records are the epochs it was told of."""
+
+    def __init__(self) -> None:
+        self.left, self.epoch = 4, -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> "ToldOnce":
+        return self
+
+    def __next__(self) -> tuple[Any, int]:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return torch.tensor(self.epoch), self.epoch
+
+
+def test_an_iterator_that_is_made_anew_is_told_of_the_epoch() -> None:
+    class Told:
+        class_path = f"{__name__}.ToldOnce"
+        init_args: ClassVar[dict[str, Any]] = {}
+
+    reading = Reading(ToldOnce(), spec=Told())
+    assert [reading.fill(epoch, 0) for epoch in range(2)] == [[[0] * 4] * 2, [[1] * 4] * 2]
 
 
 def test_an_iterable_goes_on_in_order_and_says_where_it_ends() -> None:
