@@ -132,13 +132,14 @@ def prepare(
     data = job.data
     padding = None if data.padding is None else Padding(data.padding.value, data.padding.longest)
     collator = Collator(collate, padding, channels_last=channels_last)
+    plan: EpochPlan
     with own_random_state():
         if is_iterable(dataset):
             records, divides, state = _first_of_iterable(_to_look_at(dataset), job, what)
             shards = loaders if divides else 1
             length = len(dataset) if hasattr(type(dataset), "__len__") else None
-            plan: EpochPlan = StreamPlan(data.batch_size, shards, length, data.drop_last, drop_single=has_norm)
-            notes = [_said_of_shards(dataset, what, shards, loaders)]
+            plan = StreamPlan(data.batch_size, shards, length, data.drop_last, drop_single=has_norm)
+            notes = [_said_of_shards(dataset, what, shards, loaders), _said_of_single(plan, what)]
         else:
             records, state = _first_of_map(dataset, job, what), b""
             plan = BatchPlan(len(dataset), data.batch_size, data.drop_last, merge_single=has_norm)
@@ -198,6 +199,17 @@ def _said_of_shards(dataset: Any, what: str, shards: int, loaders: int) -> str:
             "that every loader would read all of them"
         )
     return ""
+
+
+def _said_of_single(plan: StreamPlan, what: str) -> str:
+    """Where the end is not known before it is read, the batch before has gone when a single record is left."""
+    if not plan.drop_single or plan.drop_last or plan.batch_size == 1:
+        return ""
+    of_each = " of a loader's shard" if plan.shards > 1 else ""
+    return (
+        f"{what}: where the last batch of an epoch{of_each} would hold one record, which BatchNorm cannot train on, it "
+        "is left out"
+    )
 
 
 def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:

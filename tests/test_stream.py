@@ -228,6 +228,19 @@ def test_one_that_does_not_is_one_shard_for_one_loader_and_that_is_said() -> Non
     assert any("one loader reads it" in note for note in reading.streamed.notes)
 
 
+@pytest.mark.parametrize(
+    ("section", "has_norm", "is_said"),
+    [({}, True, True), ({}, False, False), ({"drop_last": True}, True, False), ({"batch_size": 1}, True, False)],
+)
+def test_that_a_single_last_record_is_left_out_is_said_before(
+    section: dict[str, Any], has_norm: bool, is_said: bool
+) -> None:
+    job = job_with(**section)
+    streamed = prepare(job, Counted(), None, None, "a test", loaders=1, channels_last=False, has_norm=has_norm)
+    said = [note for note in streamed.notes if "one record, which BatchNorm cannot train on, it is left out" in note]
+    assert len(said) == is_said
+
+
 def test_an_iterator_with_a_state_goes_on_from_it() -> None:
     reading = Reading(Resumable(10))
     assert reading.fill(0, 0) == [[0, 1, 2, 3]] * 2
