@@ -14,7 +14,8 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker
 from hogwild import host
 from hogwild.batches import BatchPlan
 from hogwild.config import Job, job_from_mapping
-from hogwild.errors import DataError, UsageError
+from hogwild.errors import DataError, MemoryShortError, UsageError
+from hogwild.held import hold
 from hogwild.host_limits import Memory
 from hogwild.registry import Spec
 from hogwild.ring import Place, Ring
@@ -410,6 +411,32 @@ def test_the_ring_holds_what_workers_and_loaders_have_in_hand() -> None:
     with pytest.raises(UsageError, match=r"data\.slots: must be >= 8 for 2 workers, 2 loaders"):
         slots_of(job_with(feed="stream", slots=7), 2, 2)
     assert slots_of(job_with(feed="stream", slots=8), 2, 2) == 8
+
+
+class Long(IterableDataset):
+    """Fails where nobody stops reading it."""
+
+    given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for self.given in range(4000):
+            yield torch.zeros(100), 0
+
+
+def test_validation_data_that_does_not_come_to_an_end_is_an_error_before_memory_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def free() -> Memory:
+        return Memory(200_000 - 400 * dataset.given, "a test")
+
+    dataset = Long()
+    monkeypatch.setattr(host, "available_memory", free)
+    options = {"loaders": 1, "channels_last": False, "has_norm": False, "what": "data.val"}
+    streamed = prepare(job_with(), dataset, None, None, "", **options)  # type: ignore[arg-type]
+    with pytest.raises(MemoryShortError, match=r"data\.val: \d+ records are read and take .* free \(a test\)") as short:
+        hold(streamed, BATCH, "data.val")
+    assert short.value.code == "run/memory-short"
+    assert 100 < dataset.given < 250, "what is free is used, up to the copy that is to come"
 
 
 def test_a_stream_without_a_length_plans_as_many_updates_as_the_job_says() -> None:
