@@ -7,11 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hogwild import host
 from hogwild.batches import BatchPlan
+from hogwild.errors import MemoryShortError
 from hogwild.ring import Place, Ring, RingSpec
 from hogwild.stream import Filler, Unreadable
 from hogwild.stream_plan import StreamPlan
 from hogwild.streaming import Streamed, own_random_state
+
+LOOKS = 8  # for memory, while what is free now is filled: others take of it, too
 
 
 @dataclass(slots=True)
@@ -42,6 +46,7 @@ def hold(streamed: Streamed, batch_size: int, what: str) -> HeldRing:
     ring = Ring.allocate("val-slot", spec)
     filler = Filler(stream, ring)
     kept: list[tuple[tuple[Tensor, ...], int]] = []
+    memory = _Room(what)
     with own_random_state():
         while len(kept) < plan.batches:
             ring.table[0, : Place.FROM + 1] = (0, len(kept), 0, len(kept), 0)
@@ -50,8 +55,38 @@ def hold(streamed: Streamed, batch_size: int, what: str) -> HeldRing:
                     break
             except Unreadable as bad:
                 raise bad.error from bad.__cause__
+            memory.take(sum(leaf.nbytes for leaf in ring.leaves(0)), ring.rows(0))
             kept.append((tuple(leaf.clone() for leaf in ring.leaves(0)), ring.rows(0)))
     return _held(kept, spec, batch_size)
+
+
+@dataclass(slots=True)
+class _Room:
+    """Nobody knows how much an iterable gives, and the kernel promises more memory than there is. What is read is there
+    twice in the end, as it is copied into its ring, where every batch takes as much as the largest."""
+
+    what: str
+    records: int = 0
+    batches: int = 0
+    largest: int = 0
+    nbytes: int = 0
+    _left: int = 0  # bytes that may be taken before anybody looks again
+
+    def take(self, nbytes: int, records: int) -> None:
+        """For one more batch. Raises MemoryShortError."""
+        if self._left < nbytes or self.largest < nbytes:
+            memory = host.available_memory()
+            room = memory.bytes - nbytes - (self.batches + 1) * max(self.largest, nbytes)
+            if room < 0:
+                raise MemoryShortError(
+                    f"{self.what}: {self.records:,} records are read and take {self.nbytes:,} bytes, there are more, "
+                    f"and only {memory.bytes:,} are free ({memory.limited_by}): all of them are kept in memory, and "
+                    "twice while they are read; give fewer (an iterable must come to an end), or a larger limit",
+                    code="run/memory-short",
+                )
+            self._left = max(nbytes, room // LOOKS)
+        self.records, self.batches, self.largest = self.records + records, self.batches + 1, max(self.largest, nbytes)
+        self.nbytes, self._left = self.nbytes + nbytes, self._left - nbytes
 
 
 def _held(kept: list[tuple[tuple[Tensor, ...], int]], spec: RingSpec, batch_size: int) -> HeldRing:

@@ -107,10 +107,18 @@ class Filler:
     """Fills slots. One per process; `beat(position)` is called before every record."""
 
     def __init__(
-        self, stream: Stream, ring: Ring, beat: Callable[[int], object] = lambda position: None, loader: int = 0
+        self,
+        stream: Stream,
+        ring: Ring,
+        beat: Callable[[int], object] = lambda position: None,
+        loader: int = 0,
+        again: Callable[[], Stream] | None = None,
     ) -> None:
+        """`again` answers the stream as it was before anything was read of it."""
         self._stream, self._ring, self._beat = stream, ring, beat
+        self._again = (lambda: stream) if again is None else again
         self._dataset = stream.source.open()
+        self._is_amid = self._was_ended = False  # an iterable: begun, and not read to its end; read to its end before
         self._loader = loader
         self._order = None
         if not stream.is_iterable:
@@ -124,13 +132,12 @@ class Filler:
         self.has_passed_over = False
         row = self._ring.table[slot]
         epoch, batch = int(row[Place.EPOCH]), int(row[Place.BATCH])
+        if self._order is None:
+            self._introduce(int(row[Place.SHARD]), self._shards_of_plan)
+            return self._fill_next(slot, epoch, batch)
         if epoch != self._epoch and hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
         self._epoch = epoch
-        if self._order is None:
-            shard = int(row[Place.SHARD])
-            self._introduce(shard, self._shards_of_plan)
-            return self._fill_next(slot, epoch, batch, int(row[Place.PLACE]), int(row[Place.FROM]))
         self._introduce(self._loader, self._ring.spec.loaders)
         first, last = self._stream.plan.positions(batch)
         rows = self._order.indices(epoch, first, last).tolist()
@@ -164,21 +171,15 @@ class Filler:
             which = f"items {rows[0]}, …" if callable(get_all) else f"item {row}"
             raise self._raised(f"reading {which} (epoch {epoch}, batch {batch})", error) from error
 
-    def _fill_next(self, slot: int, epoch: int, batch: int, place: int, begin: int) -> bool:
-        shard = int(self._ring.table[slot, Place.SHARD])
-        records = self._shards.get(shard)
+    def _fill_next(self, slot: int, epoch: int, batch: int) -> bool:
         where = f"epoch {epoch}, batch {batch}"
+        shard = int(self._ring.table[slot, Place.SHARD])
         try:
-            if records is None or records.epoch != epoch or records.place > place:
-                state = self._ring.read_begin(slot)
-                base = (begin, state) if state and begin <= place else (0, b"")
-                records = self._shards[shard] = _Records.begin(self._dataset, self._stream, epoch, shard, *base)
-            while records.place < place:  # read in an attempt before this one
-                self.has_passed_over = True
-                if not records.next(self._beat):
-                    return False
-            before = records.state()
-            found = records.next(self._beat)
+            records, before, found = self._read_next(slot, epoch, shard)
+            if not found and records.is_spent:  # it still stands where the epoch before has ended
+                self._is_amid = True
+                self._shards.pop(shard)
+                records, before, found = self._read_next(slot, epoch, shard)
         except HogwildError:
             raise
         except (Exception, SystemExit) as error:
@@ -188,6 +189,44 @@ class Filler:
             return False
         self._put(found, slot, epoch, batch, None, before, records.state())
         return True
+
+    def _read_next(self, slot: int, epoch: int, shard: int) -> tuple["_Records", bytes, list[Any]]:
+        """(whose records, their state before, the records of the batch; [] at the end)."""
+        place, begin = (int(self._ring.table[slot, word]) for word in (Place.PLACE, Place.FROM))
+        records = self._shards.get(shard)
+        if records is None or records.epoch != epoch or records.place > place:
+            state = self._ring.read_begin(slot)
+            records = self._begin(epoch, shard, *((begin, state) if state and begin <= place else (0, b"")))
+        while records.place < place:  # read in an attempt before this one
+            self.has_passed_over = True
+            if not self._next(records):
+                return records, b"", []
+        before = records.state()
+        return records, before, self._next(records)
+
+    def _begin(self, epoch: int, shard: int, place: int, state: bytes) -> "_Records":
+        """An iterable may keep its place in itself: one that was left in the middle is opened anew, as it was at
+        first."""
+        spec = self._stream.source.spec
+        if spec is not None and isinstance(self._dataset, Iterator):  # can be read once
+            seed_all(mix(self._stream.seed, epoch, shard, BEGIN_SEED))
+            self._dataset = build(spec)
+        elif self._is_amid:
+            self._dataset, self._was_ended = self._again().source.open(), False
+        self._is_amid = True
+        self._introduce(shard, self._shards_of_plan)
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(epoch)
+        is_again = self._was_ended and not state and _has_state(self._dataset)
+        records = _Records.begin(self._dataset, self._stream, epoch, shard, place, state, is_again=is_again)
+        self._shards[shard] = records
+        return records
+
+    def _next(self, records: "_Records") -> list[Any]:
+        found = records.next(self._beat)
+        self._is_amid = not records.has_ended
+        self._was_ended = self._was_ended or records.has_ended
+        return found
 
     def _put(
         self,
@@ -232,19 +271,27 @@ class _Records:
     epoch: int
     shard: int
     place: int
+    is_again: bool  # of a data set with a state, that was read to its end before
     position: int = 0  # records read
+    has_ended: bool = False
 
     @classmethod
-    def begin(cls, dataset: Any, stream: Stream, epoch: int, shard: int, place: int, state: bytes) -> "_Records":
+    def begin(
+        cls, dataset: Any, stream: Stream, epoch: int, shard: int, place: int, state: bytes, *, is_again: bool
+    ) -> "_Records":
         seed_all(mix(stream.seed, epoch, shard, BEGIN_SEED))
-        source = _fresh(dataset, stream)
-        iterator: Any = iter(source)
+        iterator: Any = iter(dataset)
         if state and _has_state(iterator):
             iterator.load_state_dict(pickle.loads(state))
         elif state:
-            source.load_state_dict(pickle.loads(state))
-            iterator = iter(source)
-        return cls(source, iterator, stream, epoch, shard, place)
+            dataset.load_state_dict(pickle.loads(state))
+            iterator = iter(dataset)
+        return cls(dataset, iterator, stream, epoch, shard, place, is_again)
+
+    @property
+    def is_spent(self) -> bool:
+        """It gave nothing, and did before: its data set keeps its place, and does not begin anew by itself."""
+        return self.is_again and self.has_ended and self.position == 0
 
     def next(self, beat: Callable[[int], object]) -> list[Any]:
         """The records of the next batch; [] at the end."""
@@ -258,6 +305,7 @@ class _Records:
             try:
                 found.append(next(self.iterator))
             except StopIteration:
+                self.has_ended = True
                 break
             self.position += 1
         self.place += 1
@@ -266,15 +314,15 @@ class _Records:
         return [] if is_left_out else found
 
     def state(self) -> bytes:
-        """b"" of one that cannot say where it is."""
-        return state_of(self.iterator, self.dataset)
+        """b"" of one that cannot say where it is: also of a data set behind its end, which may be at its beginning
+        again."""
+        return b"" if self.has_ended and not _has_state(self.iterator) else state_of(self.iterator, self.dataset)
 
 
-def _fresh(dataset: Any, stream: Stream) -> Any:
-    """An iterator can be read once, so that of a later epoch is made anew."""
-    if isinstance(dataset, Iterator) and stream.source.spec is not None:
-        return build(stream.source.spec)
-    return dataset
+def copies_of(thing: Any) -> Callable[[], Any]:
+    """Answers copies of it as it is now, whatever happens to it meanwhile. Raises what pickling it raises."""
+    packed = cloudpickle.dumps(thing)
+    return lambda: cloudpickle.loads(packed)
 
 
 def state_of(iterator: Any, dataset: Any) -> bytes:

@@ -24,7 +24,7 @@ from hogwild.free_ranges import LEASES_IN_HAND
 from hogwild.placing import SHARED, is_on_device
 from hogwild.registry import Spec
 from hogwild.ring import BatchForm, Ring, RingSpec
-from hogwild.stream import Origin, Stream, WatchedInfo, seed_all, set_worker_info, state_of, travels
+from hogwild.stream import Origin, Stream, WatchedInfo, copies_of, seed_all, set_worker_info, state_of, travels
 from hogwild.stream_choice import is_iterable
 from hogwild.stream_plan import StreamPlan
 from hogwild.stream_schedule import REQUESTS_IN_HAND
@@ -139,13 +139,14 @@ def prepare(
     asked = data.padding
     padding = None if asked is None else Padding(asked.value, asked.longest, asked.target)
     collator = Collator(collate, padding, channels_last=channels_last)
+    plan: EpochPlan
     with own_random_state():
         if is_iterable(dataset):
-            records, divides, state = _first_of_iterable(dataset, spec, job, what)
+            records, divides, state = _first_of_iterable(_to_look_at(dataset), job, what)
             shards = loaders if divides else 1
             length = len(dataset) if hasattr(type(dataset), "__len__") else None
-            plan: EpochPlan = StreamPlan(data.batch_size, shards, length, data.drop_last, drop_single=has_norm)
-            notes = [_said_of_shards(dataset, what, shards, loaders)]
+            plan = StreamPlan(data.batch_size, shards, length, data.drop_last, drop_single=has_norm)
+            notes = [_said_of_shards(dataset, what, shards, loaders), _said_of_single(plan, what)]
         else:
             records, state = _first_of_map(dataset, job, what), b""
             plan = BatchPlan(len(dataset), data.batch_size, data.drop_last, merge_single=has_norm)
@@ -214,6 +215,17 @@ def _said_of_shards(dataset: Any, what: str, shards: int, loaders: int) -> str:
     return ""
 
 
+def _said_of_single(plan: StreamPlan, what: str) -> str:
+    """Where the end is not known before it is read, the batch before has gone when a single record is left."""
+    if not plan.drop_single or plan.drop_last or plan.batch_size == 1:
+        return ""
+    of_each = " of a loader's shard" if plan.shards > 1 else ""
+    return (
+        f"{what}: where the last batch of an epoch{of_each} would hold one record, which BatchNorm cannot train on, it "
+        "is left out"
+    )
+
+
 def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:
     try:
         count = len(dataset)
@@ -235,7 +247,18 @@ def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:
     return records
 
 
-def _first_of_iterable(dataset: Any, spec: Spec | None, job: Job, what: str) -> tuple[list[Any], bool, bytes]:
+def _to_look_at(dataset: Any) -> Any:
+    """A copy of an iterable, as a loader gets it: one that keeps its place in itself would be given to loaders as it is
+    after its first records. One that is no copy (it does not travel) is made anew there."""
+    if isinstance(dataset, Iterator):
+        return dataset
+    try:
+        return copies_of(dataset)()
+    except (Exception, SystemExit):
+        return dataset
+
+
+def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bool, bytes]:
     """(records, whether it divides them among its readers, its state before the first)."""
     info = WatchedInfo(dataset, 0, 1, job.seed)
     set_worker_info(info)

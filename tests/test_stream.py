@@ -14,11 +14,12 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker
 from hogwild import host
 from hogwild.batches import BatchPlan
 from hogwild.config import Job, job_from_mapping
-from hogwild.errors import DataError, UsageError
+from hogwild.errors import DataError, MemoryShortError, UsageError
+from hogwild.held import hold
 from hogwild.host_limits import Memory
 from hogwild.registry import Spec
 from hogwild.ring import Place, Ring
-from hogwild.stream import Filler, Origin, Unreadable
+from hogwild.stream import Filler, Origin, Unreadable, copies_of
 from hogwild.stream_choice import why_streamed
 from hogwild.stream_plan import StreamPlan
 from hogwild.streaming import prepare, slots_of
@@ -98,14 +99,40 @@ class Resumable:
         self.at = state["at"]
 
 
+class Placed(IterableDataset):
+    """Keeps its place in itself, as data sets of torchdata do."""
+
+    def __init__(self, count: int = 10, *, resets: bool = True, fails_at: int = -1) -> None:
+        self.count, self.resets, self.fails_at, self.at = count, resets, fails_at, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < self.count:
+            self.at += 1
+            if self.at - 1 == self.fails_at:
+                raise ValueError("a broken line")
+            yield torch.tensor(self.at - 1), self.at - 1
+        if self.resets:
+            self.at = 0
+
+
+class PlacedWithState(Placed):
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
 class Reading:
     """One loader over a data set, asked for batches one by one."""
 
-    def __init__(self, dataset: Any, *, shards: int = 1, loader: int = 0, order: str = "full") -> None:
+    def __init__(
+        self, dataset: Any, *, shards: int = 1, loader: int = 0, order: str = "full", spec: Any = None
+    ) -> None:
         job = job_with(batch_size=BATCH, shuffle=order, feed="stream")
-        self.streamed = prepare(job, dataset, None, None, "a test", loaders=shards, channels_last=False, has_norm=False)
+        self.streamed = prepare(job, dataset, spec, None, "a test", loaders=shards, channels_last=False, has_norm=False)
         self.ring = Ring.allocate("test", self.streamed.ring_spec(4, shards))
-        self.filler = Filler(self.streamed.stream, self.ring, loader=loader)
+        self.filler = Filler(self.streamed.stream, self.ring, loader=loader, again=copies_of(self.streamed.stream))
 
     def fill(self, epoch: int, batch: int, *, slot: int = 0, begin: tuple[int, bytes] = (0, b"")) -> list[Any] | None:
         plan = self.streamed.stream.plan
@@ -148,6 +175,34 @@ def test_a_data_set_is_told_of_the_epoch_and_may_give_many_records_at_once() -> 
     assert dataset.epochs == [3]
 
 
+class ToldOnce:
+    """Can be read once, and is made anew by its class path; its records are the epochs it was told of."""
+
+    def __init__(self) -> None:
+        self.left, self.epoch = 4, -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> "ToldOnce":
+        return self
+
+    def __next__(self) -> tuple[Any, int]:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return torch.tensor(self.epoch), self.epoch
+
+
+def test_an_iterator_that_is_made_anew_is_told_of_the_epoch() -> None:
+    class Told:
+        class_path = f"{__name__}.ToldOnce"
+        init_args: ClassVar[dict[str, Any]] = {}
+
+    reading = Reading(ToldOnce(), spec=Told())
+    assert [reading.fill(epoch, 0) for epoch in range(2)] == [[[0] * 4] * 2, [[1] * 4] * 2]
+
+
 def test_an_iterable_goes_on_in_order_and_says_where_it_ends() -> None:
     reading = Reading(Counted())
     whole = [reading.fill(0, batch) for batch in range(4)]
@@ -175,6 +230,19 @@ def test_one_that_does_not_is_one_shard_for_one_loader_and_that_is_said() -> Non
     assert any("one loader reads it" in note for note in reading.streamed.notes)
 
 
+@pytest.mark.parametrize(
+    ("section", "has_norm", "is_said"),
+    [({}, True, True), ({}, False, False), ({"drop_last": True}, True, False), ({"batch_size": 1}, True, False)],
+)
+def test_that_a_single_last_record_is_left_out_is_said_before(
+    section: dict[str, Any], has_norm: bool, is_said: bool
+) -> None:
+    job = job_with(**section)
+    streamed = prepare(job, Counted(), None, None, "a test", loaders=1, channels_last=False, has_norm=has_norm)
+    said = [note for note in streamed.notes if "one record, which BatchNorm cannot train on, it is left out" in note]
+    assert len(said) == is_said
+
+
 def test_an_iterator_with_a_state_goes_on_from_it() -> None:
     reading = Reading(Resumable(10))
     assert reading.fill(0, 0) == [[0, 1, 2, 3]] * 2
@@ -184,6 +252,45 @@ def test_an_iterator_with_a_state_goes_on_from_it() -> None:
     assert fresh.fill(0, 1, begin=(1, state)) == [[4, 5, 6, 7]] * 2
     assert fresh.filler._shards[0].position == BATCH, "the records before were not read again"
     assert fresh.ring.read_state(0, is_after=False) == state
+
+
+@pytest.mark.parametrize(
+    "dataset", [Placed(), PlacedWithState(), PlacedWithState(resets=False), PlacedWithState(8, resets=False)]
+)
+def test_a_data_set_that_keeps_its_place_in_itself_begins_every_epoch_at_its_beginning(dataset: Placed) -> None:
+    wanted = [[*range(dataset.count)[first : first + BATCH]] for first in range(0, dataset.count, BATCH)]
+    reading = Reading(dataset)
+    for epoch in range(3):
+        found = [reading.fill(epoch, batch) for batch in range(len(wanted))]
+        assert found == [[batch] * 2 for batch in wanted]
+        assert reading.fill(epoch, len(wanted)) is None
+
+
+@pytest.mark.parametrize("kind", [Placed, PlacedWithState])
+def test_one_that_goes_back_begins_at_its_beginning(kind: type[Placed]) -> None:
+    reading = Reading(kind(fails_at=6))
+    for _ in range(2):
+        assert reading.fill(0, 0) == [[0, 1, 2, 3]] * 2, "a rollback, or another attempt"
+        with pytest.raises(Unreadable, match="a broken line"):
+            reading.fill(0, 1)
+    assert reading.fill(1, 0) == [[0, 1, 2, 3]] * 2
+
+
+def test_a_state_behind_the_end_is_none_where_the_data_set_is_back_at_its_beginning() -> None:
+    reading = Reading(PlacedWithState())
+    state = b""
+    for batch in range(3):
+        reading.fill(0, batch)
+        before, state = state, reading.ring.read_state(0, is_after=True)
+    assert before and not state
+    replacement = Reading(PlacedWithState())
+    assert replacement.fill(0, 3) is None, "no record comes again"
+
+
+def test_what_is_given_is_left_as_it_was_by_looking_at_its_first_records() -> None:
+    dataset = PlacedWithState()
+    prepare(job_with(), dataset, None, None, "a test", loaders=1, channels_last=False, has_norm=False)
+    assert dataset.at == 0
 
 
 def test_what_a_record_raises_is_told_with_its_place_and_the_next_batch_can_be_read() -> None:
@@ -305,6 +412,32 @@ def test_the_ring_holds_what_workers_and_loaders_have_in_hand() -> None:
     with pytest.raises(UsageError, match=r"data\.slots: must be >= 8 for 2 workers, 2 loaders"):
         slots_of(job_with(feed="stream", slots=7), 2, 2)
     assert slots_of(job_with(feed="stream", slots=8), 2, 2) == 8
+
+
+class Long(IterableDataset):
+    """Fails where nobody stops reading it."""
+
+    given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for self.given in range(4000):
+            yield torch.zeros(100), 0
+
+
+def test_validation_data_that_does_not_come_to_an_end_is_an_error_before_memory_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def free() -> Memory:
+        return Memory(200_000 - 400 * dataset.given, "a test")
+
+    dataset = Long()
+    monkeypatch.setattr(host, "available_memory", free)
+    options = {"loaders": 1, "channels_last": False, "has_norm": False, "what": "data.val"}
+    streamed = prepare(job_with(), dataset, None, None, "", **options)  # type: ignore[arg-type]
+    with pytest.raises(MemoryShortError, match=r"data\.val: \d+ records are read and take .* free \(a test\)") as short:
+        hold(streamed, BATCH, "data.val")
+    assert short.value.code == "run/memory-short"
+    assert 100 < dataset.given < 250, "what is free is used, up to the copy that is to come"
 
 
 def test_a_stream_without_a_length_plans_as_many_updates_as_the_job_says() -> None:

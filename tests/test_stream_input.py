@@ -42,6 +42,23 @@ class Stream(IterableDataset):
         return (self.make(number) for number in range(self.count))
 
 
+class Placed(Stream):
+    """Keeps its place in itself, and can say it."""
+
+    at = 0
+
+    def __iter__(self) -> Iterator[Record]:
+        while self.at < self.count:
+            self.at += 1
+            yield self.make(self.at - 1)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
 class Promising(Stream):
     """Says another number of records than it gives."""
 
@@ -277,4 +294,12 @@ def test_an_iterable_is_evaluated_on_an_iterable_as_often_as_the_job_says(evalua
 def test_resident_data_is_evaluated_on_an_iterable(procs: int, run: Path) -> None:
     result = train(Items(good), run, procs=procs, val=Stream(good, 10), feed="auto")
     assert (result.state, result.ring) == ("succeeded", None)
+    assert result.metrics["loss"] == pytest.approx(sum(k * k for k in range(10)) / 10, rel=1e-2)
+
+
+@pytest.mark.parametrize("procs", [0, 1])
+def test_a_data_set_that_keeps_its_place_in_itself_is_read_whole_in_every_epoch(procs: int, run: Path) -> None:
+    data = Placed(good, 42)
+    result = train(data, run, procs=procs, epochs=3, val=Placed(good, 10))
+    assert (result.state, result.samples) == ("succeeded", 3 * 42)
     assert result.metrics["loss"] == pytest.approx(sum(k * k for k in range(10)) / 10, rel=1e-2)

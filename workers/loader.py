@@ -14,6 +14,7 @@ import select
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 
 import cloudpickle
 import torch
@@ -48,10 +49,10 @@ class LoaderLoop:
         self._poll.register(start.lifeline, select.POLLIN)
         self.path = "loader"
 
-    def open(self, stream: Stream) -> None:
-        """The data set is there. What its constructor raises ends the loader."""
+    def open(self, stream: Stream, again: Callable[[], Stream]) -> None:
+        """The data set is there; `again` answers it as it came. What its constructor raises ends the loader."""
         self._beat(0)
-        self._filler = Filler(stream, self._ring, self._beat, self._task.loader)
+        self._filler = Filler(stream, self._ring, self._beat, self._task.loader, again)
 
     def run(self) -> None:
         """Returns when told to leave, by a record or by SIGTERM."""
@@ -117,8 +118,12 @@ def make_loader(
         name: Region.attach(descriptor, nbytes)
         for (name, nbytes), descriptor in zip(task.regions, descriptors, strict=True)
     }
-    stream, spec = cloudpickle.loads(blob(regions["stream"], task.stream_nbytes))
-    assert isinstance(spec, RingSpec)
+
+    def unpacked() -> tuple[Stream, RingSpec]:
+        stream, spec = cloudpickle.loads(blob(regions["stream"], task.stream_nbytes))
+        return stream, spec
+
+    stream, spec = unpacked()
     loop = LoaderLoop(start, channel, leaving, task, Ring(regions["ring"], spec))
-    loop.open(stream)
+    loop.open(stream, lambda: unpacked()[0])
     return loop

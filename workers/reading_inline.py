@@ -1,7 +1,7 @@
 """Streamed data without loaders (`procs: 0`): the only process there is reads a batch into its slot when it needs
 one."""
 
-from hogwild.stream import Filler, Unreadable
+from hogwild.stream import Filler, Unreadable, copies_of
 from hogwild.stream_epoch import Request
 from hogwild.streaming import own_random_state
 from workers.ring_state import RingState
@@ -24,7 +24,8 @@ class Reading:
         state.write(request)
         with own_random_state():
             if self._filler is None:
-                self._filler = Filler(state.stream, state.ring)
+                again = copies_of(state.stream) if state.stream.is_iterable else None
+                self._filler = Filler(state.stream, state.ring, again=again)
             try:
                 is_there = self._filler.fill(request.slot)
             except Unreadable as bad:
