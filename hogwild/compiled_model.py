@@ -112,8 +112,9 @@ def check_compiler() -> None:
 
 
 def model_key(model: nn.Module, loss: Any, sizes: Sequence[Any]) -> str:
-    """Of what decides which code is made: the model and its shapes, the source of its classes, `sizes` (of batches, and
-    whatever else the caller knows), torch, Python and the CPU. The numbers in its parameters are not in it."""
+    """Of what decides which code is made: the model and its shapes, the source of its classes, `sizes` (of batches and
+    of what is in them, and whatever else the caller knows), torch, Python and the CPU. The numbers in its parameters
+    are not in it."""
     digest = hashlib.blake2b(digest_size=8)
     tensors = [(name, one.dtype, tuple(one.shape)) for name, one in (*model.named_parameters(), *model.named_buffers())]
     trained = [param.requires_grad for param in model.parameters()]

@@ -12,19 +12,23 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn, optim
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 import hogwild
 from hogwild import compiled_model
+from hogwild.api import _job
 from hogwild.compile_cache import MANIFEST
 from hogwild.compiled_model import ModelCache, check_same_memory, model_key, scripted
 from hogwild.errors import ConfigError, HogwildError, ModelError
+from hogwild.functions import Functions
+from hogwild.job import from_objects
 from hogwild.params import WorkerModel
 from hogwild.scoreboard import Control, Row, Scoreboard, Word
 from tests.helpers.plain_loop import differing_parameters, ulps
 from tests.helpers.processes import wait_for
 from tests.shared_model import build, one_thread  # noqa: F401 (one_thread is a fixture for every test here)
 from workers.compiling import MODEL, make_all_ready
+from workers.prepare import share_data
 
 SAMPLES, FEATURES, HIDDEN, CLASSES = 107, 13, 17, 5
 # Compiled code adds up in another order: an update is rounded differently in the last places. Measured on AVX-512, 28
@@ -339,6 +343,68 @@ def test_the_key_is_of_what_decides_the_code_and_not_of_the_numbers() -> None:
     other.get_parameter("last.bias").requires_grad_(False)
     keys = {key, model_key(model, loss, [32]), model_key(made(Tied), loss, [64]), model_key(other, loss, [64])}
     assert len(keys) == 4
+
+
+class Pooling(nn.Module):
+    """Takes windows of any length, of any type of number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
+        return self.last(x.float()).mean(1)
+
+
+def windows(length: int, dtype: torch.dtype = torch.float32) -> TensorDataset:
+    return TensorDataset(torch.zeros(20, length, FEATURES, dtype=dtype), torch.arange(20) % CLASSES)
+
+
+def job_key(train: Any, val: Any = None, transform: Any = None, **settings: Any) -> str:
+    """That of a whole job."""
+    model, loss = made(Pooling), nn.CrossEntropyLoss()
+    rule = optim.SGD(model.parameters(), lr=0.1)
+    chosen = {"procs": 0, "batch_size": 8, "model": {"compile": "inductor"}, **settings}
+    job = _job(model, train, loss, rule, val, chosen)
+    parts = from_objects(job, model, loss, rule, train, val, Functions(transform=transform))
+    regions, kit = share_data(job, parts, False, 1)
+    for region in regions.values():
+        region.close()
+    return kit.compile_key
+
+
+def halved(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    return x[:, ::2], target
+
+
+class Records(IterableDataset):  # type: ignore[type-arg]
+    """Streamed; of as many tensors in a window as `length` says, or of more and more where none is given."""
+
+    def __init__(self, length: int = 0) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        return ((torch.zeros(self.length or 2 + number, FEATURES), number % CLASSES) for number in range(20))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: the job would be refused")
+def test_the_key_is_of_what_a_row_of_every_field_is() -> None:
+    """Otherwise a job would find the folder of another, and every worker would compile for itself what is missing."""
+    keys = [
+        job_key(windows(5)),
+        job_key(windows(9)),
+        job_key(windows(5, torch.int32)),
+        job_key(windows(5), transform=halved),
+        job_key(Records(5)),
+        job_key(Records(9)),
+        job_key(Records(), data={"padding": {"value": 0}}),
+        job_key(windows(5), windows(5)),
+        job_key(windows(5), Records(9)),
+        job_key(Records(), Records(), data={"padding": {"value": 0}}),
+    ]
+    assert len(set(keys)) == len(keys)
+    again = [job_key(windows(5)), job_key(Records(9)), job_key(windows(5), Records(9))]
+    assert again == [keys[0], keys[5], keys[8]]
 
 
 def test_the_key_is_of_the_source_of_the_models_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
