@@ -89,11 +89,14 @@ def _publish(aside: Path, folder: Path) -> str:
 
 
 def _prune(newest: Path) -> None:
-    """What was not used for long: code of other versions, and what a killed compiler left."""
+    """What was not used for long: code of other versions, and what a killed compiler left. Downloaded data lies beside
+    them, and stays."""
     now_s = newest.stat().st_mtime
     for folder in newest.parent.iterdir():
         with contextlib.suppress(OSError):  # somebody else was first
-            if now_s - folder.stat().st_mtime > (STALE_S if folder.name.startswith(ASIDE) else UNUSED_S):
+            is_aside = folder.name.startswith(ASIDE)
+            is_ours = is_aside or (folder / MANIFEST).exists()
+            if is_ours and now_s - folder.stat().st_mtime > (STALE_S if is_aside else UNUSED_S):
                 shutil.rmtree(folder)
 
 
