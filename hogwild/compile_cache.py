@@ -4,14 +4,16 @@
       manifest.json    the checksum of each; its presence makes the folder whole
 
 A folder is filled under another name and renamed; its files are compared with the manifest before any is loaded,
-because what is truncated or damaged ends the process, or runs. One that is not whole is removed and filled again."""
+because what is truncated or damaged ends the process, or runs. One that is not whole is removed and filled again. A
+compiler that also writes where it reads (inductor) is given a copy of what the manifest names."""
 
 import contextlib
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,15 +46,32 @@ class Kept:
 
     def _matches(self) -> bool:
         try:
-            files = json.loads((self.folder / MANIFEST).read_bytes())["files"]
-            return all(_checksum(self.folder / name) == checksum for name, checksum in files.items())
+            return all(_checksum(self.folder / name) == checksum for name, checksum in self._files().items())
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return False
 
+    def _files(self) -> dict[str, str]:
+        files: dict[str, str] = json.loads((self.folder / MANIFEST).read_bytes())["files"]
+        return files
+
+    @contextlib.contextmanager
+    def copied(self) -> Iterator[Path]:
+        """A copy of its files, without any that came later, in a folder of this process's own, which is gone afterwards
+        with all that was written into it. Of a whole one. Raises OSError where there can be none."""
+        own = Path(tempfile.mkdtemp(prefix=f"{ASIDE}{self.folder.name}-", dir=self.folder.parent))
+        try:
+            for name in self._files():
+                (own / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(self.folder / name, own / name)
+            yield own
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+
     def touch(self) -> None:
-        """It was used: it stays for another UNUSED_S."""
+        """It was used: it stays for another UNUSED_S. What was not goes."""
         with contextlib.suppress(OSError):  # another user's; it only looks older than it is
             os.utime(self.folder)
+            _prune(self.folder)
 
     def filled(self, write_to: Callable[[Path], object], run: Callable[[], object]) -> str:
         """`run` compiles; before it `write_to` is told the folder where what is compiled goes. Says why where nothing
@@ -89,8 +108,8 @@ def _publish(aside: Path, folder: Path) -> str:
 
 
 def _prune(newest: Path) -> None:
-    """What was not used for long: code of other versions, and what a killed compiler left. Downloaded data lies beside
-    them, and stays."""
+    """What was not used for long: code of other versions, and what a compiler, or who loaded, left when it was killed.
+    Downloaded data lies beside them, and stays."""
     now_s = newest.stat().st_mtime
     for folder in newest.parent.iterdir():
         with contextlib.suppress(OSError):  # somebody else was first

@@ -149,14 +149,18 @@ class ModelCache(Kept):
         return cls(cache_root() / f"inductor-{key}-{torch.get_num_threads()}")
 
     def load(self, run: Callable[[], object]) -> str:
-        """`run` calls the model, whose code comes from the cache. Only of a whole one. Says what had to be compiled
-        nevertheless."""
-        with self._inductor():
-            os.environ[WHERE] = str(self.folder)
+        """`run` calls the model, whose code comes from a copy of the cache: inductor puts what it does not find where
+        it looked. Only of a whole one. Says what had to be compiled nevertheless."""
+        problem = ""
+        with self._inductor(), contextlib.ExitStack() as copy:
+            try:
+                os.environ[WHERE] = str(copy.enter_context(self.copied()))
+            except OSError as error:
+                problem = f"compiled (what is kept cannot be copied: {error})"
             run()
             missed = _misses()
         self.touch()
-        return f"from the cache, but for {missed} graphs, compiled" if missed else "from the cache"
+        return problem or (f"from the cache, but for {missed} graphs, compiled" if missed else "from the cache")
 
     def fill(self, run: Callable[[], object]) -> str:
         """`run` calls the model, which is compiled and kept. Says why where nothing could be kept."""

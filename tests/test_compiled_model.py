@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 import hogwild
 from hogwild import compiled_model
 from hogwild.api import _job
-from hogwild.compile_cache import MANIFEST
+from hogwild.compile_cache import ASIDE, MANIFEST
 from hogwild.compiled_model import ModelCache, check_same_memory, model_key, scripted
 from hogwild.errors import ConfigError, HogwildError, ModelError
 from hogwild.functions import Functions
@@ -294,6 +294,57 @@ def test_a_damaged_library_is_not_loaded_but_made_again(cache: ModelCache) -> No
     assert not cache.is_whole() and not cache.folder.exists()
     assert cache.fill(write_into_it) == "" and cache.is_whole()
     assert cache.load(lambda: None) == "from the cache"
+
+
+def test_what_a_folder_lacks_is_compiled_beside_it_and_a_stranger_in_it_is_not_loaded(cache: ModelCache) -> None:
+    """Otherwise it would be loaded from then on, and nobody would know what it is."""
+    cache.fill(write_into_it)
+    before = {path: path.read_bytes() for path in cache.folder.iterdir()}
+    (cache.folder / "stranger.so").write_bytes(b"of nobody knows whom")
+    found: list[list[str]] = []
+
+    def compile_more() -> None:
+        where = Path(os.environ[compiled_model.WHERE])
+        found.append(sorted(path.name for path in where.iterdir()))
+        (where / "code.so").write_bytes(b"overwritten")
+        (where / "more.so").write_bytes(b"compiled")
+
+    cache.load(compile_more)
+    assert found == [["code.so"]]
+    (cache.folder / "stranger.so").unlink()
+    assert {path: path.read_bytes() for path in cache.folder.iterdir()} == before
+    assert [*cache.folder.parent.iterdir()] == [cache.folder], "nothing is left behind"
+
+
+def test_of_a_load_that_fails_nothing_is_left(cache: ModelCache) -> None:
+    cache.fill(write_into_it)
+    with pytest.raises(ZeroDivisionError):
+        cache.load(lambda: 1 / 0)
+    assert [*cache.folder.parent.iterdir()] == [cache.folder] and cache.is_whole()
+
+
+def test_what_cannot_be_copied_is_compiled(cache: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full, or the folder has just been removed."""
+    cache.fill(write_into_it)
+    monkeypatch.setenv(compiled_model.WHERE, "the user's")
+
+    def refuse(*names: Path) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr("shutil.copy", refuse)
+    found: list[str] = []
+    assert "cannot be copied: no space" in cache.load(lambda: found.append(os.environ[compiled_model.WHERE]))
+    assert found == ["the user's"]
+    assert [*cache.folder.parent.iterdir()] == [cache.folder]
+
+
+def test_what_a_killed_process_left_goes_when_code_is_used(cache: ModelCache) -> None:
+    cache.fill(write_into_it)
+    left = cache.folder.with_name(f"{ASIDE}{cache.folder.name}-killed")
+    left.mkdir()
+    os.utime(left, (0, 0))
+    cache.load(lambda: None)
+    assert [*cache.folder.parent.iterdir()] == [cache.folder]
 
 
 def test_of_a_compiler_that_fails_nothing_is_kept(cache: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:
