@@ -28,6 +28,7 @@ from hogwild.compile_cache import Kept, cache_root
 from hogwild.errors import ModelError
 
 WHERE = "TORCHINDUCTOR_CACHE_DIR"
+MOST_GRAPHS = 256  # of one function, a few for each thaw; beyond torch's 8 the model itself would run
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -177,12 +178,14 @@ class ModelCache(Kept):
         nobody expected, goes where torch keeps such things, not into a folder that is whole."""
         before = os.environ.get(WHERE)
         with not_calling_script_deprecated():
+            import torch._dynamo.config as tracing
             import torch._inductor.config as settings
             from torch._dynamo.utils import counters
 
             counters["inductor"].clear()
             try:
-                with settings.patch(compile_threads=1):  # no pool of processes that nobody supervises
+                # No pool of processes that nobody supervises; and all that is asked for is compiled.
+                with settings.patch(compile_threads=1), tracing.patch(recompile_limit=MOST_GRAPHS):
                     yield
             finally:
                 os.environ.pop(WHERE, None) if before is None else os.environ.update({WHERE: before})

@@ -24,6 +24,8 @@ from hogwild.functions import Functions
 from hogwild.job import from_objects
 from hogwild.params import WorkerModel
 from hogwild.scoreboard import Control, Row, Scoreboard, Word
+from hogwild.workqueue import Kind, WorkItem
+from tests.helpers.one_trainer import Place, examples, go_on
 from tests.helpers.plain_loop import differing_parameters, ulps
 from tests.helpers.processes import wait_for
 from tests.shared_model import build, one_thread  # noqa: F401 (one_thread is a fixture for every test here)
@@ -275,6 +277,60 @@ def test_in_the_parent_it_trains_like_the_model_itself_and_leaves_torch_as_it_wa
     assert tracked[0] == tracked[1], "warming up moved no buffer"
 
 
+# ---- what is compiled before the first batch ------------------------------------------------------------------------
+
+
+class Counting:
+    """In inductor's place: how many graphs were made, and how often one was called."""
+
+    def __init__(self) -> None:
+        self.made = self.called = 0
+
+    def __call__(self, graph: Callable[..., Any], inputs: list[Any]) -> Callable[..., Any]:
+        self.made += 1
+
+        def call(*values: Any) -> Any:
+            self.called += 1
+            return graph(*values)
+
+        return call
+
+
+def cut_short(batches: int) -> tuple[Tensor, Tensor]:
+    """The last batch is a smaller one."""
+    x, y = examples(batches)
+    return x[:-3], y[:-3]
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Counting]:
+    backend = Counting()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiled_model, "compiled", lambda model: torch.compile(model, backend=backend))
+    yield backend
+    torch._dynamo.reset()
+
+
+SAVED_BY = {"first.weight": 2, "first.bias": 3, "norm.weight": 4, "norm.bias": 6, "last.bias": 7}
+
+
+@pytest.mark.parametrize("made_before", [0, 5])
+def test_what_each_thaw_trains_is_compiled_before_the_first_batch(counting: Counting, made_before: int) -> None:
+    """More graphs than torch makes of one function by default: it would give up, and run the model itself."""
+    place = Place(cut_short(4), {"compile": "inductor", "compile_key": "key"}, late=SAVED_BY)
+    place.overtake(made_before)
+    trainer, _ = place.trainer()
+    assert all(param.grad is None for param in trainer.model.params) and place.is_untouched()
+    trains = [param.requires_grad for param in trainer.model.params]
+    assert trains.count(True) == 1 + sum(until <= made_before for until in SAVED_BY.values())
+    made, called = counting.made, counting.called
+    for _ in range(3):
+        trainer.train(place.item(0, 4), go_on)
+        trainer.evaluate(WorkItem(90, Kind.EVALUATE, 0, 0, 4))
+    assert all(param.requires_grad for param in trainer.model.params)
+    assert counting.made == made and counting.called == called + 2 * 3 * 4
+
+
 # ---- the cache, without a compiler ----------------------------------------------------------------------------------
 
 
@@ -456,6 +512,16 @@ def test_the_key_is_of_what_a_row_of_every_field_is() -> None:
     assert len(set(keys)) == len(keys)
     again = [job_key(windows(5)), job_key(Records(9)), job_key(windows(5), Records(9))]
     assert again == [keys[0], keys[5], keys[8]]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: the job would be refused")
+def test_the_key_is_of_what_each_thaw_adds_and_not_of_when() -> None:
+    def frozen(**until: int) -> str:
+        freeze = [{"params": [f"last.{name}"], "until": update} for name, update in until.items()]
+        return job_key(windows(5), model={"compile": "inductor", "freeze": freeze})
+
+    assert len({frozen(), frozen(weight=3), frozen(bias=3)}) == 3
+    assert frozen(weight=3) == frozen(weight=7)
 
 
 def test_the_key_is_of_the_source_of_the_models_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

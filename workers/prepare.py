@@ -171,7 +171,13 @@ def _compile_key(job: Job, parts: Parts, typical: Sequence[list[Any]], channels_
     streamed = [(_rows(batch), len(batch[-1])) for batch in typical]
     transform = job.data.transform.class_path if job.data.transform is not None else ""
     settings = (job.train.precision, transform, channels_last, is_on_device(job))
-    return model_key(parts.model, parts.loss, [sizes, rows, streamed, parts.output_shape[1:], settings])
+    return model_key(parts.model, parts.loss, [sizes, rows, streamed, parts.output_shape[1:], settings, _thaws(parts)])
+
+
+def _thaws(parts: Parts) -> list[list[str]]:
+    """The parameters of each, in their order: at which update it comes decides no code."""
+    late = parts.late
+    return [[name for name in late if late[name] == update] for update in sorted(set(late.values()))]
 
 
 def _rows(batch: list[Any]) -> tuple[Any, ...]:
