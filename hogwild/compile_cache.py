@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -29,11 +30,18 @@ def cache_root() -> Path:
     return Path(base) / "hogwild"
 
 
+def new_scratch() -> Path:
+    """Of a job, whose workers may be killed while they compile or load. Made by the first that needs it."""
+    return cache_root() / f"{ASIDE}job-{secrets.token_hex(8)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Compiled code that is kept in `folder`, or will be."""
+    """Compiled code that is kept in `folder`, or will be. What is there for a while only lies in `scratch`, which
+    somebody removes who lives longer (`new_scratch`), or beside it."""
 
     folder: Path
+    scratch: Path | None = None
 
     def is_whole(self) -> bool:
         """Every file is there and as it was written. One that is not whole is removed."""
@@ -58,7 +66,7 @@ class Kept:
     def copied(self) -> Iterator[Path]:
         """A copy of its files, without any that came later, in a folder of this process's own, which is gone afterwards
         with all that was written into it. Of a whole one. Raises OSError where there can be none."""
-        own = Path(tempfile.mkdtemp(prefix=f"{ASIDE}{self.folder.name}-", dir=self.folder.parent))
+        own = Path(tempfile.mkdtemp(prefix=f"{ASIDE}{self.folder.name}-", dir=self._room()))
         try:
             for name in self._files():
                 (own / name).parent.mkdir(parents=True, exist_ok=True)
@@ -66,6 +74,11 @@ class Kept:
             yield own
         finally:
             shutil.rmtree(own, ignore_errors=True)
+
+    def _room(self) -> Path:
+        room = self.scratch or self.folder.parent
+        room.mkdir(parents=True, exist_ok=True)
+        return room
 
     def touch(self) -> None:
         """It was used: it stays for another UNUSED_S. What was not goes."""
@@ -76,8 +89,8 @@ class Kept:
     def filled(self, write_to: Callable[[Path], object], run: Callable[[], object]) -> str:
         """`run` compiles; before it `write_to` is told the folder where what is compiled goes. Says why where nothing
         could be kept: it is compiled all the same."""
-        aside = self.folder.with_name(f"{ASIDE}{self.folder.name}-{os.getpid()}")
         problem = ""
+        aside = (self.scratch or self.folder.parent) / f"{ASIDE}{self.folder.name}-{os.getpid()}"
         try:
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)

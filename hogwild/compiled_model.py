@@ -145,9 +145,9 @@ class ModelCache(Kept):
     """What inductor made of one model: its C++, the libraries made of that, and its own index of them."""
 
     @classmethod
-    def of(cls, key: str) -> "ModelCache":
+    def of(cls, key: str, scratch: Path | None = None) -> "ModelCache":
         """For as many threads as this process has now: their number is compiled in."""
-        return cls(cache_root() / f"inductor-{key}-{torch.get_num_threads()}")
+        return cls(cache_root() / f"inductor-{key}-{torch.get_num_threads()}", scratch)
 
     def load(self, run: Callable[[], object]) -> str:
         """`run` calls the model, whose code comes from a copy of the cache: inductor puts what it does not find where

@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 import hogwild
 from hogwild import compiled_model
 from hogwild.api import _job
-from hogwild.compile_cache import ASIDE, MANIFEST
+from hogwild.compile_cache import ASIDE, MANIFEST, new_scratch
 from hogwild.compiled_model import ModelCache, check_same_memory, model_key, scripted
 from hogwild.errors import ConfigError, HogwildError, ModelError
 from hogwild.functions import Functions
@@ -311,18 +311,38 @@ def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Counti
     torch._dynamo.reset()
 
 
-SAVED_BY = {"first.weight": 2, "first.bias": 3, "norm.weight": 4, "norm.bias": 6, "last.bias": 7}
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: the job would be refused")
+def test_what_a_worker_leaves_that_is_killed_while_it_compiles_goes_with_the_job(
+    counting: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[Path] = []
+
+    def leave(cache: ModelCache, run: Callable[[], object]) -> str:
+        with cache.copied() as own:
+            left.append(cache.scratch / "killed")  # type: ignore[operator]
+            left[-1].mkdir()
+            assert own.parent == cache.scratch
+        run()
+        return ""
+
+    monkeypatch.setattr(ModelCache, "_files", lambda cache: {})
+    monkeypatch.setattr(ModelCache, "fill", leave)
+    train(made(Normed), tmp_path / "run", "inductor")
+    assert left and not [*(tmp_path / "hogwild").iterdir()]
+
+
+THAWED_BY = {"first.weight": 2, "first.bias": 3, "norm.weight": 4, "norm.bias": 6, "last.bias": 7}
 
 
 @pytest.mark.parametrize("made_before", [0, 5])
 def test_what_each_thaw_trains_is_compiled_before_the_first_batch(counting: Counting, made_before: int) -> None:
     """More graphs than torch makes of one function by default: it would give up, and run the model itself."""
-    place = Place(cut_short(4), {"compile": "inductor", "compile_key": "key"}, late=SAVED_BY)
+    place = Place(cut_short(4), {"compile": "inductor", "compile_key": "key"}, late=THAWED_BY)
     place.overtake(made_before)
     trainer, _ = place.trainer()
     assert all(param.grad is None for param in trainer.model.params) and place.is_untouched()
     trains = [param.requires_grad for param in trainer.model.params]
-    assert trains.count(True) == 1 + sum(until <= made_before for until in SAVED_BY.values())
+    assert trains.count(True) == 1 + sum(until <= made_before for until in THAWED_BY.values())
     made, called = counting.made, counting.called
     for _ in range(3):
         trainer.train(place.item(0, 4), go_on)
@@ -401,6 +421,19 @@ def test_what_a_killed_process_left_goes_when_code_is_used(cache: ModelCache) ->
     os.utime(left, (0, 0))
     cache.load(lambda: None)
     assert [*cache.folder.parent.iterdir()] == [cache.folder]
+
+
+def test_what_is_there_for_a_while_lies_in_the_jobs_folder(cache: ModelCache) -> None:
+    scratch, found = new_scratch(), []
+    mine = ModelCache(cache.folder, scratch)
+
+    def look() -> None:
+        write_into_it()
+        found.append(Path(os.environ[compiled_model.WHERE]).parent)
+
+    assert mine.fill(look) == "" and mine.load(look) == "from the cache"
+    assert found == [scratch, scratch] and not [*scratch.iterdir()]
+    assert mine.is_whole()
 
 
 def test_of_a_compiler_that_fails_nothing_is_kept(cache: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten
 
 import hogwild
 from hogwild import host
+from hogwild.compile_cache import new_scratch
 from hogwild.compiled_model import model_key
 from hogwild.config import Job
 from hogwild.errors import MemoryShortError, UsageError
@@ -139,6 +140,7 @@ def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple
         precision=job.train.precision,
         compile=job.model.compile,
         compile_key=compile_key,
+        compile_scratch=new_scratch() if compiles else None,
         typical=typical,
     )
     return regions, kit

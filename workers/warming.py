@@ -51,9 +51,8 @@ def make_model_ready(
             update.begin_at(row.board.updates())
             model.restore_buffers()
 
-    return make_all_ready(
-        "the compiled model", ModelCache.of(kit.compile_key), undisturbed(refusing(run)), row, lifeline, MODEL
-    )
+    cache = ModelCache.of(kit.compile_key, kit.compile_scratch)
+    return make_all_ready("the compiled model", cache, undisturbed(refusing(run)), row, lifeline, MODEL)
 
 
 def _batches(kit: "Kit", model: "WorkerModel", feed: "Feed") -> Iterator[tuple[tuple[Any, ...], Tensor]]:
