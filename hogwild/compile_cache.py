@@ -4,14 +4,17 @@
       manifest.json    the checksum of each; its presence makes the folder whole
 
 A folder is filled under another name and renamed; its files are compared with the manifest before any is loaded,
-because what is truncated or damaged ends the process, or runs. One that is not whole is removed and filled again."""
+because what is truncated or damaged ends the process, or runs. One that is not whole is removed and filled again. A
+compiler that also writes where it reads (inductor) is given a copy of what the manifest names."""
 
 import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +30,18 @@ def cache_root() -> Path:
     return Path(base) / "hogwild"
 
 
+def new_scratch() -> Path:
+    """Of a job, whose workers may be killed while they compile or load. Made by the first that needs it."""
+    return cache_root() / f"{ASIDE}job-{secrets.token_hex(8)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Compiled code that is kept in `folder`, or will be."""
+    """Compiled code that is kept in `folder`, or will be. What is there for a while only lies in `scratch`, which
+    somebody removes who lives longer (`new_scratch`), or beside it."""
 
     folder: Path
+    scratch: Path | None = None
 
     def is_whole(self) -> bool:
         """Every file is there and as it was written. One that is not whole is removed."""
@@ -44,21 +54,43 @@ class Kept:
 
     def _matches(self) -> bool:
         try:
-            files = json.loads((self.folder / MANIFEST).read_bytes())["files"]
-            return all(_checksum(self.folder / name) == checksum for name, checksum in files.items())
+            return all(_checksum(self.folder / name) == checksum for name, checksum in self._files().items())
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return False
 
+    def _files(self) -> dict[str, str]:
+        files: dict[str, str] = json.loads((self.folder / MANIFEST).read_bytes())["files"]
+        return files
+
+    @contextlib.contextmanager
+    def copied(self) -> Iterator[Path]:
+        """A copy of its files, without any that came later, in a folder of this process's own, which is gone afterwards
+        with all that was written into it. Of a whole one. Raises OSError where there can be none."""
+        own = Path(tempfile.mkdtemp(prefix=f"{ASIDE}{self.folder.name}-", dir=self._room()))
+        try:
+            for name in self._files():
+                (own / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(self.folder / name, own / name)
+            yield own
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+
+    def _room(self) -> Path:
+        room = self.scratch or self.folder.parent
+        room.mkdir(parents=True, exist_ok=True)
+        return room
+
     def touch(self) -> None:
-        """It was used: it stays for another UNUSED_S."""
+        """It was used: it stays for another UNUSED_S. What was not goes."""
         with contextlib.suppress(OSError):  # another user's; it only looks older than it is
             os.utime(self.folder)
+            _prune(self.folder)
 
     def filled(self, write_to: Callable[[Path], object], run: Callable[[], object]) -> str:
         """`run` compiles; before it `write_to` is told the folder where what is compiled goes. Says why where nothing
         could be kept: it is compiled all the same."""
-        aside = self.folder.with_name(f"{ASIDE}{self.folder.name}-{os.getpid()}")
         problem = ""
+        aside = (self.scratch or self.folder.parent) / f"{ASIDE}{self.folder.name}-{os.getpid()}"
         try:
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
@@ -89,11 +121,14 @@ def _publish(aside: Path, folder: Path) -> str:
 
 
 def _prune(newest: Path) -> None:
-    """What was not used for long: code of other versions, and what a killed compiler left."""
+    """What was not used for long: code of other versions, and what a compiler, or who loaded, left when it was killed.
+    Downloaded data lies beside them, and stays."""
     now_s = newest.stat().st_mtime
     for folder in newest.parent.iterdir():
         with contextlib.suppress(OSError):  # somebody else was first
-            if now_s - folder.stat().st_mtime > (STALE_S if folder.name.startswith(ASIDE) else UNUSED_S):
+            is_aside = folder.name.startswith(ASIDE)
+            is_ours = is_aside or (folder / MANIFEST).exists()
+            if is_ours and now_s - folder.stat().st_mtime > (STALE_S if is_aside else UNUSED_S):
                 shutil.rmtree(folder)
 
 

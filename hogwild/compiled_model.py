@@ -28,6 +28,7 @@ from hogwild.compile_cache import Kept, cache_root
 from hogwild.errors import ModelError
 
 WHERE = "TORCHINDUCTOR_CACHE_DIR"
+MOST_GRAPHS = 256  # of one function, a few for each thaw; beyond torch's 8 the model itself would run
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -112,8 +113,9 @@ def check_compiler() -> None:
 
 
 def model_key(model: nn.Module, loss: Any, sizes: Sequence[Any]) -> str:
-    """Of what decides which code is made: the model and its shapes, the source of its classes, `sizes` (of batches, and
-    whatever else the caller knows), torch, Python and the CPU. The numbers in its parameters are not in it."""
+    """Of what decides which code is made: the model and its shapes, the source of its classes, `sizes` (of batches and
+    of what is in them, and whatever else the caller knows), torch, Python and the CPU. The numbers in its parameters
+    are not in it."""
     digest = hashlib.blake2b(digest_size=8)
     tensors = [(name, one.dtype, tuple(one.shape)) for name, one in (*model.named_parameters(), *model.named_buffers())]
     trained = [param.requires_grad for param in model.parameters()]
@@ -143,19 +145,23 @@ class ModelCache(Kept):
     """What inductor made of one model: its C++, the libraries made of that, and its own index of them."""
 
     @classmethod
-    def of(cls, key: str) -> "ModelCache":
+    def of(cls, key: str, scratch: Path | None = None) -> "ModelCache":
         """For as many threads as this process has now: their number is compiled in."""
-        return cls(cache_root() / f"inductor-{key}-{torch.get_num_threads()}")
+        return cls(cache_root() / f"inductor-{key}-{torch.get_num_threads()}", scratch)
 
     def load(self, run: Callable[[], object]) -> str:
-        """`run` calls the model, whose code comes from the cache. Only of a whole one. Says what had to be compiled
-        nevertheless."""
-        with self._inductor():
-            os.environ[WHERE] = str(self.folder)
+        """`run` calls the model, whose code comes from a copy of the cache: inductor puts what it does not find where
+        it looked. Only of a whole one. Says what had to be compiled nevertheless."""
+        problem = ""
+        with self._inductor(), contextlib.ExitStack() as copy:
+            try:
+                os.environ[WHERE] = str(copy.enter_context(self.copied()))
+            except OSError as error:
+                problem = f"compiled (what is kept cannot be copied: {error})"
             run()
             missed = _misses()
         self.touch()
-        return f"from the cache, but for {missed} graphs, compiled" if missed else "from the cache"
+        return problem or (f"from the cache, but for {missed} graphs, compiled" if missed else "from the cache")
 
     def fill(self, run: Callable[[], object]) -> str:
         """`run` calls the model, which is compiled and kept. Says why where nothing could be kept."""
@@ -172,12 +178,14 @@ class ModelCache(Kept):
         nobody expected, goes where torch keeps such things, not into a folder that is whole."""
         before = os.environ.get(WHERE)
         with not_calling_script_deprecated():
+            import torch._dynamo.config as tracing
             import torch._inductor.config as settings
             from torch._dynamo.utils import counters
 
             counters["inductor"].clear()
             try:
-                with settings.patch(compile_threads=1):  # no pool of processes that nobody supervises
+                # No pool of processes that nobody supervises; and all that is asked for is compiled.
+                with settings.patch(compile_threads=1), tracing.patch(recompile_limit=MOST_GRAPHS):
                     yield
             finally:
                 os.environ.pop(WHERE, None) if before is None else os.environ.update({WHERE: before})

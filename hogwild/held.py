@@ -28,7 +28,12 @@ class HeldRing:
 
     def head(self) -> list[Any]:
         """The first batch: inputs, and target."""
-        batch = self.ring.spec.form.batch([leaf.clone() for leaf in self.ring.leaves(0)], 0, self.ring.rows(0))
+        return self.batch(0)
+
+    def batch(self, number: int) -> list[Any]:
+        """Inputs, and target."""
+        leaves = [leaf.clone() for leaf in self.ring.leaves(number)]
+        batch = self.ring.spec.form.batch(leaves, 0, self.ring.rows(number))
         return [*batch.inputs, batch.target]
 
 

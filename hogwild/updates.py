@@ -111,6 +111,14 @@ class AutogradUpdate:
         self._worker_model.thaw(updates)
         self._arrange(updates)
 
+    def begin_at(self, updates: int) -> None:
+        """As if it had been made when so many updates of the whole job were: what is frozen then has no gradient."""
+        self.discard()
+        for param in self._worker_model.params:
+            param.grad = None
+        self._worker_model.thaw(updates)
+        self._arrange(updates)
+
     @property
     def compiled(self) -> CompiledRows | None:
         """What has kernels to be made ready before the first update: its `name` and `warm_up`. Imports numba."""

@@ -96,6 +96,11 @@ class WorkerModel:
         return min((slot.until for slot in self._whole.flats.params if slot.until > updates), default=None)
 
     @property
+    def thaws(self) -> tuple[int, ...]:
+        """The updates of the whole job that train more than the one before, the first to come first."""
+        return tuple(sorted({slot.until for slot in self._whole.flats.params if slot.until}))
+
+    @property
     def device(self) -> torch.device:
         """Where the parameters lie."""
         return torch.device("cpu") if self.replica is None else self.replica.accelerator.torch_device

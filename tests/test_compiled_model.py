@@ -12,19 +12,25 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn, optim
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 import hogwild
 from hogwild import compiled_model
-from hogwild.compile_cache import MANIFEST
+from hogwild.api import _job
+from hogwild.compile_cache import ASIDE, MANIFEST, new_scratch
 from hogwild.compiled_model import ModelCache, check_same_memory, model_key, scripted
 from hogwild.errors import ConfigError, HogwildError, ModelError
+from hogwild.functions import Functions
+from hogwild.job import from_objects
 from hogwild.params import WorkerModel
 from hogwild.scoreboard import Control, Row, Scoreboard, Word
+from hogwild.workqueue import Kind, WorkItem
+from tests.helpers.one_trainer import Place, examples, go_on
 from tests.helpers.plain_loop import differing_parameters, ulps
 from tests.helpers.processes import wait_for
 from tests.shared_model import build, one_thread  # noqa: F401 (one_thread is a fixture for every test here)
 from workers.compiling import MODEL, make_all_ready
+from workers.prepare import share_data
 
 SAMPLES, FEATURES, HIDDEN, CLASSES = 107, 13, 17, 5
 # Compiled code adds up in another order: an update is rounded differently in the last places. Measured on AVX-512, 28
@@ -271,6 +277,80 @@ def test_in_the_parent_it_trains_like_the_model_itself_and_leaves_torch_as_it_wa
     assert tracked[0] == tracked[1], "warming up moved no buffer"
 
 
+# ---- what is compiled before the first batch ------------------------------------------------------------------------
+
+
+class Counting:
+    """In inductor's place: how many graphs were made, and how often one was called."""
+
+    def __init__(self) -> None:
+        self.made = self.called = 0
+
+    def __call__(self, graph: Callable[..., Any], inputs: list[Any]) -> Callable[..., Any]:
+        self.made += 1
+
+        def call(*values: Any) -> Any:
+            self.called += 1
+            return graph(*values)
+
+        return call
+
+
+def cut_short(batches: int) -> tuple[Tensor, Tensor]:
+    """The last batch is a smaller one."""
+    x, y = examples(batches)
+    return x[:-3], y[:-3]
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Counting]:
+    backend = Counting()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiled_model, "compiled", lambda model: torch.compile(model, backend=backend))
+    yield backend
+    torch._dynamo.reset()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: the job would be refused")
+def test_what_a_worker_leaves_that_is_killed_while_it_compiles_goes_with_the_job(
+    counting: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[Path] = []
+
+    def leave(cache: ModelCache, run: Callable[[], object]) -> str:
+        with cache.copied() as own:
+            left.append(cache.scratch / "killed")  # type: ignore[operator]
+            left[-1].mkdir()
+            assert own.parent == cache.scratch
+        run()
+        return ""
+
+    monkeypatch.setattr(ModelCache, "_files", lambda cache: {})
+    monkeypatch.setattr(ModelCache, "fill", leave)
+    train(made(Normed), tmp_path / "run", "inductor")
+    assert left and not [*(tmp_path / "hogwild").iterdir()]
+
+
+THAWED_BY = {"first.weight": 2, "first.bias": 3, "norm.weight": 4, "norm.bias": 6, "last.bias": 7}
+
+
+@pytest.mark.parametrize("made_before", [0, 5])
+def test_what_each_thaw_trains_is_compiled_before_the_first_batch(counting: Counting, made_before: int) -> None:
+    """More graphs than torch makes of one function by default: it would give up, and run the model itself."""
+    place = Place(cut_short(4), {"compile": "inductor", "compile_key": "key"}, late=THAWED_BY)
+    place.overtake(made_before)
+    trainer, _ = place.trainer()
+    assert all(param.grad is None for param in trainer.model.params) and place.is_untouched()
+    trains = [param.requires_grad for param in trainer.model.params]
+    assert trains.count(True) == 1 + sum(until <= made_before for until in THAWED_BY.values())
+    made, called = counting.made, counting.called
+    for _ in range(3):
+        trainer.train(place.item(0, 4), go_on)
+        trainer.evaluate(WorkItem(90, Kind.EVALUATE, 0, 0, 4))
+    assert all(param.requires_grad for param in trainer.model.params)
+    assert counting.made == made and counting.called == called + 2 * 3 * 4
+
+
 # ---- the cache, without a compiler ----------------------------------------------------------------------------------
 
 
@@ -290,6 +370,70 @@ def test_a_damaged_library_is_not_loaded_but_made_again(cache: ModelCache) -> No
     assert not cache.is_whole() and not cache.folder.exists()
     assert cache.fill(write_into_it) == "" and cache.is_whole()
     assert cache.load(lambda: None) == "from the cache"
+
+
+def test_what_a_folder_lacks_is_compiled_beside_it_and_a_stranger_in_it_is_not_loaded(cache: ModelCache) -> None:
+    """Otherwise it would be loaded from then on, and nobody would know what it is."""
+    cache.fill(write_into_it)
+    before = {path: path.read_bytes() for path in cache.folder.iterdir()}
+    (cache.folder / "stranger.so").write_bytes(b"of nobody knows whom")
+    found: list[list[str]] = []
+
+    def compile_more() -> None:
+        where = Path(os.environ[compiled_model.WHERE])
+        found.append(sorted(path.name for path in where.iterdir()))
+        (where / "code.so").write_bytes(b"overwritten")
+        (where / "more.so").write_bytes(b"compiled")
+
+    cache.load(compile_more)
+    assert found == [["code.so"]]
+    (cache.folder / "stranger.so").unlink()
+    assert {path: path.read_bytes() for path in cache.folder.iterdir()} == before
+    assert [*cache.folder.parent.iterdir()] == [cache.folder], "nothing is left behind"
+
+
+def test_of_a_load_that_fails_nothing_is_left(cache: ModelCache) -> None:
+    cache.fill(write_into_it)
+    with pytest.raises(ZeroDivisionError):
+        cache.load(lambda: 1 / 0)
+    assert [*cache.folder.parent.iterdir()] == [cache.folder] and cache.is_whole()
+
+
+def test_what_cannot_be_copied_is_compiled(cache: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full, or the folder has just been removed."""
+    cache.fill(write_into_it)
+    monkeypatch.setenv(compiled_model.WHERE, "the user's")
+
+    def refuse(*names: Path) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr("shutil.copy", refuse)
+    found: list[str] = []
+    assert "cannot be copied: no space" in cache.load(lambda: found.append(os.environ[compiled_model.WHERE]))
+    assert found == ["the user's"]
+    assert [*cache.folder.parent.iterdir()] == [cache.folder]
+
+
+def test_what_a_killed_process_left_goes_when_code_is_used(cache: ModelCache) -> None:
+    cache.fill(write_into_it)
+    left = cache.folder.with_name(f"{ASIDE}{cache.folder.name}-killed")
+    left.mkdir()
+    os.utime(left, (0, 0))
+    cache.load(lambda: None)
+    assert [*cache.folder.parent.iterdir()] == [cache.folder]
+
+
+def test_what_is_there_for_a_while_lies_in_the_jobs_folder(cache: ModelCache) -> None:
+    scratch, found = new_scratch(), []
+    mine = ModelCache(cache.folder, scratch)
+
+    def look() -> None:
+        write_into_it()
+        found.append(Path(os.environ[compiled_model.WHERE]).parent)
+
+    assert mine.fill(look) == "" and mine.load(look) == "from the cache"
+    assert found == [scratch, scratch] and not [*scratch.iterdir()]
+    assert mine.is_whole()
 
 
 def test_of_a_compiler_that_fails_nothing_is_kept(cache: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,6 +483,78 @@ def test_the_key_is_of_what_decides_the_code_and_not_of_the_numbers() -> None:
     other.get_parameter("last.bias").requires_grad_(False)
     keys = {key, model_key(model, loss, [32]), model_key(made(Tied), loss, [64]), model_key(other, loss, [64])}
     assert len(keys) == 4
+
+
+class Pooling(nn.Module):
+    """Takes windows of any length, of any type of number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
+        return self.last(x.float()).mean(1)
+
+
+def windows(length: int, dtype: torch.dtype = torch.float32) -> TensorDataset:
+    return TensorDataset(torch.zeros(20, length, FEATURES, dtype=dtype), torch.arange(20) % CLASSES)
+
+
+def job_key(train: Any, val: Any = None, transform: Any = None, **settings: Any) -> str:
+    """That of a whole job."""
+    model, loss = made(Pooling), nn.CrossEntropyLoss()
+    rule = optim.SGD(model.parameters(), lr=0.1)
+    chosen = {"procs": 0, "batch_size": 8, "model": {"compile": "inductor"}, **settings}
+    job = _job(model, train, loss, rule, val, chosen)
+    parts = from_objects(job, model, loss, rule, train, val, Functions(transform=transform))
+    regions, kit = share_data(job, parts, False, 1)
+    for region in regions.values():
+        region.close()
+    return kit.compile_key
+
+
+def halved(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    return x[:, ::2], target
+
+
+class Records(IterableDataset):  # type: ignore[type-arg]
+    """Streamed; of as many tensors in a window as `length` says, or of more and more where none is given."""
+
+    def __init__(self, length: int = 0) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        return ((torch.zeros(self.length or 2 + number, FEATURES), number % CLASSES) for number in range(20))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: the job would be refused")
+def test_the_key_is_of_what_a_row_of_every_field_is() -> None:
+    """Otherwise a job would find the folder of another, and every worker would compile for itself what is missing."""
+    keys = [
+        job_key(windows(5)),
+        job_key(windows(9)),
+        job_key(windows(5, torch.int32)),
+        job_key(windows(5), transform=halved),
+        job_key(Records(5)),
+        job_key(Records(9)),
+        job_key(Records(), data={"padding": {"value": 0}}),
+        job_key(windows(5), windows(5)),
+        job_key(windows(5), Records(9)),
+        job_key(Records(), Records(), data={"padding": {"value": 0}}),
+    ]
+    assert len(set(keys)) == len(keys)
+    again = [job_key(windows(5)), job_key(Records(9)), job_key(windows(5), Records(9))]
+    assert again == [keys[0], keys[5], keys[8]]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: the job would be refused")
+def test_the_key_is_of_what_each_thaw_adds_and_not_of_when() -> None:
+    def frozen(**until: int) -> str:
+        freeze = [{"params": [f"last.{name}"], "until": update} for name, update in until.items()]
+        return job_key(windows(5), model={"compile": "inductor", "freeze": freeze})
+
+    assert len({frozen(), frozen(weight=3), frozen(bias=3)}) == 3
+    assert frozen(weight=3) == frozen(weight=7)
 
 
 def test_the_key_is_of_the_source_of_the_models_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,12 +204,15 @@ def test_nobody_waits_for_a_compiler_when_the_parent_is_gone(root: Path, board: 
 
 def test_what_nobody_used_for_long_goes(root: Path) -> None:
     old, stale, fresh = (root / name for name in ("kernels-old", ".tmp-kernels-stale-1", ".tmp-kernels-fresh-1"))
-    for folder, age_s in ((old, 31 * 86400.0), (stale, 2 * 86400.0), (fresh, 3600.0)):
+    data = root / "mnist"  # downloaded
+    for folder, age_s in ((old, 31 * 86400.0), (stale, 2 * 86400.0), (fresh, 3600.0), (data, 400 * 86400.0)):
         folder.mkdir(parents=True)
+        if folder == old:
+            (folder / MANIFEST).write_text("{}")
         os.utime(folder, (time.time() - age_s,) * 2)
     cache = Cache.of(NAME)
     cache.fill(add_up)
-    assert sorted(root.iterdir()) == sorted([cache.folder, fresh])
+    assert sorted(root.iterdir()) == sorted([cache.folder, fresh, data])
 
 
 def test_an_empty_folder_is_not_kept(root: Path) -> None:

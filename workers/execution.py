@@ -6,6 +6,7 @@ records.
 
 import os
 import select
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -199,6 +200,8 @@ class _Prepared:
             loading.report(session.journal)
             train = self._train_inline if self.plan.procs == 0 else partial(self._train_with_workers, early)
             outcome = self._guard(train, watch)
+            if self.kit.compile_scratch is not None:  # of workers that were killed before they could do it themselves
+                shutil.rmtree(self.kit.compile_scratch, ignore_errors=True)
             watch.raises_second = False  # from here on, the second is looked for
             outcome = self._finish(outcome, watch)
             summary = summarise(session, outcome, time.monotonic())

@@ -10,6 +10,8 @@ from workers.chunks import Fused
 from workers.computing import ON_CPU, OnCpu
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
 
     from hogwild.evaluation import Evaluator
@@ -54,6 +56,7 @@ class Kit:
     precision: str = "fp32"  # of forward and loss
     compile: str = "none"  # the model: script, inductor
     compile_key: str = ""  # under which inductor's code is kept
+    compile_scratch: "Path | None" = None  # the job's own folder of what is compiled or loaded just now
     typical: Sequence[list[Any]] = ()  # batches to compile for, of data that is not there yet
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
     devices: tuple[str, ...] = ()  # of each worker; empty: the CPU

@@ -3,14 +3,17 @@ the run directory says about the job."""
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import count
+from typing import Any
 
 import torch
+from torch.utils._pytree import tree_flatten
 
 import hogwild
 from hogwild import host
+from hogwild.compile_cache import new_scratch
 from hogwild.compiled_model import model_key
 from hogwild.config import Job
 from hogwild.errors import MemoryShortError, UsageError
@@ -19,9 +22,11 @@ from hogwild.feeds import FieldSpec, ResidentData
 from hogwild.free_ranges import Schedule
 from hogwild.grid import GridPlan
 from hogwild.job import Parts, arrange, bytes_needed, schedule_of
+from hogwild.job_checks import batch_of
 from hogwild.job_data import ring_spec_of
 from hogwild.lanes import LaneSchedule
 from hogwild.packed import Spec
+from hogwild.placing import is_on_device
 from hogwild.plan import Plan
 from hogwild.records import explained
 from hogwild.ring import Ring, RingSpec
@@ -41,6 +46,7 @@ OF_OBJECTS = (
     f"# Of a call of {LIBRARY}: class paths name the objects it was given, which had other arguments than these.\n"
     "# Only the same call goes on with it, with resume=.\n"
 )
+KEY_SAMPLES = 3  # of a batch whose rows are looked at: the strides of a single one say nothing
 
 
 def check_lanes(job: Job, planned: Plan) -> None:
@@ -95,6 +101,9 @@ def lay_out(
 
 
 def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple[dict[str, Region], Kit]:
+    compiles = job.model.compile == "inductor"
+    typical = parts.train.streamed.typical() if compiles and parts.train.streamed is not None else []
+    compile_key = _compile_key(job, parts, typical, channels_last) if compiles else ""  # now: data moves below
     regions: dict[str, Region] = {}
     splits: dict[str, Split] = {}
     for name, source in (("train", parts.train), ("val", parts.val)):
@@ -129,8 +138,9 @@ def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple
         copies_slots=parts.writes_inputs or parts.transform is not None,
         precision=job.train.precision,
         compile=job.model.compile,
-        compile_key=_compile_key(job, parts),
-        typical=parts.train.streamed.typical() if job.model.compile == "inductor" and parts.train.streamed else (),
+        compile_key=compile_key,
+        compile_scratch=new_scratch() if compiles else None,
+        typical=typical,
     )
     return regions, kit
 
@@ -154,13 +164,36 @@ def ring_state(job: Job, parts: Parts, procs: int, regions: Mapping[str, Region]
     return RingState(Ring(regions["data-train"], spec), schedule, parts.train.streamed.stream)
 
 
-def _compile_key(job: Job, parts: Parts) -> str:
-    if job.model.compile != "inductor":
-        return ""
+def _compile_key(job: Job, parts: Parts, typical: Sequence[list[Any]], channels_last: bool) -> str:
+    """Of the model, and of the batches it will be compiled for. `typical`: those of a stream."""
     plans = [parts.train.plan, *([parts.val.plan] if parts.val is not None else [])]
     sizes = [(plan.samples, plan.batch_size, plan.batches) for plan in plans]
+    rows = [_rows(batch) for batch in (batch_of(parts, KEY_SAMPLES), *_validation(parts.val))]
+    streamed = [(_rows(batch), len(batch[-1])) for batch in typical]
     transform = job.data.transform.class_path if job.data.transform is not None else ""
-    return model_key(parts.model, parts.loss, [sizes, parts.output_shape[1:], job.train.precision, transform])
+    settings = (job.train.precision, transform, channels_last, is_on_device(job))
+    return model_key(parts.model, parts.loss, [sizes, rows, streamed, parts.output_shape[1:], settings, _thaws(parts)])
+
+
+def _thaws(parts: Parts) -> list[list[str]]:
+    """The parameters of each, in their order: at which update it comes decides no code."""
+    late = parts.late
+    return [[name for name in late if late[name] == update] for update in sorted(set(late.values()))]
+
+
+def _rows(batch: list[Any]) -> tuple[Any, ...]:
+    """How inputs and target are nested; type, shape and strides of a row of each."""
+    leaves, nesting = tree_flatten(batch)
+    return (str(nesting), [(leaf.dtype, tuple(leaf.shape[1:]), leaf.stride()[1:]) for leaf in leaves])
+
+
+def _validation(source: Source | None) -> Iterator[list[Any]]:
+    """A few samples; of batches of its own the first and the last, which are compiled for."""
+    if source is None or source.held is None:
+        yield from [] if source is None else [source.head(KEY_SAMPLES)]
+        return
+    for slot in sorted({0, source.held.ring.spec.slots - 1}):
+        yield source.held.batch(slot)
 
 
 def _shared(source: Source, name: str, channels_last: bool) -> tuple[Region, Spec]:

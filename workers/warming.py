@@ -3,6 +3,7 @@ first batch is leased, by one worker, and nothing else is changed by it.
 
     the first batch, the last (it may be smaller): forward and backward        the same of the validation data: forward
     of a stream, of which nothing is there yet, batches of the same sizes      (`Streamed.typical`)
+    with what is frozen until an update: all of it before each thaw, and after it
     afterwards: no gradient, the buffers and the random state as before"""
 
 from collections.abc import Callable, Iterator
@@ -39,18 +40,19 @@ def make_model_ready(
     def run() -> None:
         model.keep_buffers()
         try:
-            for inputs, target in _batches(kit, model, feed):
-                update.backward(inputs, target)
-                row.beat()
-            if evaluator is not None and kit.val is not None:
-                evaluator.sums(sorted({0, kit.val.plan.batches - 1}), row.beat)
+            for updates in (0, *model.thaws):  # whatever was made by now: this order decides what is made for any size
+                update.begin_at(updates)
+                for inputs, target in _batches(kit, model, feed):
+                    update.backward(inputs, target)
+                    row.beat()
+                if evaluator is not None and kit.val is not None:
+                    evaluator.sums(sorted({0, kit.val.plan.batches - 1}), row.beat)
         finally:
-            update.discard()
+            update.begin_at(row.board.updates())
             model.restore_buffers()
 
-    return make_all_ready(
-        "the compiled model", ModelCache.of(kit.compile_key), undisturbed(refusing(run)), row, lifeline, MODEL
-    )
+    cache = ModelCache.of(kit.compile_key, kit.compile_scratch)
+    return make_all_ready("the compiled model", cache, undisturbed(refusing(run)), row, lifeline, MODEL)
 
 
 def _batches(kit: "Kit", model: "WorkerModel", feed: "Feed") -> Iterator[tuple[tuple[Any, ...], Tensor]]:
