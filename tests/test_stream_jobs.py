@@ -145,7 +145,7 @@ def killed_in_the_middle(job: Job, diary: Path, kills: int) -> None:
         job.wait_for_event("loader-spawn", 1)
 
 
-@pytest.mark.parametrize("kind", ["Numbers", "Divided", "Undivided", "Stateful"])
+@pytest.mark.parametrize("kind", ["Numbers", "Divided", "Undivided", "Stateful", "Placed"])
 def test_a_killed_loader_loses_and_repeats_nothing(kind: str, tmp_path: Path, start_job: Callable[..., Job]) -> None:
     diary = tmp_path / "diary"
     diary.mkdir()
@@ -161,7 +161,7 @@ def test_a_killed_loader_loses_and_repeats_nothing(kind: str, tmp_path: Path, st
         assert read.count(0) <= 2 + 2, "only where nothing was kept yet"
 
 
-@pytest.mark.parametrize("kind", ["Numbers", "Divided", "Stateful"])
+@pytest.mark.parametrize("kind", ["Numbers", "Divided", "Stateful", "Placed"])
 def test_a_killed_parent_goes_on_where_its_checkpoint_was(
     kind: str, tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:

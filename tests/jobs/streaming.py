@@ -106,6 +106,24 @@ class Stateful(Undivided):
         return Cursor(self)
 
 
+class Placed(Reading, IterableDataset):
+    """Keeps its place in itself, and can say it."""
+
+    at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < self.samples:
+            self.at += 1
+            yield self.record(self.at - 1)
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
 class Once(IterableDataset):
     """Can be read once."""
 
