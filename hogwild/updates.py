@@ -88,7 +88,7 @@ class AutogradUpdate:
         """Gradients and rules of what is trained by now."""
         worker_model = self._worker_model
         self.next_thaw = worker_model.next_thaw(updates)
-        self._gradients = Gradients(worker_model.layout.flats, worker_model.params)
+        self._gradients = Gradients(worker_model.layout.flats, worker_model.params, worker_model.device)
         spans = worker_model.layout.flats.spans
         self._dense = [worker_model.params[i] for span in spans if span.is_dense for i in span.params]
         self._rows: Rows = NoRows()

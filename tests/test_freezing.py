@@ -138,6 +138,20 @@ def test_before_and_after_updates_go_over_the_flat_again() -> None:
     shared.release()
 
 
+def test_gradients_lie_where_the_parameters_do_before_and_after_a_thaw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch refuses a gradient on another device than its parameter's."""
+    model = network()
+    shared = build(model, optim.SGD(model.parameters(), lr=0.1), procs=1, late=LATE)
+    worker = WorkerModel.attach(shared.structure, shared.regions, 0, 0)
+    monkeypatch.setattr(WorkerModel, "device", torch.device("meta"))
+    monkeypatch.setattr("hogwild.updates.why_not", lambda worker_model: "a rule over both would need the device")
+    update = AutogradUpdate(worker, grad_clip=None)
+    for made in (0, FIRST):
+        update.thaw(made)
+        assert {flat.device.type for flat in update._gradients.flats.values()} == {"meta"}
+    shared.release()
+
+
 def test_until_then_nothing_of_it_moves_and_then_it_does() -> None:
     place = Place(one_trainer.examples(8), late={"first.weight": 6})
     trainer, _ = place.trainer()
