@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -137,6 +138,7 @@ class Parent:
     """The supervisor's turn and the worker's, one after the other."""
 
     def __init__(self, stream: Stream, ring: Ring) -> None:
+        self.loader: BaseProcess | None = None
         self.requests, self.answers, self.leases, self.acks = Pipe(), Pipe(), Pipe(), Pipe()
         plan, spec = stream.plan, ring.spec
         self._schedule = StreamSchedule(plan, spec.slots, spec.loaders, update=1, epochs=1, in_order=True)
@@ -162,7 +164,8 @@ class Parent:
     def _turn(self) -> None:
         """Waits only where there is nothing to do."""
         acknowledged = [self._queue.ack(0, number, 0) for _, number in read_records(self.acks.read)]
-        self._poll.poll(0 if acknowledged else 20)
+        if not self._poll.poll(0 if acknowledged else 20) and self.loader is not None and not self.loader.is_alive():
+            raise RuntimeError(f"the loader ended with exit status {self.loader.exitcode}")
         for answer, number in read_records(self.answers.read):
             assert answer == FILLED
             self._state.filled(0, number - 1)
@@ -190,6 +193,7 @@ def through_ring(count: int) -> Cost:
     loop = LoaderLoop(cast(Start, numbers), theirs, Leaving(), LoadTask(0, (), 0, "", ""), ring)
     loader = multiprocessing.get_context("fork").Process(target=_alone, args=(_load, loop, stream))
     loader.start()
+    parent.loader = loader
     cost = timed(parent.batches(), count)
     loader.join()
     ours.close()
@@ -197,7 +201,7 @@ def through_ring(count: int) -> Cost:
 
 
 def _load(loop: LoaderLoop, stream: Stream) -> None:
-    loop.open(stream)
+    loop.open(stream, lambda: stream)
     loop.run()
 
 
