@@ -16,8 +16,8 @@ class Free(Protocol):
     def __iter__(self) -> Iterator[FreeRange]: ...
 
     @property
-    def batches(self) -> int:
-        """How many the epoch has, free or not; of a stream that has not ended more than anybody reads."""
+    def has_free(self) -> bool:
+        """Whether there are any, or may be: the end of a stream is not known before it is read."""
         ...
 
     def samples_in(self, start: int, stop: int) -> int:
@@ -80,8 +80,9 @@ class Schedule(Protocol):
         """All of it is settled."""
         ...
 
-    def restart(self) -> None:
-        """The run goes back to a checkpoint; `free_of` is asked anew for what is left."""
+    def restart(self, next_epoch: int) -> None:
+        """The run goes back to a checkpoint; `free_of` is asked anew for what is left of the epochs before
+        `next_epoch`. What it is not asked for is settled."""
         ...
 
 
@@ -90,10 +91,6 @@ class OfPlan:
 
     def __init__(self, plan: EpochPlan) -> None:
         self._plan = plan
-
-    @property
-    def batches(self) -> int:
-        return self._plan.batches
 
     def samples_in(self, start: int, stop: int) -> int:
         return self._plan.samples_in(start, stop)
@@ -111,6 +108,10 @@ class FreeRanges(OfPlan):
 
     def __iter__(self) -> Iterator[FreeRange]:
         return iter(self._pieces)
+
+    @property
+    def has_free(self) -> bool:
+        return bool(self._pieces)
 
     def updates(self, accumulate: int) -> int:
         return sum(-(-(piece.stop - piece.start) // accumulate) for piece in self._pieces)
@@ -160,5 +161,5 @@ class Ranges:
     def forget(self, epoch: int) -> None:
         """Nothing is kept of it."""
 
-    def restart(self) -> None:
+    def restart(self, next_epoch: int) -> None:
         """Nothing is kept."""

@@ -40,6 +40,10 @@ class FreeLanes(OfPlan):
     def __iter__(self) -> Iterator[FreeRange]:
         return chain.from_iterable(self._lanes[lane] for lane in sorted(self._lanes))
 
+    @property
+    def has_free(self) -> bool:
+        return bool(self._lanes)
+
     def updates(self, accumulate: int) -> int:
         return sum(self._left(lane) for lane in self._lanes)
 
@@ -128,5 +132,5 @@ class LaneSchedule:
     def forget(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
 
-    def restart(self) -> None:
+    def restart(self, next_epoch: int) -> None:
         self._epochs = {}

@@ -44,11 +44,12 @@ class Lease:
 
 @dataclass(slots=True)
 class FreeRange:
-    """Unleased batches; `attempts` belongs to the first exchange alone."""
+    """Unleased batches: every `step`-th of `[start, stop)`; `attempts` belongs to the first exchange alone."""
 
     start: int
     stop: int
     attempts: int = 0
+    step: int = 1
 
 
 @dataclass(slots=True)

@@ -44,6 +44,10 @@ class FreeCells(OfPlan):
     def __iter__(self) -> Iterator[FreeRange]:
         return chain.from_iterable(self._cells[cell] for cell in sorted(self._cells))
 
+    @property
+    def has_free(self) -> bool:
+        return bool(self._cells)
+
     def updates(self, accumulate: int) -> int:
         return self._batches
 
@@ -139,7 +143,7 @@ class GridSchedule:
     def forget(self, epoch: int) -> None:
         """Nothing is kept of it."""
 
-    def restart(self) -> None:
+    def restart(self, next_epoch: int) -> None:
         """Nothing is kept."""
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hogwild.leases import FreeRange
-from hogwild.stream_plan import OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +32,18 @@ class Shard:
             self.todo.appendleft((start + 1, stop))
         return start
 
-    def close(self, end: int) -> None:
-        self.end = end
-        self.todo = deque((start, min(stop, end)) for start, stop in self.todo if start < end)
+    def add(self, start: int, stop: int) -> None:
+        """They are to be asked for, too. Call it in order of `start`."""
+        if self.todo and start <= self.todo[-1][1]:
+            start, last = self.todo.pop()
+            stop = max(last, stop)
+        if start < stop:
+            self.todo.append((start, stop))
+
+    def cut(self, first: int, end: int) -> None:
+        """Nothing outside [first, end) is to be asked for."""
+        cut = ((max(start, first), min(stop, end)) for start, stop in self.todo)
+        self.todo = deque((start, stop) for start, stop in cut if start < stop)
 
 
 class StreamEpoch:
@@ -52,58 +60,34 @@ class StreamEpoch:
         self.filled: set[int] = set()
         self.attempts: dict[int, int] = {}
         self._freed: list[int] = []  # slots
-        for piece in pieces:
+        for piece in sorted(pieces, key=lambda piece: piece.start):
             if piece.attempts:
                 self.attempts[piece.start] = piece.attempts
             for number, shard in enumerate(self.shards):
-                start, stop = (-(-(at - number) // shards) for at in (piece.start, piece.stop))
-                if start < stop:
-                    shard.todo.append((start, stop))
+                if piece.step == 1 or piece.start % shards == number:
+                    shard.add(*(-(-(at - number) // shards) for at in (piece.start, piece.stop)))
 
     # ---- as the queue sees it
 
-    @property
-    def batches(self) -> int:
-        """How many there are; `OPEN` as long as that is not known."""
-        ends = [shard.end for shard in self.shards]
-        return OPEN if None in ends else sum(end for end in ends if end is not None)
-
     def __iter__(self) -> Iterator[FreeRange]:
-        """All that is not leased and not settled, in order; the first batch of a range has its attempts."""
-        ranges = sorted(self._ranges())
-        start: int | None = None
-        stop = 0
-        for first, last in ranges:
-            if start is not None and first == stop and first not in self.attempts:
-                stop = last
-                continue
-            if start is not None:
-                yield FreeRange(start, stop, self.attempts.get(start, 0))
-            start, stop = first, last
-        if start is not None:
-            yield FreeRange(start, stop, self.attempts.get(start, 0))
-
-    def _ranges(self) -> Iterator[tuple[int, int]]:
-        yield from ((number, number + 1) for number in (*self.filled, *self.loading))
-        if len(self.shards) == 1:
-            for start, stop in self.shards[0].todo:
-                cuts = sorted(number for number in self.attempts if start < number < stop)
-                yield from zip((start, *cuts), (*cuts, stop), strict=True)
-            return
-        yield from self._sharded()
-
-    def _sharded(self) -> Iterator[tuple[int, int]]:
-        """Number by number up to where all that is left is whole; then one range, in which numbers beyond the ends
-        of shards are missing."""
+        """All that is not leased and not settled, in order; the first batch of a range has its attempts. Of several
+        shards a range each: one may be far ahead of another."""
         across = len(self.shards)
-        tails = [shard.todo[-1][0] for shard in self.shards if shard.todo and shard.end is None]
-        whole_from = max(tails, default=0) if tails else None
+        ranges = [(number, number + 1, 1) for number in (*self.filled, *self.loading)]
         for number, shard in enumerate(self.shards):
             for start, stop in shard.todo:
-                limit = stop if whole_from is None or shard.end is not None else min(stop, whole_from)
-                yield from ((number + across * k, number + across * k + 1) for k in range(start, limit))
-        if whole_from is not None:
-            yield across * whole_from, OPEN
+                places = (n // across for n in self.attempts if n % across == number)
+                cuts = sorted(place for place in places if start < place < stop)
+                pieces = zip((start, *cuts), (*cuts, stop), strict=True)
+                ranges += [(number + across * a, number + across * (b - 1) + 1, across) for a, b in pieces]
+        found: list[FreeRange] = []
+        for start, stop, step in sorted(ranges):
+            last = found[-1] if found else None
+            if last is not None and (last.stop, last.step, step) == (start, 1, 1) and start not in self.attempts:
+                last.stop = stop
+            else:
+                found.append(FreeRange(start, stop, self.attempts.get(start, 0), step))
+        return iter(found)
 
     @property
     def has_free(self) -> bool:

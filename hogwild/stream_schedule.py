@@ -21,7 +21,7 @@ from hogwild.batches import EpochPlan
 from hogwild.free_ranges import LEASES_IN_HAND, Choice, Free
 from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
 from hogwild.stream_epoch import Request, StreamEpoch
-from hogwild.stream_plan import StreamPlan
+from hogwild.stream_plan import OPEN, StreamPlan
 
 REQUESTS_IN_HAND = 2  # of a loader: the next one is there when one is done
 EPOCHS_AHEAD = 1
@@ -156,16 +156,8 @@ class StreamSchedule:
             self._free_slots.extend(epoch.freed())
 
     def forget(self, epoch: int) -> None:
-        """The queue has settled all of it. What is still asked for lies beyond the ends of shards."""
-        self._reclaim()
-        for loader, requests in self._in_hand.items():
-            self._void |= {(loader, request.slot) for request in requests if request.epoch == epoch}
-            requests[:] = [request for request in requests if request.epoch != epoch]
-        self._free_slots.extend(request.slot for request in self._again if request.epoch == epoch)
-        self._again = [request for request in self._again if request.epoch != epoch]
-        gone = self._epochs.pop(epoch, None)
-        if gone is not None:
-            self._free_slots.extend(gone.freed())
+        """The queue has settled all of it."""
+        self._free_slots.extend(self._epochs.pop(epoch).freed())
 
     def _forget_newest_in(self, slot: int) -> None:
         for shard, (_, _, newest) in self._newest.items():
@@ -173,14 +165,15 @@ class StreamSchedule:
                 self.note_newest(shard, slot)
                 self._newest[shard] = (*self._newest[shard][:2], -1)
 
-    def restart(self) -> None:
-        """The run has gone back to a checkpoint: everything is to be asked for anew. What loaders have in hand is void,
+    def restart(self, next_epoch: int) -> None:
+        """The run has gone back to a checkpoint: everything is to be asked for anew, and nothing of an epoch before
+        `next_epoch` that the queue does not name. What loaders have in hand is void,
         and its slots are free once they have answered."""
         held = {request.slot for requests in self._in_hand.values() for request in requests}
         self._void |= {(loader, r.slot) for loader, requests in self._in_hand.items() for r in requests}
         self._free_slots = deque(slot for slot in range(self.slots) if slot not in held | {s for _, s in self._void})
         self._in_hand, self._again, self._epochs, self._newest, self.refused = {}, [], {}, {}, {}
-        self._next_epoch, self.empty_epoch = 0, None
+        self._next_epoch, self.empty_epoch = next_epoch, None
 
     # ---- what loaders answer
 
@@ -205,8 +198,12 @@ class StreamSchedule:
         self._drop(request)
         epoch = self._epochs[request.epoch]
         shard = epoch.shards[request.shard]
-        shard.close(min(request.place, request.place if shard.end is None else shard.end))
-        if epoch.batches == 0:
+        shard.end = request.place
+        shard.cut(0, shard.end)
+        for other in list(epoch.loading.values()):
+            if other.shard == request.shard and other.place > request.place:
+                self._take_out(epoch, other.batch)
+        if all(each.end == 0 for each in epoch.shards):
             self.empty_epoch = request.epoch
         return request
 
@@ -288,7 +285,8 @@ class StreamSchedule:
         return not self._free_slots and not self._again and busy < (self.shards if self.is_sharded else self.loaders)
 
     def has_in_hand(self, loader: int) -> bool:
-        return bool(self._in_hand.get(loader))
+        """Something to read, wanted or not any more."""
+        return bool(self._in_hand.get(loader)) or any(void[0] == loader for void in self._void)
 
     def _answered(self, loader: int, slot: int) -> Request | None:
         if (loader, slot) in self._void:
@@ -337,8 +335,11 @@ class StreamSchedule:
             found[number] = rows
         return found
 
-    def close(self, epoch: int, ends: Iterable[int | None]) -> None:
-        """The ends of shards that an attempt before this one has found."""
-        for shard, end in zip(self._epochs[epoch].shards, ends, strict=True):
-            if end is not None:
-                shard.close(end)
+    def reopen(self, epoch: int, known: Iterable[tuple[int | None, int]]) -> None:
+        """What an attempt before this one has found of an epoch: of each shard its end, if that is known, and a place
+        before which everything is settled. Nothing of an epoch that is settled."""
+        if epoch not in self._epochs and epoch < self._next_epoch:
+            return
+        for shard, (end, first) in zip(self.free_of(epoch).shards, known, strict=True):
+            shard.cut(first, OPEN if end is None else end)
+            shard.end = end

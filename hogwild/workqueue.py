@@ -10,7 +10,7 @@ of an item. The supervisor `observe`s how far each lease has come, from the work
 from that, so a snapshot at any moment is exact to the last observation and a checkpoint is this object's `state()`
 taken when every worker is parked."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any
@@ -275,21 +275,25 @@ class WorkQueue:
     def _finish(self, epoch: int) -> None:
         """Forgets the epoch if there is nothing left of it."""
         work = self._epochs[epoch]
-        if work.settled == work.free.batches and not work.leased:
+        if not work.leased and not work.free.has_free:
             self._finished_batches += work.settled
             del self._epochs[epoch]
             self._schedule.forget(epoch)
 
     # ---- streams -----------------------------------------------------------------------------------------------
 
-    def give_up(self, epoch: int, start: int, stop: int) -> Release:
-        """The batches `[start, stop)`, which are not leased and which the schedule has taken out, cannot be read by
-        anybody."""
-        work = self._epochs.get(epoch) or self._open(epoch, self._schedule.free_of(epoch))
-        self.ledger.quarantined += stop - start
-        work.settled += stop - start
+    def give_up(self, epoch: int, pieces: Iterable[tuple[int, int]]) -> Release:
+        """The batches [start, stop) of all `pieces`, which are not leased and which the schedule has taken out, cannot
+        be read by anybody."""
+        while self._next_epoch <= epoch:  # loaders are ahead of those who lease
+            self._open(self._next_epoch, self._schedule.free_of(self._next_epoch))
+        work = self._epochs[epoch]
+        release = Release(quarantined=tuple((epoch, *piece) for piece in pieces))
+        batches = sum(stop - start for _, start, stop in release.quarantined)
+        self.ledger.quarantined += batches
+        work.settled += batches
         self._finish(epoch)
-        return Release(quarantined=((epoch, start, stop),))
+        return release
 
     def find_ends(self) -> None:
         """An end of a stream has become known."""
@@ -302,7 +306,10 @@ class WorkQueue:
         """Everything a resumed job needs, as plain numbers and lists. Leased batches that are not settled count as
         free."""
         rest: dict[int, list[list[int]]] = {
-            epoch: [[piece.start, piece.stop, piece.attempts] for piece in work.free]
+            epoch: [
+                [piece.start, piece.stop, piece.attempts, *([piece.step] if piece.step > 1 else ())]
+                for piece in work.free
+            ]
             for epoch, work in self._epochs.items()
         }
         for lease in self._leases.values():
@@ -333,10 +340,10 @@ class WorkQueue:
         self.ledger = Ledger(**state["ledger"])
         self.updates, self.samples = state["updates"], state["samples"]
         self._leases, self._epochs = {}, {}
-        self._schedule.restart()
+        self._schedule.restart(self._next_epoch)
         pieces: dict[int, list[FreeRange]] = {}
-        for epoch, start, stop, attempts in state["free"]:
-            pieces.setdefault(epoch, []).append(FreeRange(start, stop, attempts))
+        for epoch, *piece in state["free"]:
+            pieces.setdefault(epoch, []).append(FreeRange(*piece))
         for epoch, of_epoch in pieces.items():
             settled = self.plan.batches - sum(piece.stop - piece.start for piece in of_epoch)
             settled = dict(state.get("settled", ())).get(epoch, settled)  # older checkpoints do not say

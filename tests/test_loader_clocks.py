@@ -1,12 +1,13 @@
-"""Loaders that are slow, and alive: whole jobs in which a batch takes longer than a start or a deadlock may.
-The tables are in test_roster.py."""
+"""Loaders that are slow, and alive: whole jobs in which a batch takes longer than a start or a deadlock may; and a job
+in which nobody has anything to do, and not all is done. The tables are in test_roster.py."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.jobs import Ended, Job
+from tests.helpers.jobs import JOBS, Ended, Job
 from tests.test_stream_jobs import streaming
 
 START_LIMIT_S = 10  # as in test_spares.py: no machine needs as long for a process
@@ -29,6 +30,10 @@ def ended(jobs_folder: Path, start_shared_job: Callable[..., Job]) -> dict[str, 
         "slow batches": [*slow, "train.procs=1", *limits],
     }
     started = {name: start_shared_job(jobs_folder / name, *given) for name, given in jobs.items()}
+    folder, python = jobs_folder / "withheld", (str(JOBS / "withheld.py"),)
+    limits[0] = "supervise.deadlock_timeout_s=2"
+    still = [*streaming("Numbers"), *limits, "--run-dir", str(folder / "run")]
+    started["withheld"] = start_shared_job(folder, "train", *still, python=python)
     return {name: job.wait() for name, job in started.items()}
 
 
@@ -47,3 +52,17 @@ def test_records_that_are_passed_over_are_read_for_longer_than_a_start_may_take(
     _, again = job.events("loader-ready")
     (end,) = job.events("end")
     assert end["time"] - again["time"] > START_LIMIT_S
+
+
+def test_a_job_in_which_nobody_has_anything_to_do_ends_and_says_what_everybody_waits_for(
+    ended: dict[str, Ended],
+) -> None:
+    job = ended["withheld"]
+    assert job.reason == ("failed", "train/deadlocked")
+    said = " ".join(job.stderr.split())
+    assert "no batch was committed or filled for 2 s (supervise.deadlock_timeout_s)" in said
+    assert "the ledger is at epoch 0 of 1, " in said
+    for noun, what in (("worker", "a lease"), ("loader", "something to read (16 of 16 slots are filled; epochs")):
+        for number in (0, 1):
+            assert re.search(rf"{noun} {number} \(pid \d+\): waits for {re.escape(what)}", said)
+    assert not job.left_behind

@@ -72,6 +72,8 @@ class Stage:
     spares: int = 0
     committed_before: bool = False
     by_records: bool = False
+    is_owed: bool = False
+    filled: int = 0
     workers: list[FakeWorker] = field(default_factory=list)
     log: list[tuple[float, Action]] = field(default_factory=list)
 
@@ -82,7 +84,9 @@ class Stage:
 
     def tick(self) -> list[Action]:
         readings = {k: worker.reading() for k, worker in enumerate(self.workers) if worker.alive}
-        actions = self.roster.tick(self.now, readings, paused=self.paused, spares=self.spares)
+        actions = self.roster.tick(
+            self.now, readings, paused=self.paused, spares=self.spares, is_owed=self.is_owed, filled=self.filled
+        )
         for action in actions:
             if isinstance(action, Spawn):
                 self.workers[action.worker].alive = True
@@ -360,11 +364,59 @@ def test_one_commit_of_anybody_starts_the_deadlock_clock_anew() -> None:
     assert deadlocked_after(stage) == 30.0 + STEP_S
 
 
-def test_waiting_without_a_lease_is_no_deadlock_however_long() -> None:
+def waiting(**given: bool) -> Stage:
+    """Nobody has a lease any more, and everybody beats."""
     stage = Stage(procs=2, policy=Supervise(deadlock_timeout_s=30.0)).training()
     for worker in stage.workers:
         worker.has_lease, worker.idle = False, True
-    assert stage.run(300.0) == []
+    for name, value in given.items():
+        setattr(stage, name, value)
+    return stage
+
+
+def test_waiting_without_a_lease_is_no_deadlock_while_a_loader_reads_or_everything_is_done() -> None:
+    assert waiting(is_owed=False).run(300.0) == []
+
+
+def test_waiting_for_what_nobody_does_is_a_deadlock() -> None:
+    stage = waiting(is_owed=True)
+    assert stage.run(30.0) == []
+    error = failure(stage.run(STEP_S))
+    assert isinstance(error, Deadlocked)
+    assert "no batch was committed or filled for 30 s (supervise.deadlock_timeout_s), nobody has one" in str(error)
+
+
+def test_workers_that_never_got_a_lease_are_a_deadlock_too() -> None:
+    stage = Stage(procs=2, policy=Supervise(deadlock_timeout_s=30.0), is_owed=True).ready()
+    for worker in stage.workers:
+        worker.idle = True
+    assert stage.run(30.0) == []
+    assert isinstance(failure(stage.run(STEP_S)), Deadlocked)
+
+
+def test_a_pause_is_no_deadlock_also_when_nobody_has_a_lease() -> None:
+    assert waiting(is_owed=True, paused=True).run(300.0) == []
+
+
+def test_a_batch_that_was_filled_starts_the_deadlock_clock_anew() -> None:
+    stage = waiting(is_owed=True)
+    for _ in range(4):
+        assert stage.run(30.0) == []
+        stage.filled += 1
+        assert stage.run(STEP_S) == []
+
+
+def test_a_start_that_takes_long_is_no_deadlock_and_hides_none() -> None:
+    policy = Supervise(deadlock_timeout_s=30.0, start_timeout_s=1000.0, max_restarts=100)
+    stage = Stage(procs=2, policy=policy, is_owed=True).training()
+    stage.workers[0].has_lease, stage.workers[0].idle = False, True
+    assert stage.die(1) == []
+    stage.seconds_until_spawn()
+    assert stage.run(300.0) == [], "worker 1 starts, and its own clock has not rung"
+    stage.roster.ready(1)
+    stage.workers[1].idle = True
+    assert stage.run(29.0) == []
+    assert isinstance(failure(stage.run(2.0)), Deadlocked)
 
 
 def test_a_pause_is_no_deadlock_however_long() -> None:

@@ -1,14 +1,15 @@
 """The schedule of streamed data by itself: random loaders and workers that die, streams whose end is found, resumes.
 Every batch is trained once, nobody waits for ever, and no slot holds two batches."""
 
+import json
 import random
 from dataclasses import dataclass, field
 
 import pytest
 
 from hogwild.batches import BatchPlan
-from hogwild.leases import Limits, Progress
-from hogwild.stream_epoch import Request
+from hogwild.leases import FreeRange, Limits, Progress
+from hogwild.stream_epoch import Request, StreamEpoch
 from hogwild.stream_plan import OPEN, StreamPlan
 from hogwild.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.workqueue import WorkQueue
@@ -49,10 +50,8 @@ class World:
         self.working: dict[int, list] = {k: [] for k in range(self.procs)}
         if state is not None:
             self.queue.restore(state[0])
-            for epoch, ends in state[1]:
-                if epoch not in self.schedule.open_epochs:
-                    self.schedule.free_of(epoch)
-                self.schedule.close(epoch, ends)
+            for epoch, known in state[1]:
+                self.schedule.reopen(epoch, known)
 
     def exists(self, epoch: int, batch: int) -> bool:
         if not self.ends:
@@ -71,7 +70,8 @@ class World:
             elif deaths and roll < 0.04:
                 self.worker_dies(self.dice.randrange(self.procs))
             elif resumes and roll < 0.05:
-                rows = [(e, [s["end"] for s in shards]) for e, shards in self.schedule.positions().items()]
+                found = self.schedule.positions()
+                rows = [(e, [(s["end"], s["place"]) for s in shards]) for e, shards in found.items()]
                 self.make((self.queue.state(), rows))
             elif roll < 0.5:
                 self.fill(self.dice.randrange(self.loaders))
@@ -102,8 +102,7 @@ class World:
     def refuse(self, loader: int, request: Request) -> None:
         found = self.schedule.failed(loader, request.slot)
         if found is not None and found[1] >= ATTEMPTS:
-            for start, stop in self.schedule.give_up(request):
-                self.queue.give_up(request.epoch, start, stop)
+            self.queue.give_up(request.epoch, self.schedule.give_up(request))
 
     def train(self, worker: int) -> None:
         item = self.queue.lease(worker)
@@ -117,6 +116,11 @@ class World:
             for number in range(done.start, done.stop):
                 self.trained[done.epoch, number] = self.trained.get((done.epoch, number), 0) + 1
             self.queue.ack(worker, done.id, 0)
+
+    def work_off(self) -> None:
+        """Everything that is filled and may be leased is trained."""
+        while self.working[0] or self.schedule.free_of(0).filled:
+            self.train(0)
 
     def loader_dies(self, loader: int) -> None:
         current = self.hands[loader][0].slot if self.hands[loader] else None
@@ -246,3 +250,154 @@ def test_a_stream_without_an_end_is_free_up_to_the_horizon() -> None:
     pieces = list(world.schedule.free_of(0))
     assert pieces[-1].stop == OPEN
     assert pieces[0].start == 0
+
+
+# ---- ledgers of streams ----------------------------------------------------------------------------------------------
+
+
+def free_numbers(world: World, below: int = 100) -> list[tuple[int, int]]:
+    """(epoch, number) of everything that a checkpoint would call free, as often as it says so."""
+    pieces = world.queue.state()["free"]
+    return [(epoch, n) for epoch, a, b, _, *step in pieces for n in range(a, min(b, below), *step)]
+
+
+def resumed(world: World, **given: object) -> World:
+    """The same job in another attempt, from a checkpoint made now."""
+    for name, value in given.items():
+        setattr(world, name, value)
+    found = world.schedule.positions()
+    rows = [(e, [(s["end"], s["place"]) for s in shards]) for e, shards in found.items()]
+    world.make((json.loads(json.dumps(world.queue.state())), rows))
+    return world
+
+
+def one_shard_ahead() -> World:
+    """Shard 0 has six batches, all of them trained, and its end is known; loader 1 has read two of its four."""
+    world = World(0, procs=2, epochs=1, ends={0: [6, 4]})
+    while world.schedule.positions().get(0, [{"end": None}])[0]["end"] is None:
+        world.ask()
+        world.fill(0)
+        world.work_off()
+    world.ask()
+    world.fill(1)
+    world.fill(1)
+    world.work_off()
+    return world
+
+
+def test_what_is_free_beside_a_shard_that_has_ended_is_free_once_and_was_not_settled() -> None:
+    world = one_shard_ahead()
+    free = free_numbers(world)
+    assert len(free) == len(set(free))
+    assert {number for _, number in free if number < 8} == {5, 7}
+    resumed(world).run(deaths=False)
+    assert world.trained == world.expected()
+    assert world.queue.ledger.done == world.queue.total == 10
+
+
+def test_a_checkpoint_from_before_goes_on_although_it_calls_settled_batches_free() -> None:
+    """As checkpoints were written at first: beyond the last place of open shards all was free."""
+    world = one_shard_ahead()
+    state = world.queue.state()
+    state["free"] = [[0, 4, OPEN, 0], [0, 5, 6, 0]]
+    world.make((state, [(0, [(6, 6), (None, 2)])]))
+    world.run(deaths=False)
+    assert world.trained == world.expected()
+    assert world.queue.ledger.done == world.queue.total == 10
+
+
+@pytest.mark.parametrize("ends", [{}, {0: [3, 5], 1: [1, 2], 2: [4, 4]}], ids=["map", "iterable"])
+@pytest.mark.parametrize("procs", [1, 3])
+def test_a_stream_that_is_finished_goes_on_for_more_epochs(ends: dict[int, list[int]], procs: int) -> None:
+    world = World(3, procs=procs, epochs=1, ends=ends)
+    world.run(deaths=False)
+    assert world.queue.is_finished
+    resumed(world, epochs=3).run(deaths=False)
+    assert world.trained == world.expected()
+
+
+def test_a_run_that_was_resident_up_to_the_end_of_an_epoch_goes_on_as_a_stream() -> None:
+    resident = WorkQueue(BatchPlan(4 * 23, 4), Limits(1, epochs=1))
+    while (item := resident.lease(0)) is not None:
+        resident.ack(0, item.id, 0)
+    world = World(0, epochs=2)
+    world.make((resident.state(), []))
+    world.run(deaths=False)
+    assert {epoch for epoch, _ in world.trained} == {1}
+    assert world.queue.ledger.done == world.queue.total == 46
+
+
+@pytest.mark.parametrize("ends", [{}, {0: [2, 1], 1: [2, 2]}], ids=["map", "iterable"])
+def test_an_epoch_whose_last_batch_is_committed_and_not_acknowledged_is_not_read_again(
+    ends: dict[int, list[int]],
+) -> None:
+    world = World(0, procs=1, batches=3, ends=ends)
+    while world.schedule.positions().get(1) is None or world.queue.epoch == 0:
+        world.ask()
+        world.fill(0)
+        world.fill(1)
+        if (item := world.queue.lease(0)) is None or item.epoch > 0:
+            break
+        world.trained |= {(0, number): 1 for number in range(item.start, item.stop)}
+        world.queue.observe(item.id, item.stop - item.start, 0)
+        if world.queue.total < 3:
+            world.queue.ack(0, item.id, 0)
+    assert world.queue.total == 3 and 0 in world.schedule.open_epochs
+    resumed(world).run(deaths=False)
+    assert world.trained == world.expected()
+
+
+def test_batches_that_cannot_be_read_are_given_up_ahead_of_those_who_lease() -> None:
+    """Of the next epoch before anything of this one was leased, and of the last update of an epoch."""
+    world = World(0, procs=1, loaders=1, accumulate=2, batches=4, bad=frozenset({(1, 0), (1, 3)}))
+    for _ in range(40):
+        world.ask()
+        world.fill(0)
+    assert world.queue.ledger.quarantined == 4
+    assert world.queue.epoch == 0
+    world.run(deaths=False)
+    assert world.trained == {(0, number): 1 for number in range(4)}
+    assert world.queue.total == 8
+
+
+def test_a_stream_that_is_shorter_in_its_next_attempt_comes_to_an_end() -> None:
+    schedule = StreamSchedule(StreamPlan(4, 1), 8, 1, 1, 1)
+    queue = WorkQueue(StreamPlan(4, 1), Limits(1), schedule=schedule)
+    free = [[0, 2, 3, 0], [0, 5, OPEN, 0]]  # batches 3 and 4 were trained, and are not there any more
+    queue.restore({**queue.state(), "next_epoch": 1, "free": free, "settled": [[0, 4]], "ledger": {"done": 4}})
+    while (request := schedule.request(0)) is not None:
+        schedule.ended(0, request.slot)
+        queue.find_ends()
+    assert queue.is_finished and queue.total == 4
+    assert len(schedule._free_slots) + len(schedule._void) == 8
+
+
+def test_what_was_asked_for_beyond_an_end_holds_up_nobody() -> None:
+    """A loader that died with it would have to be replaced first, and to pass over its shard."""
+    world = World(0, procs=1, loaders=1, epochs=1, ends={0: [2]})
+    while world.schedule.free_of(0).shards[0].end is None:
+        world.ask()
+        world.fill(0)
+    assert world.schedule.has_in_hand(0)
+    world.work_off()
+    assert world.queue.is_finished
+
+
+def test_a_shard_that_is_far_ahead_makes_no_checkpoint_long_and_no_lease_slow() -> None:
+    """Pieces, not seconds: what is iterated over at each lease and at each checkpoint."""
+    world = World(0, procs=2, epochs=1, ends={0: [10**6, 10**6]})
+    world.ask()
+    world.fill(1)
+    world.train(0)
+    world.schedule.free_of(0).shards[0].cut(480_000, OPEN)
+    assert 2 <= len(world.queue.state()["free"]) < 10
+    resumed(world)
+    assert 2 <= len(world.queue.state()["free"]) < 10
+    assert all(len(shard.todo) <= 2 for shard in world.schedule.free_of(0).shards)
+
+
+def test_pieces_by_the_number_become_ranges_again() -> None:
+    """As a checkpoint was written before: one piece for each batch of a shard that is behind."""
+    pieces = [FreeRange(number, number + 1) for number in range(1, 2001, 2)]
+    epoch = StreamEpoch(0, 2, [*pieces, FreeRange(2000, OPEN)], None)
+    assert [list(shard.todo) for shard in epoch.shards] == [[(1000, OPEN // 2)], [(0, OPEN // 2)]]

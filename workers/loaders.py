@@ -60,6 +60,24 @@ class Loaders:
             yield from (handle.pidfd, handle.ack_read, handle.channel.fileno())
 
     @property
+    def filled(self) -> int:
+        """Batches, in this attempt."""
+        return sum(self._filled)
+
+    @property
+    def is_busy(self) -> bool:
+        """Somebody reads, or is being started: the clocks of loaders judge that."""
+        return self.roster.is_anyone_missing or any(map(self._schedule.has_in_hand, self._handles))
+
+    def waits(self) -> list[str]:
+        """What those wait for that have nothing to read, a line each, for words about a deadlock."""
+        schedule, ring = self._schedule, self._ring
+        idle = [handle.title for handle in self if not schedule.has_in_hand(handle.worker)]
+        held = f"{schedule.filled_slots} of {ring.spec.slots} slots are filled"
+        epochs = ", ".join(map(str, sorted(schedule.open_epochs))) or "none"
+        return [f"{title}: waits for something to read ({held}; epochs that are read: {epochs})" for title in idle]
+
+    @property
     def rows(self) -> list[dict[str, object]]:
         """For status.json."""
         return [
@@ -153,13 +171,11 @@ class Loaders:
     def _give_up(self, request: Request, why: str) -> HogwildError | None:
         """Nobody can read it: it is quarantined, and the update it belongs to."""
         session = self._session
-        for start, stop in self._schedule.give_up(request):
-            release = session.queue.give_up(request.epoch, start, stop)
-            session.journal.event("quarantined", epoch=request.epoch, start=start, stop=stop, why=why)
-            session.journal.say(f"quarantined: epoch {request.epoch}, batches {start} to {stop - 1}: {why}")
-            if (error := session.check_quarantine(release)) is not None:
-                return error
-        return None
+        release = session.queue.give_up(request.epoch, self._schedule.give_up(request))
+        for epoch, start, stop in release.quarantined:
+            session.journal.event("quarantined", epoch=epoch, start=start, stop=stop, why=why)
+            session.journal.say(f"quarantined: epoch {epoch}, batches {start} to {stop - 1}: {why}")
+        return session.check_quarantine(release)
 
     def _bury(self, handle: Handle, status: int, now: float) -> list[Action]:
         loader = handle.worker

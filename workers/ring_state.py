@@ -96,9 +96,7 @@ class RingState:
         self._bases.clear()
         self.ring.table[:, Place.FILLED] = 0
         for epoch, rows in state["epochs"]:
-            if epoch not in self.schedule.open_epochs:
-                self.schedule.free_of(epoch)
-            self.schedule.close(epoch, [end for end, _, _ in rows])
+            self.schedule.reopen(epoch, [(end, place) for end, place, _ in rows])
             for number, (_, place, encoded) in enumerate(rows):
                 self._bases[epoch, number] = (place, base64.b64decode(encoded))
 

@@ -13,8 +13,9 @@ deaths together say is in `setbacks.py`.
 Clocks. They add up the time between ticks, so a pause of the supervisor itself (a gap of more than GAP_S) counts for
 nobody and re-arms every deadline. *Start*: from spawn to the first commit, standing still while the worker is ready
 without a lease, and in a pause, which judges it by its silence. *Silence*: since its beat last changed; the limit is
-max(stall_timeout_s, 20 x its slowest batch). *Deadlock*: since anybody last committed a batch, standing
-still in a pause and while nobody has a lease. Where a beat is a record read (`by_records`: loaders), a batch may take
+max(stall_timeout_s, 20 x its slowest batch). *Deadlock*: since anybody last committed a batch or filled one, standing
+still in a pause, and while nobody has a lease and the clocks of a start, or of a loader, will judge those that are
+waited for. Where a beat is a record read (`by_records`: loaders), a batch may take
 as long as it likes: silence alone is judged, from the first batch on, and a deadlock is that nobody reads a record."""
 
 from collections import deque
@@ -148,6 +149,11 @@ class Roster:
         return all(slot.state is State.TRAINING for slot in self.slots)
 
     @property
+    def is_anyone_missing(self) -> bool:
+        """Starting, or to be replaced: that has clocks and limits of its own."""
+        return any(slot.state in (State.EMPTY, State.STARTING, State.DYING) for slot in self.slots)
+
+    @property
     def is_anyone_dying(self) -> bool:
         """Killed but not reaped yet: it may still be in the middle of a write."""
         return any(slot.state is State.DYING for slot in self.slots)
@@ -233,9 +239,19 @@ class Roster:
             return []
         return self._after_retirement(f"{self.noun} {worker} does not even die of SIGKILL", death)
 
-    def tick(self, now: float, readings: Mapping[int, Reading], *, paused: bool, spares: int = 0) -> list[Action]:
+    def tick(
+        self,
+        now: float,
+        readings: Mapping[int, Reading],
+        *,
+        paused: bool,
+        spares: int = 0,
+        is_owed: bool = False,
+        filled: int = 0,
+    ) -> list[Action]:
         """Advances the clocks; says who must be spawned or killed, or that the job must fail. `spares`: so many are
-        ready."""
+        ready. `is_owed`: there is work that should be in hand now, if not somebody's of this roster nobody's; `filled`:
+        batches that loaders have filled."""
         gap = 0.0 if self._now is None else now - self._now
         self._now = now
         if gap > GAP_S:
@@ -254,7 +270,7 @@ class Roster:
                     actions.append(Abandon(worker))
             elif worker in readings and slot.state is not State.RETIRED:
                 actions.extend(self._judge(worker, readings[worker], gap, paused))
-        return actions + self._judge_all(readings, gap, paused)
+        return actions + self._judge_all(readings, gap, paused, is_owed, filled)
 
     # ---- decisions ---------------------------------------------------------------------------------------------
 
@@ -315,10 +331,13 @@ class Roster:
         slot.state, slot.killed_as, slot.since_s = State.DYING, end, 0.0
         return Kill(worker, why, silent_s)
 
-    def _judge_all(self, readings: Mapping[int, Reading], gap: float, paused: bool) -> list[Action]:
+    def _judge_all(
+        self, readings: Mapping[int, Reading], gap: float, paused: bool, is_owed: bool, filled: int
+    ) -> list[Action]:
         beats = {k: 0 if reading.idle else reading.beat for k, reading in readings.items() if reading.has_lease}
-        total = sum(slot.batches for slot in self.slots)
-        deadlock = self._standstill.look(gap if beats and not paused else 0.0, total, beats)
+        total = sum(slot.batches for slot in self.slots) + filled
+        counts = bool(beats) or (is_owed and not self.is_anyone_missing)
+        deadlock = self._standstill.look(gap if counts and not paused else 0.0, total, beats)
         return [] if deadlock is None else [Fail(deadlock)]
 
     def _rearm(self) -> None:

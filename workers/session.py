@@ -119,6 +119,7 @@ class Session:
         """Where its iterators stood, after the queue took over the ledger. Raises ValueError."""
         if self.streamed is not None and "stream" in state:
             self.streamed.restore(state["stream"])
+            self.queue.find_ends()
 
     @property
     def lane_restarts(self) -> int | None:

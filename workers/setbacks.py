@@ -153,6 +153,8 @@ class Standstill:
             return Deadlocked(
                 f"no loader read a record {still}; {whose} had some to read: see logs/ in the run's folder"
             )
+        if not beats:
+            return Deadlocked(f"no batch was committed or filled {still}, nobody has one in hand, and not all are done")
         return Deadlocked(
             f"no worker committed a batch {still}; the stacks of all workers are in the run's folder stacks/"
         )

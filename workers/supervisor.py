@@ -121,7 +121,13 @@ class Supervisor:
             self._outcome = Outcome("failed", error.code, error=error)
         self._stacks.advance(now)
         is_paused, spares = self._pauses.current is not None, self._crew.spares.ready
-        self._carry_out(self.roster.tick(now, self._readings(), paused=is_paused, spares=spares))
+        loaders = self._loaders
+        is_owed = not session.queue.is_finished and not (loaders is not None and loaders.is_busy)
+        filled = loaders.filled if loaders is not None else 0
+        readings = self._readings()
+        self._carry_out(
+            self.roster.tick(now, readings, paused=is_paused, spares=spares, is_owed=is_owed, filled=filled)
+        )
         if self._outcome is not None:
             return
         self._outcome = self._pauses.advance(now)
@@ -239,12 +245,21 @@ class Supervisor:
         def fail(blocked: Blocked) -> None:
             if self._outcome is not None:
                 return
+            waits = [f"  {words}" for words in self._waits()]
             lines = [f"  {title}: {blocked.get(worker) or 'not to be known'}" for worker, title in titles.items()]
             self._session.journal.event("deadlock", why=str(error), blocked=blocked)
-            self._outcome = Outcome("failed", error.code, error=Deadlocked("\n".join([str(error), *lines])))
+            self._outcome = Outcome("failed", error.code, error=Deadlocked("\n".join([str(error), *waits, *lines])))
 
         still_s = self._session.job.supervise.deadlock_timeout_s
         self._stacks.take(self._crew, self._crew, "nobody commits", still_s, fail)
+
+    def _waits(self) -> list[str]:
+        """What the ledger says, and what those wait for that have nothing in hand."""
+        queue = self._session.queue
+        idle = [handle.title for handle in self._crew if not queue.leases_of(handle.worker)]
+        ledger = f"the ledger is at epoch {queue.epoch} of {queue.limits.epochs}, {queue.total} batches are settled"
+        loaders = self._loaders.waits() if self._loaders is not None else []
+        return [ledger, *(f"{title}: waits for a lease" for title in idle), *loaders]
 
     # ---- records -----------------------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ CAMPAIGNS = (
     Campaign("parent", 300, 30, 240.0),
     Campaign("terminating", 200, 20, 180.0),
     Campaign("damage", 10_000, 1_000, 120.0),
+    Campaign("streaming", 300, 10, 400.0),
+    Campaign("ledger", 100_000, 5_000, 60.0),
 )
 
 
@@ -216,6 +218,26 @@ def _damage(seeds: Seeds) -> list[Row]:
     ]
 
 
+def _streaming(seeds: Seeds) -> list[Row]:
+    title = "streamed jobs, killed, stopped and resumed"
+    struck = ("worker", "loader", "SIGTERM", "parent")
+    counts = [f"{len(seeds.all.measured.get(what, []))} x {what}" for what in struck]
+    return [
+        _count(f"{title}: jobs", "", 300, seeds),
+        _none(f"{title}: batches lost", "", seeds, lambda tally: tally.lost, ", ".join(counts)),
+        _none(f"{title}: batches repeated", "", seeds, lambda tally: tally.duplicated),
+        _none(f"{title}: hangs", "", seeds, lambda tally: tally.hangs),
+        _none(f"{title}: other violations", "", seeds, _violations),
+    ]
+
+
+def _ledger(seeds: Seeds) -> list[Row]:
+    return [
+        _count("ledger without processes: runs", "", 100_000, seeds),
+        _none("ledger without processes: bad runs", "", seeds, _violations),
+    ]
+
+
 FIGURES: dict[str, Callable[[Seeds], list[Row]]] = {
     "protocol": _protocol,
     "training": _training,
@@ -223,4 +245,6 @@ FIGURES: dict[str, Callable[[Seeds], list[Row]]] = {
     "parent": _parent,
     "terminating": _terminating,
     "damage": _damage,
+    "streaming": _streaming,
+    "ledger": _ledger,
 }

@@ -4,7 +4,7 @@ commit is committed at chosen records."""
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,21 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 class Reading:
     """What all of them do with a record before they give it away."""
 
-    def __init__(self, samples: int, diary: str = "", crimes: dict[str, int] | None = None) -> None:
-        self.samples, self.diary = samples, Path(diary) if diary else None
+    def __init__(
+        self,
+        samples: int,
+        diary: str = "",
+        crimes: dict[str, int] | None = None,
+        paces: Sequence[float] = (),
+    ) -> None:
+        """`paces`: seconds a record takes, by the number of the loader."""
+        self.samples, self.diary, self.paces = samples, Path(diary) if diary else None, paces
         self.crimes = {at: crime for crime, at in (crimes or {}).items()}
 
     def record(self, number: int) -> tuple[Tensor, Tensor]:
+        if self.paces and in_worker():
+            info = get_worker_info()
+            time.sleep(self.paces[info.id % len(self.paces)] if info is not None else 0.0)
         if self.diary is not None and in_worker():
             while (self.diary / "stop").exists():
                 (self.diary / f"stopped-{os.getpid()}").touch()
@@ -77,8 +87,8 @@ class Slow(Undivided):
 class Cursor:
     """An iterator that says where it is, and notes every record that it really reads."""
 
-    def __init__(self, of: "Stateful") -> None:
-        self.of, self.next = of, 0
+    def __init__(self, of: "Stateful", first: int = 0, step: int = 1) -> None:
+        self.of, self.next, self.step = of, first, step
 
     def __iter__(self) -> "Cursor":
         return self
@@ -86,11 +96,11 @@ class Cursor:
     def __next__(self) -> tuple[Tensor, Tensor]:
         if self.next >= self.of.samples:
             raise StopIteration
-        self.next += 1
+        number, self.next = self.next, self.next + self.step
         if self.of.diary is not None and in_worker():
             with open(self.of.diary / "read", "a") as notes:
-                notes.write(f"{self.next - 1}\n")
-        return self.of.record(self.next - 1)
+                notes.write(f"{number}\n")
+        return self.of.record(number)
 
     def state_dict(self) -> dict[str, int]:
         return {"next": self.next}
@@ -104,6 +114,14 @@ class Stateful(Undivided):
 
     def __iter__(self) -> Iterator[Any]:
         return Cursor(self)
+
+
+class DividedStateful(Stateful):
+    """The same, and it divides its records among those who read it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        return Cursor(self) if info is None else Cursor(self, info.id, info.num_workers)
 
 
 class Placed(Reading, IterableDataset):

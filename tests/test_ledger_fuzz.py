@@ -1,0 +1,14 @@
+"""The ledger under random events, by seed (tests/faults/ledger.py). `make stress` goes on from there."""
+
+import pytest
+
+from tests.faults.ledger import fuzz
+
+RUNS = 2_000
+AT_ONCE = 250
+
+
+@pytest.mark.parametrize("first", range(0, RUNS, AT_ONCE))
+def test_whatever_happens_each_batch_is_settled_once_and_the_job_comes_to_its_end(first: int) -> None:
+    bad = {seed: words for seed in range(first, first + AT_ONCE) if (words := fuzz(seed)) is not None}
+    assert not bad
