@@ -54,9 +54,9 @@ class Glance:
     epochs: int
     position: float  # in epochs: 1.5 is half of the second, also where two epochs are worked on at once
     updates: int
-    planned_updates: int
+    planned_updates: int | None  # None: nobody knows, of a stream without a length
     samples: int
-    progress: float  # of the job, 0 to 1
+    progress: float | None  # of the job, 0 to 1
     samples_per_s: float
     loss: float | None  # mean per batch since the last glance
     lr: float | None

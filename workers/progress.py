@@ -178,7 +178,7 @@ class Progress:
             epochs=queue.limits.epochs,
             position=session.epochs_done,
             updates=queue.updates,
-            planned_updates=queue.planned_updates,
+            planned_updates=session.planned_updates,
             samples=queue.samples,
             progress=session.progress,
             samples_per_s=self._rates.samples_per_s,
@@ -313,7 +313,8 @@ def _line(session: Session, glance: Glance) -> str:
     """Where there is no picture."""
     shown = "" if glance.loss is None else f"  loss {glance.loss:.4f}"
     return (
-        f"{100 * glance.progress:3.0f} %  epoch {min(glance.epoch + 1, glance.epochs)}/{glance.epochs}"
+        ("" if glance.progress is None else f"{100 * glance.progress:3.0f} %  ")
+        + f"epoch {min(glance.epoch + 1, glance.epochs)}/{glance.epochs}"
         f"  update {glance.updates}{shown}  {glance.samples_per_s:,.0f} samples/s"
         + (f"  restarts {session.restarts}" if session.restarts else "")
     )
