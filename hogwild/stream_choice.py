@@ -70,7 +70,8 @@ def _is_nested(dataset: Any) -> bool:
     if not isinstance(record, tuple | list) or len(record) < 2:
         return False
     leaves = tree_leaves(record)
-    return len(leaves) != len(record) and all(isinstance(leaf, LEAVES) for leaf in leaves)
+    is_nested = any(isinstance(entry, tuple | list | dict) for entry in record)
+    return is_nested and all(isinstance(leaf, LEAVES) for leaf in leaves)
 
 
 def split(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:

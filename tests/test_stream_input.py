@@ -261,6 +261,16 @@ def test_a_label_that_comes_later_and_is_none_is_named_before_a_model_sees_it(
     assert "item 21 of batch 5 of epoch 0 has label 5; the model has 3 outputs" in str(failed.value)
 
 
+def test_an_input_that_is_a_dict_of_one_tensor_is_nested_and_so_streamed(run: Path) -> None:
+    class First(nn.Linear):
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            return super().forward(batch["x"])
+
+    model, data = First(2, 1), Items(lambda _: ({"x": torch.zeros(2)}, torch.zeros(1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert hogwild.train(model, data, nn.MSELoss(), optimizer, procs=0, run_dir=run).samples == 40
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("feed", ["resident", "stream"])
 def test_a_label_is_named_by_its_place_in_the_data_that_was_given_also_where_a_fraction_is_held_back(
