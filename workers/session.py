@@ -242,6 +242,9 @@ class Session:
         self.journal.metrics("evaluation", **position, seconds=seconds, best=is_best, **values)
         self.journal.event("evaluation", updates=queue.updates, best=is_best, **values)
         words = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        if values.keys() == {"loss"}:  # no metric is known for it, and a number alone says nothing
+            loss = self.parts.loss
+            words += f"  ({getattr(loss, '__name__', type(loss).__name__)}; first {evaluating.first_loss:.4g})"
         self.journal.say(f"epoch {queue.epoch}/{queue.limits.epochs}  update {queue.updates}  val {words}")
         self.stop = self.stop or evaluating.enough()
 
