@@ -135,7 +135,7 @@ class Display:
         left.append(glance.name, "bold").append("  ")
         left.append(glance.state, STYLES.get(glance.state, ""))
         left.append(f"  {duration(glance.wall_s)}")
-        if glance.left_s is not None and glance.progress < 1:
+        if glance.left_s is not None and glance.progress != 1:
             left.append(f"  left {duration(glance.left_s)}")
         room = width - left.cell_len - GAP
         place = glance.run_dir
@@ -153,8 +153,10 @@ class Display:
         bars = (("job", glance.progress, updates), ("epoch", glance.position - whole, epochs))
         return [self._bar(title, done, words, room) for title, done, words in bars]
 
-    def _bar(self, title: str, done: float, words: str, room: int) -> Text:
-        """`room`: columns for the bar itself; without one where there are few."""
+    def _bar(self, title: str, done: float | None, words: str, room: int) -> Text:
+        """`room`: columns for the bar itself; without one where there are few, or nobody knows how much is `done`."""
+        if done is None:
+            return Text(f"{title:<7} {words}")
         done = min(1.0, max(0.0, done))
         tail = f" {percent(done):>5}  {words}"
         line = Text(f"{title:<7}")

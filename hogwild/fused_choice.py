@@ -16,7 +16,7 @@ from torch import nn
 
 from hogwild.config import Job
 from hogwild.errors import UsageError
-from hogwild.grid import Grid
+from hogwild.grid import MOST_SIDE, Grid
 from hogwild.kernels.fused import FusedUpdate, Side
 from hogwild.kernels.profile import HOT_BYTES, choose_hot
 from hogwild.own_steps import has_training_step
@@ -139,7 +139,7 @@ def _two_sided(model: nn.Module, packed: "Packed", sides: tuple[Side, ...], proc
     if rows * width <= HOT_BYTES:
         words = f"{smaller.array}: all {rows:,} rows are private copies: they take {rows * width:,} bytes"
         return Meetings({smaller.array: np.arange(rows, dtype=np.int32)}, None, (words,))
-    blocks = BLOCKS_PER_WORKER * procs
+    blocks = min(BLOCKS_PER_WORKER * procs, MOST_SIDE)
     return _grid(model, packed, sides, (blocks, blocks))
 
 

@@ -1,7 +1,7 @@
 """What a running job looks like at one moment, as plain numbers. Whatever shows a job (the terminal, a record, a
 scraper) reads it here, so that no two of them can disagree. Made by the supervisor, once per `log.every_s`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,9 +54,9 @@ class Glance:
     epochs: int
     position: float  # in epochs: 1.5 is half of the second, also where two epochs are worked on at once
     updates: int
-    planned_updates: int
+    planned_updates: int | None  # None: nobody knows, of a stream without a length
     samples: int
-    progress: float  # of the job, 0 to 1
+    progress: float | None  # of the job, 0 to 1
     samples_per_s: float
     loss: float | None  # mean per batch since the last glance
     lr: float | None
@@ -77,11 +77,12 @@ class Glance:
     news: tuple[str, ...] = ()  # the latest events in words, the newest last
     is_between: bool = False  # two records: its rates are those of the last one
 
-    def workers_record(self) -> dict[str, list[Any]]:
-        """Columns of one entry per worker, as in metrics.jsonl."""
-        names = ("updates", "samples_per_s", "phase", "cpu", "pss_bytes")
-        rows = [
-            (w.updates, round(w.samples_per_s, 1), w.phase, w.cpu if w.cpu is None else round(w.cpu, 2), w.pss_bytes)
-            for w in self.workers
-        ]
-        return {name: [row[column] for row in rows] for column, name in enumerate(names)}
+
+def workers_record(workers: Iterable[WorkerGlance]) -> dict[str, list[Any]]:
+    """Columns of one entry per worker, as in metrics.jsonl."""
+    names = ("updates", "samples_per_s", "phase", "cpu", "pss_bytes")
+    rows = [
+        (w.updates, round(w.samples_per_s, 1), w.phase, w.cpu if w.cpu is None else round(w.cpu, 2), w.pss_bytes)
+        for w in workers
+    ]
+    return {name: [row[column] for row in rows] for column, name in enumerate(names)}

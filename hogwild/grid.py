@@ -13,7 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
-MOST_CELLS = 1 << 16  # a cell's number has 16 bits
+MOST_SIDE = 256  # blocks of rows, and of columns, however many workers there are
+MOST_CELLS = MOST_SIDE**2  # a cell's number has 16 bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)

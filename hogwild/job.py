@@ -212,7 +212,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
         "groups": [_described_group(group) for group in parts.optimizer.param_groups],
         "update": parts.choice.why + ("" if parts.choice.update else f"; {_update_path(job, parts)}"),
         "metrics": list(parts.panel.reported) if parts.val else [],
-        "planned_updates": planned_updates(job, parts.train.plan),
+        "planned_updates": planned_updates(job, parts.train.plan) or None,
         "plan": planned.reason,
         "shared_memory_bytes": needed,
         **({"gradcheck": compared} if compared is not None else {}),

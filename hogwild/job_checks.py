@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from hogwild.collating import Labels
 from hogwild.compiled_model import check_compiler, scripted
 from hogwild.config import Job
-from hogwild.config_schema import Evaluate
+from hogwild.config_schema import Evaluate, Split
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.evaluation import evaluating
 from hogwild.inference import why_not as why_no_inference
@@ -21,6 +21,7 @@ from hogwild.metrics import Panel
 from hogwild.own_steps import has_evaluation_step, has_training_step, predictor, try_training_step
 from hogwild.precision import autocast, check_precision, device_type_of, widened
 from hogwild.recurrence import forward_of
+from hogwild.samples import division
 from hogwild.transforms import tried
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def inspect(job: Job, parts: "Parts") -> None:
         _refuse_single(parts)
     for what, source in (("data.train", parts.train), ("data.val", parts.val)):
         if source is not None:
-            _check_labels(parts, source, what)
+            _check_labels(job, parts, source, what)
     _check_evaluation(job, parts)
 
 
@@ -173,7 +174,7 @@ def _try_forward(job: Job, parts: "Parts") -> None:
         if is_judged_so or not has_training_step(parts.model):
             with evaluating(parts.model), _autocast(job, parts):
                 output = forward_of(parts.model)(*sample[:-1])
-                _check_sample_labels(parts, output)
+                _check_sample_labels(job, parts, output)
                 loss = parts.loss(output, sample[-1])
         parts.writes_inputs = written != [tensor._version for tensor in tree_leaves(sample)]
     except BuildError:
@@ -271,14 +272,14 @@ def _type(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _check_sample_labels(parts: "Parts", output: Any) -> None:
+def _check_sample_labels(job: Job, parts: "Parts", output: Any) -> None:
     """Before the loss would fail on them with an index error and no sample's number."""
     if isinstance(output, Tensor):
         parts.output_shape = tuple(output.shape)
-        _check_labels(parts, parts.train, "data.train")
+        _check_labels(job, parts, parts.train, "data.train")
 
 
-def _check_labels(parts: "Parts", source: "Source", what: str) -> None:
+def _check_labels(job: Job, parts: "Parts", source: "Source", what: str) -> None:
     """Class indices must lie in [0, classes): on a CPU a wrong one is an index error in the middle of the job. Those of
     a stream are looked at batch by batch, by whoever reads it."""
     is_plain = parts.loss in (nn.functional.cross_entropy, nn.functional.nll_loss)
@@ -289,9 +290,19 @@ def _check_labels(parts: "Parts", source: "Source", what: str) -> None:
         return  # class probabilities
     labels = Labels(parts.output_shape[1], getattr(parts.loss, "ignore_index", UNLABELLED))
     if (wrong := labels.wrong(target)) is not None:
-        raise DataError(f"{what}: the label of sample {wrong[0]} is {labels.words(wrong[1])}", code="data/labels")
+        what, row = _place_of(job, parts, source, what, wrong[0])
+        raise DataError(f"{what}: the label of sample {row} is {labels.words(wrong[1])}", code="data/labels")
     if source.streamed is not None and parts.transform is None:
         source.streamed = source.streamed.labelled(labels)
+
+
+def _place_of(job: Job, parts: "Parts", source: "Source", what: str, row: int) -> tuple[str, int]:
+    """Where a sample stands in the data that was given: a part of it may have been held back by a seeded draw."""
+    if not isinstance(job.data.val, Split) or parts.val is None:
+        return what, row
+    count = parts.train.plan.samples + parts.val.plan.samples
+    part = division(count, job.data.val.fraction, job.seed)[source is parts.val]
+    return "data.train", int((part if source.packed is None else part.sort().values)[row])
 
 
 def _name(loss: Any) -> str:

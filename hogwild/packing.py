@@ -98,14 +98,16 @@ def read_packed(job: Job, train: Any, val: Any, reader: Reader) -> tuple[Held, H
 
 
 def names_of(train: Any, packed: Packed | None) -> dict[str, Any] | None:
-    """What the data's numbers stand for, and the sizes that models take, as they are kept beside a run (names.json);
-    None where the data has neither."""
+    """What the data's numbers stand for, the sizes that models take, and the columns of its file, as they are kept
+    beside a run (names.json); None where the data has nothing of it."""
     if packed is not None:
         names = {key: [*map(_plain, values)] for key, values in packed.names.items()}
         return {"sizes": dict(packed.spec.sizes), "names": names}
-    found = _vocabularies(train)
+    found, columns = _vocabularies(train), getattr(train, "columns", None)
     names = {str(key): [*map(_plain, values)] for key, values in found.items()}
-    return {"sizes": {key: len(values) for key, values in names.items()}, "names": names} if found else None
+    of_file = {"columns": list(columns)} if hasattr(type(train), "for_inputs") and columns else {}
+    known = {"sizes": {key: len(values) for key, values in names.items()}, "names": names, **of_file}
+    return known if found or of_file else None
 
 
 def _vocabularies(dataset: Any) -> Mapping[str, Sequence[Any]]:

@@ -2,6 +2,7 @@
 line."""
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import RunDirError
+
+BLOCK = 1 << 16  # bytes that are read at once, from the end
 
 
 class Records:
@@ -35,6 +38,23 @@ class Records:
     def try_append(self, record: dict[str, Any]) -> bool:
         """False instead of an error, for what training must not stop for. The caller says so, once."""
         return tried(lambda: self.append(record))
+
+    def cut(self, size: int) -> None:
+        """Only the first `size` bytes are kept. In the thread that appends. Raises RunDirError."""
+        with explained(f"cannot cut {self.path}"):
+            if self.path.exists():
+                os.truncate(self.path, size)
+
+    def sync(self) -> None:
+        """What was appended, or cut, survives a power cut; may take long. Raises RunDirError."""
+        with explained(f"cannot write {self.path}"), open(self.path, "ab") as stream:
+            os.fsync(stream.fileno())
+
+    def backwards(self) -> Iterator[tuple[int, bytes]]:
+        """Where a line begins, and the line, the last one first; it may lack its end. Raises RunDirError."""
+        with explained(f"cannot read {self.path}"):
+            if self.path.exists():
+                yield from _backwards(self.path)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -79,10 +99,25 @@ def to_json(value: Any) -> Any:
 
 def _open_records(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    content = path.read_bytes()
-    if content and not content.endswith(b"\n"):
-        os.ftruncate(descriptor, content.rfind(b"\n") + 1)
+    begin, line = next(_backwards(path), (0, b"\n"))
+    if not line.endswith(b"\n"):
+        os.ftruncate(descriptor, begin)
     return descriptor
+
+
+def _backwards(path: Path) -> Iterator[tuple[int, bytes]]:
+    with open(path, "rb") as stream:
+        begin, rest = stream.seek(0, os.SEEK_END), b""
+        while begin > 0:
+            size = min(BLOCK, begin)
+            begin = stream.seek(begin - size)
+            rest, *lines = io.BytesIO(stream.read(size) + rest).readlines()
+            end = begin + len(rest) + sum(len(line) for line in lines)
+            for line in reversed(lines):
+                end -= len(line)
+                yield end, line
+    if rest:
+        yield 0, rest
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from typing import Any
 
 from hogwild import host
 from hogwild.atomic import TEMPORARY as TEMPORARY
-from hogwild.atomic import point, replace, write_aside
+from hogwild.atomic import point, replace
 from hogwild.atomic import sync_folder as sync_folder
 from hogwild.errors import NotFoundError, RunDirError
 from hogwild.records import Records as Records
@@ -49,10 +49,9 @@ def require_current_folder() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The metrics records that are kept, in a file beside theirs; none when every record is. `records`: how many are
-    dropped."""
+    """How much of the metrics records is kept: their first `size` bytes. `records`: how many are dropped."""
 
-    aside: Path | None
+    size: int
     records: int
 
 
@@ -197,29 +196,21 @@ class RunDir:
         """For a resume: drops the metrics records whose `updates` is higher, and a torn last line. Returns
         how many."""
         cut = self.draft_cut(updates)
-        self.cut_records(cut)
-        if cut.aside is not None:
-            with explained(f"cannot rewrite {self.metrics.path}"):
-                sync_folder(self.path)
+        if cut.records:
+            self.metrics.cut(cut.size)
+            self.metrics.sync()
         return cut.records
 
     def draft_cut(self, updates: int) -> "Cut":
-        """What takes long of it, for a thread: writes aside what is kept. Changes no record. Raises RunDirError."""
-        file = self.metrics.path
-        with explained(f"cannot rewrite {file}"):
-            lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
-            kept = [line for line in lines if _is_kept(line, updates)]
-            if len(kept) == len(lines):
-                return Cut(None, 0)
-            return Cut(write_aside(file, b"".join(kept), sync=True), len(lines) - len(kept))
-
-    def cut_records(self, cut: "Cut") -> None:
-        """The rest of it, one rename, in the thread that appends records: what came after the draft is dropped, too.
-        Raises RunDirError."""
-        self.metrics.close()
-        if cut.aside is not None:
-            with explained(f"cannot rewrite {self.metrics.path}"):
-                cut.aside.replace(self.metrics.path)
+        """What may take long of it, for a thread: finds the last record that is kept, from the end, for `updates` only
+        grow. Changes nothing. Then `metrics.cut` in the thread that appends drops what came meanwhile, too. Raises
+        RunDirError."""
+        dropped = 0
+        for begin, line in self.metrics.backwards():
+            if _is_kept(line, updates):
+                return Cut(begin + len(line), dropped)
+            dropped += 1
+        return Cut(0, dropped)
 
     def update_latest(self, checkpoint: str) -> None:
         """Points `checkpoints/latest` at the checkpoint of that name. Raises RunDirError."""
@@ -323,7 +314,8 @@ def _is_kept(line: bytes, updates: int) -> bool:
         record = json.loads(line)
     except ValueError:
         return False
-    return line.endswith(b"\n") and isinstance(record, dict) and record.get("updates", 0) <= updates
+    made = record.get("updates") if isinstance(record, dict) else None
+    return line.endswith(b"\n") and isinstance(made, int) and made <= updates
 
 
 def _sweep(folder: Path) -> None:

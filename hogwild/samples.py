@@ -90,6 +90,15 @@ def divided(tensors: tuple[Tensor, ...], fraction: float | None, seed: int) -> t
     return tuple(Held(tuple(t[part] for t in tensors)) for part in division(len(tensors[0]), fraction, seed))
 
 
+class Part(Subset[Any]):
+    """What `data.val.fraction` leaves to train on, or holds back: `indices` are the items' numbers in the whole."""
+
+
+def number_of(dataset: Any, item: int) -> int:
+    """Of an item of `dataset`, in the data set that was given."""
+    return int(dataset.indices[item]) if isinstance(dataset, Part) else item
+
+
 def division(count: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     """A seeded split: which rows train, and which are held back, (n,) int64 each. Raises DataError where one part is
     empty."""

@@ -8,10 +8,11 @@
 There is no barrier, not between epochs either: cells of the next epoch are leased as soon as nothing of this one may
 be. With four blocks a side per worker and two cells in hand at most half of each side is occupied, and a worker finds a
 cell nearly always; with two blocks and four cells in hand it often finds none (tests/test_schedules.py simulates both).
+A side has 256 blocks at most, so with many more than 64 workers some wait for others, and with more than 256 always.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 
@@ -28,82 +29,97 @@ DRAWN_SHARE = 0.25
 
 
 class FreeCells(OfPlan):
-    """The free batches of one epoch, by cell. `left` (B, C) float64: samples."""
+    """The free batches of one epoch, by cell. `left` (B, C) float64: samples; its sums over rows and columns are
+    kept, too, for a grid may have 65,536 cells."""
 
     _plan: GridPlan
 
-    def __init__(self, plan: GridPlan, drawn: np.ndarray, pieces: Iterable[FreeRange]) -> None:
+    def __init__(self, plan: GridPlan, drawn: np.ndarray, pieces: Iterable[FreeRange] | None = None) -> None:
+        """`pieces`: None is all of the epoch."""
         super().__init__(plan)
         self._drawn = drawn  # (B, C) float64
-        self._cells: dict[int, list[FreeRange]] = {}
-        self._batches = 0
+        self._cells: dict[int, list[FreeRange]] = {}  # where pieces were put or taken; others are whole, or used up
         self._begun: set[int] = set()  # cells of which something was leased before
-        self.left = np.zeros(plan.sides)
-        self.put(pieces)
+        self._batches = plan.batches if pieces is None else 0
+        whole = np.diff(plan.bounds).reshape(plan.sides).astype(np.float64)
+        self.left = whole if pieces is None else np.zeros(plan.sides)
+        self._rows, self._columns = self.left.sum(axis=1), self.left.sum(axis=0)
+        self.put(pieces or ())
 
     def __iter__(self) -> Iterator[FreeRange]:
-        return chain.from_iterable(self._cells[cell] for cell in sorted(self._cells))
+        return chain.from_iterable(self._pieces(cell) for cell in np.flatnonzero(self.left).tolist())
 
     @property
     def has_free(self) -> bool:
-        return bool(self._cells)
+        return self._batches > 0
 
     def updates(self, accumulate: int) -> int:
         return self._batches
 
     def take(self, piece: FreeRange, stop: int) -> None:
         cell = self._plan.cell_of(piece.start)
-        pieces = self._cells[cell]
+        pieces = self._pieces(cell)
         at = pieces.index(piece)
         pieces[at : at + 1] = [FreeRange(stop, piece.stop)] if stop < piece.stop else []
-        self._note(cell, piece.start - stop, -self._plan.samples_in(piece.start, stop))
+        self._note(cell, pieces, piece.start - stop, -self._plan.samples_in(piece.start, stop))
 
     def put(self, pieces: Iterable[FreeRange]) -> None:
         for piece in pieces:
             cell = self._plan.cell_of(piece.start)
-            of_cell = self._cells.setdefault(cell, [])
-            of_cell.append(piece)
-            of_cell.sort(key=lambda each: each.start)
-            self._note(cell, piece.stop - piece.start, self._plan.samples_in(piece.start, piece.stop))
+            of_cell = sorted([*self._pieces(cell), piece], key=lambda each: each.start)
+            self._note(cell, of_cell, piece.stop - piece.start, self._plan.samples_in(piece.start, piece.stop))
 
-    def _note(self, cell: int, batches: int, samples: int) -> None:
+    def _pieces(self, cell: int) -> list[FreeRange]:
+        if cell in self._cells or not self.left.flat[cell]:
+            return self._cells.get(cell, [])
+        first, stop = self._plan.first_batches[cell : cell + 2].tolist()
+        return [FreeRange(first, stop)]
+
+    def _note(self, cell: int, pieces: list[FreeRange], batches: int, samples: int) -> None:
         self._batches += batches
-        self.left[divmod(cell, self._plan.sides[1])] += samples
-        pieces, first = self._cells[cell], self._plan.first_batches
+        row, column = divmod(cell, self._plan.sides[1])
+        for sums, place in ((self.left, (row, column)), (self._rows, row), (self._columns, column)):
+            sums[place] += samples
+        first = self._plan.first_batches
         self._begun.discard(cell)
-        if not pieces:
-            del self._cells[cell]
-        elif len(pieces) > 1 or pieces[0].start > first[cell] or pieces[0].stop < first[cell + 1]:
+        self._cells.pop(cell, None)
+        if pieces:
+            self._cells[cell] = pieces
+        if len(pieces) > 1 or (pieces and (pieces[0].start > first[cell] or pieces[0].stop < first[cell + 1])):
             self._begun.add(cell)
 
-    def best(self, rows: Collection[int], columns: Collection[int]) -> FreeRange | None:
-        """Of the cells outside the occupied `rows` and `columns`: one that was begun, or else the one whose row and
-        column have most left. What was begun first: a resumed job of one worker goes on in the same order."""
+    def best(self, rows: np.ndarray, columns: np.ndarray) -> FreeRange | None:
+        """Of the cells in `rows` (B,) and `columns` (C,) bool, which nobody else occupies: one that was begun, or else
+        the one whose row and column have most left, the first of equal ones. What was begun first: a resumed job of one
+        worker goes on in the same order."""
+        from hogwild.kernels import cells
+
         across = self._plan.sides[1]
         for cell in sorted(self._begun):
-            if cell // across not in rows and cell % across not in columns:
-                return self._cells[cell][0]
-        score = self._drawn + self.left.sum(axis=1)[:, None] + self.left.sum(axis=0)
-        score[self.left == 0] = -1
-        score[list(rows)] = -1
-        score[:, list(columns)] = -1
-        cell = int(score.argmax())
-        return self._cells[cell][0] if score.flat[cell] >= 0 else None
+            if rows[cell // across] and columns[cell % across]:
+                return self._pieces(cell)[0]
+        free = np.flatnonzero(rows), np.flatnonzero(columns)
+        chosen = int(cells.fullest(self._drawn, self.left, self._rows, self._columns, *free))
+        return self._pieces(chosen)[0] if chosen >= 0 else None
 
 
 class GridSchedule:
     """Cells of a grid. An item is a whole cell, or what is left of one."""
 
     def __init__(self, plan: GridPlan, *, seed: int) -> None:
+        from hogwild.kernels import parsers_cache
+
+        parsers_cache.ready("grid")
         self._plan = plan
         self._seed = seed
+        self._next: tuple[int, FreeCells] | None = None  # asked for until something of it may be leased
 
     def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> FreeCells:
-        return FreeCells(self._plan, self._draw(epoch), self._all() if pieces is None else pieces)
-
-    def _all(self) -> list[FreeRange]:
-        first = self._plan.first_batches.tolist()
-        return [FreeRange(a, b) for a, b in pairwise(first) if a < b]
+        if pieces is not None:
+            return FreeCells(self._plan, self._draw(epoch), pieces)
+        if self._next is None or self._next[0] != epoch:
+            self._next = epoch, FreeCells(self._plan, self._draw(epoch))
+        return self._next[1]
 
     def _draw(self, epoch: int) -> np.ndarray:
         """(B, C) float64: what breaks ties in this epoch. A bit generator's numbers never change with numpy."""
@@ -113,9 +129,9 @@ class GridSchedule:
         return drawn
 
     def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> Choice | None:
-        across = self._plan.sides[1]
-        taken = {self._plan.cell_of(lease.item.start) for lease in leases if lease.worker != worker}
-        rows, columns = {cell // across for cell in taken}, {cell % across for cell in taken}
+        taken = self._plan.cells[[lease.item.start for lease in leases if lease.worker != worker]]
+        rows, columns = (np.ones(side, bool) for side in self._plan.sides)
+        rows[taken // len(columns)] = columns[taken % len(columns)] = False
         for epoch, free in epochs.items():
             assert isinstance(free, FreeCells)
             if (piece := free.best(rows, columns)) is not None:
@@ -144,7 +160,7 @@ class GridSchedule:
         """Nothing is kept of it."""
 
     def restart(self, next_epoch: int) -> None:
-        """Nothing is kept."""
+        self._next = None
 
 
 def idle_share(phase_s: np.ndarray) -> float:

@@ -26,6 +26,7 @@ from hogwild.errors import DataError, HogwildError
 from hogwild.orders import make_order
 from hogwild.registry import Spec, build
 from hogwild.ring import Place, Ring
+from hogwild.samples import number_of
 from hogwild.stream_plan import StreamPlan
 
 READ_SEED, BEGIN_SEED = -6, -7  # what a batch's records draw; what an iterator draws when it begins
@@ -168,7 +169,8 @@ class Filler:
                 records.append(self._dataset[row])
             return records
         except (Exception, SystemExit) as error:
-            which = f"items {rows[0]}, …" if callable(get_all) else f"item {row}"
+            number = number_of(self._dataset, rows[0] if callable(get_all) else row)
+            which = f"items {number}, …" if callable(get_all) else f"item {number}"
             raise self._raised(f"reading {which} (epoch {epoch}, batch {batch})", error) from error
 
     def _fill_next(self, slot: int, epoch: int, batch: int) -> bool:
@@ -244,7 +246,9 @@ class Filler:
         except BadBatch as bad:
             which = f"batch {batch} of epoch {epoch}"
             if bad.record is not None:
-                number = f"item {rows[bad.record]}" if rows is not None else f"record {bad.record}"
+                number = (
+                    f"item {number_of(self._dataset, rows[bad.record])}" if rows is not None else f"record {bad.record}"
+                )
                 which = f"{number} of {which}"
             error = DataError(f"{self._stream.what}: {which} {bad.words}", code=bad.code)
             raise Unreadable(error, "BadBatch", bad.code, "") from bad

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import IterableDataset, Subset
+from torch.utils.data import IterableDataset
 
 from hogwild import host
 from hogwild.collating import NUMBERS
 from hogwild.config import Job
 from hogwild.errors import DataError
 from hogwild.rows import Rows
-from hogwild.samples import division, ready_tensors
+from hogwild.samples import Part, division, ready_tensors
 
 RESIDENT_SHARE = 0.5  # of the free memory: more, and a data set is streamed (feed: auto)
 LEAVES = (Tensor, np.ndarray, *NUMBERS)
@@ -70,7 +70,8 @@ def _is_nested(dataset: Any) -> bool:
     if not isinstance(record, tuple | list) or len(record) < 2:
         return False
     leaves = tree_leaves(record)
-    return len(leaves) != len(record) and all(isinstance(leaf, LEAVES) for leaf in leaves)
+    is_nested = any(isinstance(entry, tuple | list | dict) for entry in record)
+    return is_nested and all(isinstance(leaf, LEAVES) for leaf in leaves)
 
 
 def split(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:
@@ -82,4 +83,4 @@ def split(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:
             code="data/split",
         )
     trained, held = division(len(dataset), fraction, seed)
-    return Subset(dataset, trained.tolist()), Subset(dataset, held.tolist())
+    return Part(dataset, trained.tolist()), Part(dataset, held.tolist())

@@ -24,6 +24,7 @@ from hogwild.free_ranges import LEASES_IN_HAND
 from hogwild.placing import SHARED, is_on_device
 from hogwild.registry import Spec
 from hogwild.ring import BatchForm, Ring, RingSpec
+from hogwild.samples import number_of
 from hogwild.stream import Origin, Stream, WatchedInfo, copies_of, seed_all, set_worker_info, state_of, travels
 from hogwild.stream_choice import is_iterable
 from hogwild.stream_plan import StreamPlan
@@ -156,7 +157,7 @@ def prepare(
             collator = collator.settle(records)
             form, data_bytes, sizes = _measured(job, collator, records, plan.largest)
         except BadBatch as bad:
-            which = f"record {bad.record}" if bad.record is not None else "its first batch"
+            which = f"record {number_of(dataset, bad.record)}" if bad.record is not None else "its first batch"
             raise DataError(f"{what}: {which} {bad.words}", code=bad.code) from bad
         except HogwildError:
             raise
@@ -240,8 +241,9 @@ def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:
         try:
             records += get_all([index]) if callable(get_all) else [dataset[index]]
         except (Exception, SystemExit) as error:
+            item = number_of(dataset, index)
             raise DataError(
-                f"{what}: reading item {index} raised {type(error).__name__}: {error}{_place_of(error)}",
+                f"{what}: reading item {item} raised {type(error).__name__}: {error}{_place_of(error)}",
                 code="data/item-raised",
             ) from error
     return records

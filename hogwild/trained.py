@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from hogwild.batches import BatchPlan
 from hogwild.checkpoint import load as load_checkpoint
@@ -46,6 +47,7 @@ class Trained:
     model: nn.Module
     names: dict[str, list[Any]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+    columns: list[str] | None = None  # of the file it was trained on
 
     @classmethod
     def of(cls, job: Job, checkpoint: Path) -> "Trained":
@@ -60,13 +62,16 @@ class Trained:
             raise RunError(
                 f"{checkpoint}: does not fit {job.model.class_path}: {error}", code="run/other-model"
             ) from None
-        return cls(job, checkpoint, model.eval(), known["names"], known["sizes"])
+        return cls(job, checkpoint, model.eval(), known["names"], known["sizes"], known["columns"])
 
     def predict(self, source: Any) -> Tensor:
         """(N, …) the model's outputs for the samples of `source`: a path to a file like the training data's, or a data
-        set. Its targets are not looked at. Raises DataError, UsageError."""
+        set. Its targets are not looked at, and need not be there: of a file with columns or named arrays, or in a
+        `TensorDataset` of one tensor. Raises DataError, UsageError."""
         dataset = self._dataset(source) if isinstance(source, str | Path) else source
         if not packs(dataset) and not isinstance(dataset, Packed):
+            if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 1:
+                dataset = TensorDataset(*dataset.tensors, torch.empty(len(dataset), 0))
             tensors = materialise(dataset, "input", self.job.seed)
             return self._outputs(len(tensors[0]), lambda a, b: [tensor[a:b] for tensor in tensors[:-1]])
         packed = dataset if isinstance(dataset, Packed) else dataset.pack(
@@ -145,6 +150,8 @@ class Trained:
                 code="usage/no-input",
             )
         arguments = {key: value for key, value in arguments.items() if key not in ("split", "holdout")}
+        for_inputs = getattr(resolve(spec.class_path), "for_inputs", None)
+        arguments = for_inputs(arguments, self.columns) if for_inputs is not None else arguments
         return build(spec.model_copy(update={"init_args": arguments | {name: str(Path(path).absolute())}}))
 
     def _outputs(self, samples: int, inputs: Any) -> Tensor:
@@ -177,8 +184,8 @@ def _known(file: Path) -> dict[str, Any]:
     """What names.json holds; nothing of a run without."""
     try:
         found = json.loads(file.read_text())
-        return {"names": dict(found["names"]), "sizes": dict(found["sizes"])}
+        return {"names": dict(found["names"]), "sizes": dict(found["sizes"]), "columns": found.get("columns")}
     except FileNotFoundError:
-        return {"names": {}, "sizes": {}}
+        return {"names": {}, "sizes": {}, "columns": None}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{file}: cannot be read: {error}", code="run/unreadable") from error

@@ -18,7 +18,8 @@ from hogwild.compile_cache import MANIFEST, cache_root
 from hogwild.kernels import compiling
 from hogwild.kernels.compiling import Cache, kernel
 from hogwild.scoreboard import Control, Phase, Row, Scoreboard, Word
-from workers.compiling import ParentGone, make_ready
+from workers.compiling import make_ready
+from workers.messages import ParentGone
 
 NAME = "a kernel of the tests"
 
@@ -200,6 +201,28 @@ def test_nobody_waits_for_a_compiler_when_the_parent_is_gone(root: Path, board: 
     os.close(lifeline.write)
     with pytest.raises(ParentGone):
         make_ready(NAME, add_up, Row(board, 1), lifeline.read)
+
+
+SERVED = """
+import os, socket
+from tests.test_compiling import NAME, Scoreboard, Waiting, add_up, make_ready
+from workers.entry import Leaving, Start
+from workers.pulling import serve
+supervisor, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+lifeline, its_end = os.pipe()
+def die(beats):
+    if beats == 2:
+        supervisor.close()
+        os.close(its_end)
+row = Waiting(Scoreboard.allocate(2), 1, die)
+start = Start(os.getppid(), -1, -1, channel.fileno(), lifeline, -1, ())
+serve(start, channel, Leaving(), lambda: make_ready(NAME, add_up, row, lifeline))
+"""
+
+
+def test_a_supervisor_that_dies_while_a_worker_waits_for_another_s_compile_leaves_no_traceback(root: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", SERVED], capture_output=True, text=True, timeout=300, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")
 
 
 def test_what_nobody_used_for_long_goes(root: Path) -> None:

@@ -39,6 +39,31 @@ def tensors(dataset: Csv) -> list[list[Any]]:
 # ---- what comes out
 
 
+@pytest.mark.parametrize(
+    ("content", "x"),
+    [
+        (b"1,2,3,4\n5,6,7,8\n", [[2, 3], [6, 7]]),  # as the file that was trained on
+        (b"2,3\n6,7\n", [[2, 3], [6, 7]]),  # its inputs alone
+    ],
+)
+def test_without_a_header_inputs_are_found_by_how_many_columns_there_are(
+    tmp_path: Path, content: bytes, x: list[list[float]]
+) -> None:
+    arguments: dict[str, Any] = {"target": 0, "leave_out": [3], "header": False}
+    trained_on = Csv(table(tmp_path, b"1,2,3,4\n"), **arguments).columns
+    found = Csv(table(tmp_path, content, "new.csv"), **Csv.for_inputs(arguments, trained_on))
+    assert [field.tolist() for field in found.rows(0, 2)] == [x, [[], []]]
+    with pytest.raises(UsageError, match="has 3 columns, and no header; the model was trained on 4, of which 2 are"):
+        Csv(table(tmp_path, b"1,2,3\n", "new.csv"), **Csv.for_inputs(arguments, trained_on))
+
+
+def test_a_file_to_predict_may_have_one_column_and_coded_ones_in_another_place(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"target": "y", "categorical": {"c": ["u", "v"], "y": ["no", "yes"]}}
+    trained_on = Csv(table(tmp_path, b"c,y\nu,yes\n"), **arguments).columns
+    found = Csv(table(tmp_path, b"c\nv\nu\n", "new.csv"), **Csv.for_inputs(arguments, trained_on))
+    assert [field.tolist() for field in found.rows(0, 2)] == [[[1], [0]], [[], []]]
+
+
 def test_numbers_are_one_tensor_categories_another_and_the_target_a_column(tmp_path: Path) -> None:
     houses = Csv(
         table(tmp_path, HOUSES), "price", categorical={"colour": ["red", "green", "blue"], "city": {"hash": 1000}}

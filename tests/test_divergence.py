@@ -270,7 +270,7 @@ def test_a_record_that_comes_while_a_cut_is_drafted_is_dropped_with_the_others(t
         cut = run.draft_cut(10)
         assert (cut.records, run.metrics.path.read_bytes()) == (2, before)
         run.metrics.append({"updates": 30})
-        run.cut_records(cut)
+        run.metrics.cut(cut.size)
         run.metrics.append({"updates": 11})
         assert [json.loads(line)["updates"] for line in run.metrics.path.read_text().splitlines()] == [10, 11]
 

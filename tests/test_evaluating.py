@@ -6,10 +6,15 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
+import hogwild
 from hogwild import cli
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 
@@ -200,3 +205,24 @@ def test_metrics_that_cannot_be_are_refused_before_anything_starts(
     said = capsys.readouterr().err
     assert words in said and code in said
     assert list(tmp_path.iterdir()) == []
+
+
+class Odd(nn.Module):
+    """No metric is known for it."""
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output - target).abs().sqrt().mean()
+
+
+def test_a_loss_that_is_the_only_figure_is_named_and_stands_beside_the_first_one(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    data = TensorDataset(torch.randn(64, 2), torch.ones(64, 1))
+    settings: dict[str, Any] = {"procs": 0, "batch_size": 8}
+    rule = torch.optim.SGD(model.parameters(), lr=0.05)
+    hogwild.train(model, data, Odd(), rule, val=data, epochs=2, run_dir=tmp_path / "run", **settings)
+    hogwild.train(model, data, Odd(), rule, val=data, epochs=3, resume=tmp_path / "run", **settings)
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = [record["loss"] for record in records if record["kind"] == "evaluation"]
+    said = (tmp_path / "run" / "logs" / "supervisor.log").read_text().splitlines()
+    told = [line.partition("val ")[2] for line in said if "  val loss" in line]
+    assert told == [f"loss {loss:.4g}  (Odd; first {losses[0]:.4g})" for loss in losses] and len(told) == 3

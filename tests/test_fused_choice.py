@@ -146,6 +146,13 @@ def test_two_large_sides_are_a_grid_of_four_blocks_a_side_and_worker() -> None:
     assert "grid of 8 x 8" in found.words[0]
 
 
+def test_a_grid_has_256_blocks_a_side_at_most_however_many_workers_there_are() -> None:
+    model, packed = Factors(users=3000, items=2000, width=64), ratings(3000, 2000)
+    for procs, sides in ((64, (256, 256)), (65, (256, 256)), (1024, (256, 256))):
+        found = met(model, packed, procs=procs)
+        assert found.grid is not None and found.grid.sides == sides
+
+
 def test_a_resumed_run_keeps_its_grid_whatever_the_number_of_workers() -> None:
     model, packed = Factors(users=3000, items=2000, width=64), ratings(3000, 2000)
     for procs in (1, 2, 5):

@@ -16,6 +16,7 @@ from workers.messages import (
     MAX_DATAGRAM,
     MAX_DESCRIPTORS,
     RECORD,
+    ParentGone,
     Report,
     Setup,
     read_records,
@@ -132,8 +133,16 @@ def test_a_set_up_arrives_with_its_descriptors_in_order(
 
 def test_a_supervisor_that_is_gone_is_the_end_of_the_file(channels: tuple[socket.socket, socket.socket]) -> None:
     channels[0].close()
-    with pytest.raises(EOFError, match="closed the socket before the set-up was sent"):
+    with pytest.raises(ParentGone, match="closed the socket before the set-up was sent"):
         receive_task(channels[1])
+
+
+def test_a_report_to_a_supervisor_that_is_gone_raises_parent_gone(
+    channels: tuple[socket.socket, socket.socket],
+) -> None:
+    channels[0].close()
+    with pytest.raises(ParentGone):
+        Report("ready").send(channels[1])
 
 
 def test_descriptors_that_the_limit_does_not_allow_are_an_error_that_names_the_limit(

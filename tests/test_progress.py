@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from hogwild import prometheus, scoreboard
-from hogwild.glance import Glance, WorkerGlance
+from hogwild.glance import Glance, WorkerGlance, workers_record
+from hogwild.rundir import RunDir
 from hogwild.scoreboard import Phase, Row, Scoreboard
+from hogwild.screen import Look
 from tests.helpers.jobs import Ended, in_turn
-from workers.progress import SampleRate, _percentiles
+from workers.journal import Journal
+from workers.progress import SampleRate, _percentiles, workers_gap_s
 
 LINE = re.compile(r'^([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)$')
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\\n]|\\["\\n])*)"')
@@ -94,6 +97,58 @@ def test_a_row_adds_up_how_long_it_was_in_each_phase(monkeypatch: pytest.MonkeyP
     assert board.phase_s(now + 10**9)[1].tolist() == [2.0, 2.0, 7.0, 0, 0, 0, 0]
 
 
+def test_records_of_64_workers_take_at_most_25_megabytes_a_day(tmp_path: Path) -> None:
+    """At the default of one a second, with numbers as long as they are in a job that has run for long."""
+    workers = tuple(
+        WorkerGlance(
+            worker=worker,
+            state="training",
+            phase="working",
+            updates=87_654_321 + worker,
+            samples_per_s=4321.98765,
+            cpu=0.98765,
+            pss_bytes=1_234_567_890 + worker,
+        )
+        for worker in range(64)
+    )
+    glance = Glance(
+        name="job",
+        run_dir="/run",
+        state="running",
+        wall_s=86_400.0,
+        left_s=None,
+        epoch=123,
+        epochs=456,
+        position=123.4,
+        updates=5_432_109_876,
+        planned_updates=10**10,
+        samples=347_655_032_064,
+        progress=0.5,
+        samples_per_s=276_543.98765,
+        loss=0.123456789,
+        lr=0.00123456789,
+        pss_bytes=123_456_789_012,
+    )
+    with RunDir.create(tmp_path / "run", "job") as run:
+        run.make_folders()
+        journal = Journal(run, jsonl=True, look=Look.NOTHING, every_s=1.0)
+        for told in (None, workers_record(workers)):
+            journal.record(0.0, glance, "", {}, told)
+        journal.close()
+        short, long = (len(line) for line in run.metrics.path.read_bytes().splitlines(keepends=True))
+    assert 2500 < long - short < 3500, "a record of all workers is what takes so much"
+    due, told_times = 0.0, 0
+    for second in range(86_400):
+        if second >= due:
+            told_times, due = told_times + 1, second + workers_gap_s(second)
+    assert 86_400 / 30 <= told_times < 86_400 / 30 + 100
+    assert 86_400 * short + told_times * (long - short) <= 25e6
+
+
+def test_figures_of_each_worker_are_rarer_the_longer_a_job_runs() -> None:
+    assert [workers_gap_s(ran_s) for ran_s in (0.0, 10.0, 600.0, 86_400.0)] == [0.0, 0.5, 30.0, 30.0]
+
+
 def test_percentiles_of_staleness() -> None:
     counts = np.zeros((3, scoreboard.STALENESS_BINS), np.int64)
     counts[1, [0, 1, 5]] = [50, 49, 1]
@@ -125,14 +180,17 @@ def test_a_training_record_says_what_every_worker_does(ended: dict[str, Ended], 
     assert trained and trained[-1]["updates"] == job.summary["updates"], "the last part of a job is recorded, too"
     planned = trained[-1]["updates"]
     for record in trained:
-        assert record["lr"] == pytest.approx(0.05 * (1 - record["updates"] / planned))
+        assert record["lr"] == pytest.approx(0.05 * (1 - record["updates"] / planned), rel=1e-5)
+    told = [record for record in trained if "workers" in record]
+    assert 1 < len(told) <= len(trained) and told[-1] is trained[-1]
+    for record in told:
         columns = record["workers"]
         assert set(columns) == {"updates", "samples_per_s", "phase", "cpu", "pss_bytes"}
         assert {len(column) for column in columns.values()} == {workers}
         assert set(columns["phase"]) <= {phase.name.lower() for phase in Phase}
         assert all(cpu is None or cpu >= 0 for cpu in columns["cpu"])
     assert sum(trained[-1]["workers"]["updates"]) == planned
-    shares = [sum(record["workers"]["samples_per_s"]) for record in trained]
+    shares = [sum(record["workers"]["samples_per_s"]) for record in told]
     assert any(speed > 0 for speed in shares)
 
 

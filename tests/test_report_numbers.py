@@ -185,6 +185,21 @@ def test_without_events_a_record_that_says_starting_is_believed(tmp_path: Path) 
     assert lanes(read_run(run)).used() == [STARTING, "working"]
 
 
+def test_records_that_tell_nothing_of_workers_leave_their_bars_and_curves_whole(tmp_path: Path) -> None:
+    """Each worker is told of once in 30 s, the job once a second."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "resolved.yaml").write_text(RESOLVED)
+    for at in range(1, 301):
+        of_worker = {"phase": ["working" if at <= 150 else "waiting"], "samples_per_s": [float(at)]}
+        told = {"workers": of_worker} if at % 30 == 0 else {}
+        add_lines(run / "metrics.jsonl", {"time": float(at), "kind": "train", "samples": at, **told})
+    found = read_run(run)
+    assert shares(lanes(found), 0, 5, 140) == {"working": 1.0} and shares(lanes(found), 0, 160, 290) == {"waiting": 1.0}
+    speeds = found.records.workers["samples_per_s"][0].tolist()
+    assert speeds == found.records.told["samples"].tolist() == [float(at) for at in range(30, 301, 30)]
+
+
 def test_without_phases_a_bar_still_shows_that_the_worker_was_there(lanes_of: Callable[..., Lanes]) -> None:
     found = lanes_of([])
     assert shares(found, 0, 0, 200) == {ALIVE: 1.0}

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hogwild import records
 from hogwild.errors import NotFoundError, RunDirError
 from hogwild.rundir import RunDir, to_json
 from tests.helpers.processes import PATIENCE_S
@@ -23,6 +24,7 @@ DEADLINE_S = PATIENCE_S
 HOLDER = """
 import sys
 from pathlib import Path
+from hogwild import records
 from hogwild.rundir import RunDir
 run = RunDir.create(Path(sys.argv[1]), "job")
 run.write_text("resolved.yaml", "version: 1\\n")
@@ -219,9 +221,8 @@ def test_a_record_that_does_not_fit_leaves_no_half_line(run: RunDir) -> None:
 
 
 def test_a_resume_cuts_later_records_and_a_torn_line(run: RunDir) -> None:
-    for updates in (10, 20, 30):
-        run.metrics.append({"updates": updates})
-    run.metrics.append({"note": "without a count"})
+    for record in ({"updates": 10}, {"note": "without a count"}, {"updates": 20}, {"updates": 30}):
+        run.metrics.append(record)
     run.metrics.close()
     with open(run.metrics.path, "ab") as stream:
         stream.write(b'{"updates": 1')
@@ -230,11 +231,35 @@ def test_a_resume_cuts_later_records_and_a_torn_line(run: RunDir) -> None:
     lines = run.metrics.path.read_text().splitlines()
     assert [json.loads(line) for line in lines] == [
         {"updates": 10},
-        {"updates": 20},
         {"note": "without a count"},
+        {"updates": 20},
         {"updates": 21},
     ]
     assert run.cut_records_after(100) == 0
+
+
+def test_a_cut_and_an_append_read_only_the_end_of_a_long_file(run: RunDir) -> None:
+    """Of this one the first terabyte is a hole."""
+    hole = 1 << 40
+    with open(run.metrics.path, "wb") as stream:
+        stream.seek(hole)
+        stream.write(b"\n")
+        stream.writelines(b'{"updates":%d}\n' % updates for updates in range(10_000, 90_000))
+    assert run.cut_records_after(10_005) == 79_994
+    run.metrics.append({"updates": 10_006})
+    with open(run.metrics.path, "rb") as stream:
+        stream.seek(hole + 1)
+        assert [json.loads(line)["updates"] for line in stream] == [*range(10_000, 10_007)]
+
+
+def test_records_are_read_backwards_whole_wherever_a_block_ends(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [b"x" * (number % 7) + b"\n" for number in range(50)] + [b"torn"]
+    run.metrics.path.write_bytes(b"".join(lines))
+    for block in range(1, 12):
+        monkeypatch.setattr(records, "BLOCK", block)
+        found = list(run.metrics.backwards())
+        assert [line for _, line in found] == lines[::-1]
+        assert [begin for begin, _ in found] == [sum(map(len, lines[:k])) for k in reversed(range(len(lines)))]
 
 
 def test_a_run_without_records_has_none_to_cut(run: RunDir) -> None:

@@ -4,7 +4,7 @@ waits: the last by a simulation with a clock of its own."""
 import heapq
 import json
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from itertools import combinations, count
 
 import numpy as np
@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
+from hogwild.free_ranges import Choice, Free
 from hogwild.grid import Grid, GridPlan
-from hogwild.leases import MAX_ITEM_BATCHES, Limits, Progress, WorkItem
+from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits, Progress, WorkItem
 from hogwild.schedules import GridSchedule, idle_share
 from hogwild.scoreboard import Phase
 from hogwild.workqueue import WorkQueue
@@ -30,8 +31,40 @@ def grid_of(sides: tuple[int, int], *, samples: int = 40_000, heavy: float = 0.0
     return Grid.of(rows, columns, 2000, 900, sides)
 
 
+class Defined(GridSchedule):
+    """Every choice is compared with the definition, over all that is free."""
+
+    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> Choice | None:
+        found = super().choose(worker, epochs, leases)
+        taken = {
+            divmod(self._plan.cell_of(lease.item.start), self._plan.sides[1])
+            for lease in leases
+            if lease.worker != worker
+        }
+        rows, columns = {row for row, _ in taken}, {column for _, column in taken}
+        choices = (self.best(epoch, list(free), rows, columns) for epoch, free in epochs.items())
+        assert found == next((choice for choice in choices if choice is not None), None)
+        return found
+
+    def best(self, epoch: int, pieces: list[FreeRange], rows: set[int], columns: set[int]) -> Choice | None:
+        """One that was begun; or else the one whose row and column, and what was drawn for it, come to most."""
+        plan, across = self._plan, self._plan.sides[1]
+        left, first = np.zeros(plan.sides), {}
+        for piece in pieces:
+            cell = plan.cell_of(piece.start)
+            left[divmod(cell, across)] += plan.samples_in(piece.start, piece.stop)
+            first.setdefault(cell, piece)
+        score = self._draw(epoch) + left.sum(axis=1)[:, None] + left.sum(axis=0)
+        admissible = [cell for cell in first if cell // across not in rows and cell % across not in columns]
+        begun = [cell for cell in admissible if left.flat[cell] < plan.bounds[cell + 1] - plan.bounds[cell]]
+        split = [cell for cell in admissible if first[cell].stop < plan.first_batches[cell + 1]]
+        if begun or split:
+            return Choice(epoch, first[min(begun + split)])
+        return Choice(epoch, first[max(admissible, key=lambda cell: (score.flat[cell], -cell))]) if admissible else None
+
+
 def queue_of(plan: GridPlan, limits: Limits, *, seed: int = 0) -> WorkQueue:
-    return WorkQueue(plan, limits, schedule=GridSchedule(plan, seed=seed))
+    return WorkQueue(plan, limits, schedule=Defined(plan, seed=seed))
 
 
 def even_plan(blocks: int, batches: int = 3) -> GridPlan:
@@ -149,6 +182,20 @@ def test_an_epoch_of_which_nothing_may_be_leased_is_not_begun() -> None:
     must_lease(queue, 0)
     assert queue.lease(1) is None
     assert not queue.is_begun(1)
+
+
+def test_workers_beyond_the_blocks_wait_and_the_job_comes_to_its_end() -> None:
+    job = Job(even_plan(4), Limits(9, epochs=3), seed=0)
+    job.run_to_the_end()
+    assert job.done.total() == 3 * job.plan.batches
+
+
+def test_the_next_epoch_is_drawn_once_however_often_a_waiting_worker_asks_for_it() -> None:
+    schedule = GridSchedule(even_plan(4), seed=0)
+    assert schedule.free_of(1) is schedule.free_of(1)
+    first = schedule.free_of(1)
+    schedule.restart(0)
+    assert schedule.free_of(1) is not first, "after a rollback nothing of it is leased"
 
 
 def cells_of_job(epochs: int, seed: int, stop_after: int | None = None) -> list[tuple[int, tuple[int, int]]]:

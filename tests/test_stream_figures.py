@@ -1,7 +1,9 @@
 """What is told of a stream while it runs and afterwards: loaders, slots, who waits for whom, deaths, and advice."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,34 @@ def test_a_job_tells_deaths_and_the_ring_in_its_records_and_its_report(
     exit_status, _ = cli_report.answer([tmp_path / "run"], out=None, as_json=True)
     page = (tmp_path / "run" / "report" / "index.html").read_text()
     assert exit_status == 0 and "loader_deaths" in page and "loader-exit" in page
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __init__(self, stop: int | None = None) -> None:
+        self.stop = stop
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in count() if self.stop is None else range(self.stop):
+            yield torch.zeros(2), torch.zeros(1)
+
+
+@pytest.mark.parametrize(("stop", "max_time_s", "planned", "progress"), [(None, 0.2, None, None), (40, None, 10, 1.0)])
+def test_how_far_a_stream_without_a_length_is_nobody_says_until_its_end(
+    stop: int | None, max_time_s: float | None, planned: int | None, progress: float | None, tmp_path: Path
+) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    settings: dict[str, Any] = {"procs": 0, "batch_size": 4, "run_dir": tmp_path / "run", "max_time_s": max_time_s}
+    hogwild.train(model, Endless(stop), nn.MSELoss(), optimizer, **settings)
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["updates"] > 0 and (status["planned_updates"], status["progress"]) == (planned, progress)
+
+
+def test_where_nobody_knows_how_far_it_is_there_is_no_bar_and_no_figure() -> None:
+    made = glance(progress=None, planned_updates=None)
+    assert [line for line in plain(made, 79) if line.startswith("job")] == [f"job     update {made.updates:,}"]
+    assert "hogwild_progress_ratio" not in prometheus.exposition(made)
+    assert "hogwild_updates_planned" not in prometheus.exposition(made)
 
 
 def test_a_job_that_streams_nothing_has_no_figures_of_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 exchange, what is too old, what is evaluated."""
 
 import os
+import socket
 import threading
 
 import numpy as np
@@ -21,7 +22,8 @@ from tests.shared_model import (
 )
 from workers import trainer as trainer_module
 from workers.entry import Leaving, Start
-from workers.pulling import ParentGone, WorkerLoop
+from workers.messages import ParentGone, Report
+from workers.pulling import WorkerLoop, serve
 from workers.trainer import LONGEST_EXCHANGE_NS, NonFiniteGradient
 
 # ---- the order of things --------------------------------------------------------------------------------------------
@@ -377,3 +379,18 @@ def test_an_evaluation_sees_what_others_flushed_after_we_parked() -> None:
         np.copyto(place.board.result(90), 0.0)
     assert found[0] == found[1] and found[0].words[3] == 48
     assert equal([p.detach() for p in early.model.params], [p.detach() for p in place.model.parameters()])
+
+
+def test_an_end_of_file_in_the_user_s_code_is_reported_as_any_exception(capsys: pytest.CaptureFixture[str]) -> None:
+    """A truncated pickle raises EOFError, too: the supervisor is not gone then."""
+    supervisor, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def load_nothing() -> WorkerLoop:
+        raise EOFError("Ran out of input")
+
+    with supervisor, channel:
+        assert serve(Start(os.getpid(), -1, -1, -1, -1, -1, ()), channel, Leaving(), load_nothing) == 1
+        supervisor.setblocking(False)
+        (report,) = Report.receive_all(supervisor)
+    assert (report.kind, report.detail) == ("error", "EOFError: Ran out of input")
+    assert "Ran out of input" in capsys.readouterr().err

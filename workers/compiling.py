@@ -13,13 +13,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from hogwild.scoreboard import Control, Phase, Row, Word
+from workers.messages import ParentGone
 
 LOOK_MS = 20  # between two looks at the others' word
 KERNELS, MODEL = 1, 2  # in this order, where a job has both
-
-
-class ParentGone(Exception):
-    """End-of-file on the lifeline: nobody is left to train for."""
 
 
 class Cache(Protocol):

@@ -30,7 +30,7 @@ def dry(request: Request, planned: Plan) -> dict[str, Any]:
         "threads": planned.threads,
         "samples": parts.train.plan.samples,
         "batches": parts.train.plan.batches,
-        "planned_updates": planned_updates(request.job, parts.train.plan),
+        "planned_updates": planned_updates(request.job, parts.train.plan) or None,
         "shared_memory_bytes": needed,
         "notes": parts.notes,
     }

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hogwild import host
-from workers.messages import Report
+from workers.messages import ParentGone, Report
 
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
@@ -63,7 +63,7 @@ def main(start: Start) -> None:
 
     gc.freeze()  # a collection looks at torch's few hundred thousand objects never again
     host.set_affinity(cores)  # an OpenMP runtime with OMP_PROC_BIND has bound us to one core by now
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the supervisor is gone: `run` will see it
+    with contextlib.suppress(ParentGone):  # `run` will see it
         Report("waiting").send(channel)
     status = run(start, channel, leaving)
     atexit._run_exitfuncs()

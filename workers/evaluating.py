@@ -38,6 +38,7 @@ class Evaluating:
     ids: Iterator[int]
     monitor: Monitor = field(init=False)
     values: dict[str, float] = field(default_factory=dict)
+    first_loss: float | None = None  # of the run's first evaluation, which a later loss can be compared with
     current: WorkQueue | None = None
     is_scoring: bool = False  # all slices are done
     evaluated_at: int = -1  # updates
@@ -119,6 +120,7 @@ class Evaluating:
         """The values are there; whether they are the best so far."""
         self.values = self.panel.values(self._sums, self._scores)
         self.evaluated_at = self.queue.updates
+        self.first_loss = self.values.get("loss") if self.first_loss is None else self.first_loss
         is_best = self.monitor.look(self.queue.updates, self.values)
         self.schedule()
         return is_best
@@ -133,10 +135,12 @@ class Evaluating:
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {"metrics": self.values, "evaluated_at": self.evaluated_at, **self.monitor.state()}
+        mine = {"metrics": self.values, "evaluated_at": self.evaluated_at, "first_loss": self.first_loss}
+        return {**mine, **self.monitor.state()}
 
     def take_over(self, state: Mapping[str, Any]) -> None:
         self.values, self.evaluated_at = dict(state["metrics"]), state["evaluated_at"]
+        self.first_loss = state.get("first_loss")
         self.monitor.take_over(state)
 
 

@@ -216,7 +216,7 @@ class _Prepared:
                 summary["samples_per_s"],
                 **{key: summary[key] for key in ("state", "reason", "updates", "samples", "wall_s")},
                 epoch=session.queue.epoch,
-                planned_updates=session.queue.planned_updates,
+                planned_updates=session.planned_updates,
                 progress=session.progress,
                 restarts=summary["restarts"],
                 rollbacks=summary["rollbacks"],

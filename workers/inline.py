@@ -156,5 +156,6 @@ class Inline:
         if self._session.due(now).rollback:
             self._session.saving.wait(LAST_WRITE_S)
             rollback.begin(self._session)
-            self._session.errand.wait()
+            while self._session.errand.is_busy:  # what it found is followed by another
+                self._session.errand.wait()
             self._trainer.catch_up()

@@ -95,7 +95,7 @@ class Journal:
 
     def metrics(self, kind: str, **values: Any) -> None:
         """One line of metrics.jsonl; `updates` is always among the values, so that a resume can cut what was lost."""
-        record = {"time": time.time(), "kind": kind, **values}
+        record = {"time": round(time.time(), 3), "kind": kind, **values}
         if self._jsonl:
             self._kept(self.rundir.metrics.try_append(record))
         self._curves.take(record)
@@ -130,22 +130,30 @@ class Journal:
         if self._screen.look is Look.LIVE:
             self._screen.show(glance)
 
-    def record(self, now: float, glance: Glance, line: str, status: Mapping[str, Any]) -> None:
+    def record(
+        self,
+        now: float,
+        glance: Glance,
+        line: str,
+        status: Mapping[str, Any],
+        workers: Mapping[str, Any] | None = None,
+    ) -> None:
         """Everywhere: metrics.jsonl and the curves, if something was trained since the last time; status.json and
-        metrics.prom; the terminal, where `line` is what stands for a picture."""
+        metrics.prom; the terminal, where `line` is what stands for a picture. `workers`: their part of the record,
+        where it is due."""
         self._glance = glance
-        if glance.loss is not None:
+        if glance.loss is not None or workers is not None:
             self.metrics(
                 "train",
                 epoch=glance.epoch,
                 updates=glance.updates,
                 samples=glance.samples,
-                loss=glance.loss,
-                samples_per_s=glance.samples_per_s,
-                lr=glance.lr,
+                loss=_short(glance.loss),
+                samples_per_s=_short(glance.samples_per_s),
+                lr=_short(glance.lr),
                 pss_bytes=glance.pss_bytes,
-                workers=glance.workers_record(),
-                **({"losses": dict(glance.losses)} if glance.losses else {}),
+                **({"losses": {name: _short(loss) for name, loss in glance.losses.items()}} if glance.losses else {}),
+                **({"workers": workers} if workers is not None else {}),
             )
         self._replace(glance, status)
         self.show(now, glance)
@@ -204,6 +212,11 @@ class Journal:
         if not written and not self._complained:
             self._complained = True
             self._screen.say(f"warning: records of {self.rundir.path} cannot be written (disk full?); training goes on")
+
+
+def _short(value: float | None) -> float | None:
+    """Six digits: there are 86,400 records a day."""
+    return None if value is None else float(f"{value:.6g}")
 
 
 def _in_words(kind: str, values: Mapping[str, Any]) -> str:

@@ -25,8 +25,8 @@ from hogwild.stream import Filler, Stream, Unreadable
 from hogwild.workqueue import WorkItem
 from workers.building import adopt, blob
 from workers.entry import Leaving, Start, settle
-from workers.messages import LOOK, LoadTask, Report, read_records, write_record
-from workers.pulling import WAIT_MS, ParentGone
+from workers.messages import LOOK, LoadTask, ParentGone, Report, read_records, write_record
+from workers.pulling import WAIT_MS
 
 FILLED, ENDED = 0, 1
 LEAVE = 1  # in the first word of a record that names no slot

@@ -23,6 +23,10 @@ MAX_DATAGRAM = 64 * 1024
 MAX_DESCRIPTORS = 64
 
 
+class ParentGone(Exception):
+    """Nobody is left to work for, or to report to: end-of-file on a pipe or a socket of the supervisor's."""
+
+
 def write_record(descriptor: int, first: int, item: int) -> bool:
     """Writes one record. False when the pipe is full or its reader is gone. With two leases in hand a pipe of 64 KiB
     cannot fill up with leases and acknowledgements; a doorbell that does not fit was rung before; and a reader that is
@@ -131,11 +135,11 @@ def _send(channel: socket.socket, task: str, values: Task, descriptors: Sequence
 
 
 def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
-    """What to do, with descriptors. Blocks, however long. Raises EOFError when the supervisor is gone, RunError when
-    not all descriptors fit."""
+    """What to do, with descriptors. Blocks, however long. Raises ParentGone, and RunError when not all descriptors
+    fit."""
     payload, descriptors, flags, _ = socket.recv_fds(channel, MAX_DATAGRAM, MAX_DESCRIPTORS)
     if not payload:
-        raise EOFError("the supervisor closed the socket before the set-up was sent")
+        raise ParentGone("the supervisor closed the socket before the set-up was sent")
     if flags & socket.MSG_CTRUNC:  # the kernel drops what the limit does not allow and delivers the rest
         raise RunError(
             f"only {len(descriptors)} descriptors of shared memory arrived; raise the limit (ulimit -n)",
@@ -173,11 +177,14 @@ class Report:
 
     def send(self, channel: socket.socket) -> None:
         """Cut to one datagram: of a traceback the end is kept, which names the exception, of the rest the beginning.
-        A character may need 12 bytes of JSON, so the length is tried."""
+        A character may need 12 bytes of JSON, so the length is tried. Raises ParentGone."""
         keep = MAX_DATAGRAM // 2
         while len(payload := self._encode(keep)) > MAX_DATAGRAM:
             keep //= 2
-        channel.send(payload)
+        try:
+            channel.send(payload)
+        except ConnectionError as error:
+            raise ParentGone("the supervisor's end of the socket is closed") from error
 
     def _encode(self, keep: int) -> bytes:
         values = asdict(self)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hogwild import host
-from hogwild.glance import Glance, WorkerGlance
+from hogwild.glance import Glance, WorkerGlance, workers_record
 from hogwild.job import schedule_of
 from hogwild.lr import NAMED, Factor
 from hogwild.scoreboard import STALENESS_BINS, Phase, Word
@@ -19,6 +19,8 @@ from workers.stream_figures import ring_record, stream_glance
 
 Rows = Callable[[], Sequence[Mapping[str, Any]]]
 ALIVE = ("starting", "ready", "training")
+WORKERS_EVERY_S = 30.0  # figures of each worker in metrics.jsonl: of 64 they are 2.8 kB, 240 MB a day if every second
+DENSE = 20  # but of a job that is young so many in the time it has run: a report on a short one has something to show
 
 
 @dataclass(slots=True)
@@ -32,6 +34,11 @@ class _Rates:
     phases: Sequence[Mapping[str, float]] = ()  # (procs,)
     pids: Sequence[int | None] = ()  # (procs,) whose they are
     cpu: Mapping[int, float] = field(default_factory=dict)  # by pid
+
+
+def workers_gap_s(ran_s: float) -> float:
+    """From one record with figures of each worker to the next, in a job that has run for so long."""
+    return min(WORKERS_EVERY_S, ran_s / DENSE)
 
 
 class SampleRate:
@@ -48,8 +55,8 @@ class SampleRate:
         return max(0, samples - had) / (now - then) if now > then else 0.0  # a rollback takes some away
 
 
-class Progress:
-    """One per attempt; speeds are those since the record before. Whoever runs the session calls `record` every turn."""
+class _Meter:
+    """What is made between two calls of `measured`."""
 
     def __init__(self, session: Session, now: float) -> None:
         self._session = session
@@ -60,6 +67,49 @@ class Progress:
         self._batches = np.array(session.board.batches(), dtype=np.int64)
         self._phase_s = session.board.phase_s(time.monotonic_ns())
         self._cpu_s: dict[int, float] = {}
+
+    def measured(self, now: float, rows: Sequence[Mapping[str, Any]]) -> _Rates:
+        """The rates since the last call. A worker's samples are its part of the batches times all samples, so that
+        their sum is the job's."""
+        session = self._session
+        elapsed_s, self._measured_at = now - self._measured_at, now
+        loss, self._loss_mark = session.board.mean_loss_since(self._loss_mark)
+        batches = np.array(session.board.batches(), dtype=np.int64)
+        fresh, self._batches = np.maximum(batches - self._batches, 0), batches
+        spent = session.board.phase_s(time.monotonic_ns())
+        lasted, self._phase_s = np.maximum(spent - self._phase_s, 0.0), spent
+        return _Rates(
+            samples_per_s=self._speed.at(now, session.queue.samples),
+            loss=loss,
+            losses=self._further_since(),
+            shares=(fresh / max(1, int(fresh.sum()))).tolist(),
+            phases=[_parts(row) for row in lasted.tolist()],
+            pids=[row["pid"] for row in rows],
+            cpu=self._cpu([row["pid"] for row in rows if row["pid"] is not None], elapsed_s),
+        )
+
+    def _further_since(self) -> dict[str, float]:
+        """Means of the further losses of a training_step since the last call."""
+        sums, counts = (found := self._session.board.further()) - self._further
+        self._further = found
+        names = self._session.parts.loss_names
+        return {name: float(sums[k] / counts[k]) for k, name in enumerate(names) if counts[k] > 0}
+
+    def _cpu(self, pids: Sequence[int], elapsed_s: float) -> dict[int, float]:
+        before = self._cpu_s
+        self._cpu_s = {pid: used_s for pid in pids if (used_s := host.cpu_s(pid)) is not None}
+        if elapsed_s <= 0:
+            return {}
+        return {pid: (used_s - before[pid]) / elapsed_s for pid, used_s in self._cpu_s.items() if pid in before}
+
+
+class Progress:
+    """One per attempt; speeds are those since the record before. Whoever runs the session calls `record` every turn."""
+
+    def __init__(self, session: Session, now: float) -> None:
+        self._session = session
+        self._began_at = self._workers_due_at = now
+        self._meter, self._workers_meter = _Meter(session, now), _Meter(session, now)
         self._rates = _Rates()
         self._curve = _curve_of(session)
         self._evaluated_at = session.evaluating.evaluated_at
@@ -84,14 +134,15 @@ class Progress:
             return
         rows, waiting, reading = workers(), spares(), loaders()
         if is_due:
-            self._rates = self._measured(now, rows)
+            self._rates = self._meter.measured(now, rows)
         glance = self.glance(now, rows, len(waiting), memory or {})
         if session.streamed is not None:
             stream = stream_glance(session.streamed, reading, glance.workers, session.loader_deaths or 0)
             glance = replace(glance, stream=stream)
         if is_due:
             status = {**self._status(glance, rows, waiting), **self._stream(glance, reading)}
-            journal.record(now, glance, _line(session, glance), status)
+            of_workers = self._of_workers(now, rows, memory or {}, is_last=is_last)
+            journal.record(now, glance, _line(session, glance), status, of_workers)
             self._record_staleness()
             self._record_lanes()
         else:
@@ -127,7 +178,7 @@ class Progress:
             epochs=queue.limits.epochs,
             position=session.epochs_done,
             updates=queue.updates,
-            planned_updates=queue.planned_updates,
+            planned_updates=session.planned_updates,
             samples=queue.samples,
             progress=session.progress,
             samples_per_s=self._rates.samples_per_s,
@@ -144,15 +195,30 @@ class Progress:
             rollbacks=session.divergence.rollbacks,
             pss_bytes=sum(memory.values()) or None,
             pid=os.getpid(),
-            workers=self._workers(rows, _percentiles(counts), memory),
+            workers=self._workers(rows, self._rates, _percentiles(counts), memory),
             spares=spares,
             news=session.journal.news,
         )
 
+    def _of_workers(
+        self, now: float, rows: Sequence[Mapping[str, Any]], memory: Mapping[int, int], *, is_last: bool
+    ) -> dict[str, list[Any]] | None:
+        """For metrics.jsonl, over the time since the last one; None where it is too soon, or nothing was trained."""
+        if not is_last and (now < self._workers_due_at or self._rates.loss is None):
+            return None
+        self._workers_due_at = now + workers_gap_s(now - self._began_at)
+        rates = self._workers_meter.measured(now, rows)
+        stale = _percentiles(self._session.board.staleness_counts())
+        return None if rates.loss is None else workers_record(self._workers(rows, rates, stale, memory))
+
     def _workers(
-        self, rows: Sequence[Mapping[str, Any]], stale: Sequence[tuple[int, int]], memory: Mapping[int, int]
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        rates: _Rates,
+        stale: Sequence[tuple[int, int]],
+        memory: Mapping[int, int],
     ) -> tuple[WorkerGlance, ...]:
-        rates, words = self._rates, self._session.board.words
+        words = self._session.board.words
         found = []
         for row in rows:
             worker, pid = row["worker"], row["pid"]
@@ -179,40 +245,6 @@ class Progress:
                 )
             found.append(glance)
         return tuple(found)
-
-    def _measured(self, now: float, rows: Sequence[Mapping[str, Any]]) -> _Rates:
-        """The rates since the last call. A worker's samples are its part of the batches times all samples, so that
-        their sum is the job's."""
-        session = self._session
-        elapsed_s, self._measured_at = now - self._measured_at, now
-        loss, self._loss_mark = session.board.mean_loss_since(self._loss_mark)
-        batches = np.array(session.board.batches(), dtype=np.int64)
-        fresh, self._batches = np.maximum(batches - self._batches, 0), batches
-        spent = session.board.phase_s(time.monotonic_ns())
-        lasted, self._phase_s = np.maximum(spent - self._phase_s, 0.0), spent
-        return _Rates(
-            samples_per_s=self._speed.at(now, session.queue.samples),
-            loss=loss,
-            losses=self._further_since(),
-            shares=(fresh / max(1, int(fresh.sum()))).tolist(),
-            phases=[_parts(row) for row in lasted.tolist()],
-            pids=[row["pid"] for row in rows],
-            cpu=self._cpu([row["pid"] for row in rows if row["pid"] is not None], elapsed_s),
-        )
-
-    def _further_since(self) -> dict[str, float]:
-        """Means of the further losses of a training_step since the last call."""
-        sums, counts = (found := self._session.board.further()) - self._further
-        self._further = found
-        names = self._session.parts.loss_names
-        return {name: float(sums[k] / counts[k]) for k, name in enumerate(names) if counts[k] > 0}
-
-    def _cpu(self, pids: Sequence[int], elapsed_s: float) -> dict[int, float]:
-        before = self._cpu_s
-        self._cpu_s = {pid: used_s for pid in pids if (used_s := host.cpu_s(pid)) is not None}
-        if elapsed_s <= 0:
-            return {}
-        return {pid: (used_s - before[pid]) / elapsed_s for pid, used_s in self._cpu_s.items() if pid in before}
 
     def _doing(self) -> str:
         session = self._session
@@ -281,7 +313,8 @@ def _line(session: Session, glance: Glance) -> str:
     """Where there is no picture."""
     shown = "" if glance.loss is None else f"  loss {glance.loss:.4f}"
     return (
-        f"{100 * glance.progress:3.0f} %  epoch {min(glance.epoch + 1, glance.epochs)}/{glance.epochs}"
+        ("" if glance.progress is None else f"{100 * glance.progress:3.0f} %  ")
+        + f"epoch {min(glance.epoch + 1, glance.epochs)}/{glance.epochs}"
         f"  update {glance.updates}{shown}  {glance.samples_per_s:,.0f} samples/s"
         + (f"  restarts {session.restarts}" if session.restarts else "")
     )

@@ -4,6 +4,7 @@ hand (leases pulled, in order) -> train or evaluate -> ack          waiting: bea
 control row says PAUSE: park between two exchanges, evaluate what is leased meanwhile, go on in the middle of the item
 """
 
+import contextlib
 import os
 import select
 import socket
@@ -17,17 +18,13 @@ from hogwild.scoreboard import Command, Control, Phase, Word
 from hogwild.traces import PAUSE
 from hogwild.workqueue import Kind, WorkItem
 from workers.entry import Leaving, Start
-from workers.messages import LOOK, Report, read_records, write_record
+from workers.messages import LOOK, ParentGone, Report, read_records, write_record
 from workers.trainer import NonFiniteGradient, Trainer
 
 _COMMAND, _ACTIVE = int(Control.COMMAND), int(Control.ACTIVE)  # plain integers: looked at before every update
 _FIRST_ITEM = int(Control.FIRST_ITEM)
 _RUN, _PAUSE = int(Command.RUN), int(Command.PAUSE)
 WAIT_MS = 200  # between two beats of a worker that has nothing to do
-
-
-class ParentGone(Exception):
-    """End-of-file on the lifeline or the lease pipe: nobody is left to report to."""
 
 
 class WorkerLoop:
@@ -178,11 +175,12 @@ def serve(start: Start, channel: socket.socket, leaving: Leaving, make: "Callabl
         Report("ready", detail=loop.path).send(channel)
         write_record(start.ack_write, 0, LOOK)
         loop.run()
-    except (ParentGone, EOFError):
+    except ParentGone:
         os._exit(1)
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # the last two only a user's own code raises here
+        with contextlib.suppress(ParentGone):
+            _report(error, loop.item if loop else None).send(channel)
         traceback.print_exc()
-        _report(error, loop.item if loop else None).send(channel)
         return 1
     finally:
         if loop is not None:

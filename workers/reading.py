@@ -29,8 +29,8 @@ from hogwild.rows import BadRow, Rows
 from hogwild.shm import Region
 from workers.building import adopt, blob
 from workers.entry import Start
-from workers.messages import LOOK, ReadTask, Report, read_records, write_record
-from workers.pulling import WAIT_MS, ParentGone
+from workers.messages import LOOK, ParentGone, ReadTask, Report, read_records, write_record
+from workers.pulling import WAIT_MS
 from workers.ranges import Ranges
 
 BEATS = 8  # words of a reader, a cache line

@@ -78,8 +78,8 @@ def _restore(shared: SharedModel, rundir: RunDir, older_than: int | None) -> Fou
 
 
 def _set_back(found: Found, path: Path, rundir: RunDir) -> Found:
-    """What a resume would do with the run directory, but for the last rename (`RunDir.cut_records`). A disk that
-    refuses it costs the records, not the run."""
+    """What a resume would do with the run directory, but that the records are only cut by the loop, which appends to
+    them. A disk that refuses it costs the records, not the run."""
     try:
         _set_aside(rundir, path)
         return replace(found, cut=rundir.draft_cut(found.state["ledger"]["updates"]))
@@ -137,12 +137,23 @@ def _go_back(session: Session, found: Found) -> None:
 
 
 def _cut_records(session: Session, cut: Cut | None) -> int:
-    """How many records are dropped. Here and not in the thread: until now others may have come."""
+    """How many records are dropped. Here and not in the thread: until now others may have come. The thread has them
+    written to the disk, while everybody is still parked."""
     if cut is None:
         return 0
     try:
-        session.rundir.cut_records(cut)
+        session.rundir.metrics.cut(cut.size)
     except RunDirError as error:
         _say_warning(session, f"{error}; records of what was undone are left")
         return 0
+    session.errand.begin(partial(_sync, session.rundir), partial(_say_warning, session))
     return cut.records
+
+
+def _sync(rundir: RunDir) -> str:
+    """In a thread; answers with a warning or nothing."""
+    try:
+        rundir.metrics.sync()
+    except RunDirError as error:
+        return f"{error}; after a power cut there may be records of what was undone"
+    return ""

@@ -243,6 +243,9 @@ class Session:
         self.journal.metrics("evaluation", **position, seconds=seconds, best=is_best, **values)
         self.journal.event("evaluation", updates=queue.updates, best=is_best, **values)
         words = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        if values.keys() == {"loss"}:  # no metric is known for it, and a number alone says nothing
+            loss = self.parts.loss
+            words += f"  ({getattr(loss, '__name__', type(loss).__name__)}; first {evaluating.first_loss:.4g})"
         self.journal.say(f"epoch {queue.epoch}/{queue.limits.epochs}  update {queue.updates}  val {words}")
         self.stop = self.stop or evaluating.enough()
 
@@ -302,9 +305,15 @@ class Session:
         self.peak_pss_bytes = max(self.peak_pss_bytes, pss_bytes)
 
     @property
-    def progress(self) -> float:
+    def planned_updates(self) -> int | None:
+        """None where nobody knows: of a stream without a length, until it has come to its end."""
+        return self.queue.planned_updates or (self.queue.updates if self.queue.is_finished else None)
+
+    @property
+    def progress(self) -> float | None:
         """The share of the planned updates that is made, 0 to 1."""
-        return min(1.0, self.queue.updates / max(1, self.queue.planned_updates))
+        planned = self.planned_updates
+        return None if planned is None else min(1.0, self.queue.updates / max(1, planned))
 
     @property
     def epochs_done(self) -> float:

@@ -46,6 +46,10 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     file), or a number. A missing category then gets the code of all others; the target is never filled in. `drop` and
     `mean` read the whole file once more, in one process, before anything else: as long as reading it takes.
 
+    `like`: the columns of a file that a model was trained on. The other arguments speak of that file then, and of this
+    one only its inputs are read, by their names, in whatever order; the target need not be there. Without a header this
+    one has as many columns as that one, or only its inputs.
+
     `delimiter` is one character (tab: "\\t"), `decimal` "." or ",", `encoding` utf-8, latin-1 or cp1252; `skip_lines`
     lines before the header, or the first row, are not looked at. Values may be quoted, with delimiters and line ends
     inside; a quote inside a quoted value is written twice. Empty lines are skipped.
@@ -71,6 +75,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         encoding: str = "utf-8",
         skip_lines: int = 0,
         root: str | os.PathLike[str] | None = None,
+        like: Sequence[str] | None = None,
     ) -> None:
         who = f"Csv(path={str(path)!r})"
         require("pyarrow.csv", "hogwild.data.Csv", "pyarrow", "csv")
@@ -78,8 +83,11 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         self.missing = _missing_policy(who, missing)
         file = _find(Path(path).expanduser(), root, who)
         self._text = Text(file)
-        names, start, line = read_header(self._text, header, delimiter, encoding, skip_lines)
-        self._layout = layout(who, names, header, target, inputs, leave_out, categorical or {}, target_type)
+        names, start, line = read_header(self._text, header, delimiter, encoding, skip_lines, has_target=like is None)
+        said_of = names if like is None else like
+        self._layout = layout(who, said_of, header, target, inputs, leave_out, categorical or {}, target_type)
+        if like is not None:
+            self._layout = self._layout.inputs_in(who, names, header)
         self._index = count_rows(self._text, start, line)
         if not self._index.rows:
             raise DataError(f"{file}: holds no samples: there is no row after line {line - 1}", code="data/empty")
@@ -93,6 +101,11 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         elif self.missing == "mean":
             self._fill = self._means()
         self._text.close()
+
+    @staticmethod
+    def for_inputs(arguments: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
+        """The arguments for a file to predict, by a model that was trained on a file with `columns`."""
+        return {**arguments, "like": columns}
 
     @property
     def columns(self) -> tuple[str, ...]:

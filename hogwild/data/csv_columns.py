@@ -54,6 +54,22 @@ class Layout:
         name = self.names[place]
         return f"column {place}" if name == str(place) else f"column {name!r}"
 
+    def inputs_in(self, who: str, names: Sequence[str], has_header: bool) -> "Layout":
+        """The same inputs, without target, of a file with columns `names`. Raises UsageError where one is absent."""
+        wanted, places = sorted((*self.numbers, *self.coded)), {name: place for place, name in enumerate(names)}
+        if not has_header and len(names) == len(wanted):
+            places = {str(column): place for place, column in enumerate(wanted)}
+        elif not has_header and len(names) != len(self.names):
+            raise _wrong(
+                f"{who}: the file has {len(names)} columns, and no header; the model was trained on {len(self.names)}, "
+                f"of which {len(wanted)} are inputs: give as many as the one or the other"
+            )
+        absent = [self.names[column] for column in wanted if self.names[column] not in places]
+        if absent:
+            raise _wrong(f"{who}: there is no column {absent[0]!r}, which the model was trained on {_shown(names)}")
+        numbers, coded = (tuple(places[self.names[one]] for one in many) for many in (self.numbers, self.coded))
+        return Layout(tuple(names), numbers, coded, self.codes, (), None, False)
+
 
 def layout(
     who: str,

@@ -13,7 +13,7 @@ WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_header(
-    text: Text, has_header: bool, delimiter: str, encoding: str, skip_lines: int
+    text: Text, has_header: bool, delimiter: str, encoding: str, skip_lines: int, *, has_target: bool = True
 ) -> tuple[list[str], int, int]:
     """(names, offset of the first row, its line number); names are "0", "1", … where there is no header. Raises
     DataError where there is no first line, or it cannot be right."""
@@ -25,7 +25,7 @@ def read_header(
         )
     start, line = _skipped(text, head, start, skip_lines)
     record, end, next_line = _first_record(text, head, start, line, encoding, delimiter)
-    if len(record) == 1:
+    if len(record) == 1 and has_target:
         _refuse_one_column(text, record[0], line, delimiter)
     if not has_header:
         return [str(place) for place in range(len(record))], start, line

@@ -4,8 +4,9 @@ executed."""
 import os
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ _WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
 
 class Npz(TensorDataset):
     """One sample per row of the named arrays: tensors are the `inputs` (one name or several) in order, then
-    `target`.
+    `target`; None: there is none, the samples are to be predicted.
 
     Floats of any width become float32. Integer and bool targets become int64 (class numbers; store float
     targets for a regression or a BCE loss), integer inputs keep their type. A relative `path` is looked for
@@ -34,14 +35,20 @@ class Npz(TensorDataset):
         self,
         path: str | os.PathLike[str],
         inputs: str | Sequence[str] = "x",
-        target: str = "y",
+        target: str | None = "y",
         root: str | os.PathLike[str] | None = None,
     ) -> None:
         file = _find(Path(path).expanduser(), root)
         names = [inputs] if isinstance(inputs, str) else list(inputs)
-        arrays = _read(file, [*names, target])
+        arrays = _read(file, names if target is None else [*names, target])
         tensors = [_input_tensor(file, name, array) for name, array in zip(names, arrays, strict=False)]
-        super().__init__(*tensors, _target_tensor(file, target, arrays[-1]))
+        known = torch.empty(len(arrays[0]), 0) if target is None else _target_tensor(file, target, arrays[-1])
+        super().__init__(*tensors, known)
+
+    @staticmethod
+    def for_inputs(arguments: Mapping[str, Any], _: Sequence[str] | None) -> dict[str, Any]:
+        """The arguments for a file to predict."""
+        return {**arguments, "target": None}
 
 
 def _find(path: Path, root: str | os.PathLike[str] | None) -> Path:

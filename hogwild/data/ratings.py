@@ -1,7 +1,7 @@
 """Who rated what, and how: MovieLens' own files, and any table that has such columns."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -79,6 +79,12 @@ class Ratings(PackedFile):
         self.holdout = holdout_of(who, holdout)
         self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
         self.columns, self.delimiter, self.header, self.duplicates = columns, delimiter, header, duplicates
+
+    @staticmethod
+    def for_inputs(arguments: Mapping[str, Any], _: Sequence[str] | None) -> dict[str, Any]:
+        """The arguments for a file to predict."""
+        columns = arguments.get("columns") or {}
+        return {**arguments, "columns": {key: columns[key] for key in ("user", "item") if key in columns} or None}
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
         return _Parsing(self, what, like, on_bad_line)

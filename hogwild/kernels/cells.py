@@ -1,7 +1,10 @@
 """Samples of two-sided data counted by cell and put in the order of their cells: two passes over the ids, each at the
-speed of memory. A sample's cell is row_block[its row] + column_block[its column], both uint16."""
+speed of memory. A sample's cell is row_block[its row] + column_block[its column], both uint16. And the search
+for the cell that is leased next."""
 
-from hogwild.kernels.compiling import kernel
+import numpy as np
+
+from hogwild.kernels.compiling import exact_kernel, kernel
 
 
 @kernel
@@ -32,3 +35,18 @@ def by_cell(before, rows, columns, row_block, column_block, begins, order):  # t
         cell = row_block[rows[sample]] + column_block[columns[sample]]
         order[begins[cell]] = sample
         begins[cell] += 1
+
+
+@exact_kernel
+def fullest(drawn, left, rows, columns, free_rows, free_columns):  # type: ignore[no-untyped-def]
+    """The cell with the highest drawn + rows + columns, the first of equal ones, of those where something is `left` (B,
+    C) and whose numbers of row and column, int64, are among the free ones; -1: there is none. `rows` (B,) and `columns`
+    (C,): the sums of `left`."""
+    found, most = np.int64(-1), 0.0
+    for row in free_rows:
+        if rows[row] > 0.0:
+            for column in free_columns:
+                score = drawn[row, column] + rows[row] + columns[column]
+                if score > most and left[row, column] > 0.0:
+                    found, most = row * len(columns) + column, score
+    return found

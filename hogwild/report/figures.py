@@ -74,7 +74,7 @@ def throughput(run: Run, time: Axis) -> Picture | None:
 def _each_worker(axes: Axes, run: Run, time: Axis, table: Table, *, is_noisy: bool = True) -> None:
     """A line per worker: with names as long as colours can tell them apart, beyond that a gradient. Smoothed where
     there is much of it: the lines lie above each other, and noise would hide all but the last."""
-    at, workers = time.x(run, run.records.train), sorted(table.names)
+    at, workers = time.x(run, run.records.told), sorted(table.names)
     for place, worker in enumerate(workers):
         line = (smooth(at, table[worker]) if is_noisy else None) or curve(at, table[worker])
         width, name = (1.4, f"worker {worker}") if len(workers) <= MOST_NAMED else (0.7, None)

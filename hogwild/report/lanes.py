@@ -1,7 +1,7 @@
 """What each worker did when, as pixels: a bar per worker whose columns are filled with the phases in proportion.
 Numbers only; no matplotlib.
 
-Two sources: the records say in which phase a worker was, once per `log.every_s`; the events say to the millisecond when
+Two sources: the records say in which phase a worker was most, once in 30 s; the events say to the millisecond when
 its process was started, was ready and was gone. Where both speak, the events are believed."""
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def lanes(run: Run) -> Lanes:
     records, span_s = run.records, run.span_s
     words = (ABSENT, STARTING, ALIVE, *(STARTING if name == BOOTING else name for name in records.phase_names))
     edges = np.linspace(0.0, span_s, COLUMNS + 1)
-    times = run.clock.elapsed(records.train["time"])
+    times = run.clock.elapsed(records.told["time"])
     pixels = np.zeros((run.workers, HEIGHT, COLUMNS), np.int64)
     for worker in range(run.workers):
         shares = _alive(run, worker, edges, len(words))

@@ -71,10 +71,12 @@ class Checkpoint:
 @dataclass(slots=True)
 class Records:
     """metrics.jsonl. `workers[field]` has a column per worker, `phases` the phase of each as a place in `phase_names`;
-    their rows are those of `train`. `staleness`: the last histogram, a count per age in updates of others."""
+    their rows are those of `told`, the records of `train` that tell of each worker: one in 30 s. `staleness`: the last
+    histogram, a count per age in updates of others."""
 
     train: Table = field(default_factory=Table)
     evaluations: Table = field(default_factory=Table)
+    told: Table = field(default_factory=Table)
     workers: dict[str, Table] = field(default_factory=lambda: {name: Table() for name in WORKER_NUMBERS})
     phases: Table = field(default_factory=Table)
     phase_names: list[str] = field(default_factory=list)
@@ -85,17 +87,18 @@ class Records:
         kind = record.get("kind")
         if kind == "train":
             self.train.add(record.items())
-            self._take_workers(record.get("workers"))
+            if isinstance(workers := record.get("workers"), dict):
+                self.told.add(record.items())
+                self._take_workers(workers)
         elif kind == "evaluation":
             self.evaluations.add(record.items())
         elif kind == "staleness" and isinstance(counts := record.get("counts"), list):
             self.staleness = tuple(max(0.0, float(count)) if _is_number(count) else 0.0 for count in counts)
 
-    def _take_workers(self, workers: Any) -> None:
-        given = workers if isinstance(workers, dict) else {}
+    def _take_workers(self, workers: Mapping[str, Any]) -> None:
         for name, table in self.workers.items():
-            table.add(enumerate(_list(given.get(name))))
-        self.phases.add((worker, self._phase(word)) for worker, word in enumerate(_list(given.get(PHASE))))
+            table.add(enumerate(_list(workers.get(name))))
+        self.phases.add((worker, self._phase(word)) for worker, word in enumerate(_list(workers.get(PHASE))))
 
     def _phase(self, word: Any) -> int | None:
         if not isinstance(word, str):
