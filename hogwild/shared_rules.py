@@ -40,6 +40,8 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
 
+from hogwild.optimizers import RowWiseAdagrad
+
 HARDENED = (Adagrad, RMSprop, Adam, AdamW)  # exactly these; a subclass may divide by something else
 GROWING = ("step", "sum", "max_exp_avg_sq")
 SLACK = 16  # units in the last place per update, more than the roundings of m and v together
@@ -75,6 +77,8 @@ def describe(optimizer: torch.optim.Optimizer, *, flat: bool) -> str:
     """What a lost write can do to this rule's shared state, in words for the log; nothing where it can do no harm."""
     if type(optimizer) is SGD:
         return ""
+    if type(optimizer) is RowWiseAdagrad:
+        return ", shared state hardened"
     if type(optimizer) in HARDENED:
         return ", shared state hardened" if flat else ", shared state not hardened"
     return ", shared state as torch has it, not hardened"

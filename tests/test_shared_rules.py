@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hogwild.layout import plan_flats
 from hogwild.optim import plan_state
+from hogwild.optimizers import RowWiseAdagrad
 from hogwild.params import SharedModel
 from hogwild.shared_rules import GROWING, least_ratio
 from hogwild.updates import AutogradUpdate
@@ -170,6 +171,11 @@ def test_the_same_lost_write_makes_torchs_own_rule_jump(case):
     """Torch's rule in place over the same flat, which private state still is: otherwise the test above shows
     nothing."""
     assert worst(case, "private") > 10 * case.bound
+
+
+def test_a_lost_write_of_row_wise_adagrad_makes_no_update_larger_than_the_rate():
+    """It divides by what it has computed from its one reading, as the compiled rows do."""
+    assert worst(Case(no_decay(RowWiseAdagrad), 1), "shared") <= 1.001
 
 
 @pytest.mark.parametrize(("steps", "square"), [(2000, 0.5), (10, 0.9999)], ids=["far below", "just below, early"])
@@ -333,6 +339,11 @@ def test_the_ratio_is_the_published_one_for_many_steps():
         (optim.Adam, "shared", "flat: Adam, shared state hardened"),
         (optim.RMSprop, "shared", "flat: RMSprop, shared state hardened"),
         (functools.partial(optim.SGD, lr=LR, momentum=0.9), "shared", "flat: SGD"),
+        (
+            RowWiseAdagrad,
+            "shared",
+            "stock: RowWiseAdagrad is not on the list of elementwise rules, shared state hardened",
+        ),
         (optim.NAdam, "shared", "flat: NAdam, shared state as torch has it, not hardened"),
         (
             optim.Rprop,
