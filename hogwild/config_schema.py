@@ -172,7 +172,7 @@ class Optimizer(Component):
     state: Literal["auto", "private", "shared"] = Field(
         default="auto",
         description="Momentum and the like: per worker, or one for all, without a lock; auto: one where gradients are "
-        "sparse.",
+        "sparse, and for RAdam.",
     )
     groups: list[Group] = Field(
         default=[], description="The first that matches takes a parameter; what is left has the settings above."

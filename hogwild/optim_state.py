@@ -67,7 +67,7 @@ class StateBlock:
 
     @property
     def updates(self) -> int:
-        """So many this state has seen, those before it was taken over included. Not counted where it is shared."""
+        """That this state has seen, those before it was taken over included. Not counted where it is shared."""
         return int(self._count[0]) >> 1
 
     # ---- a worker's side
@@ -80,8 +80,7 @@ class StateBlock:
         self._count[0] = (self._count[0] & ~1) + 2 * updates
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Goes on from the state that has seen the most updates, where this one has seen far fewer: then True. What
-        only this block has stays."""
+        """Goes on from the state of the most updates, where this is of far fewer (True); what only this has stays."""
         if self._region is None or self.layout.shared:
             return False
         blocks = self._region.nbytes // self.layout.nbytes
@@ -90,7 +89,7 @@ class StateBlock:
         if ahead.updates <= FAR_BEHIND * self.updates:
             return False
         deadline, before = time.monotonic() + _WHOLE_S, -1
-        while before != ahead._count[0] and time.monotonic() < deadline:
+        while before != ahead._count[0] and (before < 0 or time.monotonic() < deadline):
             before = ahead._count[0] & ~1
             self.write(*ahead.read(Copies(in_place=True)), keep=True)
         self.load(optimizer)
@@ -165,13 +164,11 @@ class StateBlock:
                 state.setdefault(slot.index, {})[slot.key] = copies.of(value) if isinstance(value, Tensor) else value
         return state, groups
 
-    def write(
-        self, state: State, groups: Mapping[tuple[int, str], Any], updates: int = 0, *, keep: bool = False
-    ) -> None:
-        """This block holds exactly this state, which has seen `updates`; with `keep`, this beside what it holds. Raises
-        ValueError naming the piece whose shape or dtype differs."""
+    def write(self, state: State, groups: Mapping[tuple[int, str], Any], made: int = 0, *, keep: bool = False) -> None:
+        """This block holds exactly this state, in which `made` updates were; with `keep`, this beside what it holds.
+        Raises ValueError naming the piece whose shape or dtype differs."""
         if not keep:
-            self._present[: len(self.layout.slots)], self._count[0] = 0, 2 * updates
+            self._present[: len(self.layout.slots)], self._count[0] = 0, 2 * made
         for slot in self.layout.slots:
             own = state.get(slot.index, {})
             source = groups.get((slot.index, slot.key)) if slot.in_group else own.get(slot.key)

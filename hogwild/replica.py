@@ -216,7 +216,7 @@ class DeviceState(StateBlock):
         self._home._count[0] = self._count[0]
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Of another worker's state what shared memory has: that of its last pause."""
+        """Of another's state shared memory has that of its last pause."""
         if not self._home.take_over(optimizer):
             return False
         self._read()

@@ -20,10 +20,10 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, SparseAdam
+from torch.optim import SGD, Adagrad, RAdam, SparseAdam
 
 from hogwild.dry_step import parameters_of
-from hogwild.flat_rule import why_only_step
+from hogwild.flat_rule import why_not, why_only_step
 from hogwild.layout import FlatLayout, ParamSlot
 from hogwild.optim import StateSlot
 from hogwild.optimizers import RowWiseAdagrad
@@ -76,7 +76,10 @@ def why_no_rows(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> str | No
 
 def shares_state(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> bool:
     """What `state: auto` makes of several workers: one state for all where gradients are sparse and every rule is
-    hardened. In private state each row begins cold once more with every worker that meets it."""
+    hardened, as each row would begin cold with every worker that meets it. And with RAdam, whose rate grows with its
+    updates: each worker counts only its own."""
+    if type(optimizer) is RAdam:
+        return why_not(optimizer, flats) is None
     is_hardened = type(optimizer) in (Adagrad, RowWiseAdagrad, SparseAdam)
     return is_hardened and any(span.sparse for span in flats.spans) and why_no_rows(optimizer, flats) is None
 

@@ -97,7 +97,7 @@ class AutogradUpdate:
         if any(span.sparse for span in spans):
             no_rows = why_no_rows(self._optimizer, worker_model.layout.flats)
             self._rows = NoRows() if no_rows else CompiledRows(worker_model)
-        reason = no_rows or why_not(worker_model)
+        reason = no_rows or why_not(self._optimizer, worker_model.layout.flats)
         self._rule = None if reason else FlatRule(worker_model, self._gradients)
         self._flat_now = self._rule is not None and self._rule.is_usable()
         self.path = self._described(f"stock: {reason}" if reason else f"flat: {type(self._optimizer).__qualname__}")

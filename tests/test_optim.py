@@ -358,9 +358,10 @@ def test_a_checkpoint_of_either_kind_of_state_goes_on_as_the_other(state):
         (Words, functools.partial(optim.SGD, lr=0.1), 2, False),
         (ConvNet, optim.Adagrad, 2, False),
         (ConvNet, optim.Adam, 2, False),
+        (ConvNet, optim.RAdam, 2, True),  # each worker would count a warm-up of its own
     ],
 )
-def test_auto_shares_state_where_gradients_are_sparse_and_the_rule_is_hardened(make, rule, procs, is_shared):
+def test_auto_shares_state_where_private_state_would_learn_less(make, rule, procs, is_shared):
     pytest.importorskip("numba")
     model = make()
     try:

@@ -190,6 +190,17 @@ def test_a_square_below_the_square_of_the_mean_gives_the_centered_rule_no_nan(st
     assert float((weight(update) - before).abs().max()) / LR <= case.bound
 
 
+@pytest.mark.parametrize(("state", "is_bounded"), [("shared", True), ("private", False)])
+def test_a_square_that_came_back_as_it_was_is_raised_to_what_the_mean_of_radam_allows(state, is_bounded):
+    """Late: before its rate has grown, RAdam's steps are short whatever it divides by."""
+    (update,) = updates(functools.partial(optim.RAdam, lr=LR), state)
+    for key, value in {"step": 5000, "exp_avg": LOUD, "exp_avg_sq": QUIET**2}.items():
+        arrays(update)[key].fill_(value)
+    before = weight(update).clone()
+    feed(update, torch.full((SIZE,), QUIET))
+    assert (float((weight(update) - before).abs().max()) / LR <= adam_bound()) == is_bounded
+
+
 def test_a_reverted_buffer_of_momentum_is_a_sum_of_gradients_that_were():
     case = Case(no_decay(optim.SGD, momentum=0.9, fused=False), LOUD / (1 - 0.9))
     assert worst(case, "shared") <= case.bound
@@ -232,6 +243,7 @@ RULES = {
     "adam unfused": functools.partial(optim.Adam, fused=False),
     "amsgrad foreach": functools.partial(optim.Adam, amsgrad=True, foreach=True, maximize=True),
     "adamw": functools.partial(optim.AdamW, weight_decay=0.1),
+    "radam": functools.partial(optim.RAdam, weight_decay=0.1, decoupled_weight_decay=True),
     "adam, long memory of g": functools.partial(optim.Adam, betas=(0.99, 0.985)),
     "adam, no memory": functools.partial(optim.Adam, betas=(0.0, 0.0)),
     "momentum": functools.partial(optim.SGD, lr=0.01, momentum=0.9, nesterov=True),
