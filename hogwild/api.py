@@ -82,7 +82,7 @@ def train(
     **settings: Any,
 ) -> TrainResult:
     """Trains `model` with worker processes over one shared set of parameters; afterwards the model holds the result
-    in ordinary private memory, and the optimizer worker 0's state (or the shared one).
+    in ordinary private memory, and the optimizer the state of the worker with the most updates (or the shared one).
 
     `dataset` and `val` are data sets of (input, …, target), map-style or iterable; `val={"fraction": 0.2}` holds a
     seeded part back. `loss` is called as loss(output, target). `optimizer` is a torch.optim instance over
@@ -92,8 +92,8 @@ def train(
     ["conv*"]}`: what is frozen is so until the call returns; `evaluate={"metrics": ["accuracy", gini]}`, where
     gini(outputs, targets) is a function of all outputs). `collate` (of a list of records) and `transform` (of a
     batch's inputs and target) may be functions.
-    `optimizer_state` is "private" (the default) or "shared". `resume` goes on from an earlier call's run directory,
-    with the same objects.
+    `optimizer_state` is "auto" (the default), "private" or "shared". `resume` goes on from an earlier call's run
+    directory, with the same objects.
 
     Call it from the main thread; a main guard is not needed. Raises HogwildError with the words of the command line for
     what cannot be started, and for a job that failed; a job stopped by Ctrl-C or `max_time_s` returns.

@@ -169,8 +169,10 @@ class Optimizer(Component):
     """Any torch.optim class; every worker applies it to the shared parameters."""
 
     class_path: ClassPath = Field(default=SGD, description="Hogwild's proofs are about plain SGD.")
-    state: Literal["private", "shared"] = Field(
-        default="private", description="Momentum and the like: per worker, or one for all, without a lock."
+    state: Literal["auto", "private", "shared"] = Field(
+        default="auto",
+        description="Momentum and the like: per worker, or one for all, without a lock; auto: one where gradients are "
+        "sparse, and for RAdam.",
     )
     groups: list[Group] = Field(
         default=[], description="The first that matches takes a parameter; what is left has the settings above."

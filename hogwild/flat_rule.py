@@ -21,7 +21,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from hogwild.dry_step import bare_step, parameters_of
 from hogwild.gradients import Gradients
-from hogwild.layout import Span
+from hogwild.layout import FlatLayout, Span
 from hogwild.optim import StateSlot
 from hogwild.shared_rules import HARDENED, PrivateState
 from hogwild.worker_model import WorkerModel
@@ -30,12 +30,11 @@ ELEMENTWISE = (SGD, Adam, AdamW, Adagrad, RMSprop, NAdam, RAdam, Adamax, Adadelt
 _FUSED = (Adam, AdamW, Adagrad)
 
 
-def why_not(worker_model: WorkerModel) -> str | None:
+def why_not(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> str | None:
     """Why the rule cannot run over the spans of dense gradients, in words for the log; None when it can."""
-    optimizer, spans = worker_model.optimizer, worker_model.layout.flats.spans
     if type(optimizer) not in ELEMENTWISE:
         return f"{type(optimizer).__qualname__} is not on the list of elementwise rules"
-    if any(span.is_dense and not span.dtype.is_floating_point for span in spans):
+    if any(span.is_dense and not span.dtype.is_floating_point for span in flats.spans):
         return "a parameter is not real"
     return why_only_step(optimizer)
 

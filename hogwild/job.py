@@ -37,8 +37,8 @@ from hogwild.metrics import Panel
 from hogwild.packing import names_of, pack, show, sizes_for
 from hogwild.param_groups import param_groups
 from hogwild.params import SharedModel, WorkerModel
-from hogwild.placing import is_on_device, with_devices
-from hogwild.plan import plan_here
+from hogwild.placing import CPU, is_on_device, with_devices
+from hogwild.plan import Plan, plan_here
 from hogwild.registry import build as build_component
 from hogwild.registry import build_callable
 from hogwild.samples import InTurn, Reader
@@ -183,14 +183,21 @@ def planned_updates(job: Job, plan: EpochPlan) -> int:
     )
 
 
-def bytes_needed(job: Job, parts: Parts, procs: int) -> int:
+def state_of(job: Job, parts: Parts, placement: str) -> str:
+    """`optimizer.state` for `SharedModel.build`."""
+    # Where parameters are copied; and a kernel is half as fast when others write the cache lines of its accumulators.
+    is_private = job.train.exchange == "delta" or placement != CPU or parts.choice.update is not None
+    return "private" if job.optimizer.state == "auto" and is_private else job.optimizer.state
+
+
+def bytes_needed(job: Job, parts: Parts, planned: Plan) -> int:
     """Shared memory the job will take: data, the ring of a stream, kept outputs, parameters, optimizer state,
     buffers. Raises UsageError for a ring with too few slots."""
-    ring = ring_spec_of(job, parts.train, procs)
+    ring, state = ring_spec_of(job, parts.train, planned.procs), state_of(job, parts, planned.placement)
     data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + parts.outputs_nbytes
     data += ring.nbytes if ring is not None else 0
     return data + SharedModel.bytes_needed(
-        parts.model, parts.optimizer, procs=max(1, procs), state=job.optimizer.state, late=parts.late
+        parts.model, parts.optimizer, procs=max(1, planned.procs), state=state, late=parts.late
     )
 
 
@@ -202,7 +209,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
     parameters = sum(parameter.numel() for parameter in parts.model.parameters())
     trained = sum(parameter.numel() for parameter in parts.model.parameters() if parameter.requires_grad)
     planned = with_devices(plan_here(job.train.procs, job.train.threads, pin=job.train.pin), job)
-    needed = bytes_needed(job, parts, planned.procs)
+    needed = bytes_needed(job, parts, planned)
     return {
         "job": job.name,
         "model": f"{type(parts.model).__name__}, {parameters:,} parameters, {trained:,} trained",

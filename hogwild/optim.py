@@ -2,12 +2,12 @@
 shared memory.
 
     state   [ block 0 | block 1 | … ]        private: a block per worker; shared: one block, written by all
-    block   [ present words | numbers, float64 | a vector or flat per span and key | other tensors ]
+    block   [ present words, updates | numbers, float64 | a vector or flat per span and key | other tensors ]
 
 A tensor shaped like its parameter lies in an array parallel to the parameter's span, so that one operation
 over the span finds its state at the same offsets. The 0-dim tensors of a span under one key (`step`) form a
 vector. A present word says that the optimizer has created this piece of state; without it the piece does not
-exist, whatever the memory holds.
+exist, whatever the memory holds. `updates` counts those that this state has seen (twice, and 1 more in one).
 
 `state: shared` creates all state before the first update, because no worker could later. It starts from what
 the rule leaves behind after a step with zero gradients and no weight decay, with counters reset. For SGD
@@ -128,7 +128,7 @@ class _Planner:
         pieces = [piece for piece in pieces if isinstance(piece[2], Tensor | int | float)]
         words = len(pieces) + len(group_numbers)
         numbers = [piece for piece in pieces if not isinstance(piece[2], Tensor)]
-        self.end = aligned(8 * words)
+        self.end = aligned(8 * (words + 1)) if words else 0
         for i, key, value in numbers:
             self._add_number(i, key, value, in_group=False)
         for g, key, value in group_numbers:

@@ -4,8 +4,14 @@ A worker lets its optimizer create state in its own first step, as stock torch d
 here (`adopt`): state that was there before the first step would change it. A replacement finds the present
 words set and goes on from them. Who writes: the worker that owns the block; with `state: shared` every
 worker, without a lock; the parent only in a pause.
+
+A worker that comes late must not begin cold: one update of a fresh Adagrad moves each weight by the whole rate, and
+undoes what hundreds have learnt. So before it trains it takes over the state that has seen the most updates, where its
+own has seen far fewer. It copies until a copy falls between two updates of the owner; where none does for a while
+(large tables, short updates), pieces are an update or two apart, m before v, as when a worker is killed in a step.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +25,8 @@ from hogwild.shm import Region
 from hogwild.snapshots import Copies
 
 _NUMBER = {"int": int, "float": float, "bool": bool}
+_WHOLE_S = 0.5  # for a copy between two updates
+FAR_BEHIND = 2  # state of less than one part in so many of another's updates: Adagrad's steps are 1.4 times as long
 
 
 class StateBlock:
@@ -33,6 +41,8 @@ class StateBlock:
         count = layout.nbytes // 8 if self._region is not None else 0
         self._present = self._words(np.int64, count)
         self._numbers = self._words(np.float64, count)
+        counted = self._present[len(layout.slots) :] if count and not layout.shared else np.zeros(1, np.int64)
+        self._count: memoryview = memoryview(counted)  # type: ignore[arg-type]  # [0]: twice the updates, + 1 in one
 
     def _words(self, dtype: Any, count: int) -> np.ndarray:
         return np.zeros(0, dtype) if self._region is None else self._region.array(dtype, (count,), self._base)
@@ -55,7 +65,36 @@ class StateBlock:
     def is_present(self, slot: StateSlot) -> bool:
         return bool(self._present[slot.word])
 
+    @property
+    def updates(self) -> int:
+        """That this state has seen, those before it was taken over included. Not counted where it is shared."""
+        return int(self._count[0]) >> 1
+
     # ---- a worker's side
+
+    def begin_update(self) -> None:
+        self._count[0] |= 1
+
+    def count(self, updates: int = 1) -> None:
+        """So many more were made, and none is being made."""
+        self._count[0] = (self._count[0] & ~1) + 2 * updates
+
+    def take_over(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Goes on from the state of the most updates, where this is of far fewer (True); what only this has stays."""
+        if self._region is None or self.layout.shared:
+            return False
+        blocks = self._region.nbytes // self.layout.nbytes
+        counts = self._region.array(np.int64, (blocks, self.layout.nbytes // 8))[:, len(self.layout.slots)]
+        ahead = StateBlock(self.layout, {REGION: self._region}, int(counts.argmax()))
+        if ahead.updates <= FAR_BEHIND * self.updates:
+            return False
+        deadline, before = time.monotonic() + _WHOLE_S, -1
+        while before != ahead._count[0] and (before < 0 or time.monotonic() < deadline):
+            before = ahead._count[0] & ~1
+            self.write(*ahead.read(Copies(in_place=True)), keep=True)
+        self.load(optimizer)
+        self._count[0] = before  # last: who is killed before takes over once more
+        return True
 
     def load(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer works on this block from now on, with whatever is present in it."""
@@ -113,11 +152,6 @@ class StateBlock:
 
     # ---- the parent's side
 
-    @property
-    def has_state(self) -> bool:
-        """Something was created or restored here."""
-        return any(True for _ in self._existing())
-
     def read(self, copies: Copies) -> tuple[dict[int, dict[str, Any]], dict[tuple[int, str], Any]]:
         """The state per parameter, each tensor as `copies` has it, and the numbers of the groups."""
         state: dict[int, dict[str, Any]] = {}
@@ -130,11 +164,11 @@ class StateBlock:
                 state.setdefault(slot.index, {})[slot.key] = copies.of(value) if isinstance(value, Tensor) else value
         return state, groups
 
-    def write(self, state: State, groups: Mapping[tuple[int, str], Any], *, keep: bool = False) -> None:
-        """This block holds exactly this state; with `keep`, this beside what it holds. Raises ValueError
-        naming the piece whose shape or dtype differs."""
+    def write(self, state: State, groups: Mapping[tuple[int, str], Any], made: int = 0, *, keep: bool = False) -> None:
+        """This block holds exactly this state, in which `made` updates were; with `keep`, this beside what it holds.
+        Raises ValueError naming the piece whose shape or dtype differs."""
         if not keep:
-            self._present[: len(self.layout.slots)] = 0
+            self._present[: len(self.layout.slots)], self._count[0] = 0, 2 * made
         for slot in self.layout.slots:
             own = state.get(slot.index, {})
             source = groups.get((slot.index, slot.key)) if slot.in_group else own.get(slot.key)

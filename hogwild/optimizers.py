@@ -74,12 +74,11 @@ def _update(param: Tensor, grad: Tensor, sums: Tensor, group: dict[str, Any]) ->
         grad = grad.add(param if rows is None else param[rows], alpha=group["weight_decay"])
     wide = grad.reshape(*sums.shape[:1], -1) if rows is None else grad.reshape(len(rows), -1)
     mean = wide.square().mean(-1).reshape(sums.shape if rows is None else (-1,))
+    total = mean.add_(sums if rows is None else sums[rows])  # read once: where all share it, somebody may write now
     if rows is None:
-        sums.add_(mean)
-        total = sums
+        sums.copy_(total)
     else:
-        sums.index_add_(0, rows, mean)
-        total = sums[rows]
+        sums[rows] = total
     step = grad / total.sqrt().add_(group["eps"]).reshape(total.shape + (1,) * (grad.dim() - total.dim()))
     if rows is None:
         param.add_(step, alpha=-group["lr"])

@@ -20,7 +20,8 @@ from hogwild.dry_step import parameters_of
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.layout import NOTHING_LATE, own_strides, plan_flats, region_name
 from hogwild.optim import State, plan_state
-from hogwild.optim_state import StateBlock
+from hogwild.optim_state import FAR_BEHIND, StateBlock
+from hogwild.row_rules import shares_state
 from hogwild.shareable import check_model, check_optimizer
 from hogwild.shm import Region
 from hogwild.structure import Layout, Loss, dump_structure
@@ -74,7 +75,7 @@ class SharedModel:
     ) -> "SharedModel":
         """Moves the model's parameters and buffers into shared memory and writes the structure file.
 
-        `procs` workers (0: one, in this process); `state` private or shared; `memory_format` auto,
+        `procs` workers (0: one, in this process); `state` private, shared or auto; `memory_format` auto,
         contiguous or channels_last; `late`: parameter -> the update that trains it first. Raises ModelError,
         OptimizerError, MemoryShortError; then only gradients and the memory format may have changed."""
         _check(model, optimizer, state)
@@ -137,9 +138,9 @@ class SharedModel:
 
     def snapshot(self, copies: snapshots.Copies | None = None) -> dict[str, Any]:
         """After `merge_buffers`: private copies, or what `copies` makes of it; the shared memory itself is to be
-        written before anybody trains on. `model` and `optimizer` as stock state_dicts (the shared state,
-        or that of the first worker that has any), `optimizer_private` one per worker, None where it has no state yet,
-        empty when shared.
+        written before anybody trains on. `model` and `optimizer` as stock state_dicts (the shared state, or that of
+        the most updates), `optimizer_private` one per worker, None where it has no state yet, `optimizer_updates`
+        how many each has seen; both empty when shared.
 
         `torch.load(weights_only=True)` reads it back, unless the model's own `get_extra_state` says
         otherwise."""
@@ -150,27 +151,32 @@ class SharedModel:
             "model": snapshots.model_state_dict(self.model, copies),
             "optimizer": states[self._exemplar()],
             "optimizer_private": [] if self.layout.state.shared else [s if s["state"] else None for s in states],
+            "optimizer_updates": [] if self.layout.state.shared else [block.updates for block in self._blocks()],
         }
 
     def _exemplar(self) -> int:
-        """Whose state stands for all: worker 0's, unless it trained nothing, as in a job so short that the others had
-        done it before its start was over."""
-        return next((k for k, block in enumerate(self._blocks()) if block.has_state), 0)
+        """Whose state stands for all: that which has seen the most updates."""
+        return max(range(self.layout.state_blocks), key=[block.updates for block in self._blocks()].__getitem__)
 
     def restore(self, snapshot: Mapping[str, Any]) -> str | None:
         """Parameters, buffers and optimizer state are the snapshot's; before workers start. Worker k takes
-        private state k mod old procs: then a sentence for the log is returned. Raises CheckpointError;
-        nothing was changed then."""
+        private state k mod old procs (then a sentence for the log is returned), or that of the most updates where
+        that one is far behind. Raises CheckpointError; nothing was changed then."""
         snapshots.check_parts(snapshot)
         private = list(snapshot.get("optimizer_private") or [])
         shared = self.layout.state.shared
-        sources = [snapshot["optimizer"]] if shared or not private else private
+        sources, made = [snapshot["optimizer"]], [1]
+        if private and not shared:
+            sources, made = private, snapshot.get("optimizer_updates") or [int(own is not None) for own in private]
         names = snapshots.names_of(self.model, self.optimizer)
         read = [snapshots.checked_state(self.layout.state, names, self.optimizer, source) for source in sources]
         snapshots.load_model(self.model, snapshot["model"])
         self.restart_buffers()
         for k, block in enumerate(self._blocks()):
-            block.write(*read[k % len(read)], keep=shared)
+            source = k % len(read)
+            if max(made) > FAR_BEHIND * made[source]:
+                source = made.index(max(made))
+            block.write(*read[source], made[source], keep=shared)
         if shared or not private or len(private) == self.layout.workers:
             return None
         return (
@@ -180,7 +186,7 @@ class SharedModel:
 
     def release(self) -> None:
         """The model holds the result in private memory, in the memory format it came with; the optimizer
-        holds worker 0's state (of the first worker that trained), or the shared one. Same objects throughout. The
+        holds the state of the worker with the most updates, or the shared one. Same objects throughout. The
         regions' descriptors are closed."""
         for param, strides in zip(self.model.parameters(), self._old_strides, strict=True):
             _move(param, torch.empty_strided(param.shape, strides, dtype=param.dtype))
@@ -197,8 +203,8 @@ class SharedModel:
 
 
 def _check(model: nn.Module, optimizer: torch.optim.Optimizer, state: str) -> None:
-    if state not in ("private", "shared"):
-        raise OptimizerError(f"optimizer.state must be private or shared, got {state!r}", code="optimizer/state")
+    if state not in ("auto", "private", "shared"):
+        raise OptimizerError(f"optimizer.state must be auto, private or shared, got {state!r}", code="optimizer/state")
     check_model(model)
     check_optimizer(model, optimizer)
 
@@ -207,7 +213,8 @@ def _plan(
     model: nn.Module, optimizer: torch.optim.Optimizer, procs: int, state: str, late: Mapping[str, int]
 ) -> tuple[Layout, State]:
     flats = plan_flats(model, optimizer, late)
-    state_layout, initial = plan_state(model, flats, optimizer, shared=state == "shared")
+    shared = state == "shared" or (state == "auto" and procs > 1 and shares_state(optimizer, flats))
+    state_layout, initial = plan_state(model, flats, optimizer, shared=shared)
     return Layout(flats, plan_buffers(model), state_layout, max(procs, 1)), initial
 
 

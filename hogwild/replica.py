@@ -161,7 +161,7 @@ class DeviceState(StateBlock):
         self._whole = accelerator.empty(layout.nbytes)
         pins.regions(regions, optim.REGION)
         self._moved = [(self._home_words(piece), self._device_words(piece)) for piece in self._pieces()]
-        self._read(regions, block)
+        self._read()
 
     def _pieces(self) -> list[tuple[torch.dtype, int, int]]:
         """(dtype, elements, offset) of everything on the device."""
@@ -180,12 +180,10 @@ class DeviceState(StateBlock):
         dtype, count, offset = piece
         return words(self._whole, dtype, (count,), offset, (1,))
 
-    def _read(self, regions: Mapping[str, Region], block: int) -> None:
+    def _read(self) -> None:
         if not self.layout.nbytes:
             return
-        self._private.whole.copy_(
-            regions[optim.REGION].tensor(torch.uint8, (self.layout.nbytes,), block * self.layout.nbytes)
-        )
+        self._private.whole.copy_(self._home.at(torch.uint8, (self.layout.nbytes,), 0))
         for home, here in self._moved:
             self._accelerator.upload(here, home, None)
 
@@ -215,6 +213,15 @@ class DeviceState(StateBlock):
             if slot.is_number and self._present[slot.word]:
                 self._home.set_number(slot, float(self._numbers[slot.offset // 8]))
         self._home.set_present(self._present)
+        self._home._count[0] = self._count[0]
+
+    def take_over(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Of another's state shared memory has that of its last pause."""
+        if not self._home.take_over(optimizer):
+            return False
+        self._read()
+        self.load(optimizer)
+        return True
 
 
 class Replica:

@@ -20,10 +20,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, SparseAdam
+from torch.optim import SGD, Adagrad, RAdam, SparseAdam
 
 from hogwild.dry_step import parameters_of
-from hogwild.layout import ParamSlot
+from hogwild.flat_rule import why_not, why_only_step
+from hogwild.layout import FlatLayout, ParamSlot
 from hogwild.optim import StateSlot
 from hogwild.optimizers import RowWiseAdagrad
 from hogwild.shared_rules import least_ratio, lost_squares
@@ -56,13 +57,14 @@ class NoRows:
         return False
 
 
-def why_no_rows(worker_model: WorkerModel) -> str | None:
+def why_no_rows(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> str | None:
     """Why no sparse gradient goes over compiled rows, in words for the log; None when they do."""
-    optimizer = worker_model.optimizer
     name = type(optimizer).__qualname__
+    if only_step := why_only_step(optimizer):
+        return only_step
     if type(optimizer) not in _REFUSED:
         return f"a parameter has sparse gradients, and {name} has no rule for rows"
-    for slot in worker_model.layout.flats.params:
+    for slot in flats.params:
         if slot.group is not None and slot.sparse:
             reason = _why_not_slot(slot) or _why_not_group(optimizer, optimizer.param_groups[slot.group])
             if reason:
@@ -70,6 +72,16 @@ def why_no_rows(worker_model: WorkerModel) -> str | None:
     if importlib.util.find_spec("numba") is None:
         return "a parameter has sparse gradients; compiled rules for them: pip install 'hogwild[sparse]'"
     return None
+
+
+def shares_state(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> bool:
+    """What `state: auto` makes of several workers: one state for all where gradients are sparse and every rule is
+    hardened, as each row would begin cold with every worker that meets it. And with RAdam, whose rate grows with its
+    updates: each worker counts only its own."""
+    if type(optimizer) is RAdam:
+        return why_not(optimizer, flats) is None
+    is_hardened = type(optimizer) in (Adagrad, RowWiseAdagrad, SparseAdam)
+    return is_hardened and any(span.sparse for span in flats.spans) and why_no_rows(optimizer, flats) is None
 
 
 def _why_not_slot(slot: ParamSlot) -> str | None:

@@ -1,4 +1,4 @@
-"""Optimizer state that all workers share, hardened against lost writes: Adagrad, RMSprop, Adam, AdamW.
+"""Optimizer state that all workers share, hardened against lost writes: Adagrad, RMSprop, Adam, AdamW, RAdam.
 
     read     own <- shared, each word once; what no single worker could have computed is mended, in `own`
     step     torch's own rule over `own`: it accumulates and divides in this worker's private memory
@@ -14,7 +14,7 @@ ordinary ones. Here it divides by what it has just computed from its one reading
     Adam(W)   v >= (1-b2) g^2  and  v >= c m^2   |update| <= lr / sqrt(c), times sqrt(1-b2^t) / (1-b1^t)
 
 g is what the rule accumulates: after maximize, and with weight decay where that is part of the gradient (AdamW's is
-not). eps only adds; amsgrad divides by the largest v of all, which is not smaller.
+not). eps only adds; amsgrad divides by the largest v of all, which is not smaller. RAdam's factor is below Adam's.
 
 All but v >= c m^2 hold by themselves: a sum of numbers >= 0 is not below any of them, in floats too. That one is about
 two words read at different times. It is enforced before the step; if it holds there it holds after it, whatever the
@@ -38,9 +38,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
+from torch.optim import SGD, Adagrad, Adam, AdamW, RAdam, RMSprop
 
-HARDENED = (Adagrad, RMSprop, Adam, AdamW)  # exactly these; a subclass may divide by something else
+from hogwild.optimizers import RowWiseAdagrad
+
+HARDENED = (Adagrad, RMSprop, Adam, AdamW, RAdam)  # exactly these; a subclass may divide by something else
 GROWING = ("step", "sum", "max_exp_avg_sq")
 SLACK = 16  # units in the last place per update, more than the roundings of m and v together
 
@@ -75,6 +77,8 @@ def describe(optimizer: torch.optim.Optimizer, *, flat: bool) -> str:
     """What a lost write can do to this rule's shared state, in words for the log; nothing where it can do no harm."""
     if type(optimizer) is SGD:
         return ""
+    if type(optimizer) is RowWiseAdagrad:
+        return ", shared state hardened"
     if type(optimizer) in HARDENED:
         return ", shared state hardened" if flat else ", shared state not hardened"
     return ", shared state as torch has it, not hardened"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hogwild.autograd_errors import explained
 from hogwild.dry_step import bare_step
-from hogwild.flat_rule import FlatRule, has_step_hooks, why_not, why_only_step
+from hogwild.flat_rule import FlatRule, has_step_hooks, why_not
 from hogwild.gradients import Gradients
 from hogwild.own_steps import Losses
 from hogwild.precision import autocast, device_type_of
@@ -35,6 +35,7 @@ class Update(Protocol):
     next_thaw: int | None  # the update of the whole job that trains more than the one before
 
     def thaw(self, updates: int) -> None: ...
+    def begin_at(self, updates: int) -> None: ...
     @property
     def late_losses(self) -> float: ...
 
@@ -94,9 +95,9 @@ class AutogradUpdate:
         self._rows: Rows = NoRows()
         no_rows = None
         if any(span.sparse for span in spans):
-            no_rows = why_only_step(self._optimizer) or why_no_rows(worker_model)
+            no_rows = why_no_rows(self._optimizer, worker_model.layout.flats)
             self._rows = NoRows() if no_rows else CompiledRows(worker_model)
-        reason = no_rows or why_not(worker_model)
+        reason = no_rows or why_not(self._optimizer, worker_model.layout.flats)
         self._rule = None if reason else FlatRule(worker_model, self._gradients)
         self._flat_now = self._rule is not None and self._rule.is_usable()
         self.path = self._described(f"stock: {reason}" if reason else f"flat: {type(self._optimizer).__qualname__}")
@@ -186,6 +187,11 @@ class AutogradUpdate:
     def apply(self, lr_factor: float | None) -> None:
         """Clips, sets every group's rate to its own times `lr_factor`, and writes the update into the
         flats."""
+        self._state.begin_update()
+        self._write(lr_factor)
+        self._state.count()
+
+    def _write(self, lr_factor: float | None) -> None:
         self._gradients.collect()
         factor = 1.0 if self._grad_clip is None else self._clip_factor(self._grad_clip)
         if lr_factor is not None:

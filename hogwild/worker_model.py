@@ -119,12 +119,16 @@ class WorkerModel:
         if self.replica is not None and not self._trains:
             self.replica.read_back()
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         """From now on this worker trains, until it rests. Since it was made, or rested, there may have been a pause, in
-        which the parent has merged all buffers: its own are read again."""
-        if self.replica is not None and not self._trains:
+        which the parent has merged all buffers: its own are read again. Whether it has taken over the optimizer's state
+        of another, because its own was far behind."""
+        if self._trains:
+            return False
+        if self.replica is not None:
             self.replica.read_back()
         self._trains = True
+        return self.state.take_over(self.optimizer)
 
     def close(self) -> None:
         """Of a worker that leaves, or makes everything again."""

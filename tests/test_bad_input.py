@@ -204,7 +204,7 @@ def test_the_library_names_what_is_of_the_wrong_kind(calls: Callable[..., Hogwil
             "config/keyword",
             "data.batch_size: is given twice",
         ),
-        ({"optimizer_state": "both"}, ConfigError, "config/unknown-choice", "private, shared"),
+        ({"optimizer_state": "both"}, ConfigError, "config/unknown-choice", "auto, private, shared"),
     ]
     for changes, kind, code, words in table:
         error = calls(**changes)

@@ -257,10 +257,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.slots",
         "hogwild.replica",
         "hogwild.recurrent_weights",
+        "hogwild.shared_rules",
     ),
     (
         "hogwild.worker_model",
-        "hogwild.shared_rules",
         "hogwild.flat_rule",
         "hogwild.row_rules",
         "hogwild.params",

@@ -1,19 +1,31 @@
 """Optimizer state in shared memory: inherited, shared, and what rules keep besides tensors."""
 
+import copy
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn, optim
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import hogwild
+from hogwild.config import load_job
+from hogwild.data import Digits
 from hogwild.dry_step import dry_step
 from hogwild.errors import OptimizerError
+from hogwild.fused_choice import Choice
+from hogwild.job import state_of
 from hogwild.layout import plan_flats
+from hogwild.models import Mlp
 from hogwild.optim import plan_state
+from hogwild.optimizers import RowWiseAdagrad
 from hogwild.updates import AutogradUpdate
+from tests.jobs.late import LateLoss
 from tests.shared_model import (
     Branches,
     ConvNet,
+    Words,
     attach,
     build,
     images,
@@ -185,3 +197,209 @@ def test_a_scalar_parameter_does_not_confuse_its_step_with_its_moments():
 
     ours, plain, _ = side_by_side(Scale, functools.partial(optim.Adam, fused=False), vectors(6, features=2))
     assert same_bits(ours, plain)
+
+
+# ---- workers that come late ------------------------------------------------------------------------------------------
+
+LATE_RULES = RULES | {
+    "adagrad": functools.partial(optim.Adagrad, fused=False),
+    "adamw": functools.partial(optim.AdamW, fused=False),
+    "rmsprop": functools.partial(optim.RMSprop, centered=True),
+    "nadam": optim.NAdam,
+    "radam": optim.RAdam,
+    "adamax": optim.Adamax,
+    "adadelta": optim.Adadelta,
+    "row-wise adagrad": RowWiseAdagrad,
+}
+
+
+def begun(shared, worker):
+    """A worker's updates, once it has been given its first item."""
+    attached = attach(shared, worker)
+    update = AutogradUpdate(attached, grad_clip=None)
+    if attached.begin():
+        update.begin_at(0)
+    return update
+
+
+def cold(rule=optim.Adagrad, procs=2, make=ConvNet):
+    torch.manual_seed(0)
+    model = make()
+    return build(model, rule(model.parameters()), procs=procs)
+
+
+@pytest.mark.parametrize("rule", LATE_RULES.values(), ids=LATE_RULES.keys())
+def test_a_worker_that_comes_late_goes_on_from_the_state_of_the_others(rule):
+    """To the bit: one worker, and after it another one, are the plain loop."""
+    torch.manual_seed(0)
+    ours, batches = ConvNet(), images(12)
+    plain = copy.deepcopy(ours).to(memory_format=torch.channels_last)
+    shared = build(ours, rule(ours.parameters()), procs=2)
+    train(begun(shared, 0), batches[:8])
+    train(begun(shared, 1), batches[8:])
+    train_plainly(plain, rule(plain.parameters()), batches)
+    assert same_bits(ours, plain)
+
+
+def test_a_replacement_whose_state_is_far_behind_takes_over_another_and_a_near_one_its_own():
+    shared = cold()
+    train(updating(shared, 1), images(4))
+    train(updating(shared, 0), images(8))
+    assert not attach(shared, 1).begin(), "4 of 8 updates"
+    train(updating(shared, 0), images(1))
+    late = attach(shared, 1)
+    assert late.begin(), "4 of 9"
+    assert [late.state.updates, *(float(own["step"]) for own in late.optimizer.state.values())] == [9] * 9
+    assert not late.begin() and not attach(shared, 1).begin(), "once"
+
+
+def test_workers_that_begin_together_have_nothing_to_take_over():
+    shared = cold(optim.Adam)
+    workers = [attach(shared, k) for k in range(2)]
+    assert [worker.begin() for worker in workers] == [False, False]
+    first, second = (AutogradUpdate(worker, grad_clip=None) for worker in workers)
+    for batch in images(6):
+        train(first, [batch])
+        train(second, [batch])
+    for worker in workers:
+        worker.rest()
+        assert not worker.begin()
+
+
+def test_state_that_only_the_late_worker_has_stays():
+    shared = cold(functools.partial(optim.Adam, fused=False), make=Branches)
+    left, right = ([(torch.full((6, 5), sign), torch.zeros(6).long())] for sign in (1.0, -1.0))
+    train(updating(shared, 1), left)
+    train(updating(shared, 0), right * 3)
+    late = attach(shared, 1)
+    assert late.begin()
+    steps = {name: int(late.optimizer.state[param]["step"]) for name, param in late.model.named_parameters()}
+    assert steps == {
+        f"{module}.{name}": steps
+        for module, steps in (("left", 1), ("right", 3), ("out", 3))
+        for name in ("weight", "bias")
+    }
+
+
+class OwnerMakesAnUpdate(TorchDispatchMode):
+    """In the middle of whatever runs under this mode another worker makes one more update: all its state grows by 1."""
+
+    def __init__(self, owner, at):
+        super().__init__()
+        self.owner, self.at, self.operations = owner, at, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.operations += 1
+        if self.operations == self.at:
+            self.owner.state.begin_update()
+            for own in self.owner.optimizer.state.values():
+                for value in own.values():
+                    value.add_(1)
+            self.owner.state.count()
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("at", [2, 40, 60])
+def test_state_is_taken_over_as_it_is_between_two_updates_of_its_owner(at):
+    shared = cold(optim.Adam)
+    owner, late = attach(shared, 0), attach(shared, 1)
+    train(AutogradUpdate(owner, grad_clip=None), images(5))
+    with OwnerMakesAnUpdate(owner, at) as meanwhile:
+        assert late.begin()
+    assert meanwhile.operations > at and late.state.updates == 6
+    theirs, ours = (worker.optimizer.state_dict()["state"] for worker in (owner, late))
+    assert all(torch.equal(value, ours[i][key]) for i, own in theirs.items() for key, value in own.items())
+
+
+def test_state_whose_owner_was_killed_in_an_update_is_taken_over_all_the_same():
+    shared = cold()
+    owner = begun(shared, 0)
+    train(owner, images(5))
+    owner._state.begin_update()
+    late = attach(shared, 1)
+    assert late.begin() and late.state.updates == 5
+    train(AutogradUpdate(late, grad_clip=None), images(1))
+    assert late.state.updates == 6
+
+
+def test_a_checkpoint_gives_no_worker_state_that_is_far_behind():
+    shared = cold(procs=3)
+    for worker, count in enumerate((1, 6, 4)):
+        train(updating(shared, worker), images(count))
+    snapshot = shared.snapshot()
+    assert snapshot["optimizer_updates"] == [1, 6, 4]
+    assert snapshot["optimizer"]["state"][0]["step"] == 6, "the one of the most updates stands for all"
+    resumed = cold(procs=5)
+    resumed.restore(snapshot)
+    states = [attach(resumed, k) for k in range(5)]
+    assert [int(worker.optimizer.state_dict()["state"][0]["step"]) for worker in states] == [6, 6, 4, 6, 6]
+    assert [worker.state.updates for worker in states] == [6, 6, 4, 6, 6]
+    assert not any(worker.begin() for worker in states)
+
+
+@pytest.mark.parametrize("state", ["shared", "private"])
+def test_a_checkpoint_of_either_kind_of_state_goes_on_as_the_other(state):
+    other = {"shared": "private", "private": "shared"}[state]
+    model, again = ConvNet(), ConvNet()
+    shared = build(model, optim.Adam(model.parameters()), procs=2, state=state)
+    train(updating(shared, 1), images(3))
+    resumed = build(again, optim.Adam(again.parameters()), procs=3, state=other)
+    resumed.restore(shared.snapshot())
+    assert [int(attach(resumed, k).optimizer.state_dict()["state"][0]["step"]) for k in range(3)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("make", "rule", "procs", "is_shared"),
+    [
+        (Words, optim.Adagrad, 2, True),
+        (Words, RowWiseAdagrad, 2, True),
+        (Words, optim.Adagrad, 1, False),
+        (Words, functools.partial(optim.Adagrad, weight_decay=0.1), 2, False),  # torch has it for dense gradients only
+        (Words, functools.partial(optim.SGD, lr=0.1), 2, False),
+        (ConvNet, optim.Adagrad, 2, False),
+        (ConvNet, optim.Adam, 2, False),
+        (ConvNet, optim.RAdam, 2, True),  # each worker would count a warm-up of its own
+    ],
+)
+def test_auto_shares_state_where_private_state_would_learn_less(make, rule, procs, is_shared):
+    pytest.importorskip("numba")
+    model = make()
+    try:
+        shared = build(model, rule(model.parameters()), procs=procs, state="auto")
+    except OptimizerError:
+        assert not is_shared
+        return
+    assert shared.layout.state.shared == is_shared
+
+
+@pytest.mark.parametrize(
+    ("settings", "placement", "update", "state"),
+    [
+        ([], "cpu", None, "auto"),
+        (["train.exchange=delta"], "cpu", None, "private"),
+        ([], "cuda-replica", None, "private"),
+        ([], "cpu", "a kernel", "private"),
+        (["optimizer.state=shared"], "cpu", "a kernel", "shared"),
+    ],
+)
+def test_auto_is_private_where_parameters_are_copied_and_with_a_kernel(settings, placement, update, state):
+    parts = SimpleNamespace(choice=Choice(update, ""))
+    assert state_of(load_job(None, settings), parts, placement) == state
+
+
+def test_one_late_worker_of_a_job_does_not_damage_the_model(tmp_path):
+    """209 updates of an Adagrad, then a few of a worker that is built only then, at the end of the job."""
+
+    def loss_of(loss, procs):
+        torch.manual_seed(0)
+        model = Mlp(features=64, hidden=[32], classes=10)
+        result = hogwild.train(
+            model, Digits("train"), loss, optim.Adagrad(model.parameters(), lr=0.1), val=Digits("test"), procs=procs,
+            optimizer_state="private", exchange="direct", batch_size=16, epochs=3, max_updates=220,
+            run_dir=tmp_path / str(procs), supervise={f"{clock}_timeout_s": 900 for clock in ("start", "stall")},
+        )  # fmt: skip
+        return result.metrics["loss"]
+
+    alone = loss_of(nn.CrossEntropyLoss(), 0)
+    assert loss_of(LateLoss(tmp_path, 209), 2) < 1.5 * alone
+    assert any("from the state of another worker" in log.read_text() for log in (tmp_path / "2/logs").glob("worker-*"))

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hogwild.layout import plan_flats
 from hogwild.optim import plan_state
+from hogwild.optimizers import RowWiseAdagrad
 from hogwild.params import SharedModel
 from hogwild.shared_rules import GROWING, least_ratio
 from hogwild.updates import AutogradUpdate
@@ -172,6 +173,11 @@ def test_the_same_lost_write_makes_torchs_own_rule_jump(case):
     assert worst(case, "private") > 10 * case.bound
 
 
+def test_a_lost_write_of_row_wise_adagrad_makes_no_update_larger_than_the_rate():
+    """It divides by what it has computed from its one reading, as the compiled rows do."""
+    assert worst(Case(no_decay(RowWiseAdagrad), 1), "shared") <= 1.001
+
+
 @pytest.mark.parametrize(("steps", "square"), [(2000, 0.5), (10, 0.9999)], ids=["far below", "just below, early"])
 def test_a_square_below_the_square_of_the_mean_gives_the_centered_rule_no_nan(steps, square):
     """With a gradient like the mean nothing else keeps the variance from 0, and on the bound rounding decides."""
@@ -182,6 +188,17 @@ def test_a_square_below_the_square_of_the_mean_gives_the_centered_rule_no_nan(st
     before = weight(update).clone()
     feed(update, torch.ones(SIZE))
     assert float((weight(update) - before).abs().max()) / LR <= case.bound
+
+
+@pytest.mark.parametrize(("state", "is_bounded"), [("shared", True), ("private", False)])
+def test_a_square_that_came_back_as_it_was_is_raised_to_what_the_mean_of_radam_allows(state, is_bounded):
+    """Late: before its rate has grown, RAdam's steps are short whatever it divides by."""
+    (update,) = updates(functools.partial(optim.RAdam, lr=LR), state)
+    for key, value in {"step": 5000, "exp_avg": LOUD, "exp_avg_sq": QUIET**2}.items():
+        arrays(update)[key].fill_(value)
+    before = weight(update).clone()
+    feed(update, torch.full((SIZE,), QUIET))
+    assert (float((weight(update) - before).abs().max()) / LR <= adam_bound()) == is_bounded
 
 
 def test_a_reverted_buffer_of_momentum_is_a_sum_of_gradients_that_were():
@@ -226,6 +243,7 @@ RULES = {
     "adam unfused": functools.partial(optim.Adam, fused=False),
     "amsgrad foreach": functools.partial(optim.Adam, amsgrad=True, foreach=True, maximize=True),
     "adamw": functools.partial(optim.AdamW, weight_decay=0.1),
+    "radam": functools.partial(optim.RAdam, weight_decay=0.1, decoupled_weight_decay=True),
     "adam, long memory of g": functools.partial(optim.Adam, betas=(0.99, 0.985)),
     "adam, no memory": functools.partial(optim.Adam, betas=(0.0, 0.0)),
     "momentum": functools.partial(optim.SGD, lr=0.01, momentum=0.9, nesterov=True),
@@ -333,6 +351,11 @@ def test_the_ratio_is_the_published_one_for_many_steps():
         (optim.Adam, "shared", "flat: Adam, shared state hardened"),
         (optim.RMSprop, "shared", "flat: RMSprop, shared state hardened"),
         (functools.partial(optim.SGD, lr=LR, momentum=0.9), "shared", "flat: SGD"),
+        (
+            RowWiseAdagrad,
+            "shared",
+            "stock: RowWiseAdagrad is not on the list of elementwise rules, shared state hardened",
+        ),
         (optim.NAdam, "shared", "flat: NAdam, shared state as torch has it, not hardened"),
         (
             optim.Rprop,

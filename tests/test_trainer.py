@@ -68,6 +68,18 @@ def test_an_exchange_never_crosses_items() -> None:
     assert row.words_written == [("intent", 3), ("commit", 3), ("intent", 4), ("commit", 4)] * 2
 
 
+def test_state_that_is_taken_over_from_another_worker_keeps_the_counters_that_it_has() -> None:
+    """Unequal ones, of parameters that were not always used: the rule does not go over the flat with them."""
+    place = Place(examples(4), rule=optim.Adagrad)
+    (first, _), (late, _) = place.trainer(0), place.trainer(1)
+    first.train(place.item(0, 3), go_on)
+    unused = first.model.params[2]
+    first.model.optimizer.state[unused]["step"].sub_(1)
+    late.train(place.item(3, 4), go_on)
+    steps = [float(late.model.optimizer.state[param]["step"]) for param in late.model.params]
+    assert steps == [4, 4, 3, 4, 4, 4]
+
+
 # ---- what ends an exchange early ------------------------------------------------------------------------------------
 
 

@@ -274,7 +274,7 @@ SHARED = "{state: shared}"
 def test_only_what_is_open_is_measured_and_one_worker_measures_nothing(
     job: Job, procs: int, sparse: bool, has_room: bool, ways: Sequence[Way], begins: str, why: str
 ) -> None:
-    said = why_settled(job, procs, sparse=sparse, has_room=has_room)
+    said = why_settled(job, procs, sparse=sparse, has_room=has_room, shared=job.optimizer.state == "shared")
     assert why in said and bool(why) == bool(said)
     assert ways_of(job, procs, said) == ways
     assert exchange_of(job, procs) == begins

@@ -34,6 +34,7 @@ class Fused:
     plan: EpochPlan
     order: "Order"
     hot: "Sequence[HotRows]" = ()
+    count: Callable[[int], None] = lambda updates: None  # what its optimizer's state has seen
 
     def refresh(self) -> None:
         """The private copies are what the flats are now."""
@@ -99,6 +100,7 @@ class Chunks:
         self._profile.enter("bookkeeping")
         applied = count - sums.skipped
         if applied:
+            fused.count(applied)
             row.count_updates(applied, staleness)
         row.count_batches(count, sums.losses, sums.loss)
         if sums.not_finite:

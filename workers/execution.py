@@ -20,7 +20,7 @@ from hogwild import host
 from hogwild.background import Background
 from hogwild.checkpoint import CheckpointWriter
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
-from hogwild.job import Parts
+from hogwild.job import Parts, state_of
 from hogwild.job_checks import directions
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.params import SharedModel
@@ -131,7 +131,7 @@ class _Prepared:
             parts.loss,
             parts.optimizer,
             procs=max(1, planned.procs),
-            state=job.optimizer.state,
+            state=state_of(job, parts, planned.placement),
             memory_format=job.model.memory_format,
             late=parts.late,
         )

@@ -30,7 +30,7 @@ def make_fused(kit: "Kit", model: WorkerModel, region: Region, row: Row, lifelin
     data = kit.train.data.attach(region)
     hot = hot_rows(model, update, kit.fused or {})
     update.bind(model.model, model.optimizer, data.arrays(), hot)
-    fused = Fused(update, kit.train.plan, data.order(kit.train.order, kit.seed), [*hot.values()])
+    fused = Fused(update, kit.train.plan, data.order(kit.train.order, kit.seed), [*hot.values()], model.state.count)
     nothing = Chunk(np.empty(0, np.int64), 0)
 
     def run() -> None:

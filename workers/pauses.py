@@ -235,6 +235,7 @@ def _trial_of(session: Session) -> Trial:
         job,
         procs,
         sparse=any(span.sparse for span in flats.spans),
+        shared=session.shared.layout.state.shared,
         has_room=room > MEMORY_MARGIN * procs * copied_bytes(flats),
         fused=session.is_fused,
         placement=session.plan.placement,

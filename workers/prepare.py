@@ -70,7 +70,7 @@ def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
     # First, because the trial step that finds out about the rest takes memory itself: a copy, and its gradients.
     fresh = data - _there_already(parts)
     _require(fresh + 2 * parameters, fresh)
-    needed = bytes_needed(job, parts, planned.procs) + Scoreboard.nbytes(rows)
+    needed = bytes_needed(job, parts, planned) + Scoreboard.nbytes(rows)
     copies = COPIES * parameters * planned.procs if job.train.exchange == "delta" and planned.procs > 1 else 0
     _require(needed + copies - (data - fresh), fresh)
     return needed

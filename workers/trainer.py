@@ -142,7 +142,10 @@ class Trainer:
 
     def follow(self) -> None:
         """Exchanges as the control row says from now on, and reads the parameters again. Nothing may be unflushed."""
-        self.model.begin()
+        if self.model.begin():
+            print("the optimizer goes on from the state of another worker, which has made more updates", flush=True)
+            if self._fused is None:
+                self.update.begin_at(self._board.updates())
         self._sync_every = self._board.control_words[Control.SYNC_EVERY]
         self._schedule = halved(self.kit.schedule, self._board.control_words[Control.ROLLBACKS])
         # Before the flats are read: what is counted by now is in what we read, what comes later perhaps not.

@@ -70,10 +70,10 @@ def ways_of(job: Job, procs: int, why: str, *, fused: bool = False, placement: s
 
 
 def why_settled(
-    job: Job, procs: int, *, sparse: bool, has_room: bool, fused: bool = False, placement: str = CPU
+    job: Job, procs: int, *, sparse: bool, has_room: bool, shared: bool, fused: bool = False, placement: str = CPU
 ) -> str:
     """Why nothing is to be decided by measuring, in words for the log; "" where direct or delta is. `sparse`: some
-    gradients are; `has_room`: there is memory for the copies that delta needs."""
+    gradients are; `has_room`: there is memory for the copies that delta needs; `shared`: the optimizer's state is."""
     if fused:
         return "the model's kernel writes the flats, and hot rows have copies of their own"
     if placement != CPU:
@@ -86,7 +86,7 @@ def why_settled(
         return "streamed data comes as fast as loaders read it"
     if sparse:  # few rows are touched
         return "with sparse gradients, copies of everything cost more than they save"
-    if job.optimizer.state == "shared":
+    if shared:
         return "a state for all belongs to parameters for all"
     return "" if has_room else "there is no memory for the copies that delta needs"
 
