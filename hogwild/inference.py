@@ -19,6 +19,8 @@ KEPT = "Inference tensors cannot be saved for backward"  # begins torch's error;
 def why_not(model: nn.Module, call: Callable[[nn.Module], Any]) -> str | None:
     """Why evaluations of `model` run under no_grad, in words; None where they need not. `call` makes one pass, in
     evaluation mode as the caller has set it. The model itself is not touched."""
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        return "TorchScript keeps what it made in an evaluation, where nobody can look"
     try:
         twin = copy.deepcopy(model, {id(param): param for param in model.parameters()})
     except Exception as error:  # a lock, an open file, a tensor with its graph

@@ -163,7 +163,7 @@ def _try_forward(job: Job, parts: "Parts") -> None:
     """One forward pass and one loss over the first samples, in evaluation mode, leaving no trace: the random state is
     put back and no gradient is made."""
     sample = batch_of(parts, TRIAL_SAMPLES)
-    constructed = {id(param) for param in parts.model.parameters()}
+    constructed = {id(param) for _, param in parts.model.named_parameters()}
     output = loss = None
     try:
         if has_training_step(parts.model):

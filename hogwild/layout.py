@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -99,6 +100,19 @@ def is_dense_without_overlap(shape: Sequence[int], strides: Sequence[int]) -> bo
             return False
         expected *= size
     return True
+
+
+def extent(values: Tensor | np.ndarray) -> tuple[int, int]:
+    """The addresses that its elements lie between, the second one exclusive; (0, 0) for what has none here."""
+    if isinstance(values, Tensor):
+        if values.layout != torch.strided or values.device.type != "cpu" or not values.numel():
+            return 0, 0
+        start, size = values.data_ptr(), values.element_size()
+        steps = [stride * size for stride in values.stride()]
+    else:
+        start, size, steps = values.__array_interface__["data"][0], values.itemsize, [*values.strides]
+    ends = [step * (length - 1) for step, length in zip(steps, values.shape, strict=True)]
+    return start + sum(min(end, 0) for end in ends), start + sum(max(end, 0) for end in ends) + size
 
 
 def own_strides(tensor: Tensor) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ are views of shared memory, afterwards they hold the result in ordinary private 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +24,12 @@ from hogwild.optim_state import FAR_BEHIND, StateBlock
 from hogwild.row_rules import shares_state
 from hogwild.shareable import check_model, check_optimizer
 from hogwild.shm import Region
-from hogwild.structure import Layout, Loss, dump_structure
+from hogwild.structure import Layout, Loss, check_structure, dump_structure
 from hogwild.worker_model import WorkerModel
 
 __all__ = ["SharedModel", "WorkerModel"]
 
+Answer = TypeVar("Answer")
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -84,8 +85,10 @@ class SharedModel:
             param.grad = None  # share_memory() would share gradients too
         channels_last = _convert(model, memory_format)
         layout, initial = _plan(model, optimizer, procs, state, late)
-        structure = _without_state(optimizer, lambda: dump_structure(layout, (model, loss, optimizer)))
+        parts = (model, loss, optimizer)
+        structure = _without_state(optimizer, lambda: dump_structure(layout, parts))
         regions = _allocate(layout)
+        _without_state(optimizer, lambda: check_structure(layout, parts, regions))
         shared = cls(model, optimizer, layout, regions, structure, channels_last, old_strides)
         try:
             shared._bind()
@@ -251,7 +254,7 @@ def _move(tensor: Tensor, place: Tensor) -> None:
     tensor.data = place
 
 
-def _without_state(optimizer: torch.optim.Optimizer, write: Callable[[], bytes]) -> bytes:
+def _without_state(optimizer: torch.optim.Optimizer, write: Callable[[], Answer]) -> Answer:
     """State travels in the regions; only what a rule keeps under other keys than parameters goes with the
     structure."""
     kept, params = optimizer.state, {id(param) for param in parameters_of(optimizer)}

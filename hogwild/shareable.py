@@ -2,25 +2,25 @@
 rule and the way out."""
 
 import inspect
-import itertools
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.nn.utils import parametrize
 
 from hogwild.errors import ModelError, OptimizerError
-from hogwild.layout import is_dense_without_overlap
+from hogwild.layout import extent, is_dense_without_overlap
 
 
 def check_model(model: nn.Module) -> None:
-    """Raises ModelError when a parameter, buffer or module cannot be shared with other processes."""
-    for path, module in model.named_modules():
-        _check_module(path or "(the model itself)", module)
-    for kind, name, tensor in _tensors(model):
+    """Raises ModelError when a parameter or buffer cannot be shared with other processes."""
+    _check_names(model)
+    tensors: list[tuple[str, str, Tensor]] = [("parameter", *named) for named in model.named_parameters()]
+    tensors += [("buffer", *named) for named in model.named_buffers()]
+    for kind, name, tensor in tensors:
         _check_tensor(kind, name, tensor)
-    _check_storage(dict(model.named_parameters()))
+    _check_storage(tensors)
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -53,25 +53,17 @@ def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
     return any(a.default is inspect.Parameter.empty and a.kind in positional for a in arguments)
 
 
-def _tensors(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    yield from (("parameter", name, param) for name, param in model.named_parameters())
-    yield from (("buffer", name, buffer) for name, buffer in model.named_buffers())
-
-
-def _check_module(path: str, module: nn.Module) -> None:
-    if isinstance(module, torch.jit.ScriptModule):
-        raise ModelError(
-            f"module {path} is a ScriptModule ({type(module).__name__}); it cannot be written for the "
-            "workers. Give the plain nn.Module it was made from",
-            code="model/scripted",
-        )
-    if parametrize.is_parametrized(module):
-        names = ", ".join(sorted(module.parametrizations.keys()))  # type: ignore[union-attr, operator]
-        raise ModelError(
-            f"module {path} is parametrized ({names}); torch cannot pickle parametrized modules. Call "
-            "torch.nn.utils.parametrize.remove_parametrizations on it, or put the formula into forward()",
-            code="model/parametrized",
-        )
+def _check_names(model: nn.Module) -> None:
+    """What a model overrides must not hide a parameter: it would be saved, and neither shared nor restored."""
+    every = [id(param) for _, param in nn.Module.named_parameters(model)]
+    named = [param for _, param in model.named_parameters()]
+    for method, params in (("named_parameters", named), ("parameters", model.parameters())):
+        if [id(param) for param in params] != every:
+            raise ModelError(
+                f"{type(model).__qualname__} has a {method}() of its own, which does not return what torch's does. "
+                "Give it another name, and give the optimizer what it returns",
+                code="model/own-parameters",
+            )
 
 
 def _check_tensor(kind: str, name: str, tensor: Tensor) -> None:
@@ -79,6 +71,12 @@ def _check_tensor(kind: str, name: str, tensor: Tensor) -> None:
         raise ModelError(
             f"{kind} {name} is lazy and has no shape yet; run one batch through the model before training it",
             code="model/lazy",
+        )
+    if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        raise ModelError(
+            f"{kind} {name} is a {type(tensor).__qualname__}, a class of tensors that holds its numbers in its own "
+            "way; only ordinary tensors can be shared",
+            code="model/not-dense",
         )
     if tensor.layout != torch.strided:
         raise ModelError(
@@ -93,28 +91,37 @@ def _check_tensor(kind: str, name: str, tensor: Tensor) -> None:
         )
 
 
-def _check_storage(params: dict[str, nn.Parameter]) -> None:
-    """Two parameters over the same words would silently be untied by giving each its own place."""
-    ends: dict[int, list[tuple[int, int, str]]] = {}
-    for name, param in params.items():
-        if torch._debug_has_internal_overlap(param) == 1:
+def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:
+    """Two tensors over the same words would silently be untied by giving each its own place."""
+    places: list[tuple[int, int, str, Tensor]] = []
+    for kind, name, tensor in tensors:
+        is_plain = kind == "buffer" or is_dense_without_overlap(tensor.shape, tensor.stride())
+        if not is_plain and len(_words(tensor).unique()) < tensor.numel():
             raise ModelError(
                 f"parameter {name} uses one word for several elements (expand?); give it its own: .clone()",
                 code="model/overlapping",
             )
-        if param.numel() and is_dense_without_overlap(param.shape, param.stride()):
-            start = param.data_ptr()
-            place = (start, start + param.numel() * param.element_size(), name)
-            ends.setdefault(param.untyped_storage().data_ptr(), []).append(place)
-    for places in ends.values():
-        places.sort()
-        for (_, end, first), (start, _, second) in itertools.pairwise(places):
-            if start < end:
+        if tensor.numel():
+            places.append((*extent(tensor), f"{kind} {name}", tensor))
+    places.sort(key=lambda place: place[:2])
+    starts = [place[0] for place in places]
+    for i, (_, end, name, tensor) in enumerate(places):
+        for _, _, other_name, other in places[i + 1 : bisect_left(starts, end, i + 1)]:
+            size = max(tensor.element_size(), other.element_size())
+            if torch.isin(_words(tensor) // size, _words(other) // size).any():  # columns of one matrix share none
                 raise ModelError(
-                    f"parameters {first} and {second} are different Parameters over the same memory; tie "
-                    "them by assigning one Parameter object to both places",
+                    f"{name} and {other_name} are different tensors over the same memory; tie them by assigning one "
+                    "object to both places, or give each its own memory: .clone()",
                     code="model/overlapping",
                 )
+
+
+def _words(tensor: Tensor) -> Tensor:
+    """(elements,) int64: the addresses of its elements."""
+    addresses = torch.tensor(tensor.data_ptr())
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        addresses = addresses.unsqueeze(-1) + torch.arange(size) * (stride * tensor.element_size())
+    return addresses.flatten()
 
 
 def _check_ownership(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

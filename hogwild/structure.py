@@ -6,24 +6,32 @@ references.
 Written by the parent with cloudpickle, so that what is defined in a script or a notebook travels by value;
 read by a worker, which re-runs no constructor. References keep identity: a Parameter under two names, in an
 RNN's `_flat_weights` and in the optimizer is one object again. Only shared memory travels by reference: any
-other tensor a module holds is copied.
+other tensor a module holds is copied, so none may be a view of shared memory: the copy would never change.
+
+A class may pickle itself in its own way, and so make parameters of its own in the worker, which would train while the
+shared ones stand still. So the file also says what must be which reference once it was read.
 """
 
 import io
 import pickle
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from hogwild.buffers import REGION as BUFFERS
 from hogwild.buffers import BufferLayout, block_of
+from hogwild.compiled_model import not_calling_script_deprecated
 from hogwild.dry_step import attributes_of
 from hogwild.errors import ModelError
-from hogwild.layout import FlatLayout
+from hogwild.layout import FlatLayout, extent
 from hogwild.optim import StateLayout
 from hogwild.shm import Region
 
@@ -52,70 +60,156 @@ Loss = Callable[..., Tensor]
 Parts = tuple[nn.Module, Loss, torch.optim.Optimizer]
 
 
-def dump_structure(layout: Layout, parts: Parts) -> bytes:
-    """Raises ModelError naming the module (by its path) or the part that cannot be written."""
+def dump_structure(layout: Layout, parts: Parts, here: list[Any] | None = None) -> bytes:
+    """Raises ModelError naming the module (by its path) or the part that cannot be written, or holds a view of a
+    parameter. `here` takes classes and functions, for a reader in this process."""
     file = io.BytesIO()
     cloudpickle.dump(layout, file)
+    writer = _Writer(file, parts[0], here)
     try:
-        _Writer(file, parts[0]).dump((parts, _extras(parts[0])))
+        writer.dump((parts, _extras(parts[0]), _bound(parts, writer.places)))
     except Exception as error:
-        raise ModelError(_blame(parts, error), code="model/not-picklable") from error
+        code = error.code if isinstance(error, ModelError) else "model/not-picklable"
+        raise ModelError(_blame(parts, error), code=code) from error
     return file.getvalue()
 
 
 def load_structure(
-    structure: bytes | memoryview, regions: Mapping[str, Region], worker: int
+    structure: bytes | memoryview, regions: Mapping[str, Region], worker: int, here: Sequence[Any] = ()
 ) -> tuple[Layout, Parts, list[nn.Parameter]]:
     """In a worker: the parts bound to the flats and to this worker's buffers, and the parameters in layout
-    order."""
+    order. Raises ModelError where a class's own way to be pickled made other parameters."""
     file = io.BytesIO(structure)
     layout: Layout = pickle.load(file)
-    reader = _Reader(file, layout, regions, worker)
-    parts, extras = reader.load()
-    params = [reader.param(i) for i in range(len(layout.flats.params))]
-    for param, (attributes, hooks, late_hooks) in zip(params, extras, strict=True):
-        vars(param).update(attributes)
+    reader = _Reader(file, layout, regions, worker, here)
+    parts, extras, bound = reader.load()
+    _check_bound(bound, _bound(parts, {id(tensor): place for place, tensor in reader.made.items()}))
+    for tensor, (attributes, hooks, late_hooks) in zip(_tensors(parts[0]), extras, strict=True):
+        vars(tensor).update(attributes)
         for hook in hooks:
-            param.register_hook(hook)
+            tensor.register_hook(hook)
         for hook in late_hooks:
-            param.register_post_accumulate_grad_hook(hook)
-    return layout, parts, params
+            tensor.register_post_accumulate_grad_hook(hook)
+    return layout, parts, list(parts[0].parameters())
+
+
+def check_structure(layout: Layout, parts: Parts, regions: Mapping[str, Region]) -> None:
+    """In the parent, while `regions` are zero: writes and reads the parts as for a worker, and drops them. Raises what
+    `load_structure` raises, and ModelError for what cannot be read, or writes into parameters.
+
+    Classes and functions stay what they are: reading those of a notebook would replace their attributes and globals."""
+    here: list[Any] = []
+    try:
+        with torch.random.fork_rng(devices=[]):
+            _, (model, _, _), params = load_structure(dump_structure(layout, parts, here), regions, 0, here)
+    except ModelError:
+        raise
+    except Exception as error:
+        words = f"the model, written for the workers, cannot be read again: {type(error).__name__}: {error}"
+        raise ModelError(words, code="model/not-picklable") from error
+    for slot, param in zip(layout.flats.params, params, strict=True):
+        if param.numel() and any(bool(param.detach()[(end,) * param.dim()] != 0) for end in (0, -1)):
+            raise ModelError(
+                f"parameter {slot.name} is written when a worker reads the model, by a __setstate__ perhaps: one that "
+                "starts later would undo what was trained. Give parameters their values in the constructor",
+                code="model/rebuilt",
+            )
+    for tensor in _tensors(model):  # a user's reference cycle would keep the regions' memory until garbage collection
+        tensor.data = tensor.data.new_empty(0)
+
+
+def check_apart(model: nn.Module, what: str, thing: Any) -> None:
+    """Raises ModelError where `thing`, which travels beside the structure, cannot be written, or holds the model."""
+    writer = _Writer(io.BytesIO(), model)
+    try:
+        writer.dump(thing)
+    except Exception as error:
+        code = error.code if isinstance(error, ModelError) else "model/not-picklable"
+        raise ModelError(f"{what} cannot be written for the workers: {error}", code=code) from error
+    if writer.has_written:
+        raise ModelError(
+            f"{what} holds the model, or a part of it: the workers would use a copy that is never trained. Only the "
+            "model, the loss and the optimizer may hold parameters and buffers",
+            code="model/view",
+        )
 
 
 Extras = tuple[dict[str, Any], list[Any], list[Any]]
 
 
 def _extras(model: nn.Module) -> list[Extras]:
-    """What users hang on Parameters: attributes, gradient hooks, hooks after accumulation."""
+    """What users hang on Parameters and buffers: attributes, gradient hooks, hooks after accumulation."""
     return [
         (
-            dict(vars(param)),
-            list((param._backward_hooks or {}).values()),
-            list((param._post_accumulate_grad_hooks or {}).values()),
+            dict(vars(tensor)),
+            list((tensor._backward_hooks or {}).values()),
+            list((tensor._post_accumulate_grad_hooks or {}).values()),
         )
-        for param in model.parameters()
+        for tensor in _tensors(model)
     ]
 
 
+def _tensors(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None), tuple, list, dict, set, OrderedDict})
+Place = tuple[str, int]  # param or buffer, its number
+Reference = tuple[str, int, type] | tuple[str, int]  # a place and its class; or here, and the number of a thing there
+
+
 class _Writer(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles with parameters and buffers by reference, and optimizers with all their attributes."""
+    """Pickles with parameters and buffers by reference, optimizers with all their attributes, and what torch itself
+    does not pickle: parametrized modules, and TorchScript."""
 
-    def __init__(self, file: io.BytesIO, model: nn.Module) -> None:
+    def __init__(self, file: io.BytesIO, model: nn.Module, here: list[Any] | None = None) -> None:
         super().__init__(file)
-        self._references = {id(param): ("param", i) for i, param in enumerate(model.parameters())}
-        self._references |= {id(buffer): ("buffer", i) for i, buffer in enumerate(model.buffers())}
+        self._here = here
+        self.has_written = False  # a parameter or buffer
+        params, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+        self.places: dict[int, Place] = {id(param): ("param", i) for i, param in enumerate(params.values())}
+        self.places |= {id(buffer): ("buffer", i) for i, buffer in enumerate(buffers.values())}
+        self._names = [f"parameter {name}" for name in params] + [f"buffer {name}" for name in buffers]
+        extents = [extent(tensor) for tensor in (*params.values(), *buffers.values())]
+        self._starts, self._ends = np.array(extents, dtype=np.uint64).reshape(-1, 2).T
 
-    def persistent_id(self, thing: Any) -> tuple[str, int] | None:
-        return self._references.get(id(thing)) if isinstance(thing, Tensor) else None
+    def persistent_id(self, thing: Any) -> Reference | None:
+        if type(thing) in _PLAIN:  # nine of ten: a hundred calls for each module
+            return None
+        if self._here is not None and isinstance(thing, (type, FunctionType)):
+            self._here.append(thing)
+            return "here", len(self._here) - 1
+        if not isinstance(thing, (Tensor, np.ndarray)):
+            return None
+        if id(thing) in self.places:
+            self.has_written = True
+            return *self.places[id(thing)], type(thing)
+        start, end = extent(thing)
+        for i in np.flatnonzero((self._starts < end) & (self._ends > start))[:1]:
+            raise ModelError(
+                f"a tensor or array there shares memory with {self._names[i]} and is another object. Parameters and "
+                "buffers move to shared memory, and it would keep the old values. Take the parameter itself in "
+                "forward, or keep a copy (.clone())",
+                code="model/view",
+            )
+        return None
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, torch.optim.Optimizer):
             return _blank, (type(thing),), attributes_of(thing), None, None, _restore_attributes
+        if isinstance(thing, torch.jit.ScriptModule):
+            tensors = _script_tensors(thing)
+            return _load_script, (_script_bytes(thing, tensors),), tensors, None, None, _bind_script
+        if isinstance(thing, nn.Module) and parametrize.is_parametrized(thing):
+            kind = parametrize.type_before_parametrizations(thing)
+            return _blank, (kind,), kind.__getstate__(thing), None, None, _parametrize  # type: ignore[call-arg]
+        if isinstance(thing, Tensor) and thing.grad_fn is not None:
+            return _without_graph, (thing.detach(),)
         return super().reducer_override(thing)
 
 
-def _blank(rule: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
-    return rule.__new__(rule)
+def _blank(kind: type) -> Any:
+    return object.__new__(kind)
 
 
 def _restore_attributes(optimizer: torch.optim.Optimizer, attributes: dict[str, Any]) -> None:
@@ -123,46 +217,136 @@ def _restore_attributes(optimizer: torch.optim.Optimizer, attributes: dict[str, 
     optimizer._patch_step_function()
 
 
+def _parametrize(module: nn.Module, state: dict[str, Any]) -> None:
+    """As `register_parametrization` leaves a module, without its right inverses, which compute new values. torch
+    makes the class, with a property per tensor, for this one module; no pickle can name it."""
+    parametrize._inject_new_class(module)
+    for name in state["_modules"]["parametrizations"]:
+        parametrize._inject_property(module, name)
+    module.__setstate__(state)
+
+
+def _without_graph(value: Tensor) -> Tensor:
+    """In place of a tensor that was computed from parameters: for those who overwrite it in forward."""
+    value.requires_grad_().register_hook(_refuse_gradient)
+    return value
+
+
+def _refuse_gradient(_: Tensor) -> None:
+    raise ModelError(
+        "the loss depends on a tensor that was computed from parameters before training and kept (on self, in a list, "
+        "in a closure): its gradient would reach no parameter. Compute it in forward",
+        code="model/backward-twice",
+    )
+
+
+def _script_tensors(script: torch.jit.ScriptModule) -> dict[str, Tensor]:
+    """Parameters, buffers and further tensors, by their paths."""
+    found: dict[str, Any] = {}
+    for path, module in script.named_modules():
+        names = [*module._parameters.keys(), *module._buffers.keys(), *module._concrete_type.get_attributes()]
+        found |= {f"{path}.{name}": getattr(module, name) for name in names}
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def _script_bytes(script: torch.jit.ScriptModule, tensors: Mapping[str, Tensor]) -> bytes:
+    """torch's own file of it, without the numbers in `tensors`."""
+    file, kept = io.BytesIO(), {id(tensor): (tensor, tensor.data) for tensor in tensors.values()}
+    try:
+        for tensor, values in kept.values():
+            tensor.data = values.new_empty(0)
+        with not_calling_script_deprecated():
+            torch.jit.save(script, file)
+    except Exception as error:  # what TorchScript can run and not export: a Python function, for example
+        words = f"TorchScript cannot save it: {str(error).strip()}. Give the plain nn.Module it was made from"
+        raise ModelError(words, code="model/scripted") from error
+    finally:
+        for tensor, values in kept.values():
+            tensor.data = values
+    return file.getvalue()
+
+
+def _load_script(content: bytes) -> torch.jit.ScriptModule:
+    with not_calling_script_deprecated():
+        script: torch.jit.ScriptModule = torch.jit.load(io.BytesIO(content))
+    return script
+
+
+def _bind_script(script: torch.jit.ScriptModule, tensors: Mapping[str, Tensor]) -> None:
+    modules = dict(script.named_modules())
+    for place, tensor in tensors.items():
+        path, _, name = place.rpartition(".")
+        setattr(modules[path], name, tensor)
+
+
 class _Reader(pickle.Unpickler):
     """Every reference is resolved once, so that one object stays one object."""
 
-    def __init__(self, file: io.BytesIO, layout: Layout, regions: Mapping[str, Region], worker: int) -> None:
+    def __init__(
+        self, file: io.BytesIO, layout: Layout, regions: Mapping[str, Region], worker: int, here: Sequence[Any]
+    ) -> None:
         super().__init__(file)
-        self._layout, self._regions, self._worker = layout, regions, worker
-        self._params: dict[int, nn.Parameter] = {}
-        self._buffers: dict[int, Tensor] = {}
+        self._layout, self._regions, self._worker, self._here = layout, regions, worker, here
+        self.made: dict[Place, Tensor] = {}
 
-    def persistent_load(self, reference: tuple[str, int]) -> Tensor:
-        kind, i = reference
-        return self.param(i) if kind == "param" else self.buffer(i)
+    def persistent_load(self, reference: Reference) -> Any:
+        where, i, *kind = reference
+        if where == "here":
+            return self._here[i]
+        if (where, i) not in self.made:
+            self.made[where, i] = (self._param if where == "param" else self._buffer)(i, *kind)
+        return self.made[where, i]
 
-    def param(self, i: int) -> nn.Parameter:
-        if i not in self._params:
-            slot = self._layout.flats.params[i]
-            self._params[i] = nn.Parameter(slot.view(self._regions), slot.requires_grad)
-        return self._params[i]
+    def _param(self, i: int, kind: type) -> Tensor:
+        slot = self._layout.flats.params[i]
+        return torch.Tensor._make_subclass(kind, slot.view(self._regions), slot.requires_grad)
 
-    def buffer(self, i: int) -> Tensor:
-        if i not in self._buffers:
-            buffers = self._layout.buffers
-            block = block_of(self._worker)
-            self._buffers[i] = buffers.view(self._regions[BUFFERS], buffers.slots[i], block)
-        return self._buffers[i]
+    def _buffer(self, i: int, kind: type) -> Tensor:
+        buffers = self._layout.buffers
+        view = buffers.view(self._regions[BUFFERS], buffers.slots[i], block_of(self._worker))
+        return view if kind is Tensor else view.as_subclass(kind)
+
+
+Bound = list[tuple[str, Place | None]]
+
+
+def _bound(parts: Parts, places: Mapping[int, Place]) -> Bound:
+    """Everything that holds a parameter or a buffer, and which; None for the loss's own constants."""
+    model, loss, optimizer = parts
+    found: list[tuple[str, Tensor]] = []
+    for whose, module in (("", model), ("the loss's ", loss)):
+        if isinstance(module, nn.Module):
+            named = [*nn.Module.named_parameters(module, remove_duplicate=False)]
+            buffers = [*nn.Module.named_buffers(module, remove_duplicate=False)]
+            found += [(f"{whose}{name}", tensor) for name, tensor in (*named, *buffers)]
+    for g, group in enumerate(optimizer.param_groups):
+        found += [(f"parameter {i} of the optimizer's group {g}", param) for i, param in enumerate(group["params"])]
+    return [(name, places.get(id(tensor))) for name, tensor in found]
+
+
+def _check_bound(written: Bound, read: Bound) -> None:
+    if written != read:
+        differing = [was[0] for was, now in zip(written, read, strict=False) if was != now]
+        raise ModelError(
+            f"{(differing or ['a parameter'])[0]} is another object once it was written for the workers and read "
+            "again, as each of them reads it: what a worker learns would reach nobody. A class with a __reduce__, "
+            "__getstate__ or __setstate__ of its own must pass parameters, buffers and modules on as they are; or "
+            "leave that method out",
+            code="model/rebuilt",
+        )
 
 
 # ---- who is to blame
 
 
 def _blame(parts: Parts, error: Exception) -> str:
-    """Names the deepest module that cannot be written alone, else the loss or the optimizer."""
+    """Names the deepest module that cannot be written alone, else the loss or the optimizer; and its attribute."""
     model, loss, optimizer = parts
     for place, thing in _suspects(model, loss, optimizer):
-        cause = _failure(model, thing)
-        if cause is not None:
-            return (
-                f"{place} ({type(thing).__qualname__}) cannot be written for the workers: {cause}. Workers "
-                "are new processes; keep locks, open files and generators out of what they need"
-            )
+        if (cause := _failure(model, thing)) is not None:
+            inside = getattr(thing, "__dict__", {}).items()
+            where = next((f"in its attribute {key}, " for key, value in inside if _failure(model, value)), "")
+            return f"{place} ({type(thing).__qualname__}) cannot be written for the workers: {where}{cause}"
     return f"model, loss and optimizer cannot be written for the workers: {type(error).__name__}: {error}"
 
 
@@ -179,6 +363,11 @@ def _suspects(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer) ->
 def _failure(model: nn.Module, thing: Any) -> str | None:
     try:
         _Writer(io.BytesIO(), model).dump(thing)
+    except ModelError as error:
+        return str(error)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return (
+            f"{type(error).__name__}: {error}. Workers are new processes; keep locks, open files and generators out of "
+            "what they need"
+        )
     return None

@@ -3,6 +3,7 @@ buffers this worker's copy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -150,7 +151,7 @@ class WorkerModel:
         Raises ModelError naming the parameter or buffer. Call it before a pause, so that the parent sees all
         buffers."""
         for module, key, name, param, address in self._parameter_places:
-            if module._parameters.get(key) is not param:
+            if _entry(module._parameters, key) is not param:
                 raise ModelError(f"parameter {name} was replaced while training; {_ADVICE}", code="model/rebound")
             if param.data_ptr() != address:
                 raise ModelError(f"parameter {name} no longer lies where it was put; {_ADVICE}", code="model/rebound")
@@ -194,7 +195,7 @@ class WorkerModel:
 
     def _take_back_buffers(self) -> None:
         for module, key, name, view in self._buffer_places:
-            value = module._buffers.get(key)
+            value = _entry(module._buffers, key)
             if value is view:
                 continue
             if value is None or value.shape != view.shape or value.dtype != view.dtype:
@@ -213,6 +214,11 @@ _ADVICE = (
     "its updates would reach nobody. Write into it instead (param.data.copy_(…), load_state_dict without "
     "assign=True), and convert dtypes before training"
 )
+
+
+def _entry(table: Any, key: str) -> Tensor | None:
+    """The tables of a ScriptModule have no `get`."""
+    return table[key] if key in table else None  # noqa: SIM401
 
 
 def _parameter_places(model: nn.Module) -> list[tuple[nn.Module, str, str, nn.Parameter, int]]:

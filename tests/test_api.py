@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
 from torch.utils.data import TensorDataset
 
 import hogwild
@@ -139,28 +138,6 @@ def call(model: nn.Module, tmp_path: Path, /, without: tuple[str, ...] = (), **s
     usual: dict[str, Any] = {"procs": 1, "run_dir": tmp_path / "run"}
     settings = {**{name: value for name, value in usual.items() if name not in without}, **settings}
     return hogwild.train(model, data, nn.CrossEntropyLoss(), optimizer, **settings)
-
-
-def scripted() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 4), torch.jit.trace(nn.Linear(4, 2), torch.randn(1, 4)))
-
-
-def parametrized() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 4), parametrizations.weight_norm(nn.Linear(4, 2)))
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit")
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        pytest.param(scripted, r"module 1 is a ScriptModule", id="a ScriptModule"),
-        pytest.param(parametrized, r"module 1 is parametrized \(weight\)", id="a parametrized module"),
-    ],
-)
-def test_what_cannot_be_pickled_is_refused_by_name(make: Callable[[], nn.Module], words: str, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=words):
-        call(make(), tmp_path)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,15 @@
 """The flats, and the parent's side: build, snapshot, restore, release, and every reason to refuse a model."""
 
+import functools
 import io
 import itertools
 import os
 import re
-import warnings
 
 import pytest
 import torch
 from torch import nn, optim
+from torch.testing._internal.two_tensor import TwoTensor
 
 from hogwild import snapshots
 from hogwild.errors import CheckpointError, ModelError, OptimizerError
@@ -170,6 +171,48 @@ class Aliased(nn.Module):
         self.b = nn.Parameter(self.a.weight.data[1:])
 
 
+class Windows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(6).as_strided((4, 3), (1, 1)))
+
+
+class Columns(nn.Module):
+    """The first three columns of a matrix, and the rest from `start` on."""
+
+    def __init__(self, start: int = 3) -> None:
+        super().__init__()
+        whole = torch.randn(5, 6)
+        self.a, self.b = nn.Parameter(whole[:, :3]), nn.Parameter(whole[:, start:])
+
+
+class RealPart(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.zeros(4, dtype=torch.complex64))
+        self.b = nn.Parameter(torch.view_as_real(self.a.data)[:, 1])
+
+
+class ViewInBuffer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.register_buffer("seen", self.fc.weight.data[1])
+
+
+class OwnParameters(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 3), nn.Linear(3, 2))
+
+    def parameters(self, recurse: bool = True):
+        return self[1].parameters(recurse)
+
+
+class OwnNames(OwnParameters):
+    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True):
+        return self[1].named_parameters("1")
+
+
 class SparseBuffer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -188,16 +231,6 @@ def frozen() -> nn.Module:
     return nn.Linear(2, 2).requires_grad_(False)
 
 
-def parametrized() -> nn.Module:
-    return nn.Sequential(nn.Linear(2, 2), nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)))
-
-
-def scripted() -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return nn.Sequential(nn.Linear(2, 2), torch.jit.script(nn.Linear(2, 2)))
-
-
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
 @pytest.mark.parametrize(
     ("make", "words"),
@@ -205,10 +238,15 @@ def scripted() -> nn.Module:
         (lambda: nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(3)), r"parameter 1\.weight is lazy"),
         (OnMeta, r"parameter far\.weight is on meta; .*to_empty"),
         (SparseBuffer, r"buffer graph has the layout torch\.sparse_coo"),
-        (scripted, r"module 1 is a ScriptModule"),
-        (parametrized, r"module 1 is parametrized \(weight\)"),
         (Expanded, r"parameter w uses one word for several elements"),
-        (Aliased, r"parameters a\.weight and b are different Parameters over the same memory"),
+        (Windows, r"parameter w uses one word for several elements"),
+        (Aliased, r"parameter a\.weight and parameter b are different tensors over the same memory"),
+        (functools.partial(Columns, 2), r"parameter a and parameter b are different tensors over the same memory"),
+        (RealPart, r"parameter a and parameter b are different tensors over the same memory"),
+        (ViewInBuffer, r"parameter fc\.weight and buffer seen are different tensors over the same memory"),
+        (OwnParameters, r"OwnParameters has a parameters\(\) of its own"),
+        (OwnNames, r"OwnNames has a named_parameters\(\) of its own"),
+        (lambda: nn.ParameterList([TwoTensor(torch.zeros(2), torch.zeros(2))]), r"parameter 0 is a TwoTensor"),
         (frozen, r"no trainable parameter"),
     ],
 )
@@ -216,6 +254,13 @@ def test_a_model_that_cannot_be_shared_is_refused_by_name(make, words):
     model = make()
     with pytest.raises(ModelError, match=words):
         build(model, sgd(model))
+
+
+def test_columns_of_one_matrix_are_two_parameters():
+    model = Columns()
+    before = [param.detach().clone() for param in model.parameters()]
+    build(model, sgd(model))
+    assert all(torch.equal(was, now) for was, now in zip(before, model.parameters(), strict=True))
 
 
 def test_a_rule_with_a_closure_is_refused():

@@ -1,5 +1,6 @@
 """The structure file, and models attached from it."""
 
+import functools
 import json
 import os
 import pickle
@@ -15,6 +16,7 @@ from torch import nn, optim
 from hogwild.errors import ModelError
 from hogwild.params import SharedModel, WorkerModel
 from hogwild.shm import Region
+from hogwild.structure import dump_structure, load_structure
 from tests.helpers.processes import PATIENCE_S
 from tests.shared_model import (
     ConvNet,
@@ -218,10 +220,198 @@ def test_a_buffer_of_another_shape_is_named():
         worker.check_bound()
 
 
+class Rewrapping(nn.Linear):
+    """Has Parameters of its own wherever it is read."""
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self.weight = nn.Parameter(self.weight.detach().clone())
+
+
+class Remade(nn.Linear):
+    def __reduce__(self):
+        return remade, (self.in_features, self.out_features)
+
+
+def remade(*sizes: int) -> nn.Module:
+    return Remade(*sizes)
+
+
+class Resetting(nn.Linear):
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self.weight.data.uniform_(1, 2)
+
+
+class ForgetsBuffers(nn.BatchNorm1d):
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self.running_mean = torch.zeros(2)
+
+
+class Unreadable(nn.Linear):
+    def __setstate__(self, state):
+        raise LookupError("not here")
+
+
+class LossWith(nn.Module):
+    """A loss that looks at a part of the model."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part, self.scale = part, nn.Parameter(torch.ones(()))
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(output, target) + self.scale * self.part.weight.norm()
+
+
+class Rereading(LossWith):
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self.part = remade(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "words"),
+    [
+        (Rewrapping, "model/rebuilt", r"0\.weight is another object .*__setstate__"),
+        (Remade, "model/rebuilt", r"0\.weight is another object .*__reduce__"),
+        (Resetting, "model/rebuilt", r"parameter 0\.weight is written when a worker reads the model"),
+        (lambda *_: ForgetsBuffers(2), "model/rebuilt", r"0\.running_mean is another object"),
+        (Unreadable, "model/not-picklable", r"cannot be read again: LookupError: not here"),
+    ],
+)
+def test_a_class_that_makes_its_tensors_anew_in_a_worker_is_refused_by_name(make, code, words):
+    """Every batch would be done, and nothing would have moved."""
+    model = nn.Sequential(make(2, 2), nn.Linear(2, 2))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ModelError, match=words) as refused:
+        build(model, sgd(model))
+    assert refused.value.code == code
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(param.is_shared() for param in model.parameters())
+
+
+def test_a_worker_that_reads_other_parameters_than_were_written_ends_with_the_same_error():
+    model = nn.Sequential(nn.Linear(2, 2))
+    shared = build(model, sgd(model))
+    other = nn.Sequential(Rewrapping(2, 2))
+    structure = dump_structure(shared.layout, (other, nn.CrossEntropyLoss(), sgd(other)))
+    with pytest.raises(ModelError, match=r"0\.weight is another object"):
+        load_structure(structure, shared.regions, 0)
+
+
+def test_a_loss_and_its_part_of_the_model_stay_one():
+    model = nn.Sequential(nn.Linear(2, 2))
+    shared = SharedModel.build(model, LossWith(model[0]), sgd(model), procs=1)
+    worker = attach(shared)
+    assert worker.loss.part is worker.model[0]
+    assert not worker.loss.scale.is_shared()
+    with pytest.raises(ModelError, match=r"the loss's part\.weight is another object"):
+        SharedModel.build(model, Rereading(model[0]), sgd(model), procs=1)
+
+
+class Holding(nn.Module):
+    """Keeps what `view` makes of its embedding's weight, and of a buffer."""
+
+    def __init__(self, view) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5, 3)
+        self.register_buffer("seen", torch.zeros(4))
+        self.table = view(self)
+
+
+VIEWS = {
+    "data": lambda m: m.words.weight.data,
+    "a row in a dict in a list": lambda m: [{"row": m.words.weight.detach()[2]}],
+    "an array": lambda m: (m.words.weight.detach().numpy()[::-1],),
+    "in a closure": lambda m: functools.partial(torch.add, m.words.weight.detach()),
+    "of a buffer": lambda m: m.seen[1:],
+    "with its graph": lambda m: m.words.weight.view(-1),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_that_would_keep_the_old_values_is_refused_by_its_attribute(view):
+    model = nn.Sequential(Holding(VIEWS[view]))
+    whose = "buffer 0.seen" if view == "of a buffer" else "parameter 0.words.weight"
+    with pytest.raises(ModelError, match=f"module 0 .Holding. .* attribute table, .*shares memory with {whose}") as no:
+        build(model, sgd(model))
+    assert no.value.code == "model/view"
+
+
+def test_a_view_in_the_loss_the_optimizer_or_a_hook_is_refused():
+    model = nn.Sequential(nn.Linear(2, 2))
+    weight = model[0].weight.data
+    rule = sgd(model)
+    loss = functools.partial(nn.functional.cross_entropy, weight=weight[0])
+    with pytest.raises(ModelError, match=r"the loss \(partial\) .*shares memory with parameter 0\.weight"):
+        SharedModel.build(model, loss, rule, procs=1)
+    rule.kept = [weight]
+    with pytest.raises(ModelError, match=r"the optimizer \(SGD\) .* attribute kept, .*shares memory"):
+        build(model, rule)
+    model[0].register_forward_hook(lambda *_: weight.sum())
+    with pytest.raises(ModelError, match=r"module 0 .* attribute _forward_hooks, .*shares memory"):
+        build(model, sgd(model))
+
+
+def test_parameters_buffers_copies_and_the_rest_of_a_packed_matrix_may_be_kept():
+    whole = torch.randn(8)
+    model = Holding(lambda m: [m.words.weight, m.seen, m.words.weight.data.clone(), whole[4:]])
+    model.packed = nn.Parameter(whole[:4])
+    worker = attach(build(model, sgd(model)))
+    kept = worker.model.table
+    assert kept[0] is worker.model.words.weight
+    assert kept[1] is worker.model.seen
+
+
+def test_the_parents_look_leaves_the_classes_of_a_notebook_as_they_are():
+    """cloudpickle, reading a class it knows by value, replaces its attributes, and the globals of its methods."""
+    source = (
+        "import torch\nclass Cell(torch.nn.Linear):\n    seen = []\n    def forward(self, x):\n"
+        "        return super().forward(x) + len(others)\nothers = []\n"
+    )
+    scope: dict[str, type[nn.Linear]] = {"__name__": "__main__"}  # type: ignore[dict-item]
+    exec(source, scope)
+    model = scope["Cell"](3, 2)
+    seen, forward = type(model).seen, type(model).forward
+    build(model, sgd(model))
+    assert type(model).seen is seen
+    assert type(model).forward is forward
+
+
+def test_the_class_of_a_parameter_and_the_attributes_of_a_buffer_travel():
+    class Doubled(nn.Parameter):
+        pass
+
+    model = nn.ParameterList([Doubled(torch.ones(2))])
+    model.seen = nn.Buffer(torch.zeros(2))
+    model.seen.scale = 3.0
+    worker = attach(build(model, sgd(model)))
+    assert type(worker.model[0]) is Doubled
+    assert worker.model.seen.scale == 3.0
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_script_travels_without_its_numbers_and_reads_the_flats():
+    model = torch.jit.script(nn.Sequential(nn.Linear(300, 300), nn.BatchNorm1d(300)))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    shared = build(model, sgd(model))
+    assert len(shared.structure) < 60_000
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    worker = attach(shared)
+    x = torch.randn(4, 300)
+    assert torch.equal(worker.model.eval()(x), model.eval()(x))
+    with torch.no_grad():
+        next(model.parameters()).zero_()
+    assert torch.equal(worker.model(x), model(x))
+
+
 CHILD = """
 import json, sys, torch
 from hogwild.params import WorkerModel
 from hogwild.shm import Region
+from hogwild.structure import dump_structure, load_structure
 from hogwild.updates import AutogradUpdate
 from tests.shared_model import images, train
 places, path = json.loads(sys.argv[1]), sys.argv[2]

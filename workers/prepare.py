@@ -36,6 +36,7 @@ from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
 from hogwild.sources import Source
 from hogwild.stream_schedule import StreamSchedule
+from hogwild.structure import check_apart
 from hogwild.traces import Window, clear
 from hogwild.workqueue import Limits, WorkQueue
 from workers.kit import Kit, Split
@@ -115,6 +116,8 @@ def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple
             is_ordered = name == "val" or parts.meetings.grid is not None
             splits[name] = Split(spec, source.plan, "none" if is_ordered else job.data.shuffle)
             source.tensors, source.resident, source.packed = (), None, None  # the shared copy is the only one
+    for what, thing in (("evaluate.metrics", parts.panel), ("data.transform", parts.transform)) if procs else ():
+        check_apart(parts.model, what, thing)
     outputs = None
     if parts.output is not None and parts.outputs_shape:
         outputs = FieldSpec(parts.output.dtype, parts.outputs_shape, 0)

@@ -99,14 +99,38 @@ class RaisesInForward(Net):
         raise KeyError("no such layer")
 
 
-def scripted() -> nn.Module:
-    return torch.jit.trace(Net(), torch.zeros(1, 4))  # type: ignore[no-any-return, no-untyped-call]
+class WithPython(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 2)
+
+    @torch.jit.ignore
+    def doubled(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(self.doubled(x))
 
 
-def parametrized() -> nn.Module:
-    net = Net()
-    torch.nn.utils.parametrizations.weight_norm(net.first)
-    return net
+def scripted_with_python() -> nn.Module:
+    return torch.jit.script(WithPython())  # type: ignore[no-any-return]
+
+
+class MadeAnew(Net):
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.first.weight = nn.Parameter(self.first.weight.detach().clone())
+
+
+class KeepsAView(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = self.first.weight.data
+
+
+class HidesParameters(Net):
+    def parameters(self, recurse: bool = True) -> Any:
+        return self.last.parameters(recurse)
 
 
 def overlapping() -> nn.Module:

@@ -48,10 +48,12 @@ OBJECTS: dict[str, Row] = {
     "frozen by the job": Row(
         job("model.freeze=['*']"), 1, "model/no-parameters", ("no parameter to train after model.freeze",)
     ),
-    "scripted": Row(model("scripted"), 1, "model/scripted", ("ScriptModule", "plain nn.Module")),
-    "parametrized": Row(
-        model("parametrized"), 1, "model/parametrized", ("first is parametrized", "remove_parametrizations")
+    "scripted with Python in it": Row(
+        model("scripted_with_python"), 1, "model/scripted", ("TorchScript cannot save it", "plain nn.Module")
     ),
+    "made anew when it is read": Row(model("MadeAnew"), 1, "model/rebuilt", ("first.weight is another object",)),
+    "keeps a view": Row(model("KeepsAView"), 1, "model/view", ("(KeepsAView)", "attribute table", "first.weight")),
+    "hides parameters": Row(model("HidesParameters"), 1, "model/own-parameters", ("HidesParameters", "parameters()")),
     "overlapping": Row(model("overlapping"), 1, "model/overlapping", ("first.weight", "first.bias", "same memory")),
     "holds a lock": Row(model("HoldsALock"), 1, "model/not-picklable", ("cannot pickle", "lock")),
     "returns a tuple": Row(
