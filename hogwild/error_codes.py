@@ -89,6 +89,7 @@ CODES: Mapping[str, str] = {
     "data/rating-columns": "a table's columns of users, items and ratings cannot be found",
     "data/read-once": "an iterator that can be read only once",
     "data/split": "data.val.fraction leaves one part empty",
+    "data/state-not-plain": "an iterator's state_dict() holds objects that only running code could load",
     "data/stream": "data.feed: resident, and the data set has no positions",
     "data/stream-only": "an option of streamed data, and data.feed: resident",
     "data/stream-state": "the state of a stream's iterator has outgrown its place",
