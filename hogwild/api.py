@@ -116,6 +116,8 @@ def train(
     from hogwild.freezing import freeze_parameters
     from hogwild.functions import Functions
     from hogwild.job import Parts, from_objects, initial_note
+    from hogwild.packed import Packed
+    from hogwild.packing import names_of, packs
     from hogwild.samples import Reader
     from workers.request import Request
     from workers.run import run
@@ -123,9 +125,14 @@ def train(
     held_back = job.data.val if isinstance(job.data.val, Split) else cast("Dataset | None", val)
 
     def make_parts(reader: Reader) -> Parts:
-        started = initial_note(job, model) if resume is None else []
+        data: Any = dataset
+        started: list[str] = []
+        if resume is None and job.model.init_from is not None:
+            if packs(data):
+                data = data.pack(reader, "data.train", None, job.data.on_bad_line)
+            started = initial_note(job, model, names_of(data, data if isinstance(data, Packed) else None), None)
         freeze_parameters(model, job.model.freeze)
-        parts = from_objects(job, model, loss, optimizer, dataset, held_back, Functions.of(job, given), reader)
+        parts = from_objects(job, model, loss, optimizer, data, held_back, Functions.of(job, given), reader)
         parts.notes[:0] = started
         return parts
 

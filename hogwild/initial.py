@@ -3,7 +3,8 @@
     file or folder ── read as tensors by name ── without `skip` ── compared with the model's own ── copied in place
 
 Nothing is guessed about names: what the file lacks keeps the constructor's values, what the model lacks is not used,
-and both are listed. A tensor of another shape is an error, and so is a file of which nothing fits."""
+and both are listed. A tensor of another shape is an error, and so is a file of which nothing fits. Rows that stand for
+users, words and the like are taken by name (`identity.py`)."""
 
 import fnmatch
 import json
@@ -23,10 +24,12 @@ from torch.nn.parameter import is_lazy
 from hogwild import snapshots
 from hogwild.checkpoint import load as load_checkpoint
 from hogwild.checkpoint_files import MANIFEST, newest_good
+from hogwild.config_types import Component
 from hogwild.data.files import beside, folders
 from hogwild.errors import ModelError, NotFoundError
+from hogwild.identity import by_name, identity_of, names_by_kind, read_names, rows_of
 from hogwild.param_groups import no_match
-from hogwild.rundir import BEST
+from hogwild.rundir import BEST, NAMES
 
 SHOWN = 12  # names in a list, before "and N more"
 WRAPPED = ("state_dict", "model", "model_state_dict")  # keys under which a training script's own file has them
@@ -49,17 +52,30 @@ class Spec(Protocol):
     def skip(self) -> Sequence[str]: ...
 
 
-def load_initial(model: nn.Module, spec: "str | Spec") -> str:
-    """Copies what fits into the model, in place; answers a sentence about what was taken and what was not. Raises
+def load_initial(
+    model: nn.Module, spec: "str | Spec", names: Mapping[str, Any] | None = None, component: Component | None = None
+) -> str:
+    """Copies what fits into the model, in place; answers a sentence about what was taken and what was not. `names`: of
+    the data (`packing.names_of`), by which rows are taken; `component`: what the model was built of. Raises
     NotFoundError, and ModelError for what cannot be read or does not fit; then nothing was changed."""
     given, skip = (spec, ()) if isinstance(spec, str) else (spec.path, spec.skip)
     path = _found(given)
-    saved = read_tensors(path)
+    saved, theirs, recorded = read_tensors(path)
     own = model.state_dict()
     left_out = _skipped(skip, [*own, *(name for name in saved if name not in own)])
     chosen = {name: value for name, value in saved.items() if name in own and name not in left_out}
     if not any(isinstance(value, Tensor) for value in chosen.values()):
         raise ModelError(_nothing_fits(path, saved, own), code="model/init-mismatch")
+    ours = names_by_kind(names)
+    if not theirs and recorded == identity_of(names)["names"]:
+        theirs = ours
+    if "features" not in theirs:  # numbers, not names
+        ours.pop("features", None)
+    try:
+        by_their_names, counts = by_name(model, chosen, ours, theirs, rows_of(component, model, names))
+    except ModelError as error:
+        raise ModelError(f"model.init_from: {path}: {error}; or leave it out (skip)", code=error.code) from None
+    chosen |= by_their_names
     for name, value in chosen.items():
         _check(path, name, own[name], value)
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -73,18 +89,28 @@ def load_initial(model: nn.Module, spec: "str | Spec") -> str:
         model.load_state_dict(chosen, strict=False)
     except RuntimeError as error:
         raise ModelError(f"model.init_from: {path}: {error}", code="model/init-mismatch") from error
-    return _words(path, own, saved, chosen, left_out)
+    return "; ".join([_words(path, own, saved, chosen, left_out), *counts])
 
 
-def read_tensors(path: Path) -> dict[str, Any]:
-    """Name -> tensor (on the CPU), and what modules keep besides, of a state_dict, a .safetensors file, a checkpoint or
-    a run directory. Raises ModelError, CheckpointError."""
+def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Sequence[Any]], dict[str, str] | None]:
+    """(name -> tensor on the CPU, and what modules keep besides, of a state_dict, a .safetensors file, a checkpoint or
+    a run directory; the names of its rows, from a names.json beside it or its run's; their digests, where a checkpoint
+    has them). Raises ModelError, CheckpointError, RunError."""
     try:
+        folder, state = path.parent, dict[str, Any]()
         if path.is_dir():
-            return dict(load_checkpoint(_checkpoint_in(path))["model"])
-        _look_whether_it_came(path)
-        return _safetensors(path) if path.suffix == ".safetensors" else _state_dict(path)
-    except (OSError, EOFError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
+            folder = _checkpoint_in(path)
+            state = load_checkpoint(folder)
+            saved = dict(state["model"])
+        else:
+            _look_whether_it_came(path)
+            saved = _safetensors(path) if path.suffix == ".safetensors" else _state_dict(path)
+        found = next((file for file in (folder / NAMES, folder.parent.parent / NAMES) if file.exists()), None)
+        names, recorded = read_names(found) if found else None, state.get("data", {}).get("names")
+        if names and recorded is not None and identity_of(names)["names"] != recorded:
+            raise ModelError(f"model.init_from: {found} is not of {folder}", code="model/init-names")
+        return saved, names_by_kind(names), recorded
+    except (OSError, EOFError, ValueError, RuntimeError, AttributeError, pickle.UnpicklingError) as error:
         raise ModelError(f"model.init_from: {path}: cannot be read: {error}", code="model/init-unreadable") from error
 
 

@@ -28,6 +28,7 @@ from hogwild.fused_choice import Choice, Meetings, choose, meetings
 from hogwild.gradcheck import SAMPLES as GRADIENT_SAMPLES
 from hogwild.gradcheck import check_gradients
 from hogwild.grid import GridPlan
+from hogwild.identity import Identity, identity_of
 from hogwild.initial import load_initial
 from hogwild.job_checks import batch_of, inspect
 from hogwild.job_data import ring_spec_of, sources_of
@@ -70,6 +71,8 @@ class Parts:
     loss_names: tuple[str, ...] = ()  # what a training_step answers beside the loss
     infers: bool = False  # evaluations run under inference_mode
     names: dict[str, Any] | None = None  # what numbers stand for, and how many there are
+    identity: Identity = field(default_factory=dict)  # of the data
+    component: Component | None = None  # what the model was built of; None: a library caller's object
 
     @property
     def outputs_shape(self) -> tuple[int, ...]:
@@ -101,7 +104,9 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_f
             code="model/not-a-module",
         )
     loss = build_callable(job.loss)
-    started = initial_note(job, model) if is_fresh else []
+    started = []
+    if is_fresh and job.model.init_from is not None:
+        started = initial_note(job, model, names_of(data.made, data.train), job.model)
     frozen = freeze_parameters(model, job.model.freeze)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
@@ -118,12 +123,13 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_f
         val = build_component(val)
     parts = from_objects(job, model, loss, optimizer, train, val, Functions.of(job), reader, generator)
     parts.notes[:0] = started
+    parts.component = job.model
     return parts
 
 
-def initial_note(job: Job, model: nn.Module) -> list[str]:
+def initial_note(job: Job, model: nn.Module, names: Mapping[str, Any] | None, component: Component | None) -> list[str]:
     """Gives the model the values of `model.init_from`, if there is one: what was taken and what was not."""
-    return [] if job.model.init_from is None else [load_initial(model, job.model.init_from)]
+    return [] if job.model.init_from is None else [load_initial(model, job.model.init_from, names, component)]
 
 
 def from_objects(
@@ -154,6 +160,9 @@ def from_objects(
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
     parts.choice = NO_KERNEL if is_on_device(job) else choose(job, model, loss, optimizer, source.packed)
     parts.names = names_of(train, source.packed)
+    parts.identity = identity_of(
+        parts.names, train=(source, train), val=(held_back, train if isinstance(val, Split) else val)
+    )
     parts.late = late_parameters(model, job.model.freeze)
     never = require_trained(model, optimizer, parts.late, planned_updates(job, source.plan))
     parts.notes += [never] if never else []

@@ -23,6 +23,7 @@ from hogwild.errors import RunError, UsageError
 from hogwild.eval_sums import EvalSums
 from hogwild.evaluation import Evaluator
 from hogwild.feeds import Feed, ResidentData
+from hogwild.identity import require_same
 from hogwild.job import Parts, build
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.packed import Packed, open_feed
@@ -59,6 +60,7 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
     state = load(checkpoint)
     updates = update_of(checkpoint.name)
     parts = build(job, data_dir, is_fresh=False)
+    require_same(state, checkpoint.parent.parent, parts.names, {"names": parts.identity["names"]})
     if keep_outputs and parts.output is None:
         raise UsageError("--predictions: the model does not answer one tensor per batch", code="usage/no-predictions")
     with contextlib.closing(_Loaded.of(job, parts, state)) as loaded:

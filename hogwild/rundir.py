@@ -152,10 +152,15 @@ class RunDir:
         return self.stacks / f"loader-{loader}.txt"
 
     def make_folders(self) -> None:
-        """Those a worker or a checkpoint expects to be there."""
+        """Those a worker or a checkpoint expects to be there. They, and the run itself, survive a power cut then."""
         for folder in (self.logs, self.stacks, self.checkpoints):
             with explained(f"cannot make {folder}"):
                 folder.mkdir(exist_ok=True)
+        with explained(f"cannot write to {self.path}"):
+            sync_folder(self.path)
+            for made in (self.path, *self._made):
+                with contextlib.suppress(PermissionError):  # a folder of somebody else's that only he may list
+                    sync_folder(made.parent)
 
     def write_text(self, name: str, text: str, *, sync: bool = False) -> Path:
         """Replaces the file `name` as a whole; with `sync` it also survives a power cut. Raises
@@ -291,10 +296,10 @@ def _owner(lock: Path) -> str:
 
 def _refuse_content(folder: Path) -> None:
     """What a job leaves that was killed before there was a run counts for nothing: its lock, and beside a lock env.json
-    and what it had not renamed yet."""
+    and names.json, and what it had not renamed yet."""
     content = {entry.name for entry in folder.iterdir()}
     if LOCK in content:
-        content = {name for name in content - {LOCK, ENV} if not name.startswith(TEMPORARY)}
+        content = {name for name in content - {LOCK, ENV, NAMES} if not name.startswith(TEMPORARY)}
     if not content:
         return
     if RESOLVED in content:

@@ -6,11 +6,14 @@ slots of the ring. Runs in a loader, or in the only process there is (`procs: 0`
 
 Before a batch is read, torch's, Python's and numpy's generators are seeded from (seed, epoch, batch), so a batch is
 the same whoever reads it. `state_dict()` of the iterator, or else of the data set, says where it is; without it,
-whoever begins anew reads the records before its place again and passes over them."""
+whoever begins anew reads the records before its place again and passes over them. A state lies in checkpoints, so it is
+made of plain values, and reading it runs nobody's code."""
 
+import io
 import pickle
 import random
 import traceback
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -182,14 +185,13 @@ class Filler:
                 self._is_amid = True
                 self._shards.pop(shard)
                 records, before, found = self._read_next(slot, epoch, shard)
-        except HogwildError:
-            raise
+            after = records.state() if found else b""
         except (Exception, SystemExit) as error:
             self._shards.pop(shard, None)  # an iterator that has raised is over
             raise self._raised(f"the iterator ({where})", error) from error
         if not found:
             return False
-        self._put(found, slot, epoch, batch, None, before, records.state())
+        self._put(found, slot, epoch, batch, None, before, after)
         return True
 
     def _read_next(self, slot: int, epoch: int, shard: int) -> tuple["_Records", bytes, list[Any]]:
@@ -286,9 +288,9 @@ class _Records:
         seed_all(mix(stream.seed, epoch, shard, BEGIN_SEED))
         iterator: Any = iter(dataset)
         if state and _has_state(iterator):
-            iterator.load_state_dict(pickle.loads(state))
+            iterator.load_state_dict(read_state(state))
         elif state:
-            dataset.load_state_dict(pickle.loads(state))
+            dataset.load_state_dict(read_state(state))
             iterator = iter(dataset)
         return cls(dataset, iterator, stream, epoch, shard, place, is_again)
 
@@ -330,11 +332,67 @@ def copies_of(thing: Any) -> Callable[[], Any]:
 
 
 def state_of(iterator: Any, dataset: Any) -> bytes:
-    """Where they are; b"" of those that cannot say it. The iterator is asked first, as in torchdata."""
+    """Return the state of the iterator, or else, as in torchdata, of the data set; b"" where neither has one. Raises
+    DataError for a state that is not made of plain values."""
     for thing in (iterator, dataset):
         if _has_state(thing):
-            return pickle.dumps(thing.state_dict())
+            written = io.BytesIO()
+            _StateWriter(written, type(thing).__qualname__).dump(thing.state_dict())
+            return written.getvalue()
     return b""
+
+
+def read_state(state: bytes) -> Any:
+    """Read what `state_of` wrote; runs no code that it names. Raises nearly anything for other bytes."""
+    return _StateReader(io.BytesIO(state)).load()
+
+
+class _StateWriter(pickle.Pickler):
+    """Plain Python values as they are; tensors and arrays as type, shape and bytes."""
+
+    def __init__(self, file: Any, owner: str) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._owner = owner
+
+    def reducer_override(self, thing: Any) -> Any:
+        """Called for all but None, numbers, text, bytes, lists, tuples, dicts and sets."""
+        if isinstance(thing, torch.Tensor) and thing.layout == torch.strided and not thing.is_quantized:
+            flat = thing.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+            return _tensor, (str(thing.dtype).removeprefix("torch."), tuple(thing.shape), flat)
+        if isinstance(thing, np.ndarray | np.generic) and thing.dtype.kind in "biufcSUmM":
+            return _array, (thing.dtype.str, thing.shape, thing.tobytes(), isinstance(thing, np.generic))
+        if type(thing) is OrderedDict or any(thing is maker for maker in _STATE_MAKERS.values()):
+            return NotImplemented
+        kind = thing if isinstance(thing, type) else type(thing)
+        raise DataError(
+            f"the state_dict() of {self._owner} holds a {kind.__module__}.{kind.__qualname__}; checkpoints keep it and "
+            "are read without running code: return numbers, text, bytes, None, lists, tuples, dicts, sets, tensors and "
+            "numpy arrays, and make the rest in load_state_dict()",
+            code="data/state-not-plain",
+        )
+
+
+class _StateReader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (found := _STATE_MAKERS.get((module, name))) is None:
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return found
+
+
+def _tensor(dtype: str, shape: tuple[int, ...], flat: np.ndarray) -> torch.Tensor:
+    return (
+        torch.empty(len(flat), dtype=torch.uint8).copy_(torch.from_numpy(flat)).view(getattr(torch, dtype)).view(shape)
+    )
+
+
+def _array(dtype: str, shape: tuple[int, ...], content: bytes, is_scalar: bool) -> Any:
+    flat = np.frombuffer(bytearray(content), dtype) if content else np.empty(0, dtype)  # refuses pointers to objects
+    return flat.reshape(shape)[()] if is_scalar else flat.reshape(shape)
+
+
+_STATE_MAKERS = {
+    (maker.__module__, maker.__name__): maker for maker in (_tensor, _array, OrderedDict)
+}  # all it may name
 
 
 def _has_state(thing: Any) -> bool:

@@ -271,6 +271,8 @@ def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bo
         records = [record for record, _ in zip(iterator, _until_seen(range(1 << 40), job), strict=False)]
         state = max(state, state_of(iterator, dataset), key=len)
     except (Exception, SystemExit) as error:
+        if isinstance(error, DataError) and error.code == "data/state-not-plain":
+            raise DataError(f"{what}: {error}", code=error.code) from error
         raise DataError(
             f"{what}: reading the first records of {type(dataset).__name__} raised {type(error).__name__}: {error}"
             f"{_place_of(error)}",

@@ -5,7 +5,6 @@
 The model comes from the run's best checkpoint (or the newest, or any); what its numbers stand for, words, users, items,
 from the run's names.json, written when it began. The training data is not needed."""
 
-import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from hogwild.data.cache import Cache
 from hogwild.data.kept import load as load_kept
 from hogwild.errors import DataError, HogwildError, RunError, UsageError
 from hogwild.evaluation import evaluating
+from hogwild.identity import read_names
 from hogwild.packed import Packed, open_feed
 from hogwild.packing import packs, sizes_for
 from hogwild.recurrence import forward_of
@@ -54,7 +54,7 @@ class Trained:
         """Builds the job's model and gives it the checkpoint's weights. Raises CheckpointError, RunError, and what the
         model's class raises."""
         state = load_checkpoint(checkpoint)
-        known = _known(checkpoint.parent.parent / NAMES)
+        known = read_names(checkpoint.parent.parent / NAMES)
         model = build(job.model, **sizes_for(job.model, known["sizes"]))
         try:
             model.load_state_dict(state["model"])
@@ -62,7 +62,7 @@ class Trained:
             raise RunError(
                 f"{checkpoint}: does not fit {job.model.class_path}: {error}", code="run/other-model"
             ) from None
-        return cls(job, checkpoint, model.eval(), known["names"], known["sizes"], known["columns"])
+        return cls(job, checkpoint, model.eval(), dict(known["names"]), dict(known["sizes"]), known["columns"])
 
     def predict(self, source: Any) -> Tensor:
         """(N, …) the model's outputs for the samples of `source`: a path to a file like the training data's, or a data
@@ -126,8 +126,11 @@ class Trained:
         if number is None:
             return None
         try:
-            packed = build(self.job.data.train).pack(self._reader, "data.train", None, self.job.data.on_bad_line)
-        except HogwildError:  # moved, changed or unreadable: what is asked for does not depend on it
+            source, on_bad_line = build(self.job.data.train), self.job.data.on_bad_line
+            packed = source.pack(self._reader, "data.train", None, on_bad_line)
+            if any([*packed.names[kind]] != self.names[kind] for kind in ("users", "items")):
+                packed = source.pack(self._reader, "data.train", self._like(), on_bad_line)  # it has changed since
+        except HogwildError:  # moved or unreadable: what is asked for does not depend on it
             return None
         return items_of(packed.arrays(), number)
 
@@ -178,14 +181,3 @@ def _parameters(class_path: str) -> Any:
     import inspect
 
     return inspect.signature(resolve(class_path)).parameters
-
-
-def _known(file: Path) -> dict[str, Any]:
-    """What names.json holds; nothing of a run without."""
-    try:
-        found = json.loads(file.read_text())
-        return {"names": dict(found["names"]), "sizes": dict(found["sizes"]), "columns": found.get("columns")}
-    except FileNotFoundError:
-        return {"names": {}, "sizes": {}, "columns": None}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{file}: cannot be read: {error}", code="run/unreadable") from error

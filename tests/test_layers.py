@@ -240,7 +240,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.held",
         "hogwild.sources",
     ),
-    ("hogwild.transforms",),
+    ("hogwild.transforms", "hogwild.identity"),
     ("hogwild.layout", "hogwild.gradients", "hogwild.shareable", "hogwild.buffers", "hogwild.dry_step"),
     ("hogwild.own_steps", "hogwild.inference", "hogwild.autograd_errors"),
     (

@@ -10,14 +10,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
+import hogwild
 from hogwild import records
+from hogwild.config import load_job
 from hogwild.errors import NotFoundError, RunDirError
 from hogwild.rundir import RunDir, to_json
 from tests.helpers.processes import PATIENCE_S
+from workers.prepare import write_choice
 
 DEADLINE_S = PATIENCE_S
 
@@ -109,10 +116,10 @@ def test_a_directory_with_something_else_in_it_is_refused_and_left_alone(tmp_pat
 
 
 def test_what_a_job_leaves_that_was_killed_before_there_was_a_run_is_taken(tmp_path: Path) -> None:
-    for name in (".lock", "env.json", ".tmp-resolved.yaml-4711"):
+    for name in (".lock", "env.json", "names.json", ".tmp-resolved.yaml-4711"):
         (tmp_path / name).write_text("4711\n")
     RunDir.create(tmp_path, "job").close()
-    assert {entry.name for entry in tmp_path.iterdir()} == {".lock", "env.json"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {".lock", "env.json", "names.json"}
 
 
 def test_without_a_lock_the_same_files_are_somebody_elses(tmp_path: Path) -> None:
@@ -280,3 +287,65 @@ def test_latest_is_a_relative_link_that_is_never_missing(run: RunDir) -> None:
         assert os.readlink(run.latest) == name
         assert run.latest.resolve() == run.checkpoints / name
     assert names(run.checkpoints) == {"update-000000001", "update-000000002", "latest"}
+
+
+# --- a power cut
+
+
+class Disk:
+    """What a power cut would leave: files whose content was synced, under names whose folder was synced after that."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.synced: set[str] = set()  # contents, by the names they were written under
+        self.pending: set[str] = set()  # names whose folder was not synced since
+        self.durable: set[str] = set()
+        self.at_checkpoints: list[set[str]] = []  # what was durable when each checkpoint was
+        for name in ("fsync", "replace", "rename", "mkdir"):
+            monkeypatch.setattr(os, name, self.watched(getattr(self, name), getattr(os, name)))
+
+    def watched(self, note: Any, call: Any) -> Any:
+        def watched(*arguments: Any, **options: Any) -> Any:
+            answer = call(*arguments, **options)
+            note(*arguments)
+            return answer
+
+        return watched
+
+    def fsync(self, descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        self.synced.add(path)
+        done = {one for one in self.pending if os.path.dirname(one) == path}
+        self.pending -= done
+        self.durable |= done
+        if any("update-" in os.path.basename(one) for one in done):
+            self.at_checkpoints.append(set(self.durable))
+
+    def replace(self, source: Any, target: Any) -> None:
+        self.durable.discard(str(target))
+        if str(source) in self.synced:
+            self.pending.add(str(target))
+
+    rename = replace
+
+    def mkdir(self, path: Any, *_: Any) -> None:
+        self.pending.add(str(path))
+
+
+class Named(TensorDataset):
+    vocabularies: ClassVar = {"classes": ["no", "yes"]}
+
+
+def test_a_power_cut_after_a_checkpoint_leaves_all_that_a_resume_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, path = Disk(monkeypatch), tmp_path / "new" / "folder" / "run"
+    data = Named(torch.randn(8, 2), torch.arange(8) % 2)
+    model = nn.Linear(2, 2)
+    rule = torch.optim.SGD(model.parameters(), lr=0.1)
+    hogwild.train(model, data, nn.CrossEntropyLoss(), rule, procs=0, batch_size=4, run_dir=path)
+    names = ("env.json", "names.json", "resolved.yaml", "job.yaml", "checkpoints")
+    needed = {str(one) for one in (tmp_path / "new", path.parent, path, *(path / name for name in names))}
+    assert disk.at_checkpoints and all(durable >= needed for durable in disk.at_checkpoints)
+    with RunDir.open(path) as run:
+        write_choice(run, load_job(run.resolved_file), "direct")
+    assert str(path / "resolved.yaml") in disk.durable

@@ -1,11 +1,15 @@
 """Streamed data read in this process: what ends up in which slot, whoever reads it and wherever it goes on from; and
 what the parent finds out about a data set before anything starts."""
 
+import collections
+import pickle
 import random
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -19,7 +23,7 @@ from hogwild.held import hold
 from hogwild.host_limits import Memory
 from hogwild.registry import Spec
 from hogwild.ring import Place, Ring
-from hogwild.stream import Filler, Origin, Unreadable, copies_of
+from hogwild.stream import Filler, Origin, Unreadable, copies_of, read_state, state_of
 from hogwild.stream_choice import why_streamed
 from hogwild.stream_plan import StreamPlan
 from hogwild.streaming import prepare, slots_of
@@ -285,6 +289,52 @@ def test_a_state_behind_the_end_is_none_where_the_data_set_is_back_at_its_beginn
     assert before and not state
     replacement = Reading(PlacedWithState())
     assert replacement.fill(0, 3) is None, "no record comes again"
+
+
+STATE: dict[str, Any] = {
+    "python": [None, True, 1 << 200, 2.5, "ä", b"x", bytearray(b"y"), (1, (2,)), {3}, frozenset([4]), {5: {}}],
+    "ordered": collections.OrderedDict(b=1, a=2),
+    "generators": (random.getstate(), np.random.default_rng(3).bit_generator.state),
+    "numpy": [np.arange(6.0).reshape(2, 3).T, np.empty((0, 2), np.int8), np.array(3), np.array(["ab", "c"])],
+    "scalars": [np.int64(5), np.float32(1.5), np.bool_(True), np.str_("word"), np.datetime64("2020-01-01")],
+    "torch": [torch.arange(6, dtype=torch.bfloat16).reshape(2, 3).t(), torch.zeros(0, 3), torch.tensor(2.5)],
+    "state": torch.Generator().get_state(),
+}
+
+
+class Stated(Resumable):
+    def __init__(self, state: Any) -> None:
+        super().__init__(4)
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+
+def test_a_state_of_plain_values_comes_back_as_it_was() -> None:
+    found = read_state(state_of(Stated(STATE), None))
+    assert repr(found) == repr(STATE)
+    assert [one.dtype for one in found["numpy"]] == [one.dtype for one in STATE["numpy"]]
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [Resumable(1), Path("a"), collections.deque(), np.array([object()]), torch.eye(2).to_sparse(), print, Resumable],
+    ids=lambda thing: getattr(thing, "__qualname__", type(thing).__qualname__),
+)
+def test_a_state_of_anything_else_is_refused_by_its_class(thing: Any) -> None:
+    with pytest.raises(DataError, match=r"state_dict\(\) of Stated holds a \w+(\.\w+)+;") as refused:
+        state_of(Stated({"deep": [{"in": thing}]}), None)
+    assert refused.value.code == "data/state-not-plain"
+    with pytest.raises(pickle.UnpicklingError, match="it names "):
+        read_state(cloudpickle.dumps(thing))
+
+
+def test_an_array_of_pointers_is_none_that_a_state_may_hold() -> None:
+    state = state_of(Stated(np.zeros(1, "u8")), None)
+    assert b"<u8" in state
+    with pytest.raises(ValueError, match="OBJECT"):
+        read_state(state.replace(b"\x8c\x03<u8", b"\x8c\x03<O8"))
 
 
 def test_what_is_given_is_left_as_it_was_by_looking_at_its_first_records() -> None:

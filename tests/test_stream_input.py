@@ -1,6 +1,9 @@
 """Streamed data that cannot be trained on, through the front door (`hogwild.train`): what is known before anything
 starts is refused then; the rest is named with its record, its batch and what to do."""
 
+import base64
+import os
+import pickle
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +16,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
 import hogwild
+from hogwild import checkpoint, stream
 from hogwild.config import job_from_mapping
 from hogwild.deep_check import deep_check
-from hogwild.errors import HogwildError
+from hogwild.errors import CheckpointError, HogwildError
 from tests.helpers.jobs import HOME, read_events
 
 Record = tuple[Any, ...]
@@ -58,6 +62,17 @@ class Placed(Stream):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.at = state["at"]
+
+
+class Sloppy(Placed):
+    """Its state holds a path; from record `later` on."""
+
+    def __init__(self, later: int) -> None:
+        super().__init__(good)
+        self.later = later
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "file": Path("a") if self.at >= self.later else "a"}
 
 
 class Promising(Stream):
@@ -122,7 +137,7 @@ def by(function: Callable[..., object]) -> dict[str, str]:
     return {"class_path": f"{__name__}.{function.__name__}"}
 
 
-def train(data: Any, run: Path, *, procs: int = 0, val: Any = None, **settings: Any) -> hogwild.TrainResult:
+def train(data: Any, run: Path | None, *, procs: int = 0, val: Any = None, **settings: Any) -> hogwild.TrainResult:
     model = nn.Linear(2, 1)
     nn.init.zeros_(model.bias)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
@@ -150,6 +165,12 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str, str]] = {
     "no record": (Stream(good, 0), {}, "data/empty", "Stream gave no record; there is nothing to train on"),
     "no item": (Items(good, 0), {}, "data/empty", "the data set is empty"),
     "no record to evaluate": (Items(good), {"val": Stream(good, 0)}, "data/empty", "data.val: Stream gave no record"),
+    "a state that only code can load": (
+        Sloppy(0),
+        {},
+        "data/state-not-plain",
+        "data.train: the state_dict() of Sloppy holds a pathlib.",
+    ),
     "too few slots": (Items(good), {"procs": 1, "slots": 3}, "config/contradiction", "data.slots: must be >= 4 for 1"),
     "collate answers a dict": (Items(good), {"collate": by(a_dict)}, "data/bad-batch", "collate_fn returned a dict"),
     "collate answers a word": (Items(good), {"collate": by(with_a_word)}, "data/bad-batch", "returned a str inside"),
@@ -228,6 +249,7 @@ FAILS: dict[str, tuple[Any, dict[str, Any], str, str]] = {
         "data/batch-too-large",
         "set data.slot_bytes",
     ),
+    "a state that only code can load": (Sloppy(21), {}, "data/state-not-plain", "of Sloppy holds a pathlib."),
 }
 
 
@@ -331,3 +353,27 @@ def test_a_data_set_that_keeps_its_place_in_itself_is_read_whole_in_every_epoch(
     result = train(data, run, procs=procs, epochs=3, val=Placed(good, 10))
     assert (result.state, result.samples) == ("succeeded", 3 * 42)
     assert result.metrics["loss"] == pytest.approx(sum(k * k for k in range(10)) / 10, rel=1e-2)
+
+
+class Owning:
+    """Its pickle makes a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+@pytest.mark.parametrize("procs", [0, 1])
+def test_a_strangers_iterator_state_runs_nothing(procs: int, run: Path, tmp_path: Path) -> None:
+    assert train(Placed(good), run, procs=procs, max_updates=5).state == "succeeded"
+    (path,) = (entry for entry in (run / "checkpoints").iterdir() if not entry.is_symlink())
+    state = checkpoint.load(path)
+    ((_, shards),) = state["stream"]["epochs"]
+    assert stream.read_state(base64.b64decode(shards[0][2])) == {"at": 20}, "made of plain values"
+    shards[0][2] = base64.b64encode(pickle.dumps(Owning(tmp_path / "owned"))).decode()
+    checkpoint.write(path.parent, path.name, state, state["model"], {"samples": 20, "metrics": {}})
+    with pytest.raises(CheckpointError, match="iterator cannot be loaded safely: it names posix") as refused:
+        train(Placed(good), None, procs=procs, max_updates=10, resume=run)
+    assert refused.value.code == "checkpoint/unsafe" and not (tmp_path / "owned").exists()

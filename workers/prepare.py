@@ -258,7 +258,7 @@ def limits_of(job: Job, rows: int) -> Limits:
 def write_choice(rundir: RunDir, job: Job, remark: str) -> None:
     """What was decided by measuring, into resolved.yaml: a resume goes on with it. Raises RunDirError."""
     header = _header(rundir, lambda line: not line.startswith(MEASURED))
-    rundir.write_text("resolved.yaml", f"{header}{MEASURED}{remark}\n{job.to_yaml()}")
+    rundir.write_text("resolved.yaml", f"{header}{MEASURED}{remark}\n{job.to_yaml()}", sync=True)
 
 
 def _header(rundir: RunDir, keep: Callable[[str], bool]) -> str:
@@ -271,7 +271,7 @@ def _header(rundir: RunDir, keep: Callable[[str], bool]) -> str:
 def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: RunDir) -> None:
     """env.json, resolved.yaml and job.yaml. Of a resume, only once nothing can refuse it any more. resolved.yaml makes
     the folder a run, so what a resume needs besides is there before it; killed earlier, the folder is as good as
-    new."""
+    new. Durable before there is a checkpoint, which would be worth nothing without them."""
     is_measured = request.resume is not None and request.job.train.exchange != "auto"
     measured = _header(rundir, lambda line: line.startswith(MEASURED)) if is_measured else ""
     resolved = (OF_OBJECTS if request.caller == LIBRARY else "") + measured + request.job.to_yaml()
@@ -289,9 +289,11 @@ def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: Ru
         "grid": list(parts.meetings.grid.sides) if parts.meetings.grid is not None else None,
         "parameters": sum(parameter.numel() for parameter in parts.model.parameters()),
     }
-    rundir.write_json("env.json", environment)
+    rundir.write_json("env.json", environment, sync=True)
     if parts.names is not None:
-        rundir.write_json(NAMES, parts.names)
-    rundir.write_text("resolved.yaml", resolved)
+        rundir.write_json(NAMES, parts.names, sync=True)
+    else:  # of a job that was killed before there was a run
+        (rundir.path / NAMES).unlink(missing_ok=True)
+    rundir.write_text("resolved.yaml", resolved, sync=True)
     if not request.resume or not rundir.job_file.exists():
-        rundir.write_text("job.yaml", request.job_text or resolved)
+        rundir.write_text("job.yaml", request.job_text or resolved, sync=True)

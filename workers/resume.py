@@ -10,6 +10,7 @@ from hogwild import scaler
 from hogwild.checkpoint import set_aside_after, sweep, take_newest
 from hogwild.config import Job, load_job
 from hogwild.errors import CheckpointError, UsageError
+from hogwild.identity import require_same
 from hogwild.job import differences, initial_note
 from hogwild.records import explained
 from hogwild.rundir import PLACES, RunDir
@@ -89,16 +90,23 @@ def restore(session: Session) -> Restored:
     if taken.path is None and taken.misfit is not None:
         raise taken.misfit
     if taken.path is None:  # from the beginning, which is where `model.init_from` says
-        session.parts.notes[:0] = initial_note(session.job, session.shared.model)
+        parts = session.parts
+        parts.notes[:0] = initial_note(session.job, session.shared.model, parts.names, parts.component)
         session.shared.restart_buffers()
     return Restored(taken.path, taken.rejected, taken.answer)
 
 
 def _take_over(session: Session, state: dict[str, Any]) -> str | None:
-    """The model comes last, because it is the caller's: a state that is refused has not changed it."""
+    """The model comes last, because it is the caller's: a state that is refused has not changed it. Data that has
+    changed is a DataError: no older checkpoint is asked, either."""
     shared = session.shared
     check_parts(state)
+    parts = session.parts
     try:
+        if not require_same(state, session.rundir.path, parts.names, parts.identity):
+            parts.notes.append(
+                "the checkpoint does not say what data it was made with; only names of rows were compared"
+            )
         check_groups(shared.layout.state, shared.optimizer, state["optimizer"]["param_groups"])
         session.queue.restore(state["ledger"])
         session.take_over(state)

@@ -252,7 +252,7 @@ class Session:
     def begin_checkpoint(self, now: float) -> None:
         """Everybody is parked and booked, nothing is in flight: see `Saving.begin`."""
         rest: dict[str, Any] = {"seed": self.job.seed, "rollbacks": self.divergence.rollbacks}
-        rest["scales"] = scaler.state(self.board)
+        rest["data"], rest["scales"] = self.parts.identity, scaler.state(self.board)
         if self.streamed is not None:
             rest["stream"] = self.streamed.state()
         self.clock.paused_for.append("checkpoint")

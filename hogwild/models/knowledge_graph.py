@@ -36,6 +36,7 @@ class KnowledgeGraph(nn.Module):
     metrics = METRICS
     operator: ClassVar[str]  # complex, product or translation
     is_distance: ClassVar[bool] = False
+    in_blocks = ("relations",)  # all of them, then their inverses: rows are not interleaved
 
     def __init__(
         self,
