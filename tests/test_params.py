@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from hogwild import snapshots
+from hogwild import layout, snapshots
 from hogwild.errors import CheckpointError, ModelError, OptimizerError
 from hogwild.freezing import freeze_parameters
 from hogwild.params import SharedModel
@@ -63,6 +63,37 @@ def test_each_group_is_one_contiguous_span_and_frozen_parameters_have_their_own(
     ends = [span.offset + span.numel for span in flats.spans]
     assert [span.offset for span in flats.spans] == [0, *ends[:-1]]
     assert flats.gradient_sizes == {torch.float32: ends[1]}
+
+
+class CountedInt(int):
+    """A number that counts how often numbers of its class are hashed or compared."""
+
+    looks = 0
+
+    def __hash__(self) -> int:
+        CountedInt.looks += 1
+        return int.__hash__(self)
+
+    def __eq__(self, other: object) -> bool:
+        CountedInt.looks += 1
+        return int.__eq__(self, other)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("has_many_groups", [False, True])
+def test_planning_the_flats_takes_time_in_proportion_to_the_parameters(has_many_groups, monkeypatch):
+    """Counted by the numbers of parameters and groups, which all go through `enumerate`."""
+
+    def looks(count: int) -> int:
+        params = nn.ParameterList([nn.Parameter(torch.zeros(1)) for _ in range(count)])
+        rule = optim.SGD([{"params": [param]} for param in params] if has_many_groups else params, 0.1)
+        CountedInt.looks = 0
+        assert len(layout.plan_flats(params, rule).params) == count
+        return CountedInt.looks
+
+    counted = lambda things: ((CountedInt(i), thing) for i, thing in enumerate(things))  # noqa: E731
+    monkeypatch.setattr(layout, "enumerate", counted, raising=False)
+    few, many = looks(50), looks(400)
+    assert 0 < many <= 9 * few
 
 
 def test_parameters_start_on_cache_lines_and_do_not_overlap():
