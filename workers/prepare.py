@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 import hogwild
-from hogwild import host
+from hogwild import host, torch_settings
 from hogwild.compile_cache import new_scratch
 from hogwild.compiled_model import model_key
 from hogwild.config import Job
@@ -171,7 +171,7 @@ def _compile_key(job: Job, parts: Parts, typical: Sequence[list[Any]], channels_
     rows = [_rows(batch) for batch in (batch_of(parts, KEY_SAMPLES), *_validation(parts.val))]
     streamed = [(_rows(batch), len(batch[-1])) for batch in typical]
     transform = job.data.transform.class_path if job.data.transform is not None else ""
-    settings = (job.train.precision, transform, channels_last, is_on_device(job))
+    settings = (job.train.precision, transform, channels_last, is_on_device(job), torch_settings.current())
     return model_key(parts.model, parts.loss, [sizes, rows, streamed, parts.output_shape[1:], settings, _thaws(parts)])
 
 
