@@ -147,7 +147,7 @@ class SharedModel:
         blocks = [block.read(copies) for block in self._blocks()]
         states = [snapshots.optimizer_state_dict(self.optimizer, *block) for block in blocks]
         return {
-            "model": snapshots.model_state_dict(self.model, copies),
+            **snapshots.model_state(self.model, copies),
             "optimizer": states[self._exemplar()],
             "optimizer_private": [] if self.layout.state.shared else [s if s["state"] else None for s in states],
         }
@@ -167,7 +167,7 @@ class SharedModel:
         sources = [snapshot["optimizer"]] if shared or not private else private
         names = snapshots.names_of(self.model, self.optimizer)
         read = [snapshots.checked_state(self.layout.state, names, self.optimizer, source) for source in sources]
-        snapshots.load_model(self.model, snapshot["model"])
+        snapshots.load_model(self.model, snapshot)
         self.restart_buffers()
         for k, block in enumerate(self._blocks()):
             block.write(*read[k % len(read)], keep=shared)

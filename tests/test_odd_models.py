@@ -53,6 +53,19 @@ class GrowsLater(nn.Linear):
         return super().forward(x)
 
 
+class CountsLater(nn.Linear):
+    """A buffer of its own, made when it is first trained: no other process has it."""
+
+    def __init__(self, persistent: bool) -> None:
+        super().__init__(FEATURES, CLASSES)
+        self.persistent = persistent
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and not hasattr(self, "seen"):
+            self.register_buffer("seen", torch.zeros(()), persistent=self.persistent)
+        return super().forward(x)
+
+
 class KeepsATensor(nn.Linear):
     """As a positional encoding does: made for the longest input so far, and used in every graph from then on."""
 
@@ -96,6 +109,12 @@ def test_a_parameter_that_comes_later_ends_the_job_and_no_worker_tries_again(tmp
         train(GrowsLater(FEATURES, CLASSES), tmp_path / "run", procs=procs, epochs=100)
     events = (tmp_path / "run" / "events.jsonl").read_text()
     assert '"restart"' not in events and events.count('"spawn"') == procs
+
+
+def test_a_buffer_that_comes_later_is_refused_unless_nobody_is_to_save_it(tmp_path: Path) -> None:
+    with pytest.raises((ModelError, TrainingError), match="gained or lost parameters, persistent buffers or modules"):
+        train(CountsLater(persistent=True), tmp_path / "kept")
+    assert train(CountsLater(persistent=False), tmp_path / "derived").state == "succeeded"
 
 
 @pytest.mark.parametrize("procs", [0, 1])

@@ -95,8 +95,10 @@ def restore(session: Session) -> Restored:
 
 
 def _take_over(session: Session, state: dict[str, Any]) -> str | None:
-    """The model comes last, because it is the caller's: a state that is refused has not changed it."""
+    """The model comes last, because it is the caller's: a state that is refused has not changed it. What one that was
+    refused has left in the session is overwritten."""
     shared = session.shared
+    session.divergence.rollbacks = 0
     check_parts(state)
     try:
         check_groups(shared.layout.state, shared.optimizer, state["optimizer"]["param_groups"])
