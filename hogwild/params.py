@@ -56,7 +56,7 @@ class SharedModel:
     ) -> int:
         """Shared memory that `build` will allocate, in bytes. Raises what `build` raises; changes nothing.
 
-        The trial step takes private memory for a moment: parameters, gradients and optimizer state, once."""
+        The trial step takes private memory for a moment: `dry_step.trial_bytes`."""
         _check(model, optimizer, state)
         return _plan(model, optimizer, procs, state, late)[0].nbytes
 

@@ -16,6 +16,7 @@ from hogwild import host, torch_settings
 from hogwild.compile_cache import new_scratch
 from hogwild.compiled_model import model_key
 from hogwild.config import Job
+from hogwild.dry_step import trial_bytes
 from hogwild.errors import MemoryShortError, UsageError
 from hogwild.exchange import COPIES
 from hogwild.feeds import FieldSpec, ResidentData
@@ -67,9 +68,9 @@ def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
     ring = ring_spec_of(job, parts.train, planned.procs)
     data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + (ring.nbytes if ring is not None else 0)
     parameters = sum(parameter.nbytes for parameter in parts.model.parameters())
-    # First, because the trial step that finds out about the rest takes memory itself: a copy, and its gradients.
+    # First, because the trial step that finds out about the rest takes memory itself.
     fresh = data - _there_already(parts)
-    _require(fresh + 2 * parameters, fresh)
+    _require(fresh + trial_bytes(parts.optimizer), fresh)
     needed = bytes_needed(job, parts, planned.procs) + Scoreboard.nbytes(rows)
     copies = COPIES * parameters * planned.procs if job.train.exchange == "delta" and planned.procs > 1 else 0
     _require(needed + copies - (data - fresh), fresh)
