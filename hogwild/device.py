@@ -160,7 +160,7 @@ def cuda_is_initialized() -> bool:
 
 def flushes_denormal() -> bool:
     """Whether this thread's arithmetic takes numbers below 1e-38 for 0; torch can set it but does not tell."""
-    return (torch.full((8,), 1e-40) * 0.5).sum().item() == 0.0
+    return (torch.full((8,), 1e-40, dtype=torch.float32) * 0.5).sum().item() == 0.0
 
 
 def words(tensor: Tensor, dtype: torch.dtype, shape: Sequence[int], offset: int, strides: Sequence[int]) -> Tensor:

@@ -4,7 +4,7 @@ allocated."""
 import copy
 import inspect
 import warnings
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -13,25 +13,57 @@ from torch import Tensor, nn
 
 from hogwild.errors import OptimizerError
 
+PORTION = 64 << 20  # bytes of parameters that are tried at once
+TIMES = 6  # what is held of each meanwhile: a copy, its gradient, two moments, two passing tensors of torch's
+
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     """In the order a stock state_dict counts them."""
     return [param for group in optimizer.param_groups for param in group["params"]]
 
 
+def trial_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Private memory that `dry_step` takes at most, for a moment."""
+    return TIMES * max(sum(param.nbytes for param in portion) for portion in _portions(optimizer))
+
+
+def _portions(optimizer: torch.optim.Optimizer) -> list[list[nn.Parameter]]:
+    """What is tried at once, in the optimizer's order. torch's own rules treat every parameter by itself, so large
+    models are tried piece by piece; another rule may look at all of them together."""
+    portions: list[list[nn.Parameter]] = [[]]
+    size = 0
+    for param in parameters_of(optimizer):
+        if _is_stock(optimizer) and portions[-1] and size + param.nbytes > PORTION:
+            portions.append([])
+            size = 0
+        portions[-1].append(param)
+        size += param.nbytes
+    return portions
+
+
 def dry_step(
     optimizer: torch.optim.Optimizer, sparse: set[int]
 ) -> tuple[dict[int, dict[str, Any]], list[tuple[int, str, Any]]]:
-    """State after one step with zero gradients on a copy, and the numbers in groups that the step changed.
+    """State after one step with zero gradients on a copy, and the numbers in groups that the step changed. A tensor
+    that is one number repeated may be so in memory, too (stride 0); so may be one whose value the user's state has.
 
     Nothing of the user's is touched: parameters and state are copied, hooks left out, the generator's state
     put back."""
     rng = torch.get_rng_state()
-    places = {i for i, param in enumerate(parameters_of(optimizer)) if id(param) in sparse}
+    state: dict[int, dict[str, Any]] = {}
+    numbers: dict[tuple[int, str], Any] = {}
+    first = 0
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what it warns of comes again with the real first step
-            return _rehearse(_copy(optimizer), places)
+            for portion in _portions(optimizer):
+                places = {i for i, param in enumerate(portion) if id(param) in sparse}
+                found, changed = _rehearse(_copy(optimizer, portion), places)
+                for i, own in found.items():
+                    known = optimizer.state.get(portion[i]) or {}  # the user's, which goes before what is found
+                    state[first + i] = {key: _compact(value, key in known) for key, value in own.items()}
+                numbers |= {(g, key): value for g, key, value in changed}
+                first += len(portion)
     except Exception as error:
         raise OptimizerError(
             f"{type(optimizer).__qualname__} failed in a trial step with zero gradients on a copy of the parameters: "
@@ -40,6 +72,16 @@ def dry_step(
         ) from error
     finally:
         torch.set_rng_state(rng)
+    return state, [(g, key, value) for (g, key), value in numbers.items()]
+
+
+def _compact(value: Any, is_known: bool) -> Any:
+    """What is found is kept until the flats are written. Most of it is one number repeated; of what is known, only the
+    form counts."""
+    if not isinstance(value, Tensor) or value.numel() < 2:
+        return value
+    number = value[(0,) * value.dim()].clone()
+    return number.expand(value.shape) if is_known or bool((value == number).all()) else value
 
 
 def _rehearse(
@@ -65,22 +107,32 @@ def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimiz
     step, and import torch._dynamo (a second of every worker's start). Of a user's class only the profiler's
     wrapper is taken off."""
     step: Callable[[torch.optim.Optimizer], Any] = type(optimizer).step
-    if type(optimizer).__module__.startswith("torch.optim."):
+    if _is_stock(optimizer):
         step = inspect.unwrap(step)
     elif getattr(step, "hooked", False):
         step = step.__wrapped__  # type: ignore[attr-defined]
     return step
 
 
-def _copy(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def _is_stock(optimizer: torch.optim.Optimizer) -> bool:
+    return type(optimizer).__module__.split(".")[:2] == ["torch", "optim"]
+
+
+def _copy(optimizer: torch.optim.Optimizer, portion: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Over copies of these parameters alone."""
     memo: dict[int, Any] = {}
-    for param in parameters_of(optimizer):
+    for param in portion:
         clone = nn.Parameter(param.detach().clone(), param.requires_grad)
         clone.__dict__.update(param.__dict__)
         memo[id(param)] = clone
+    left_out = {id(param) for param in parameters_of(optimizer)} - memo.keys()
+    own = attributes_of(optimizer)
+    own["state"] = defaultdict(dict, {key: value for key, value in own["state"].items() if id(key) not in left_out})
+    own["param_groups"] = [
+        {**group, "params": [param for param in group["params"] if id(param) in memo]} for group in own["param_groups"]
+    ]
     attributes = {
-        key: OrderedDict() if key.endswith("_hooks") else copy.deepcopy(value, memo)
-        for key, value in attributes_of(optimizer).items()
+        key: OrderedDict() if key.endswith("_hooks") else copy.deepcopy(value, memo) for key, value in own.items()
     }
     clone_of_rule = type(optimizer).__new__(type(optimizer))
     vars(clone_of_rule).update(attributes)

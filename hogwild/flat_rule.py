@@ -36,7 +36,7 @@ def why_not(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> str | None:
         return f"{type(optimizer).__qualname__} is not on the list of elementwise rules"
     if any(span.is_dense and not span.dtype.is_floating_point for span in flats.spans):
         return "a parameter is not real"
-    if any(span.is_dense and span.dtype.itemsize < 4 for span in spans):
+    if any(span.is_dense and span.dtype.itemsize < 4 for span in flats.spans):
         return "a parameter has 16 bits, and torch rounds otherwise over other lengths, or its fused SGD is wrong"
     return why_only_step(optimizer)
 

@@ -10,6 +10,7 @@ round differently at other alignments, which would break "one worker equals the 
 between parameters stay unused.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -138,15 +139,17 @@ def plan_flats(
     index = {id(param): i for i, (_, param) in enumerate(named)}
     sparse = sparse_parameters(model)
     group_of = _trained_groups(optimizer)
-    order = [index[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in index]
-    order += [i for i in range(len(named)) if i not in set(order)]
+    optimised = [index[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in index]
     keys = [_span_key(param, group_of.get(id(param)), id(param) in sparse, late.get(name, 0)) for name, param in named]
 
     spans: list[Span] = []
     offsets: dict[int, int] = {}
     ends: dict[torch.dtype, int] = {}
-    for key in sorted(set(keys), key=lambda k: (str(k[0]), k[1] is None, k[2], k[3], k[1] or 0)):
-        members = [i for i in order if keys[i] == key]
+    members_of: dict[SpanKey, list[int]] = defaultdict(list)
+    for i in dict.fromkeys([*optimised, *range(len(named))]):  # in the optimizer's order, then the others
+        members_of[keys[i]].append(i)
+    for key in sorted(members_of, key=lambda k: (str(k[0]), k[1] is None, k[2], k[3], k[1] or 0)):
+        members = members_of[key]
         start = ends.get(key[0], 0)
         end = _place((named[i][1] for i in members), members, start, offsets)
         spans.append(Span(key[0], key[1], key[2], start, end - start, tuple(members), key[3]))

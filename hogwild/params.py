@@ -58,7 +58,7 @@ class SharedModel:
     ) -> int:
         """Shared memory that `build` will allocate, in bytes. Raises what `build` raises; changes nothing.
 
-        The trial step takes private memory for a moment: parameters, gradients and optimizer state, once."""
+        The trial step takes private memory for a moment: `dry_step.trial_bytes`."""
         _check(model, optimizer, state)
         return _plan(model, optimizer, procs, state, late)[0].nbytes
 
@@ -151,7 +151,7 @@ class SharedModel:
         blocks = [block.read(copies) for block in self._blocks()]
         states = [snapshots.optimizer_state_dict(self.optimizer, *block) for block in blocks]
         return {
-            "model": snapshots.model_state_dict(self.model, copies),
+            **snapshots.model_state(self.model, copies),
             "optimizer": states[self._exemplar()],
             "optimizer_private": [] if self.layout.state.shared else [s if s["state"] else None for s in states],
             "optimizer_updates": [] if self.layout.state.shared else [block.updates for block in self._blocks()],
@@ -173,7 +173,7 @@ class SharedModel:
             sources, made = private, snapshot.get("optimizer_updates") or [int(own is not None) for own in private]
         names = snapshots.names_of(self.model, self.optimizer)
         read = [snapshots.checked_state(self.layout.state, names, self.optimizer, source) for source in sources]
-        snapshots.load_model(self.model, snapshot["model"])
+        snapshots.load_model(self.model, snapshot)
         self.restart_buffers()
         for k, block in enumerate(self._blocks()):
             source = k % len(read)

@@ -116,6 +116,8 @@ def restore(board: Scoreboard, saved: Sequence[Any]) -> None:
     pairs = np.array(saved, np.float64).reshape(-1, 2)
     if not all(value == 0.0 or (LEAST <= value <= MOST and math.frexp(value)[0] == 0.5) for value in pairs[:, 0]):
         raise ValueError(f"the scales of fp16 losses are not powers of two: {pairs[:, 0].tolist()}")
+    board.floats[: board.procs, Word.SCALE] = 0.0
+    board.words[: board.procs, Word.GOOD] = 0
     for worker in range(board.procs if len(pairs) else 0):
         scale, good = pairs[worker % len(pairs)]
         board.floats[worker, Word.SCALE] = scale

@@ -4,12 +4,13 @@ memory itself, to be written out before anybody trains on."""
 import copy
 import math
 import reprlib
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from hogwild import host
 from hogwild.dry_step import parameters_of
@@ -17,6 +18,7 @@ from hogwild.errors import CheckpointError
 from hogwild.optim import StateLayout
 
 PIECE = 1 << 22  # numbers that are looked at in one call
+EXTRA = "_extra_state"  # torch's name for what a module's `get_extra_state` says
 
 GroupNumbers = dict[tuple[int, str], Any]
 
@@ -69,19 +71,50 @@ def _piece_is_finite(piece: Tensor) -> bool:
     return math.isfinite(least.item()) and math.isfinite(most.item())
 
 
-def model_state_dict(model: nn.Module, copies: Copies) -> dict[str, Any]:
-    """Every tensor as `copies` has it; what is one under two names stays one."""
-    copied: dict[tuple, Tensor] = {}
-    result: dict[str, Any] = {}
-    for name, value in model.state_dict().items():
+def model_state(model: nn.Module, copies: Copies) -> dict[str, dict[str, Any]]:
+    """Every tensor as `copies` has it, what is one under two names once.
+
+    model       what model.state_dict() says, user hooks and all: for whoever loads it elsewhere
+    tensors     parameters and persistent buffers by their own names: what a resume goes by, whatever hooks have
+                renamed, dropped or added; only where `model` does not hold exactly that
+    transient   the other buffers, if there are any
+    """
+    made: dict[tuple, Tensor] = {}
+
+    def copied(value: Any) -> Any:
         if not isinstance(value, Tensor):
-            result[name] = copy.deepcopy(value)
-            continue
-        key = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else (name,)
-        if key not in copied:
-            copied[key] = copies.of(value)
-        result[name] = copied[key]
-    return result
+            return copy.deepcopy(value)
+        key = (value.data_ptr(), value.dtype, value.shape, value.stride())
+        if key not in made:
+            made[key] = copies.of(value)
+        return made[key]
+
+    own, transient = _tensors_of(model)
+    parts: dict[str, dict[str, Any]] = {"model": tree_map(copied, dict(model.state_dict()))}
+    tensors = {name: copied(value) for name, value in own.items()}
+    stated = {name: value for name, value in parts["model"].items() if not _is_extra(name)}
+    if stated.keys() != tensors.keys() or any(stated[name] is not value for name, value in tensors.items()):
+        parts["tensors"] = tensors
+    if transient:
+        parts["transient"] = {name: copied(value) for name, value in transient.items()}
+    return parts
+
+
+def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """(parameters and persistent buffers, other buffers) under all their names."""
+    found: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    found |= dict(model.named_buffers(remove_duplicate=False))
+    transient = {
+        f"{path}.{key}" if path else key
+        for path, module in model.named_modules(remove_duplicate=False)
+        for key in module._non_persistent_buffers_set
+    }
+    return {k: v for k, v in found.items() if k not in transient}, {k: v for k, v in found.items() if k in transient}
+
+
+def _is_extra(name: str) -> bool:
+    """What a module's `get_extra_state` said."""
+    return name.rpartition(".")[2] == EXTRA
 
 
 def check_parts(snapshot: Mapping[str, Any]) -> None:
@@ -93,33 +126,42 @@ def check_parts(snapshot: Mapping[str, Any]) -> None:
         )
 
 
-def load_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Copies values in place. Raises CheckpointError naming the first difference; nothing was changed
-    then."""
-    own = model.state_dict()
-    missing, unexpected = [k for k in own if k not in saved], [k for k in saved if k not in own]
+def load_model(model: nn.Module, snapshot: Mapping[str, Any]) -> None:
+    """Copies values in place, by name: not by the user's own `load_state_dict`, but `set_extra_state` is called. Raises
+    CheckpointError naming the first difference; nothing was changed then."""
+    saved: Mapping[str, Any] = snapshot.get("tensors", snapshot["model"])
+    own, transient = _tensors_of(model)
+    missing = [name for name in own if name not in saved]
+    unexpected = [name for name in saved if name not in own and not _is_extra(name)]
     if missing or unexpected:
         raise CheckpointError(
             f"the checkpoint is of another model: it lacks {_some(missing)}, and this one has no {_some(unexpected)}",
             code="checkpoint/other-model",
         )
     for name, value in own.items():
-        if isinstance(value, Tensor):
-            _check_tensor(name, value, saved[name])
+        _check_tensor(name, value, saved[name])
     for name, _ in model.named_parameters():  # not the buffers: a mask may well hold infinity
         if not is_finite(saved[name]):
             raise CheckpointError(
                 f"{name} is NaN or infinite in the checkpoint; nothing can be learnt from there",
                 code="checkpoint/not-finite",
             )
-    model.load_state_dict(saved)
+    kept = snapshot.get("transient", {})  # another version of the program may make them otherwise: no difference
+    own |= {name: v for name, v in transient.items() if name in kept and kept[name].shape == v.shape}
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(saved[name] if name in saved else kept[name])
+    for path, module in model.named_modules(remove_duplicate=False):
+        name = f"{path}.{EXTRA}" if path else EXTRA
+        if name in snapshot["model"]:
+            module.set_extra_state(snapshot["model"][name])
 
 
 def optimizer_state_dict(
     optimizer: torch.optim.Optimizer, state: dict[int, dict[str, Any]], groups: GroupNumbers
 ) -> dict[str, Any]:
-    """What `optimizer.state_dict()` says with this state; loads into the stock optimizer. Rates are the
-    groups' own, without a schedule's factor."""
+    """What torch's own `state_dict()` says with this state, without a subclass's and without hooks, which nobody would
+    undo; loads into the stock optimizer. Rates are the groups' own, without a schedule's factor."""
     params = parameters_of(optimizer)
     groups_of_twin = [dict(group) for group in optimizer.param_groups]
     for (g, key), value in groups.items():
@@ -127,9 +169,11 @@ def optimizer_state_dict(
     # A twin, because this may run beside the loop of a supervisor that is told to end, and gives the user's back.
     twin = object.__new__(type(optimizer))
     twin.__dict__.update(optimizer.__dict__)
+    twin._optimizer_state_dict_pre_hooks = OrderedDict()
+    twin._optimizer_state_dict_post_hooks = OrderedDict()
     twin.param_groups = groups_of_twin
     twin.state = defaultdict(dict, {params[i]: own for i, own in state.items()})
-    result = twin.state_dict()
+    result = torch.optim.Optimizer.state_dict(twin)
     return result | {"param_groups": copy.deepcopy(result["param_groups"])}
 
 

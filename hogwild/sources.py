@@ -78,7 +78,8 @@ class Source:
         if not self.has_all:
             return self.head(METRIC_SAMPLES)
         samples = self.plan.samples
-        return self.pick(torch.linspace(0, samples - 1, min(METRIC_SAMPLES, samples)).long().unique())
+        chosen = torch.linspace(0, samples - 1, min(METRIC_SAMPLES, samples), dtype=torch.float64)
+        return self.pick(chosen.long().unique())
 
     def size(self) -> dict[str, Any]:
         """Of an epoch; of an iterable nobody knows before its end."""

@@ -20,7 +20,7 @@ from hogwild.checkpoint import load as load_checkpoint
 from hogwild.config import Job
 from hogwild.data.cache import Cache
 from hogwild.data.kept import load as load_kept
-from hogwild.errors import DataError, HogwildError, RunError, UsageError
+from hogwild.errors import CheckpointError, DataError, HogwildError, RunError, UsageError
 from hogwild.evaluation import evaluating
 from hogwild.identity import read_names
 from hogwild.packed import Packed, open_feed
@@ -29,6 +29,7 @@ from hogwild.recurrence import forward_of
 from hogwild.registry import build, resolve
 from hogwild.rundir import NAMES
 from hogwild.samples import InTurn, materialise
+from hogwild.snapshots import load_model
 
 if TYPE_CHECKING:
     from hogwild.recommending import Recommendation
@@ -57,8 +58,11 @@ class Trained:
         known = read_names(checkpoint.parent.parent / NAMES)
         model = build(job.model, **sizes_for(job.model, known["sizes"]))
         try:
-            model.load_state_dict(state["model"])
-        except RuntimeError as error:
+            if "tensors" in state:  # what its own state_dict says is not all, or not what it loads
+                load_model(model, state)
+            else:
+                model.load_state_dict(state["model"])
+        except (RuntimeError, CheckpointError) as error:
             raise RunError(
                 f"{checkpoint}: does not fit {job.model.class_path}: {error}", code="run/other-model"
             ) from None

@@ -35,7 +35,7 @@ class WorkerModel:
     exchange: Exchange
     _parameter_places: list[tuple[nn.Module, str, str, nn.Parameter, int]]
     _buffer_places: list[tuple[nn.Module, str, str, Tensor]]
-    _module_sizes: list[tuple[nn.Module, str, int, int]]
+    _module_sizes: list[tuple[nn.Module, str, tuple[int, ...]]]
     _buffers: Tensor | None  # this worker's block, (bytes,) uint8; None without buffers
     _kept: Tensor | None
     _whole: Layout  # `layout` once everything is trained
@@ -155,11 +155,11 @@ class WorkerModel:
                 raise ModelError(f"parameter {name} was replaced while training; {_ADVICE}", code="model/rebound")
             if param.data_ptr() != address:
                 raise ModelError(f"parameter {name} no longer lies where it was put; {_ADVICE}", code="model/rebound")
-        for module, path, parameters, children in self._module_sizes:
-            if len(module._parameters) != parameters or len(module._modules) != children:
+        for module, path, sizes in self._module_sizes:
+            if _sizes(module) != sizes:
                 raise ModelError(
-                    f"module {path or '(the model itself)'} gained or lost parameters or modules while "
-                    "training; create all of them in the constructor: one worker alone would train later ones",
+                    f"module {path or '(the model itself)'} gained or lost parameters, persistent buffers or modules "
+                    "while training; create all of them in the constructor: later ones would be one worker's alone",
                     code="model/gained-parameters",
                 )
         if self.runs is not self.model:
@@ -239,5 +239,11 @@ def _buffer_places(model: nn.Module) -> list[tuple[nn.Module, str, str, Tensor]]
     ]
 
 
-def _module_sizes(model: nn.Module) -> list[tuple[nn.Module, str, int, int]]:
-    return [(m, path, len(m._parameters), len(m._modules)) for path, m in model.named_modules()]
+def _module_sizes(model: nn.Module) -> list[tuple[nn.Module, str, tuple[int, ...]]]:
+    return [(module, path, _sizes(module)) for path, module in model.named_modules()]
+
+
+def _sizes(module: nn.Module) -> tuple[int, ...]:
+    """Parameters, modules, and buffers that are saved: others are derived, and may be made when they are needed."""
+    saved = len(module._buffers) - len(module._non_persistent_buffers_set)
+    return len(module._parameters), len(module._modules), saved

@@ -232,11 +232,46 @@ def to_nan(loss: Tensor) -> Tensor:
     return loss * float("nan")
 
 
-def call(model: nn.Module, run: Path) -> hogwild.TrainResult:
+def call(model: nn.Module, run: Path | None, **options: Any) -> hogwild.TrainResult:
     data = TensorDataset(torch.randn(640, 4), torch.randint(2, (640,)))
     rule = optim.SGD(model.parameters(), lr=0.1)
-    settings: dict[str, Any] = {"checkpoint": {"every_s": None}, "supervise": {"on_nan": "rollback"}}
+    settings: dict[str, Any] = {"checkpoint": {"every_s": None}, "supervise": {"on_nan": "rollback"}, **options}
     return hogwild.train(model, data, Spoilt(), rule, procs=0, batch_size=8, run_dir=run, **settings)
+
+
+class Renaming(nn.Linear):
+    """Saves itself under other names, and no load knows them. `steps` is not persistent, and a sum over the history."""
+
+    steps: Tensor
+
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+        self.register_buffer("steps", torch.zeros(()), persistent=False)
+        self.register_state_dict_post_hook(self._rename)
+
+    @staticmethod
+    def _rename(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        state["w"] = state.pop("weight")
+        del state["bias"]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.steps += 1
+        return super().forward(x)
+
+
+def test_a_model_whose_state_dict_is_its_own_goes_back_and_is_resumed_with_all_its_tensors(tmp_path: Path) -> None:
+    Scene.begin(to_nan)
+    model = Renaming()
+    result = call(model, tmp_path / "run")
+    assert (result.state, result.rollbacks, result.updates) == ("succeeded", 1, 73), "seven were still spoilt"
+    assert float(model.steps) == 73, "those of the history that is gone are not in it"
+    Scene.losses = 100
+    again = Renaming()
+    assert call(again, None, resume=tmp_path / "run", epochs=2).updates == 153
+    assert float(again.steps) == 153
+    saved = load(tmp_path / "run" / "checkpoints" / "update-000000073")
+    assert saved["model"].keys() == {"w"} and torch.equal(saved["model"]["w"], model.weight)
 
 
 def summary_of(run: Path) -> dict[str, Any]:

@@ -225,6 +225,18 @@ def call(net: nn.Module, folder: Path, **settings: Any) -> Any:
     )
 
 
+class Renames(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+        self.register_state_dict_post_hook(lambda module, state, prefix, metadata: state.update(w=state.pop("weight")))
+
+
+def test_names_that_only_the_models_own_state_dict_knows_are_an_error_and_not_said_to_be_taken(tmp_path: Path) -> None:
+    path = saved(tmp_path, Renames().state_dict())
+    with pytest.raises(ModelError, match=r"base.pt: w: the model's state_dict\(\) names them so, and its load"):
+        load_initial(Renames(), str(path))
+
+
 def test_a_call_begins_with_the_file_and_a_resume_does_not_read_it(tmp_path: Path) -> None:
     path = saved(tmp_path, Net(1).state_dict())
     settings = {"model": {"init_from": str(path)}}

@@ -186,6 +186,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.device_cuda",
         "hogwild.device_simulated",
         "hogwild.lean_torch",
+        "hogwild.torch_settings",
         "hogwild.precision",
         "hogwild.registry",
         "hogwild.yaml_*",

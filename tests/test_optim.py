@@ -1,19 +1,26 @@
 """Optimizer state in shared memory: inherited, shared, and what rules keep besides tensors."""
 
 import copy
+import ctypes
 import functools
+import mmap
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn, optim
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import TensorDataset
 
 import hogwild
+from hogwild import dry_step as steps
+from hogwild import host
 from hogwild.config import load_job
 from hogwild.data import Digits
 from hogwild.dry_step import dry_step
-from hogwild.errors import OptimizerError
+from hogwild.errors import MemoryShortError, OptimizerError
 from hogwild.fused_choice import Choice
 from hogwild.job import state_of
 from hogwild.layout import plan_flats
@@ -157,6 +164,97 @@ def test_the_dry_step_leaves_everything_as_it_was():
     assert not rule.state
     assert torch.equal(torch.get_rng_state(), random)
     assert all(param.grad is None for param in model.parameters())
+
+
+STOCK = {
+    "sgd": functools.partial(optim.SGD, lr=0.1, momentum=0.9),
+    "adam": functools.partial(optim.Adam, amsgrad=True, foreach=True),
+    "asgd": optim.ASGD,
+    "adadelta": optim.Adadelta,
+    "adagrad": functools.partial(optim.Adagrad, initial_accumulator_value=0.5),
+    "adafactor": optim.Adafactor,
+    "rprop": optim.Rprop,
+    "nadam": optim.NAdam,
+    "counting": Counting,
+}
+
+
+@pytest.mark.parametrize("rule", STOCK)
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("has_trained", [False, True])
+def test_a_model_that_is_tried_in_portions_is_planned_as_one_that_is_tried_whole(
+    rule, shared, has_trained, monkeypatch
+):
+    torch.manual_seed(0)
+    model = ConvNet()
+    model.hidden.bias.requires_grad_(False)
+    first, *rest = model.parameters()
+    optimizer = STOCK[rule]([{"params": [first]}, {"params": rest}])
+    if has_trained:
+        train_plainly(model, optimizer, images(2))
+
+    def plan():
+        return plan_state(model, plan_flats(model, optimizer), optimizer, shared=shared)
+
+    whole, initial = plan()
+    monkeypatch.setattr(steps, "PORTION", 500)
+    tried = []
+    monkeypatch.setattr(steps, "_step_with_zeros", noted(steps._step_with_zeros, tried))
+    pieces, again = plan()
+    assert (len(tried) == 1) == (rule == "counting"), "a rule of the user's may look at all parameters together"
+    assert pieces == whole
+    assert initial.keys() == again.keys()
+    for i, own in initial.items():
+        assert own.keys() == again[i].keys()
+        assert all(torch.equal(torch.as_tensor(own[key]), torch.as_tensor(again[i][key])) for key in own)
+
+
+def noted(step, tried):
+    def call(rule, params, places):
+        tried.append(len(params))
+        step(rule, params, places)
+
+    return call
+
+
+def peak_bytes(what):
+    """How much more memory the process has had at once while it did this. What is freed is given back at once."""
+    assert ctypes.CDLL(None).mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    kept = what()
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    del kept
+    return int(peak) * 1024 - before
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_the_dry_step_takes_no_more_memory_than_is_asked_for(foreach, monkeypatch):
+    monkeypatch.setattr(steps, "PORTION", 16 << 20)
+    params = [nn.Parameter(torch.zeros(1 << 20)) for _ in range(24)]
+    rule = optim.Adam(params, foreach=foreach)
+    assert steps.trial_bytes(rule) == 6 * (16 << 20)
+    assert peak_bytes(lambda: dry_step(rule, set())) < steps.trial_bytes(rule) + (24 << 20)
+
+
+class Ours(optim.Adam):
+    """Of the user's: all parameters are tried at once."""
+
+    steps = 0
+
+    def step(self, closure=None):
+        Ours.steps += 1
+        return super().step(closure)
+
+
+def test_a_trial_step_for_which_memory_is_short_is_not_made(tmp_path, monkeypatch):
+    model = nn.Linear(1 << 10, 1 << 10)
+    needed = 6 * sum(param.nbytes for param in model.parameters())
+    data = TensorDataset(torch.zeros(2, 1 << 10), torch.zeros(2, dtype=torch.long))
+    monkeypatch.setattr(host, "available_memory", lambda: host.Memory(needed - 1, "a test"))
+    with pytest.raises(MemoryShortError, match=f"of memory .* only {needed - 1:,} are free \\(a test\\)"):
+        hogwild.train(model, data, nn.CrossEntropyLoss(), Ours(model.parameters()), procs=0, run_dir=tmp_path / "run")
+    assert Ours.steps == 0
 
 
 def test_a_rule_that_fails_in_the_dry_step_is_named_with_its_reason():

@@ -1,5 +1,6 @@
 """The flats, and the parent's side: build, snapshot, restore, release, and every reason to refuse a model."""
 
+import copy
 import functools
 import io
 import itertools
@@ -11,7 +12,7 @@ import torch
 from torch import nn, optim
 from torch.testing._internal.two_tensor import TwoTensor
 
-from hogwild import snapshots
+from hogwild import layout, snapshots
 from hogwild.errors import CheckpointError, ModelError, OptimizerError
 from hogwild.freezing import freeze_parameters
 from hogwild.params import SharedModel
@@ -64,6 +65,37 @@ def test_each_group_is_one_contiguous_span_and_frozen_parameters_have_their_own(
     ends = [span.offset + span.numel for span in flats.spans]
     assert [span.offset for span in flats.spans] == [0, *ends[:-1]]
     assert flats.gradient_sizes == {torch.float32: ends[1]}
+
+
+class CountedInt(int):
+    """A number that counts how often numbers of its class are hashed or compared."""
+
+    looks = 0
+
+    def __hash__(self) -> int:
+        CountedInt.looks += 1
+        return int.__hash__(self)
+
+    def __eq__(self, other: object) -> bool:
+        CountedInt.looks += 1
+        return int.__eq__(self, other)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("has_many_groups", [False, True])
+def test_planning_the_flats_takes_time_in_proportion_to_the_parameters(has_many_groups, monkeypatch):
+    """Counted by the numbers of parameters and groups, which all go through `enumerate`."""
+
+    def looks(count: int) -> int:
+        params = nn.ParameterList([nn.Parameter(torch.zeros(1)) for _ in range(count)])
+        rule = optim.SGD([{"params": [param]} for param in params] if has_many_groups else params, 0.1)
+        CountedInt.looks = 0
+        assert len(layout.plan_flats(params, rule).params) == count
+        return CountedInt.looks
+
+    counted = lambda things: ((CountedInt(i), thing) for i, thing in enumerate(things))  # noqa: E731
+    monkeypatch.setattr(layout, "enumerate", counted, raising=False)
+    few, many = looks(50), looks(400)
+    assert 0 < many <= 9 * few
 
 
 def test_parameters_start_on_cache_lines_and_do_not_overlap():
@@ -380,6 +412,98 @@ def test_tied_parameters_are_one_tensor_in_a_snapshot():
     assert saved["0.weight"] is saved["1.weight"]
 
 
+class Renames(Normed):
+    """Saves itself under other names, without the norm; nothing of that is undone by a load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(3), persistent=False)
+        self.register_state_dict_post_hook(self._rename)
+
+    @staticmethod
+    def _rename(module: nn.Module, state: dict, prefix: str, metadata: dict) -> None:
+        for name in list(state):
+            value = state.pop(name)
+            if not name.startswith("norm."):
+                state[f"net.{name}"] = value
+        state["saved_by"] = "us"
+
+
+class NestsItsState(Normed):
+    """Saves itself in a form of its own, and refuses to be loaded in any other."""
+
+    def state_dict(self, *args, **kwargs):
+        return {"net": super().state_dict(*args, **kwargs), "epoch": 3}
+
+    def load_state_dict(self, state_dict, *args, **kwargs):
+        return super().load_state_dict(state_dict["net"], *args, **kwargs)
+
+
+class LoadsOnlyItsOwn(Normed):
+    def _load_from_state_dict(self, *args) -> None:
+        raise KeyError("renamed long ago")
+
+
+@pytest.mark.parametrize("kind", [Renames, NestsItsState, LoadsOnlyItsOwn])
+def test_a_model_goes_back_to_a_snapshot_whatever_its_own_state_dict_and_load_do(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = kind()
+    rule = optim.Adam(model.parameters())
+    rule.register_state_dict_post_hook(lambda rule, state: {"wrapped": state})
+    shared = build(model, rule)
+    train(updating(shared), vectors(3))
+    shared.merge_buffers([3])
+    snapshot = through_a_file(shared.snapshot())
+    saved = copy.deepcopy(dict([*model.named_parameters(), *model.named_buffers()]))
+    train(updating(shared), vectors(2, seed=1))
+    shared.merge_buffers([2])
+    again = kind()
+    for target, its_model in ((shared, model), (build(again, optim.Adam(again.parameters())), again)):
+        target.restore(snapshot)
+        found = dict([*its_model.named_parameters(), *its_model.named_buffers()])
+        assert found.keys() == saved.keys() and all(torch.equal(found[name], saved[name]) for name in saved)
+        assert snapshots.checked_state(target.layout.state, [*saved], target.optimizer, snapshot["optimizer"])[0]
+    own = snapshot["model"]
+    assert own.keys() == model.state_dict().keys(), "what is exported is what the model says of itself"
+
+
+def test_an_ordinary_models_snapshot_holds_every_tensor_once_and_under_its_own_name_alone() -> None:
+    _, shared = trained(1)
+    assert shared.snapshot().keys() == {"model", "optimizer", "optimizer_private"}
+    file = io.BytesIO()
+    torch.save(build(model := Renames(), sgd(model)).snapshot(), file)
+    assert len(file.getvalue()) < 2 * sum(t.nbytes for t in (*model.parameters(), *model.buffers())) + 8192
+
+
+class KeepsHistory(Normed):
+    def __init__(self, size: int = 5) -> None:
+        super().__init__()
+        self.register_buffer("history", torch.zeros(size), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.history.add_(x.mean(0))
+        return super().forward(x)
+
+
+def test_a_buffer_that_is_not_persistent_goes_back_too_and_is_not_exported() -> None:
+    model = KeepsHistory()
+    shared = build(model, sgd(model))
+    train(updating(shared), vectors(2))
+    shared.merge_buffers([2])
+    snapshot, before = through_a_file(shared.snapshot()), model.history.clone()
+    train(updating(shared), vectors(1))
+    shared.merge_buffers([1])
+    assert not torch.equal(model.history, before)
+    shared.restore(snapshot)
+    assert torch.equal(model.history, before) and torch.equal(attach(shared).model.history, before)
+    assert "history" not in snapshot["model"]
+    longer = KeepsHistory(7)  # it is derived: another program may make it otherwise
+    build(longer, sgd(longer)).restore(snapshot)
+    assert torch.equal(longer.history, torch.zeros(7)) and torch.equal(
+        longer.out.weight, snapshot["model"]["out.weight"]
+    )
+
+
 def spoil(snapshot: dict, path: list, value: object) -> dict:
     place = snapshot
     for key in path[:-1]:
@@ -550,7 +674,15 @@ def test_a_snapshot_touches_neither_the_model_nor_the_optimizer() -> None:
     train(updating(shared, 0), images(2))
     state, groups = rule.state, rule.param_groups
     seen: list[bool] = []
-    rule.register_state_dict_pre_hook(lambda twin: seen.append(rule.state is state and rule.param_groups is groups))
+
+    class Watch:
+        """Copied while the snapshot is taken."""
+
+        def __deepcopy__(self, memo: dict) -> "Watch":
+            seen.append(rule.state is state and rule.param_groups is groups)
+            return self
+
+    groups[0]["watch"] = Watch()
     before = [dict(group) for group in groups]
     snapshot = shared.snapshot()
     assert seen and all(seen) and snapshot["optimizer"]["state"][0]["step"] == 2

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import cli, cli_input
+from hogwild import checkpoint, cli, cli_input
 from hogwild.api import TrainResult
 from hogwild.config import load_job
 from hogwild.config_places import default_config
@@ -263,6 +263,21 @@ def test_a_resume_that_is_refused_leaves_the_run_directory_as_it_was(name: str, 
     assert call(epochs=2, resume=copy).updates == 16
     assert (copy / "checkpoints" / "rejected-update-000000099").is_dir()
     assert load_job(copy / "resolved.yaml").train.epochs == 2
+
+
+def test_a_checkpoint_that_is_refused_leaves_nothing_behind_in_the_resume(copy: Path) -> None:
+    """The newest is whole and of another model: what else it says is not of this run either."""
+    folder = copy / "checkpoints"
+    state = checkpoint.load(folder / "update-000000008")
+    other = {"weight": torch.zeros(7, 7), "bias": torch.zeros(7)}
+    checkpoint.write(
+        folder, "update-000000009", {**state, "model": other, "rollbacks": 4, "scales": [[8.0, 1.0]]}, {}, {}
+    )
+    result = call(resume=copy, epochs=2)
+    assert (result.updates, result.rollbacks) == (16, 0)
+    path, _ = checkpoint.newest_good(folder)
+    assert path is not None
+    assert (checkpoint.load(path)["rollbacks"], checkpoint.load(path)["scales"]) == (0, [])
 
 
 def test_ways_to_compute_the_same_step_may_change_at_a_resume(copy: Path) -> None:

@@ -52,7 +52,7 @@ def updates(rule: Callable[..., optim.Optimizer], state: str, workers: int = 1, 
     straight = Straight(**model)
     optimizer = rule(straight.parameters())
     _, initial = plan_state(straight, plan_flats(straight, optimizer), optimizer, shared=True)
-    optimizer.state[straight.weight] = dict(initial[0])
+    optimizer.state[straight.weight] = {key: value.clone() for key, value in initial[0].items()}
     shared = SharedModel.build(straight, output, optimizer, procs=workers, state=state)
     return [AutogradUpdate(attach(shared, k), grad_clip=None) for k in range(workers)]
 

@@ -11,8 +11,10 @@ import torch
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 import hogwild
-from hogwild import cli
+from hogwild import checkpoint, cli, snapshots
+from hogwild.config import load_job
 from hogwild.errors import UsageError
+from hogwild.trained import Trained
 from tests.helpers.jobs import Ended, in_turn
 
 RULE = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05}}
@@ -253,6 +255,26 @@ def test_a_model_that_was_changed_since_does_not_take_the_checkpoint(
     resolved.write_text(resolved.read_text().replace("factors: 4", "factors: 5"))
     status, _, words = say("recommend", there, "--user", "bob")
     assert status == 1 and "does not fit hogwild.models.MatrixFactorization" in words
+
+
+class Renames(torch.nn.Linear):
+    """Saves itself under other names, and no load knows them."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.register_state_dict_post_hook(lambda module, state, prefix, metadata: state.update(w=state.pop("weight")))
+
+
+def test_a_model_whose_state_dict_is_its_own_is_loaded_with_the_tensors_that_were_trained(tmp_path: Path) -> None:
+    trained = Renames()
+    parts = snapshots.model_state(trained, snapshots.Copies())
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    path = checkpoint.write(folder, "update-000000001", parts, {}, {})
+    described = job(model={"class_path": f"{__name__}.Renames"}, data={"train": {"class_path": "hogwild.data.Digits"}})
+    (tmp_path / "job.yaml").write_text(described)
+    found = Trained.of(load_job(tmp_path / "job.yaml"), path).model
+    assert torch.equal(found.weight, trained.weight) and torch.equal(found.bias, trained.bias)
 
 
 def test_load_is_for_runs_of_job_files(tmp_path: Path) -> None:

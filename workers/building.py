@@ -11,7 +11,7 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from hogwild import host
+from hogwild import host, torch_settings
 from hogwild.compiled_model import make as make_runs
 from hogwild.device import Accelerator
 from hogwild.evaluation import Evaluator
@@ -82,7 +82,8 @@ def _build(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
     kit: Kit = cloudpickle.loads(blob(regions.pop("kit"), setup.kit_nbytes))
     structure = regions.pop("structure").array("u1", (setup.structure_nbytes,)).data
     trainer = make_trainer(kit, structure, regions, row, start.lifeline)
-    # After the structure, which imports the user's modules: they may have set another number, or brought a pool.
+    # After the structure, which imports the user's modules: they may have set something else, or brought a pool.
+    torch_settings.apply(setup.torch_settings)
     for pool in limit_pools(setup.threads):
         print(f"{pool}, limited to {setup.threads}", flush=True)
     torch.set_num_threads(setup.threads)  # which reaches the MKL inside torch, too
@@ -194,13 +195,15 @@ def _feed(split: Split, region: Region, seed: int, *, copies: bool = False) -> F
 
 
 def adopt(start: Start, task: Task) -> None:
-    """Where the parent is by now, and what user code in it has changed that a process started now would inherit."""
+    """Where the parent is by now, and what user code in it has changed: what a process started now would inherit, and
+    how torch computes."""
     # The user's own folders come behind ours in time, not in order: everything of ours is imported by now, so a user's
     # own `workers/` or `hogwild/` shadows nothing.
     sys.path[:] = task.sys_path
     if task.folder:
         os.chdir(task.folder)  # user code may have changed it since this process was started
     _inherit(task.environment, {name for name, _ in start.environment})
+    torch_settings.apply(task.torch_settings)
 
 
 def _inherit(changes: Mapping[str, str | None], ours: set[str]) -> None:

@@ -130,9 +130,13 @@ class Handle:
         self._send(task, descriptors)
 
     def _send(self, task: Task, descriptors: Sequence[int]) -> None:
+        from hogwild.torch_settings import current  # torch is loaded by now
+
         changes = _changes(self.environment, os.environ)
         self.environment = dict(os.environ)  # as it is there then: what is sent later is what changes from now on
-        task = replace(task, folder=_current_folder(), sys_path=_search_path(), environment=changes)
+        task = replace(
+            task, folder=_current_folder(), sys_path=_search_path(), environment=changes, torch_settings=current()
+        )
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             task.send(self.channel, descriptors)
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import cloudpickle
 import torch
 
+from hogwild import torch_settings
 from hogwild.ring import Beat, Ring, RingSpec
 from hogwild.shm import Region
 from hogwild.stream import Filler, Stream, Unreadable
@@ -124,6 +125,7 @@ def make_loader(
         return stream, spec
 
     stream, spec = unpacked()
+    torch_settings.apply(task.torch_settings)  # once more: importing the data set's module may have changed some
     loop = LoaderLoop(start, channel, leaving, task, Ring(regions["ring"], spec))
     loop.open(stream, lambda: unpacked()[0])
     return loop

@@ -12,10 +12,11 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 import hogwild
-from hogwild import host
+from hogwild import host, torch_settings
 from hogwild.compile_cache import new_scratch
 from hogwild.compiled_model import model_key
 from hogwild.config import Job
+from hogwild.dry_step import trial_bytes
 from hogwild.errors import MemoryShortError, UsageError
 from hogwild.exchange import COPIES
 from hogwild.feeds import FieldSpec, ResidentData
@@ -68,9 +69,9 @@ def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
     ring = ring_spec_of(job, parts.train, planned.procs)
     data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + (ring.nbytes if ring is not None else 0)
     parameters = sum(parameter.nbytes for parameter in parts.model.parameters())
-    # First, because the trial step that finds out about the rest takes memory itself: a copy, and its gradients.
+    # First, because the trial step that finds out about the rest takes memory itself.
     fresh = data - _there_already(parts)
-    _require(fresh + 2 * parameters, fresh)
+    _require(fresh + trial_bytes(parts.optimizer), fresh)
     needed = bytes_needed(job, parts, planned) + Scoreboard.nbytes(rows)
     copies = COPIES * parameters * planned.procs if job.train.exchange == "delta" and planned.procs > 1 else 0
     _require(needed + copies - (data - fresh), fresh)
@@ -174,7 +175,7 @@ def _compile_key(job: Job, parts: Parts, typical: Sequence[list[Any]], channels_
     rows = [_rows(batch) for batch in (batch_of(parts, KEY_SAMPLES), *_validation(parts.val))]
     streamed = [(_rows(batch), len(batch[-1])) for batch in typical]
     transform = job.data.transform.class_path if job.data.transform is not None else ""
-    settings = (job.train.precision, transform, channels_last, is_on_device(job))
+    settings = (job.train.precision, transform, channels_last, is_on_device(job), torch_settings.current())
     return model_key(parts.model, parts.loss, [sizes, rows, streamed, parts.output_shape[1:], settings, _thaws(parts)])
 
 

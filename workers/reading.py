@@ -23,6 +23,7 @@ import cloudpickle
 import torch
 from torch import Tensor
 
+from hogwild import torch_settings
 from hogwild.errors import DataError
 from hogwild.feeds import FieldSpec, ResidentData
 from hogwild.rows import BadRow, Rows
@@ -145,6 +146,7 @@ def read(start: Start, channel: socket.socket, task: ReadTask, descriptors: list
     try:
         written: Recipe | PassRecipe = cloudpickle.loads(blob(regions["recipe"], task.recipe_nbytes))
         recipe, to = written.opened(regions)
+        torch_settings.apply(task.torch_settings)  # once more: importing the data set's module may have changed some
     except (Exception, SystemExit) as error:  # the class cannot be imported here, an open file cannot be opened again
         Report("unreadable", detail=f"{type(error).__name__}: {error}", task=task.number).send(channel)
         return

@@ -97,9 +97,11 @@ def restore(session: Session) -> Restored:
 
 
 def _take_over(session: Session, state: dict[str, Any]) -> str | None:
-    """The model comes last, because it is the caller's: a state that is refused has not changed it. Data that has
-    changed is a DataError: no older checkpoint is asked, either."""
+    """The model comes last, because it is the caller's: a state that is refused has not changed it. What one that was
+    refused has left in the session is overwritten. Data that has changed is a DataError: no older checkpoint is asked,
+    either."""
     shared = session.shared
+    session.divergence.rollbacks = 0
     check_parts(state)
     parts = session.parts
     try:
