@@ -29,7 +29,10 @@ def ended(jobs_folder: Path) -> dict[str, Ended]:
         diary.mkdir()
     inline = "train.procs=0"
     always = {"crimes": "{always raises: 41}"}
+    runs = jobs_folder / "jobs"
     jobs = {
+        "finished": [*streaming("Divided", 90)],
+        "finished, one more epoch": ["--resume", str(runs / "finished" / "run"), "train.epochs=2"],
         "map": [*streaming("Numbers"), "train.epochs=2"],
         "map inline": [*streaming("Numbers", 90), inline],
         "map in delta": [*streaming("Numbers", 1601), "train.exchange=delta", "train.sync_every=4", "train.epochs=2"],
@@ -48,12 +51,13 @@ def ended(jobs_folder: Path) -> dict[str, Ended]:
         "raises everywhere": [*streaming("Numbers", 400, diary=many, crimes="{always raises: 0}")],
         "iterable raises": [*streaming("Undivided", 400, diary=raises, **always)],
     }
-    return in_turn(jobs_folder / "jobs", jobs)
+    return in_turn(runs, jobs)
 
 
 @pytest.mark.parametrize(
     ("name", "times"),
     [
+        ("finished, one more epoch", 2),
         ("map", 2),
         ("map inline", 1),
         ("map in delta", 2),

@@ -13,9 +13,9 @@ deaths together say is in `setbacks.py`.
 Clocks. They add up the time between ticks, so a pause of the supervisor itself (a gap of more than GAP_S) counts for
 nobody and re-arms every deadline. *Start*: from spawn to the first commit, standing still while the worker is ready
 without a lease, and in a pause, which judges it by its silence. *Silence*: since its beat last changed; the limit is
-max(stall_timeout_s, 20 x its slowest batch). *Deadlock*: since anybody last committed a batch or filled one, standing
-still in a pause, and while nobody has a lease and the clocks of a start, or of a loader, will judge those that are
-waited for. Where a beat is a record read (`by_records`: loaders), a batch may take
+max(stall_timeout_s, 20 x its slowest batch). *Deadlock*: since anybody last committed or filled a batch, standing
+still in a pause; also, as long as nobody has a lease, while somebody starts or a loader reads, who are judged by clocks
+of their own, and when all is done. Where a beat is a record read (`by_records`: loaders), a batch may take
 as long as it likes: silence alone is judged, from the first batch on, and a deadlock is that nobody reads a record."""
 
 from collections import deque
@@ -250,8 +250,8 @@ class Roster:
         filled: int = 0,
     ) -> list[Action]:
         """Advances the clocks; says who must be spawned or killed, or that the job must fail. `spares`: so many are
-        ready. `is_owed`: there is work that should be in hand now, if not somebody's of this roster nobody's; `filled`:
-        batches that loaders have filled."""
+        ready. `is_owed`: not all is done, and no loader reads, so somebody should have a lease; `filled`: batches that
+        loaders have filled."""
         gap = 0.0 if self._now is None else now - self._now
         self._now = now
         if gap > GAP_S:
