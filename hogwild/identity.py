@@ -38,12 +38,9 @@ Rows = Mapping[str, Mapping[int, tuple[str, int]]]  # tensor -> dimension -> wha
 
 def identity_of(names: Mapping[str, Any] | None, **data: tuple[Source | None, Any]) -> Identity:
     """`names` as `packing.names_of` has them; `data`: as it lies in memory, and the data set that it was read from."""
-    found = {"names": {kind: _digest_of_names(values) for kind, values in (names or _NONE)["names"].items()}}
+    written = {kind: json.dumps([*values]).encode() for kind, values in (names or _NONE)["names"].items()}
+    found = {"names": {kind: hashlib.sha256(content).hexdigest()[:16] for kind, content in written.items()}}
     return found | {f"data.{what}": dict(_fields(*given)) for what, given in data.items() if given[0] is not None}
-
-
-def _digest_of_names(values: Sequence[Any]) -> str:
-    return hashlib.sha256(json.dumps([*values]).encode()).hexdigest()[:16]
 
 
 def _fields(source: Any, dataset: Any) -> Iterator[tuple[str, str]]:
@@ -152,7 +149,8 @@ def by_name(
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Return those of `saved` whose rows stand for `theirs` with a row for each of `ours`: the saved one of that name,
     or the model's own; and how many of each, in words. Raises ModelError for rows whose names cannot be told."""
-    changed = {kind: _places(theirs.get(kind), names) for kind, names in ours.items() if theirs.get(kind) != names}
+    changed = {kind: names for kind, names in ours.items() if theirs.get(kind) != names}
+    pairs = {kind: _places(theirs[kind], names) for kind, names in changed.items() if kind in theirs}
     unclear = changed.keys() - {kind for places in rows.values() for kind, _ in places.values()}
     own, found = model.state_dict(), dict[str, Tensor]()
     for name, value in saved.items():
@@ -162,22 +160,21 @@ def by_name(
             kind, times = rows.get(name, {}).get(place) or next(alike, ("", 0))
             if not changed.keys() & set(kind.split(" and ")):
                 continue
-            pairs, many = changed.get(kind), (len(theirs.get(kind, ())), len(ours.get(kind, ())))
-            is_known = times == 1 or (times > 1 and kind in getattr(model, "in_blocks", ()))
-            if pairs is None or not is_known or (there, here) != (times * many[0], times * many[1]):
+            many = (len(theirs.get(kind, ())), len(ours.get(kind, ())))
+            is_known = kind in pairs and (times == 1 or (times > 1 and kind in getattr(model, "in_blocks", ())))
+            if not is_known or (there, here) != (times * many[0], times * many[1]):
                 why = f"which are others now, of {there:,} there and {here:,} here none can be told"
                 if not theirs:
                     why = f"and no {NAMES} beside it or in its run says for which; put it there"
                 raise ModelError(f"{name} has rows for {kind}, {why}", code="model/init-names")
             blocks = torch.arange(times)[:, None]
-            old, new = ((blocks * count + rows).flatten() for count, rows in zip(many, pairs, strict=True))
+            old, new = ((blocks * count + rows).flatten() for count, rows in zip(many, pairs[kind], strict=True))
             moves.append((place, old, new))
         if moves:
             found[name] = _moved(own[name].detach().clone(), value.to(own[name].dtype), moves)
-    counts = [(kind, len(pairs[0])) for kind, pairs in changed.items() if pairs is not None]
+    counts = ((kind, len(old), len(ours[kind]), len(theirs[kind])) for kind, (old, _) in pairs.items())
     return found, [
-        f"{kind} by name: {kept:,} kept, {len(ours[kind]) - kept:,} new, {len(theirs[kind]) - kept:,} gone"
-        for kind, kept in counts
+        f"{kind} by name: {k:,} kept, {here - k:,} new, {there - k:,} gone" for kind, k, here, there in counts
     ]
 
 
@@ -189,10 +186,8 @@ def _moved(target: Tensor, source: Tensor, moves: Sequence[tuple[int, Tensor, Te
     return target.index_copy_(place, new, part)
 
 
-def _places(old: Sequence[Any] | None, new: Sequence[Any]) -> tuple[Tensor, Tensor] | None:
-    """Where the names are that both have, in each; None where the old ones are not known. 42 and "42" are the same."""
-    if old is None:
-        return None
+def _places(old: Sequence[Any], new: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """Rows of the names that both have, in each. 42 and "42" are the same."""
     if isinstance(old, range) and isinstance(new, range):  # millions of features
         first = max(old.start, new.start)
         both = torch.arange(first, max(first, min(old.stop, new.stop)))

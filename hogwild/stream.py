@@ -25,7 +25,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from hogwild.batches import EpochPlan, mix
 from hogwild.collating import BadBatch, Collator
-from hogwild.errors import DataError, HogwildError
+from hogwild.errors import CheckpointError, DataError, HogwildError
 from hogwild.orders import make_order
 from hogwild.registry import Spec, build
 from hogwild.ring import Place, Ring
@@ -343,8 +343,15 @@ def state_of(iterator: Any, dataset: Any) -> bytes:
 
 
 def read_state(state: bytes) -> Any:
-    """Read what `state_of` wrote; runs no code that it names. Raises nearly anything for other bytes."""
-    return _StateReader(io.BytesIO(state)).load()
+    """Read what `state_of` wrote; runs no code that it names. Raises CheckpointError."""
+    try:
+        return _StateReader(io.BytesIO(state)).load()
+    except Exception as error:  # a hostile pickle can make its reader raise nearly anything
+        raise CheckpointError(
+            f"the state of the data's iterator cannot be loaded safely: {error}. If an older hogwild wrote it, finish "
+            "the run with that version, or begin a new one with its model (model.init_from)",
+            code="checkpoint/unsafe",
+        ) from error
 
 
 class _StateWriter(pickle.Pickler):

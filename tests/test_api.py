@@ -133,7 +133,7 @@ def test_a_users_own_workers_package_shadows_nothing_of_ours(jobs_folder: Path, 
 
 
 def call(model: nn.Module, tmp_path: Path, /, without: tuple[str, ...] = (), **settings: Any) -> Any:
-    data = TensorDataset(torch.randn(64, 4), torch.randint(2, (64,)))
+    data = TensorDataset(torch.randn(64, 4, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     usual: dict[str, Any] = {"procs": 1, "run_dir": tmp_path / "run"}
     settings = {**{name: value for name, value in usual.items() if name not in without}, **settings}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hogwild.errors import CheckpointError, DataError
+from hogwild.errors import DataError
 from hogwild.ring import Place, Ring
 from hogwild.stream import Stream, read_state
 from hogwild.stream_epoch import Request
@@ -84,21 +84,24 @@ class RingState:
             epochs.append([epoch, rows])
         return {"shards": self.schedule.shards, "epochs": epochs}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, saved: Mapping[str, Any]) -> None:
         """After the queue took over its ledger. Raises ValueError where the stream was read by another number of
         loaders, CheckpointError for the state of an iterator that could not be read without running code."""
-        if state["shards"] != self.schedule.shards:
+        if saved["shards"] != self.schedule.shards:
             raise ValueError(
-                f"the stream was divided into {state['shards']} shards, now {self.schedule.shards}; set "
-                f"data.loaders to {state['shards']}"
+                f"the stream was divided into {saved['shards']} shards, now {self.schedule.shards}; set "
+                f"data.loaders to {saved['shards']}"
             )
         self._kept.clear()
         self._bases.clear()
         self.ring.table[:, Place.FILLED] = 0
-        for epoch, rows in state["epochs"]:
+        for epoch, rows in saved["epochs"]:
             self.schedule.reopen(epoch, [(end, place) for end, place, _ in rows])
             for number, (_, place, encoded) in enumerate(rows):
-                self._bases[epoch, number] = (place, _checked(base64.b64decode(encoded)))
+                state = base64.b64decode(encoded)
+                self._bases[epoch, number] = (place, state)
+                if state:  # before a loader needs it
+                    read_state(state)
 
     def check(self) -> DataError | None:
         """What is wrong with the data as a whole."""
@@ -111,16 +114,3 @@ class RingState:
             "once? Give a class whose __iter__ begins anew",
             code="data/empty",
         )
-
-
-def _checked(state: bytes) -> bytes:
-    try:
-        if state:
-            read_state(state)
-    except Exception as error:  # a hostile pickle can make its reader raise nearly anything
-        raise CheckpointError(
-            f"the state of the data's iterator cannot be loaded safely: {error}. If an older hogwild wrote it, finish "
-            "the run with that version, or begin a new one with its model (model.init_from)",
-            code="checkpoint/unsafe",
-        ) from error
-    return state
