@@ -9,7 +9,8 @@ four processes doing `+= 1` on one shared word lose a fifth of the counts, so to
 
 Aligned 8-byte words are read and written whole on every machine torch runs on. Decisions about a dead worker are
 taken after it was reaped, when its last stores are all visible and no more can come; what is read of a live one is
-only shown."""
+only shown, or is believed once a record in a pipe says the same (docs/architecture.md, "Which word may be believed
+when")."""
 
 import time
 from collections.abc import Sequence

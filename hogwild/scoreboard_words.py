@@ -35,7 +35,7 @@ class Word(IntEnum):
     BEAT_NS = auto()
     INTENT = auto()
     COMMIT = auto()
-    PARKED = auto()  # number of the pause it is parked in
+    PARKED = auto()  # number of the pause it is parked in; the record of it is what the supervisor believes
     UPDATES = auto()
     BATCHES = auto()
     SLOWEST_NS = auto()

@@ -18,7 +18,7 @@ from hogwild.compile_cache import MANIFEST, cache_root
 from hogwild.kernels import compiling
 from hogwild.kernels.compiling import Cache, kernel
 from hogwild.scoreboard import Control, Phase, Row, Scoreboard, Word
-from workers.compiling import make_ready
+from workers.compiling import make_all_ready, make_ready
 from workers.messages import ParentGone
 
 NAME = "a kernel of the tests"
@@ -194,6 +194,26 @@ def test_where_the_compiler_could_keep_nothing_each_compiles_for_itself(root: Pa
     root.write_text("in the way")
     board.words[0, Word.COMPILED] = 1
     assert "compiled" in make_ready(NAME, add_up, Row(board, 1), Never().read)
+
+
+def test_what_is_kept_between_two_looks_is_loaded_and_not_compiled_again(board: Scoreboard) -> None:
+    class JustKept:
+        """The compiler is done a moment after this worker has found nothing."""
+
+        looks = 0
+
+        def is_whole(self) -> bool:
+            self.looks += 1
+            board.words[0, Word.COMPILED] = 1
+            return self.looks > 1
+
+        def load(self, run: Callable[[], object]) -> None:
+            pass
+
+        def fill(self, run: Callable[[], object]) -> str:
+            raise AssertionError("compiled again")
+
+    assert "loaded" in make_all_ready("it", JustKept(), add_up, Row(board, 1), Never().read, 1)
 
 
 def test_nobody_waits_for_a_compiler_when_the_parent_is_gone(root: Path, board: Scoreboard) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from hogwild.errors import RunError
 from hogwild.host import descriptor_count
+from workers.handle import Handle
 from workers.messages import (
     LOOK,
     MAX_DATAGRAM,
@@ -136,6 +137,16 @@ def test_a_supervisor_that_is_gone_is_the_end_of_the_file(channels: tuple[socket
     channels[0].close()
     with pytest.raises(ParentGone, match="closed the socket before the set-up was sent"):
         receive_task(channels[1])
+
+
+def test_a_worker_has_parked_once_the_record_that_names_the_pause_was_read(pipe: tuple[int, int]) -> None:
+    handle = Handle(None, 0, -1, -1, pipe[0], None, -1, {})  # type: ignore[arg-type]
+    for first, item in ((0, LOOK), (3, 17), (0, 18)):  # ready; three batches skipped; a pause is on by now
+        write_record(pipe[1], first, item)
+    assert (handle.acks(), handle.parked_in) == ([(3, 17), (0, 18)], 0)
+    write_record(pipe[1], 5, LOOK)
+    assert (handle.acks(), handle.parked_in) == ([], 5)
+    assert (handle.acks(), handle.parked_in) == ([], 5)
 
 
 def test_a_report_to_a_supervisor_that_is_gone_raises_parent_gone(

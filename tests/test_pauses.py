@@ -25,7 +25,7 @@ class Story:
         self.attached = list(workers)
         self.saving = SimpleNamespace(is_busy=False, is_copying=False, is_read_in_place=False)
         self.errand = SimpleNamespace(is_busy=False)
-        board = SimpleNamespace(say=self._say, parked=lambda workers, number: self.parked >= set(workers))
+        board = SimpleNamespace(say=self._say)
         supervise = SimpleNamespace(grace_s=GRACE_S)
         self.session = SimpleNamespace(
             board=board,
@@ -49,14 +49,17 @@ class Story:
         story = self
 
         class Crew:
-            def wake(self) -> None:
+            def wake(self, over: int = 0) -> None:
                 story.told.append("wake")
 
             def book(self, session: Any) -> None:
                 story.told.append("book")
 
             def __getitem__(self, worker: int) -> Any:
-                return SimpleNamespace(pid=worker, kill=lambda why: story.told.append(("kill", worker)))
+                number = story.pauses.current.number if worker in story.parked and story.pauses.current else 0
+                return SimpleNamespace(
+                    pid=worker, parked_in=number, kill=lambda why: story.told.append(("kill", worker))
+                )
 
         return Crew()
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, optim
 
 from hogwild.eval_sums import EvalSums
-from hogwild.scoreboard import Command, Control, Row, Word
+from hogwild.scoreboard import Command, Control, Phase, Row, Word
 from hogwild.workqueue import Kind, WorkItem
 from tests.helpers.one_trainer import BATCH, OTHER, Place, cut, equal, examples, go_on
+from tests.helpers.processes import wait_for
 from tests.shared_model import (
     largest_difference,
     one_thread,  # noqa: F401 (a fixture for every test here)
@@ -22,7 +23,7 @@ from tests.shared_model import (
 )
 from workers import trainer as trainer_module
 from workers.entry import Leaving, Start
-from workers.messages import ParentGone, Report
+from workers.messages import LOOK, RECORD, ParentGone, Report, write_record
 from workers.pulling import WorkerLoop, serve
 from workers.trainer import LONGEST_EXCHANGE_NS, NonFiniteGradient
 
@@ -302,6 +303,41 @@ def test_what_was_in_hand_before_a_worker_parked_is_evaluated_before_it_waits() 
         assert EvalSums.read(place.board.result(90)).words[3] == 2 * BATCH
     finally:
         for descriptor in (lease_read, lease_write, ack_read, ack_write, lifeline):
+            os.close(descriptor)
+
+
+def test_a_parked_worker_goes_on_once_a_record_says_so_and_finds_what_was_stored_before() -> None:
+    """A word of shared memory alone may be seen before what was written ahead of it, on some machines."""
+    place = Place(examples(2))
+    place.board.say(Command.PAUSE, 1)
+    trainer, row = place.trainer()
+    before = trainer.model
+    (lease_read, lease_write), (ack_read, ack_write), (lifeline, its_end) = (os.pipe() for _ in range(3))
+    os.set_blocking(lease_read, False)
+    found: list[object] = []
+
+    def go_back_and_on() -> None:
+        found.append(os.read(ack_read, 100))
+        write_record(lease_write, 0, LOOK)  # the pause's own doorbell comes late
+        place.board.say(Command.RUN, 1)
+        for _ in range(2):
+            beat = int(row.words[Word.BEAT_NS])
+            wait_for("a look at the control row", lambda beat=beat: row.words[Word.BEAT_NS] != beat)  # type: ignore[misc]
+        found.append(Phase(int(row.words[Word.PHASE])))
+        place.board.go_back(0, 1, place.ids + 1)
+        write_record(lease_write, 1, LOOK)
+
+    supervisor = threading.Thread(target=go_back_and_on)
+    supervisor.start()
+    try:
+        loop = WorkerLoop(Start(os.getpid(), lease_read, ack_write, -1, lifeline, -1, ()), trainer, Leaving())
+        assert loop._may_go_on()
+        supervisor.join()
+        assert found == [RECORD.pack(1, LOOK), Phase.PARKED], "it names its pause, and stays until it is told"
+        assert trainer.model is not before
+    finally:
+        supervisor.join()
+        for descriptor in (lease_read, lease_write, ack_read, ack_write, lifeline, its_end):
             os.close(descriptor)
 
 

@@ -49,12 +49,13 @@ def make_all_ready(
 def _made_ready(cache: Cache, run: Callable[[], object], row: Row, lifeline: int | None, stage: int) -> str:
     board = row.board
     while True:
+        compiler = int(board.control[Control.COMPILER])
+        is_compiled = board.words[compiler, Word.COMPILED] >= stage  # before the look at what is kept, not after it
         if cache.is_whole():
             how = cache.load(run) or "loaded"
             row.words[Word.COMPILED] = stage
             return how
-        compiler = int(board.control[Control.COMPILER])
-        if lifeline is None or compiler == row.worker or board.words[compiler, Word.COMPILED] >= stage:
+        if lifeline is None or compiler == row.worker or is_compiled:
             problem = cache.fill(run)
             row.words[Word.COMPILED] = stage
             return f"compiled{f' ({problem})' if problem else ''}"

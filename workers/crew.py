@@ -69,10 +69,10 @@ class Crew:
         """A process that waits for its set-up and will be no worker: a loader. Raises OSError."""
         return self._early.take() or self._start()
 
-    def wake(self) -> None:
-        """Everybody looks at the control row now."""
+    def wake(self, over: int = 0) -> None:
+        """Everybody looks at the control row now; the pause `over` has ended."""
         for handle in self:
-            handle.wake()
+            handle.wake(over)
 
     def forget(self, handle: Handle) -> None:
         """After it was reaped."""

@@ -69,6 +69,7 @@ class Handle:
     is_spare: bool = False  # it was one, until it was set up
     is_waiting: bool = False  # for its set-up, torch imported
     is_ready: bool = False
+    parked_in: int = 0  # number of the pause, once what it stored before is there to be read
     update_path: str = ""
     error: Report | None = None
     said_as_reader: list[Report] = field(default_factory=list)
@@ -143,14 +144,21 @@ class Handle:
     def lease(self, sequence: int, item: int) -> None:
         write_record(self.lease_write, sequence, item)
 
-    def wake(self) -> None:
-        """Makes it look at the control row now instead of at its next beat."""
-        write_record(self.lease_write, 0, LOOK)
+    def wake(self, over: int = 0) -> None:
+        """Makes it look at the control row now instead of at its next beat. `over`: the pause that has ended; without
+        being told so it stays parked."""
+        write_record(self.lease_write, over, LOOK)
 
     def acks(self) -> list[tuple[int, int]]:
         """(skipped, item id) of every item finished since the last call, of a loader (answer, slot + 1) of every slot;
         doorbells left out."""
-        return [(skipped, item) for skipped, item in read_records(self.ack_read) if item != LOOK]
+        found = []
+        for first, item in read_records(self.ack_read):
+            if item != LOOK:
+                found.append((first, item))
+            else:
+                self.parked_in = first or self.parked_in
+        return found
 
     def listen(self) -> None:
         """Takes in what the worker said over its socket."""

@@ -1,9 +1,14 @@
 """What crosses a pipe or a socket between the supervisor and one worker.
 
-    lease pipe   supervisor -> worker   (sequence u32, item id u32)    id 0: "look at the control row"
-    ack pipe     worker -> supervisor   (skipped u32, item id u32)     id 0: "look at my row" (ready, parked)
+    lease pipe   supervisor -> worker   (sequence u32, item id u32)
+                                        (pause u32, 0)                 look at the control row; the pause is over, if not 0
+    ack pipe     worker -> supervisor   (skipped u32, item id u32)
+                                        (pause u32, 0)                 look at my row: ready, or parked in this pause
     socket       supervisor -> worker   one datagram: set-up, or a task before it, as JSON, with descriptors of regions
                  worker -> supervisor   datagrams: Report as JSON
+
+What was stored in shared memory before a record was written is there for whoever has read the record: the pipe's lock
+orders it, on every machine. A word of shared memory alone promises nothing about another.
 
 Records are 8 bytes: far below PIPE_BUF, so a write is all or nothing and a reader never sees half of one, whoever dies.
 """

@@ -98,7 +98,7 @@ class Pauses:
 
     def _park(self, pause: Pause, now: float) -> Outcome | None:
         session = self._session
-        missing = [k for k in self._roster.attached() if not session.board.parked([k], pause.number)]
+        missing = [k for k in self._roster.attached() if self._crew[k].parked_in != pause.number]
         if self._roster.is_anyone_dying or missing:
             self._fence_late(pause, missing, now)
             return None
@@ -225,7 +225,7 @@ class Pauses:
         self.current = None
         self._session.go_on(now)
         self._session.board.say(Command.RUN, self._count)
-        self._crew.wake()
+        self._crew.wake(over=self._count)
 
 
 def _trial_of(session: Session) -> Trial:

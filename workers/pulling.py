@@ -37,6 +37,7 @@ class WorkerLoop:
         self._board = trainer.row.board
         self._leaving = leaving
         self._hand: deque[int] = deque()
+        self._over = 0  # the last pause that it was told is over
         self.path = trainer.path
         self.item: WorkItem | None = None
         self._poll = select.poll()
@@ -119,12 +120,15 @@ class WorkerLoop:
         self._trainer.rest()  # what user code rebound or a device has would be missing from the merge and the snapshot
         phase = int(self._row.words[Word.PHASE])
         announced = 0
-        while (command := self._command()) == Command.PAUSE and not self._leaving.asked:
+        # RUN is believed once a record says so: what was stored before it, by a rollback for instance, is there then.
+        while (command := self._command()) == Command.PAUSE or (command == Command.RUN and self._over < announced):
+            if self._leaving.asked:
+                return False
             number = int(self._board.control[Control.PAUSE])
             if number != announced:
                 self._row.enter(Phase.PARKED)
                 self._row.words[Word.PARKED] = announced = number
-                write_record(self._start.ack_write, 0, LOOK)
+                write_record(self._start.ack_write, number, LOOK)
             self._drop_void()
             while (item := self._evaluation_in_hand()) is not None:  # perhaps pulled before we parked
                 self._evaluate(item)
@@ -151,7 +155,11 @@ class WorkerLoop:
         for descriptor, events in self._poll.poll(wait_ms):
             if descriptor == self._start.lifeline or events & (select.POLLHUP | select.POLLERR):
                 raise ParentGone
-            self._hand.extend(item for _, item in read_records(descriptor) if item != LOOK)
+            for first, item in read_records(descriptor):
+                if item != LOOK:
+                    self._hand.append(item)
+                else:
+                    self._over = max(self._over, first)
         self._row.beat()
 
 

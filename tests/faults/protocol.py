@@ -257,7 +257,7 @@ class Run:
             return
         if self._stage == "parking":
             attached = self._roster.attached()
-            if self._roster.is_anyone_dying or not self.board.parked(attached, self._pauses):
+            if self._roster.is_anyone_dying or any(self._crew[k].parked_in != self._pauses for k in attached):
                 return
             self._book()
             self._look_at_rest()
@@ -297,11 +297,11 @@ class Run:
             self.queue.limits.sync_every = sync_every or 1
         self._stage = ""
         self.board.say(Command.RUN, self._pauses)
-        self._wake_all()
+        self._wake_all(over=self._pauses)
 
-    def _wake_all(self) -> None:
+    def _wake_all(self, over: int = 0) -> None:
         for handle in self._crew.values():
-            handle.wake()
+            handle.wake(over)
 
     # ---- nets -------------------------------------------------------------------------------------------------------
 

@@ -191,7 +191,7 @@ class Sweep:
 
     def _attend(self, handle: Handle) -> bool:
         """The pause: an evaluation when it has parked, then training again. True when it goes on."""
-        if not self._board.parked([VICTIM], self._point):
+        if handle.parked_in != self._point:
             return False
         if self._evaluation is None:
             limits = Limits(procs=1, sync_every=VAL_BATCHES)
@@ -201,7 +201,7 @@ class Sweep:
         if not self._evaluation.is_finished or host.process_state(handle.pid) != "S":
             return False
         self._board.say(Command.RUN, self._point)
-        handle.wake()
+        handle.wake(self._point)
         return True
 
     # ---- the heir, and both --------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Sweep:
             self._serve(heir, self._evaluation)
         if self._board.control[Control.COMMAND] == Command.PAUSE:
             self._board.say(Command.RUN, self._point)
-            heir.wake()
+        heir.wake(self._point)  # it may have seen the pause
         self.queue.limits.sync_every = self.item.batches
         while not self.queue.is_epoch_settled(self._point - 1):
             self._serve(heir, self.queue)
