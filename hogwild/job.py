@@ -70,6 +70,7 @@ class Parts:
     loss_names: tuple[str, ...] = ()  # what a training_step answers beside the loss
     infers: bool = False  # evaluations run under inference_mode
     names: dict[str, Any] | None = None  # what numbers stand for, and how many there are
+    memory_format: str = "auto"  # what the job's comes to
 
     @property
     def outputs_shape(self) -> tuple[int, ...]:
@@ -234,7 +235,8 @@ def _described_group(group: Mapping[str, Any]) -> str:
 
 def _update_path(job: Job, parts: Parts) -> str:
     """How a worker would apply its updates, and why; found out by making one, which also tries to pickle the model."""
-    shared = SharedModel.build(parts.model, parts.loss, parts.optimizer, procs=1, state=job.optimizer.state)
+    options: Any = {"procs": 1, "state": job.optimizer.state, "memory_format": parts.memory_format}
+    shared = SharedModel.build(parts.model, parts.loss, parts.optimizer, **options)
     worker = WorkerModel.attach(shared.structure, shared.regions, 0)
     return AutogradUpdate(worker, grad_clip=job.train.grad_clip).path
 
