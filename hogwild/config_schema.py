@@ -85,7 +85,8 @@ class Model(Component):
         description="Patterns (as in a shell) of parameter names that are not trained, for good or until an update.",
     )
     memory_format: Literal["auto", "contiguous", "channels_last"] = Field(
-        default="auto", description="auto is channels_last when there is a Conv2d: a third faster on the CPU."
+        default="auto",
+        description="auto: channels_last, a third faster on the CPU, if there is a Conv2d and the model works in it.",
     )
     compile: Literal["none", "script", "inductor"] = Field(
         default="none", description="script: TorchScript; inductor: torch.compile, once for all workers, and kept."

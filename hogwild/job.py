@@ -73,6 +73,7 @@ class Parts:
     names: dict[str, Any] | None = None  # what numbers stand for, and how many there are
     identity: Identity = field(default_factory=dict)  # of the data
     component: Component | None = None  # what the model was built of; None: a library caller's object
+    memory_format: str = "auto"  # what the job's comes to
 
     @property
     def outputs_shape(self) -> tuple[int, ...]:
@@ -250,7 +251,8 @@ def _described_group(group: Mapping[str, Any]) -> str:
 
 def _update_path(job: Job, parts: Parts) -> str:
     """How a worker would apply its updates, and why; found out by making one, which also tries to pickle the model."""
-    shared = SharedModel.build(parts.model, parts.loss, parts.optimizer, procs=1, state=job.optimizer.state)
+    options: Any = {"procs": 1, "state": job.optimizer.state, "memory_format": parts.memory_format}
+    shared = SharedModel.build(parts.model, parts.loss, parts.optimizer, **options)
     worker = WorkerModel.attach(shared.structure, shared.regions, 0)
     return AutogradUpdate(worker, grad_clip=job.train.grad_clip).path
 

@@ -18,7 +18,15 @@ from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.evaluation import evaluating
 from hogwild.inference import why_not as why_no_inference
 from hogwild.metrics import Panel
-from hogwild.own_steps import has_evaluation_step, has_training_step, predictor, try_training_step
+from hogwild.own_steps import (
+    Losses,
+    has_evaluation_step,
+    has_training_step,
+    leaving_no_trace,
+    predictor,
+    try_training_step,
+)
+from hogwild.params import OWN, in_channels_last, wants_channels_last
 from hogwild.precision import autocast, check_precision, device_type_of, widened
 from hogwild.recurrence import forward_of
 from hogwild.samples import division
@@ -34,6 +42,39 @@ NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
 def inspect(job: Job, parts: "Parts") -> None:
+    """In the memory format that the job will have, which is decided here: channels_last where it is wanted and all of
+    the job computes in it."""
+    parts.memory_format = job.model.memory_format
+    if not wants_channels_last(parts.model, parts.memory_format):
+        _inspect(job, parts)
+        return
+    notes, panel = [*parts.notes], parts.panel
+    try:
+        with in_channels_last(parts.model):
+            _inspect(job, parts)
+            _try_update(job, parts)
+        return
+    except (Exception, SystemExit) as error:
+        failed = error
+    parts.notes, parts.panel, parts.memory_format = notes, panel, OWN
+    for source in filter(None, (parts.train, parts.val)):
+        source.lay_contiguous()
+    _inspect(job, parts)  # raises what is wrong in any format
+    _try_update(job, parts)
+    name, why = type(parts.model).__name__, f"{type(failed).__name__}: {str(failed).strip()}"
+    if job.model.memory_format != "auto":
+        raise ModelError(
+            f"model.memory_format: channels_last: {name} fails in it on the first samples, and does not in contiguous "
+            f"memory; .reshape or .flatten instead of .view helps, or leave the field auto. {why}",
+            code="model/memory-format",
+        ) from failed
+    parts.notes.append(
+        f"model.memory_format: {name} stays contiguous, because it fails in channels_last, which is faster (.reshape "
+        f"or .flatten instead of .view helps): {why}"
+    )
+
+
+def _inspect(job: Job, parts: "Parts") -> None:
     plan = parts.train.plan
     if plan.batches == 0:
         raise DataError(
@@ -149,7 +190,7 @@ def _check_evaluation(job: Job, parts: "Parts") -> None:
 def _look_at_inference(parts: "Parts") -> None:
     """Whether evaluations may run under inference_mode."""
     assert parts.val is not None
-    *inputs, target = parts.val.head(TRIAL_SAMPLES)
+    *inputs, target = _first(parts, parts.val, TRIAL_SAMPLES)
     with evaluating(parts.model):
         why = why_no_inference(parts.model, lambda twin: predictor(twin, parts.loss)(tuple(_copied(inputs)), target))
     parts.infers = why is None
@@ -204,9 +245,25 @@ def _try_forward(job: Job, parts: "Parts") -> None:
         )
 
 
+def _try_update(job: Job, parts: "Parts") -> None:
+    """Forward, loss and backward over the first samples, in the modes that training begins in. Leaves no trace."""
+    *inputs, target = batch_of(parts, TRIAL_SAMPLES)
+    trained = [parameter for parameter in parts.model.parameters() if parameter.requires_grad]
+    losses = Losses(parts.model, parts.loss, parts.loss_names)
+    try:
+        with leaving_no_trace(parts.model), _autocast(job, parts):
+            torch.autograd.grad(losses.of(tuple(inputs), target), trained, allow_unused=True)
+    except (Exception, SystemExit) as error:
+        raise ModelError(
+            f"{type(parts.model).__name__} and {_name(parts.loss)} cannot compute gradients on the first samples: "
+            f"{type(error).__name__}: {error}",
+            code="model/forward-failed",
+        ) from error
+
+
 def batch_of(parts: "Parts", samples: int) -> list[Tensor]:
     """The first ones as they are trained on: copies, transformed. The random state is as before."""
-    sample = _copied(parts.train.head(samples))
+    sample = _first(parts, parts.train, samples)
     if parts.transform is None:
         return sample
     with torch.random.fork_rng(devices=[]):
@@ -220,7 +277,7 @@ def _try_compiled(job: Job, parts: "Parts") -> None:
         check_compiler()
     if job.model.compile != "script":
         return
-    script, inputs = scripted(parts.model), parts.train.head(TRIAL_SAMPLES)[:-1]
+    script, inputs = scripted(parts.model), _first(parts, parts.train, TRIAL_SAMPLES)[:-1]
     try:
         with evaluating(script), _autocast(job, parts):
             script(*_copied(inputs))
@@ -248,7 +305,7 @@ def _refuse_single(parts: "Parts") -> None:
     hooks = [m.register_forward_pre_hook(look) for m in parts.model.modules() if isinstance(m, NORMS)]
     try:
         with evaluating(parts.model):
-            parts.model(*_copied(parts.train.head(1)[:-1]))
+            parts.model(*_first(parts, parts.train, 1)[:-1])
     finally:
         for hook in hooks:
             hook.remove()
@@ -257,6 +314,16 @@ def _refuse_single(parts: "Parts") -> None:
             "BatchNorm cannot train on a batch of one sample; give more samples or a larger data.batch_size",
             code="data/batch-norm",
         )
+
+
+def _first(parts: "Parts", source: "Source", samples: int) -> list[Any]:
+    """Copies, images in the memory format in which feeds will give them."""
+    channels_last = wants_channels_last(parts.model, parts.memory_format)
+    form = torch.channels_last if channels_last else torch.contiguous_format
+    batch = _copied(source.head(samples))
+    images = {id(leaf) for leaf in tree_leaves(batch)[:-1] if leaf.dim() == 4 and leaf.is_floating_point()}
+    laid: list[Any] = tree_map(lambda leaf: leaf.to(memory_format=form) if id(leaf) in images else leaf, batch)
+    return laid
 
 
 def _copied(batch: list[Any]) -> list[Any]:

@@ -7,7 +7,8 @@
 Both are methods of the model, found by their names; a model without them is used as ever."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -124,22 +125,30 @@ def _number(who: str, name: str, value: Any) -> float:
     raise ModelError(f"{who}: {name} is {_described(value)}; it must be one number", code="model/step")
 
 
-def try_training_step(model: nn.Module, loss: Any, sample: list[Tensor]) -> tuple[str, ...]:
-    """One training_step over a few samples in training mode, with a graph that is thrown away: the names of its further
-    losses. Buffers, modes and the random state are as before. Raises what the step raises."""
-    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    step: Callable[..., Any] = model.training_step  # type: ignore[assignment]
+@contextmanager
+def leaving_no_trace(model: nn.Module) -> Iterator[None]:
+    """Buffers, modes and the random state are as before, afterwards; gradients can be made meanwhile."""
+    kept = [(m._buffers, key, buffer, buffer.clone()) for m in model.modules() for key, buffer in m._buffers.items()
+            if buffer is not None]  # fmt: skip
     modes = [(module, module.training) for module in model.modules()]
-    model.train()
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
-            _, further = read_answer(model, step(tuple(sample), loss))
+            yield
     finally:
         for module, was_training in modes:
             module.training = was_training
         with torch.no_grad():
-            for buffer, content in kept:
-                buffer.copy_(content)
+            for buffers, key, buffer, content in kept:
+                buffers[key] = buffer.copy_(content)
+
+
+def try_training_step(model: nn.Module, loss: Any, sample: list[Tensor]) -> tuple[str, ...]:
+    """One training_step over a few samples in training mode, with a graph that is thrown away: the names of its further
+    losses. Raises what the step raises."""
+    step: Callable[..., Any] = model.training_step  # type: ignore[assignment]
+    with leaving_no_trace(model):
+        model.train()
+        _, further = read_answer(model, step(tuple(sample), loss))
     return tuple(further)
 
 

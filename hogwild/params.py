@@ -7,7 +7,8 @@ are views of shared memory, afterwards they hold the result in ordinary private 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,7 +31,8 @@ from hogwild.worker_model import WorkerModel
 __all__ = ["SharedModel", "WorkerModel"]
 
 Answer = TypeVar("Answer")
-MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+OWN = "own"  # each parameter's own memory format: what `auto` comes to where channels_last is not for the model
+MEMORY_FORMATS = ("auto", "contiguous", "channels_last", OWN)
 
 
 @dataclass(slots=True)
@@ -77,7 +79,7 @@ class SharedModel:
         """Moves the model's parameters and buffers into shared memory and writes the structure file.
 
         `procs` workers (0: one, in this process); `state` private, shared or auto; `memory_format` auto,
-        contiguous or channels_last; `late`: parameter -> the update that trains it first. Raises ModelError,
+        contiguous, channels_last or own; `late`: parameter -> the update that trains it first. Raises ModelError,
         OptimizerError, MemoryShortError; then only gradients and the memory format may have changed."""
         _check(model, optimizer, state)
         old_strides = [own_strides(param) for param in model.parameters()]
@@ -230,15 +232,37 @@ def wants_channels_last(model: nn.Module, wish: str) -> bool:
 def _convert(model: nn.Module, wish: str) -> bool:
     """Returns whether inputs should be channels_last too. Without a Conv2d `auto` keeps each parameter's own memory
     format."""
-    if wish not in ("auto", *MEMORY_FORMATS):
+    if wish not in MEMORY_FORMATS:
         raise ModelError(
             f"model.memory_format must be auto, contiguous or channels_last, got {wish!r}", code="model/memory-format"
         )
-    if wish == "auto" and wants_channels_last(model, wish):
-        wish = "channels_last"
-    if wish != "auto":
-        model.to(memory_format=MEMORY_FORMATS[wish])  # type: ignore[call-overload]
-    return wish == "channels_last"
+    if wish == "contiguous":
+        _lay(model, (4, 5), torch.contiguous_format)
+    elif wants_channels_last(model, wish):
+        _lay(model, (4,), torch.channels_last)
+        return True
+    return False
+
+
+def _lay(model: nn.Module, dimensions: Sequence[int], format: torch.memory_format) -> list[tuple[Tensor, Tensor]]:
+    """Parameters and buffers of so many dimensions lie in that memory format from now on; returns each with what it
+    was. `model.to(memory_format=…)` would raise for those that have no such format."""
+    chosen = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.dim() in dimensions]
+    before = [(tensor, tensor.data) for tensor in chosen]
+    for tensor, data in before:
+        tensor.data = data.to(memory_format=format)  # not .contiguous, which keeps the strides of one channel
+    return before
+
+
+@contextmanager
+def in_channels_last(model: nn.Module) -> Iterator[None]:
+    """The model as `build` would lay it; afterwards its tensors are the memory that they were."""
+    before = _lay(model, (4,), torch.channels_last)
+    try:
+        yield
+    finally:
+        for tensor, data in before:
+            tensor.data = data
 
 
 def _allocate(layout: Layout) -> dict[str, Region]:

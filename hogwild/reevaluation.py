@@ -84,7 +84,7 @@ class _Loaded:
     def of(cls, job: Job, parts: Parts, state: dict[str, Any]) -> "_Loaded":
         """Through shared memory, like a resume: it alone knows what fits what, and lays weights out as in training."""
         model = (parts.model, parts.loss, parts.optimizer)
-        shared = SharedModel.build(*model, procs=1, state=job.optimizer.state, memory_format=job.model.memory_format)
+        shared = SharedModel.build(*model, procs=1, state=job.optimizer.state, memory_format=parts.memory_format)
         try:
             shared.restore(state)
             assert parts.val is not None

@@ -1,6 +1,6 @@
 """A data set of a job, wherever it lies: as tensors, in shared memory, packed, or in the slots of a ring."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -57,6 +57,16 @@ class Source:
     def is_there_already(self) -> bool:
         """In the shared memory it will be trained from."""
         return self.resident is not None or self.packed is not None or self.held is not None
+
+    def lay_contiguous(self) -> None:
+        """Images lie as they are shown, not channels_last, in what has been laid out already."""
+        if self.resident is not None:
+            self.resident = self.resident.contiguous()
+            self.tensors = self.resident.views()
+        if self.streamed is not None:
+            self.streamed = self.streamed.contiguous()
+        if self.held is not None:
+            self.held = replace(self.held, ring=self.held.ring.contiguous())
 
     def pick(self, rows: Tensor) -> list[Any]:
         """These samples (n,) int64 as a batch: the inputs, and the target."""

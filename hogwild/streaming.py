@@ -57,6 +57,11 @@ class Streamed:
         stream = replace(self.stream, collator=replace(self.stream.collator, labels=labels))
         return replace(self, stream=stream)
 
+    def contiguous(self) -> "Streamed":
+        """The same, images lying as they are shown."""
+        stream = replace(self.stream, collator=replace(self.stream.collator, channels_last=False))
+        return replace(self, stream=stream, form=self.form.contiguous())
+
     def typical(self) -> list[list[Any]]:
         """Batches of the sizes that training will see, of the first records again and again: for compilers, which look
         at shapes. Where sizes are not known before, two that differ, so that a compiler expects any."""

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn, optim
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
-from hogwild.errors import OptimizerError
+from hogwild.config import job_from_mapping
+from hogwild.errors import ModelError, OptimizerError
+from hogwild.job import from_objects
 from tests.helpers.plain_loop import PlainLoop, Rule, Samples, differing_parameters, train_both
 from tests.shared_model import (
     Branches,
@@ -197,6 +201,126 @@ def test_a_convolution_that_is_told_to_stay_contiguous_does(tmp_path: Path) -> N
     format = {"memory_format": "contiguous"}
     both = train_both(seeded(ConvNet), MOMENTUM, PICTURES, PlainLoop(epochs=4), tmp_path / "run", model=format)
     assert both.differing() == []
+
+
+class MnistHogwild(nn.Module):
+    """The network of the mnist_hogwild example of pytorch/examples, operation by operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
+        self.conv2_drop = nn.Dropout2d()
+        self.fc1, self.fc2 = nn.Linear(320, 50), nn.Linear(50, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = F.relu(F.max_pool2d(self.conv1(images), 2))
+        hidden = F.relu(F.max_pool2d(self.conv2_drop(self.conv2(hidden)), 2))
+        hidden = F.relu(self.fc1(hidden.view(-1, 320)))
+        return F.log_softmax(self.fc2(F.dropout(hidden, training=self.training)), dim=1)
+
+
+DIGITS = normal(1, 28, 28, classes=10)
+ITS_RULE = over(optim.SGD, lr=0.01, momentum=0.5)
+
+
+@pytest.mark.parametrize(("procs", "feed"), [(1, "resident"), (0, "stream")])
+def test_the_well_known_examples_own_network_trains_as_it_is(procs: int, feed: str, tmp_path: Path) -> None:
+    """`view` after a convolution: in channels_last that fails, so the job stays contiguous and says so."""
+    val = TensorDataset(*DIGITS)
+    options: dict[str, Any] = {"loss_of": F.nll_loss, "procs": procs, "feed": feed, "val": val}
+    both = train_both(seeded(MnistHogwild), ITS_RULE, DIGITS, PlainLoop(epochs=2), tmp_path / "run", **options)
+    assert both.differing() == []
+    said = (tmp_path / "run" / "logs" / "supervisor.log").read_text()
+    assert "note: model.memory_format: MnistHogwild stays contiguous, because it fails in channels_last" in said
+
+
+def test_a_network_that_fails_in_channels_last_is_refused_where_that_is_asked_for(tmp_path: Path) -> None:
+    format = {"memory_format": "channels_last"}
+    words = "^model.memory_format: channels_last: MnistHogwild fails in it on the first samples, and does not in contig"
+    options: dict[str, Any] = {"loss_of": F.nll_loss, "procs": 1, "model": format}
+    with pytest.raises(ModelError, match=words) as refused:
+        train_both(seeded(MnistHogwild), ITS_RULE, DIGITS, PlainLoop(), tmp_path / "run", **options)
+    assert refused.value.code == "model/memory-format" and not (tmp_path / "run").exists()
+
+
+class Flattens(torch.autograd.Function):
+    """Its backward insists on the format of its own output."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient.view(-1).view(gradient.shape)
+
+
+class Particular(ConvNet):
+    """`where` it insists on contiguous tensors. Further parameters of four and of five dimensions."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self.norm = nn.BatchNorm2d(6)
+        self.scale = nn.Parameter(torch.rand(2, 1, 6, 1, 1))
+        self.register_buffer("picture", torch.rand(1, 6, 3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(F.max_pool2d(self.conv1(x), 2))
+        if self.where == "backward":
+            x = Flattens.apply(x)
+        x = self.norm(torch.relu(self.conv2(x))) * self.scale.mean(0) + self.picture
+        if self.where == "training" and self.training:
+            x = x.view(-1, 54).view(-1, 6, 3, 3)
+        if self.where == "metric":
+            return x
+        return self.out(torch.relu(self.hidden(x.flatten(1))))
+
+
+def mean_over_places(output: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(output.mean((2, 3)) if output.dim() == 4 else output, target)
+
+
+def share_of_positive(output: Tensor, target: Tensor) -> Tensor:
+    """A metric that insists on it."""
+    return (output.detach().view(-1) > 0).float().mean()
+
+
+share_of_positive.higher_is_better = True  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("where", ["nowhere", "training", "backward", "metric"])
+def test_a_model_is_in_channels_last_only_if_all_of_a_job_computes_in_it(where: str, tmp_path: Path) -> None:
+    """A parameter of five dimensions stays as it is in both formats; the trial leaves no trace."""
+    loop = PlainLoop(channels_last=where == "nowhere", max_updates=6)
+    evaluate = {"metrics": [share_of_positive]}
+
+    def make() -> nn.Module:
+        torch.manual_seed(5)
+        return Particular(where)
+
+    options: dict[str, Any] = {"loss_of": mean_over_places, "val": TensorDataset(*PICTURES), "evaluate": evaluate}
+    both = train_both(make, MOMENTUM, PICTURES, loop, tmp_path / "run", **options)
+    assert both.differing() == []
+    said = (tmp_path / "run" / "logs" / "supervisor.log").read_text()
+    assert ("stays contiguous" in said) == (where != "nowhere")
+
+
+@pytest.mark.parametrize("where", ["nowhere", "training", "backward", "metric"])
+def test_the_trial_of_a_format_leaves_no_trace(where: str) -> None:
+    torch.manual_seed(5)
+    model = Particular(where)
+    tensors = [*model.parameters(), *model.buffers()]
+    before = [(tensor.data_ptr(), tensor.stride(), tensor.detach().clone()) for tensor in tensors]
+    random = torch.get_rng_state()
+    given = {"class_path": "torch.nn.MSELoss"}  # never built: the objects are given
+    job = job_from_mapping({"model": given, "loss": given, "data": {"train": given}}, "a test")
+    parts = from_objects(job, model, mean_over_places, MOMENTUM(model), TensorDataset(*PICTURES), None)
+    assert parts.memory_format == ("auto" if where in ("nowhere", "metric") else "own")
+    assert torch.equal(torch.get_rng_state(), random)
+    for tensor, (address, strides, content) in zip((*model.parameters(), *model.buffers()), before, strict=True):
+        assert (tensor.data_ptr(), tensor.stride(), tensor.grad) == (address, strides, None)
+        assert torch.equal(tensor, content)
 
 
 class TwoTypes(nn.Module):

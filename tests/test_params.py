@@ -139,6 +139,57 @@ def test_without_a_convolution_the_format_stays():
     assert not shared.uses_channels_last
 
 
+def test_a_checkpoint_of_one_memory_format_is_gone_on_with_in_the_other():
+    torch.manual_seed(0)
+    model = ConvNet()
+    shared = build(model, optim.Adam(model.parameters()))
+    assert shared.uses_channels_last
+    train(updating(shared), images(2))
+    snapshot = through_a_file(shared.snapshot())
+    again = ConvNet()
+    plain = build(again, optim.Adam(again.parameters()), memory_format="own")
+    plain.restore(snapshot)
+    assert not plain.uses_channels_last and again.conv2.weight.is_contiguous()
+    assert same_bits(again, model)
+    kept = plain.snapshot()
+    for i, own in snapshot["optimizer"]["state"].items():
+        assert all(torch.equal(kept["optimizer"]["state"][i][key], value) for key, value in own.items())
+
+
+class Grouped(nn.Module):
+    """Weights whose memory format says little: one channel, one pixel, groups; and those of another rank."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.pixel = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 1)
+        self.grouped, self.up = nn.Conv2d(6, 6, 3, groups=6), nn.ConvTranspose2d(6, 4, 2)
+        self.table = nn.Parameter(torch.rand(2, 1, 4, 1, 1))
+        self.line = nn.Conv1d(3, 3, 3)
+
+    def forward(self, x):
+        x = self.up(self.grouped(self.pixel(self.one(x))))
+        return (x * self.table.mean(0)).mean((2, 3))
+
+
+@pytest.mark.parametrize("wish", ["auto", "channels_last", "contiguous"])
+def test_only_tensors_of_four_dimensions_are_laid_out_anew_and_all_train_as_before(wish):
+    model = Grouped()
+    strides = {name: param.stride() for name, param in model.named_parameters()}
+    plain = copy.deepcopy(model)
+    shared = build(model, sgd(model), memory_format=wish)
+    if wish != "contiguous":
+        for tensor in (param for param in plain.parameters() if param.dim() == 4):
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)
+    assert [p.stride() for p in model.parameters()] == [p.stride() for p in plain.parameters()]
+    formats = {"memory_format": torch.contiguous_format if wish == "contiguous" else torch.channels_last}
+    batches = [(x.to(**formats), y) for x, y in images(3)]
+    train(updating(shared), batches)
+    train_plainly(plain, sgd(plain), batches)
+    shared.release()
+    assert same_bits(model, plain)
+    assert {name: param.stride() for name, param in model.named_parameters()} == strides
+
+
 def test_an_unknown_memory_format_or_state_is_refused():
     model = nn.Linear(3, 2)
     with pytest.raises(ModelError, match="auto, contiguous or channels_last, got 'nhwc'"):

@@ -132,7 +132,7 @@ class _Prepared:
             parts.optimizer,
             procs=max(1, planned.procs),
             state=state_of(job, parts, planned.placement),
-            memory_format=job.model.memory_format,
+            memory_format=parts.memory_format,
             late=parts.late,
         )
         try:

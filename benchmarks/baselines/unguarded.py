@@ -50,7 +50,7 @@ class Both:
             parts.optimizer,
             procs=1,
             state=job.optimizer.state,
-            memory_format=job.model.memory_format,
+            memory_format=parts.memory_format,
         )
         regions, kit = share_data(job, parts, shared.uses_channels_last, 1)
         self._board = Scoreboard.allocate(1)

@@ -67,7 +67,9 @@ class PlainLoop:
     ) -> int:
         """Trains `model` in place; returns the number of updates."""
         if self.channels_last:
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for tensor in (*model.parameters(), *model.buffers()):
+                if tensor.dim() == 4:  # model.to(memory_format=…) fails on those of five dimensions
+                    tensor.data = tensor.data.to(memory_format=torch.channels_last)
         plan = BatchPlan(len(data[0]), self.batch_size)
         scheduler = curve(optimizer) if curve is not None else None
         updates = 0
