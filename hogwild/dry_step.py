@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
+from itertools import accumulate, groupby
 from typing import Any
 
 import torch
@@ -24,46 +25,38 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 def trial_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Private memory that `dry_step` takes at most, for a moment."""
-    return TIMES * max(sum(param.nbytes for param in portion) for portion in _portions(optimizer))
+    return TIMES * max((sum(param.nbytes for param in portion) for portion in _portions(optimizer)), default=0)
 
 
 def _portions(optimizer: torch.optim.Optimizer) -> list[list[nn.Parameter]]:
     """What is tried at once, in the optimizer's order. torch's own rules treat every parameter by itself, so large
     models are tried piece by piece; another rule may look at all of them together."""
-    portions: list[list[nn.Parameter]] = [[]]
-    size = 0
-    for param in parameters_of(optimizer):
-        if _is_stock(optimizer) and portions[-1] and size + param.nbytes > PORTION:
-            portions.append([])
-            size = 0
-        portions[-1].append(param)
-        size += param.nbytes
-    return portions
+    params = parameters_of(optimizer)
+    starts = accumulate((param.nbytes for param in params), initial=0)
+    numbers = (start // PORTION if _is_stock(optimizer) else 0 for start in starts)
+    numbered = zip(numbers, params, strict=False)
+    return [[param for _, param in portion] for _, portion in groupby(numbered, lambda pair: pair[0])]
 
 
 def dry_step(
     optimizer: torch.optim.Optimizer, sparse: set[int]
 ) -> tuple[dict[int, dict[str, Any]], list[tuple[int, str, Any]]]:
     """State after one step with zero gradients on a copy, and the numbers in groups that the step changed. A tensor
-    that is one number repeated may be so in memory, too (stride 0); so may be one whose value the user's state has.
+    that is one number repeated may be so in memory, too (stride 0).
 
     Nothing of the user's is touched: parameters and state are copied, hooks left out, the generator's state
     put back."""
     rng = torch.get_rng_state()
-    state: dict[int, dict[str, Any]] = {}
-    numbers: dict[tuple[int, str], Any] = {}
-    first = 0
+    state: list[dict[str, Any]] = []  # of each parameter
+    numbers: list[tuple[int, str, Any]] = []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what it warns of comes again with the real first step
             for portion in _portions(optimizer):
-                places = {i for i, param in enumerate(portion) if id(param) in sparse}
-                found, changed = _rehearse(_copy(optimizer, portion), places)
-                for i, own in found.items():
-                    known = optimizer.state.get(portion[i]) or {}  # the user's, which goes before what is found
-                    state[first + i] = {key: _compact(value, key in known) for key, value in own.items()}
-                numbers |= {(g, key): value for g, key, value in changed}
-                first += len(portion)
+                found, numbers = _rehearse(
+                    _copy(optimizer, portion), {i for i, param in enumerate(portion) if id(param) in sparse}
+                )
+                state += [{key: _compact(value) for key, value in own.items()} for own in found]
     except Exception as error:
         raise OptimizerError(
             f"{type(optimizer).__qualname__} failed in a trial step with zero gradients on a copy of the parameters: "
@@ -72,28 +65,26 @@ def dry_step(
         ) from error
     finally:
         torch.set_rng_state(rng)
-    return state, [(g, key, value) for (g, key), value in numbers.items()]
+    return {i: own for i, own in enumerate(state) if own}, numbers
 
 
-def _compact(value: Any, is_known: bool) -> Any:
-    """What is found is kept until the flats are written. Most of it is one number repeated; of what is known, only the
-    form counts."""
+def _compact(value: Any) -> Any:
+    """Most state begins as one number repeated, and is kept until the flats are written."""
     if not isinstance(value, Tensor) or value.numel() < 2:
         return value
     number = value[(0,) * value.dim()].clone()
-    return number.expand(value.shape) if is_known or bool((value == number).all()) else value
+    return number.expand(value.shape) if bool((value == number).all()) else value
 
 
 def _rehearse(
     rule: torch.optim.Optimizer, sparse_places: set[int]
-) -> tuple[dict[int, dict[str, Any]], list[tuple[int, str, Any]]]:
+) -> tuple[list[dict[str, Any]], list[tuple[int, str, Any]]]:
     before = [dict(group) for group in rule.param_groups]
     params = parameters_of(rule)
     _step_with_zeros(rule, params, sparse_places)
     if _densify(rule, params):
         _step_with_zeros(rule, params, sparse_places)  # does the rule work with the dense buffer?
-    state = {i: dict(rule.state[param]) for i, param in enumerate(params) if rule.state.get(param)}
-    return state, _changed_numbers(before, rule.param_groups)
+    return [dict(rule.state.get(param) or {}) for param in params], _changed_numbers(before, rule.param_groups)
 
 
 def attributes_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -7,7 +7,7 @@ batch is a number, and which rows it holds follows from (seed, epoch, number), s
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
@@ -18,8 +18,6 @@ from torch import Tensor
 from hogwild.batches import EpochPlan
 from hogwild.orders import LaneOrder, Order, make_order
 from hogwild.shm import Region, aligned
-
-PIECE = 256  # rows that are laid out anew at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +109,6 @@ class ResidentData:
             spec.view(self.region).permute(0, 3, 1, 2) if spec.channels_last else spec.view(self.region)
             for spec in self.fields
         )
-
-    def contiguous(self) -> "ResidentData":
-        """The same data in the same memory, with every row as it is shown."""
-        plain = ResidentData(self.region, [replace(spec, channels_last=False) for spec in self.fields])
-        for ours, theirs in zip(self.views(), plain.views(), strict=True):
-            for shown, lying in zip(ours.split(PIECE), theirs.split(PIECE), strict=True):
-                lying.copy_(shown.clone(memory_format=torch.contiguous_format))
-        return plain
 
 
 class ResidentFeed:

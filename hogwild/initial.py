@@ -89,12 +89,9 @@ def load_initial(
         left = model.load_state_dict(chosen, strict=False)
     except RuntimeError as error:
         raise ModelError(f"model.init_from: {path}: {error}", code="model/init-mismatch") from error
-    if unknown := [name for name in getattr(left, "unexpected_keys", ()) if name in chosen]:
-        raise ModelError(
-            f"model.init_from: {path}: {_some(unknown)}: the model's state_dict() names them so, and its "
-            "load_state_dict does not know them; register a hook that undoes what its hooks do when it is saved",
-            code="model/init-mismatch",
-        )
+    if unknown := getattr(left, "unexpected_keys", ()):
+        words = "the model's state_dict() names them so, and its load_state_dict() does not know them; give it a hook"
+        raise ModelError(f"model.init_from: {path}: {_some(unknown)}: {words}", code="model/init-mismatch")
     return "; ".join([_words(path, own, saved, chosen, left_out), *counts])
 
 

@@ -26,7 +26,7 @@ from hogwild.own_steps import (
     predictor,
     try_training_step,
 )
-from hogwild.params import OWN, in_channels_last, wants_channels_last
+from hogwild.params import OWN, converted, wants_channels_last
 from hogwild.precision import autocast, check_precision, device_type_of, widened
 from hogwild.recurrence import forward_of
 from hogwild.samples import division
@@ -50,7 +50,7 @@ def inspect(job: Job, parts: "Parts") -> None:
         return
     notes, panel = [*parts.notes], parts.panel
     try:
-        with in_channels_last(parts.model):
+        with converted(parts.model, parts.memory_format):
             _inspect(job, parts)
             _try_update(job, parts)
         return
@@ -60,18 +60,13 @@ def inspect(job: Job, parts: "Parts") -> None:
     for source in filter(None, (parts.train, parts.val)):
         source.lay_contiguous()
     _inspect(job, parts)  # raises what is wrong in any format
-    _try_update(job, parts)
-    name, why = type(parts.model).__name__, f"{type(failed).__name__}: {str(failed).strip()}"
-    if job.model.memory_format != "auto":
-        raise ModelError(
-            f"model.memory_format: channels_last: {name} fails in it on the first samples, and does not in contiguous "
-            f"memory; .reshape or .flatten instead of .view helps, or leave the field auto. {why}",
-            code="model/memory-format",
-        ) from failed
-    parts.notes.append(
-        f"model.memory_format: {name} stays contiguous, because it fails in channels_last, which is faster (.reshape "
-        f"or .flatten instead of .view helps): {why}"
+    words = (
+        f"{type(parts.model).__name__} fails in channels_last, which is faster (.reshape or .flatten instead of .view "
+        f"helps): {type(failed).__name__}: {str(failed).strip()}"
     )
+    if job.model.memory_format == "channels_last":
+        raise ModelError(f"model.memory_format: {words}", code="model/memory-format") from failed
+    parts.notes.append(f"model.memory_format: contiguous, because {words}")
 
 
 def _inspect(job: Job, parts: "Parts") -> None:
@@ -248,17 +243,10 @@ def _try_forward(job: Job, parts: "Parts") -> None:
 def _try_update(job: Job, parts: "Parts") -> None:
     """Forward, loss and backward over the first samples, in the modes that training begins in. Leaves no trace."""
     *inputs, target = batch_of(parts, TRIAL_SAMPLES)
-    trained = [parameter for parameter in parts.model.parameters() if parameter.requires_grad]
     losses = Losses(parts.model, parts.loss, parts.loss_names)
-    try:
-        with leaving_no_trace(parts.model), _autocast(job, parts):
-            torch.autograd.grad(losses.of(tuple(inputs), target), trained, allow_unused=True)
-    except (Exception, SystemExit) as error:
-        raise ModelError(
-            f"{type(parts.model).__name__} and {_name(parts.loss)} cannot compute gradients on the first samples: "
-            f"{type(error).__name__}: {error}",
-            code="model/forward-failed",
-        ) from error
+    with leaving_no_trace(parts.model), _autocast(job, parts):
+        trained = [parameter for parameter in parts.model.parameters() if parameter.requires_grad]
+        torch.autograd.grad(losses.of(tuple(inputs), target), trained, allow_unused=True)
 
 
 def batch_of(parts: "Parts", samples: int) -> list[Tensor]:

@@ -80,9 +80,9 @@ def _held_of(
     spec: Component | None = None,
     trained: BatchForm | None = None,
 ) -> Source:
-    """Validation data with batches of its own, in a ring that holds them all. `spec`: the class path it was made of;
-    `trained`: how batches are trained on, if they lie in a ring."""
-    streamed = prepare(job, val, spec, None, "", loaders=1, what="data.val", **options)
+    """Validation data with batches of its own, in a ring that holds them all, contiguous. `spec`: the class path it was
+    made of; `trained`: how batches are trained on, if they lie in a ring."""
+    streamed = prepare(job, val, spec, None, "", loaders=1, what="data.val", **{**options, "channels_last": False})
     form = streamed.form
     if trained is not None and (form.nesting != trained.nesting or form.kinds != trained.kinds):
         raise DataError(

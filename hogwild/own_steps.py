@@ -128,8 +128,8 @@ def _number(who: str, name: str, value: Any) -> float:
 @contextmanager
 def leaving_no_trace(model: nn.Module) -> Iterator[None]:
     """Buffers, modes and the random state are as before, afterwards; gradients can be made meanwhile."""
-    kept = [(m._buffers, key, buffer, buffer.clone()) for m in model.modules() for key, buffer in m._buffers.items()
-            if buffer is not None]  # fmt: skip
+    held = [(m._buffers, key, one) for m in model.modules() for key, one in m._buffers.items() if one is not None]
+    kept = [(*place, place[2].clone()) for place in held]
     modes = [(module, module.training) for module in model.modules()]
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
@@ -138,8 +138,8 @@ def leaving_no_trace(model: nn.Module) -> Iterator[None]:
         for module, was_training in modes:
             module.training = was_training
         with torch.no_grad():
-            for buffers, key, buffer, content in kept:
-                buffers[key] = buffer.copy_(content)
+            for buffers, key, one, content in kept:
+                buffers[key] = one.copy_(content)
 
 
 def try_training_step(model: nn.Module, loss: Any, sample: list[Tensor]) -> tuple[str, ...]:

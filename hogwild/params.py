@@ -236,29 +236,21 @@ def _convert(model: nn.Module, wish: str) -> bool:
         raise ModelError(
             f"model.memory_format must be auto, contiguous or channels_last, got {wish!r}", code="model/memory-format"
         )
-    if wish == "contiguous":
-        _lay(model, (4, 5), torch.contiguous_format)
-    elif wants_channels_last(model, wish):
-        _lay(model, (4,), torch.channels_last)
-        return True
-    return False
-
-
-def _lay(model: nn.Module, dimensions: Sequence[int], format: torch.memory_format) -> list[tuple[Tensor, Tensor]]:
-    """Parameters and buffers of so many dimensions lie in that memory format from now on; returns each with what it
-    was. `model.to(memory_format=…)` would raise for those that have no such format."""
-    chosen = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.dim() in dimensions]
-    before = [(tensor, tensor.data) for tensor in chosen]
-    for tensor, data in before:
-        tensor.data = data.to(memory_format=format)  # not .contiguous, which keeps the strides of one channel
-    return before
+    channels_last = wants_channels_last(model, wish)
+    if channels_last or wish == "contiguous":
+        format = torch.channels_last if channels_last else torch.contiguous_format
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.dim() == 4:  # model.to(memory_format=…) fails where one of five is beside them
+                tensor.data = tensor.data.to(memory_format=format)
+    return channels_last
 
 
 @contextmanager
-def in_channels_last(model: nn.Module) -> Iterator[None]:
+def converted(model: nn.Module, wish: str) -> Iterator[None]:
     """The model as `build` would lay it; afterwards its tensors are the memory that they were."""
-    before = _lay(model, (4,), torch.channels_last)
+    before = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
     try:
+        _convert(model, wish)
         yield
     finally:
         for tensor, data in before:

@@ -107,10 +107,6 @@ class BatchForm:
         """An input is not one tensor."""
         return self.nesting != tuple(range(len(self.leaves)))
 
-    def contiguous(self) -> "BatchForm":
-        """The same, with every row as it is shown."""
-        return replace(self, leaves=tuple(replace(leaf, channels_last=False) for leaf in self.leaves))
-
     @property
     def tree(self) -> TreeSpec:
         return tree_structure(self.nesting)
@@ -210,15 +206,6 @@ class Ring:
             start = Head.SHAPES + LEAF_WORDS * number
             shapes.append(tuple(head[start + 1 : start + 1 + int(head[start])].tolist()))
         return self._cut(slot, tuple(shapes))
-
-    def contiguous(self) -> "Ring":
-        """The same batches in the same memory, with every row as it is shown: of a ring whose slots are all filled."""
-        plain = Ring(self.region, replace(self.spec, form=self.spec.form.contiguous()))
-        for slot in range(self.spec.slots):
-            kept = [leaf.clone(memory_format=torch.contiguous_format) for leaf in self.leaves(slot)]
-            for lying, leaf in zip(plain.leaves(slot), kept, strict=True):
-                lying.copy_(leaf)
-        return plain
 
     def targets(self) -> Tensor:
         """(N, …) of all slots, which are filled: those of validation data."""

@@ -72,13 +72,9 @@ def _piece_is_finite(piece: Tensor) -> bool:
 
 
 def model_state(model: nn.Module, copies: Copies) -> dict[str, dict[str, Any]]:
-    """Every tensor as `copies` has it, what is one under two names once.
-
-    model       what model.state_dict() says, user hooks and all: for whoever loads it elsewhere
-    tensors     parameters and persistent buffers by their own names: what a resume goes by, whatever hooks have
-                renamed, dropped or added; only where `model` does not hold exactly that
-    transient   the other buffers, if there are any
-    """
+    """`model`: what model.state_dict() says, hooks and all, for whoever loads it elsewhere. `tensors`, where that is
+    not exactly the same: all parameters and buffers by their own names, which a resume goes by. Every tensor is as
+    `copies` has it; what is one under two names stays one."""
     made: dict[tuple, Tensor] = {}
 
     def copied(value: Any) -> Any:
@@ -89,32 +85,25 @@ def model_state(model: nn.Module, copies: Copies) -> dict[str, dict[str, Any]]:
             made[key] = copies.of(value)
         return made[key]
 
-    own, transient = _tensors_of(model)
-    parts: dict[str, dict[str, Any]] = {"model": tree_map(copied, dict(model.state_dict()))}
-    tensors = {name: copied(value) for name, value in own.items()}
-    stated = {name: value for name, value in parts["model"].items() if not _is_extra(name)}
-    if stated.keys() != tensors.keys() or any(stated[name] is not value for name, value in tensors.items()):
-        parts["tensors"] = tensors
-    if transient:
-        parts["transient"] = {name: copied(value) for name, value in transient.items()}
-    return parts
+    stated = tree_map(copied, dict(model.state_dict()))
+    tensors = {name: copied(value) for name, value in _tensors_of(model).items()}
+    names = {name for name in stated if name.rpartition(".")[2] != EXTRA}
+    is_same = names == tensors.keys() and all(stated[name] is value for name, value in tensors.items())
+    return {"model": stated} if is_same else {"model": stated, "tensors": tensors}
 
 
-def _tensors_of(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """(parameters and persistent buffers, other buffers) under all their names."""
-    found: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
-    found |= dict(model.named_buffers(remove_duplicate=False))
-    transient = {
-        f"{path}.{key}" if path else key
-        for path, module in model.named_modules(remove_duplicate=False)
-        for key in module._non_persistent_buffers_set
-    }
-    return {k: v for k, v in found.items() if k not in transient}, {k: v for k, v in found.items() if k in transient}
+def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, under all their names."""
+    params = dict(model.named_parameters(remove_duplicate=False))
+    return {**params, **dict(model.named_buffers(remove_duplicate=False))}
 
 
-def _is_extra(name: str) -> bool:
-    """What a module's `get_extra_state` said."""
-    return name.rpartition(".")[2] == EXTRA
+def _has_extra(module: nn.Module) -> bool:
+    return type(module).set_extra_state is not nn.Module.set_extra_state
+
+
+def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
 
 
 def check_parts(snapshot: Mapping[str, Any]) -> None:
@@ -128,11 +117,16 @@ def check_parts(snapshot: Mapping[str, Any]) -> None:
 
 def load_model(model: nn.Module, snapshot: Mapping[str, Any]) -> None:
     """Copies values in place, by name: not by the user's own `load_state_dict`, but `set_extra_state` is called. Raises
-    CheckpointError naming the first difference; nothing was changed then."""
+    CheckpointError naming the first difference; nothing was changed then. A buffer that is not persistent is derived,
+    and may differ."""
     saved: Mapping[str, Any] = snapshot.get("tensors", snapshot["model"])
-    own, transient = _tensors_of(model)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    derived = {f"{path}.{key}".lstrip(".") for path, m in modules.items() for key in m._non_persistent_buffers_set}
+    extras = {f"{path}.{EXTRA}".lstrip("."): module for path, module in modules.items() if _has_extra(module)}
+    own = _tensors_of(model)
+    own = {k: v for k, v in own.items() if k not in derived or (k in saved and _form(saved[k]) == _form(v))}
     missing = [name for name in own if name not in saved]
-    unexpected = [name for name in saved if name not in own and not _is_extra(name)]
+    unexpected = [name for name in saved if not (name in own or name in derived or name in extras)]
     if missing or unexpected:
         raise CheckpointError(
             f"the checkpoint is of another model: it lacks {_some(missing)}, and this one has no {_some(unexpected)}",
@@ -146,15 +140,11 @@ def load_model(model: nn.Module, snapshot: Mapping[str, Any]) -> None:
                 f"{name} is NaN or infinite in the checkpoint; nothing can be learnt from there",
                 code="checkpoint/not-finite",
             )
-    kept = snapshot.get("transient", {})  # another version of the program may make them otherwise: no difference
-    own |= {name: v for name, v in transient.items() if name in kept and kept[name].shape == v.shape}
     with torch.no_grad():
         for name, value in own.items():
-            value.copy_(saved[name] if name in saved else kept[name])
-    for path, module in model.named_modules(remove_duplicate=False):
-        name = f"{path}.{EXTRA}" if path else EXTRA
-        if name in snapshot["model"]:
-            module.set_extra_state(snapshot["model"][name])
+            value.copy_(saved[name])
+    for name in extras.keys() & snapshot["model"].keys():
+        extras[name].set_extra_state(snapshot["model"][name])
 
 
 def optimizer_state_dict(

@@ -1,6 +1,6 @@
 """A data set of a job, wherever it lies: as tensors, in shared memory, packed, or in the slots of a ring."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -59,14 +59,9 @@ class Source:
         return self.resident is not None or self.packed is not None or self.held is not None
 
     def lay_contiguous(self) -> None:
-        """Images lie as they are shown, not channels_last, in what has been laid out already."""
-        if self.resident is not None:
-            self.resident = self.resident.contiguous()
-            self.tensors = self.resident.views()
-        if self.streamed is not None:
-            self.streamed = self.streamed.contiguous()
-        if self.held is not None:
-            self.held = replace(self.held, ring=self.held.ring.contiguous())
+        """Images are not to lie channels_last: what is in shared memory so is copied when the data is laid out."""
+        self.resident = None
+        self.streamed = None if self.streamed is None else self.streamed.contiguous()
 
     def pick(self, rows: Tensor) -> list[Any]:
         """These samples (n,) int64 as a batch: the inputs, and the target."""

@@ -60,7 +60,8 @@ class Streamed:
     def contiguous(self) -> "Streamed":
         """The same, images lying as they are shown."""
         stream = replace(self.stream, collator=replace(self.stream.collator, channels_last=False))
-        return replace(self, stream=stream, form=self.form.contiguous())
+        leaves = tuple(replace(leaf, channels_last=False) for leaf in self.form.leaves)
+        return replace(self, stream=stream, form=replace(self.form, leaves=leaves))
 
     def typical(self) -> list[list[Any]]:
         """Batches of the sizes that training will see, of the first records again and again: for compilers, which look

@@ -1,51 +1,17 @@
-"""Settings of torch that are a process's own and change what it computes. A worker is a new process and would have
-torch's defaults: it gets what the caller, or a module of the job, has set in the supervisor.
-
-Not here: what a job decides itself (threads, denormals, seeds), and the default device: parameters lie where the job
-says."""
+"""Settings of torch that are a process's own and change what it computes. A worker is a new process with torch's
+defaults: it gets what the caller, or a module of the job, has set in the supervisor. Not here: what a job decides
+(threads, denormals, seeds), and the default device."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch.backends import cuda, mha
 
-Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # (reads it, as a plain value or None; sets it)
 
-
-def _dtype() -> Setting:
-    def read() -> str:
-        return str(torch.get_default_dtype()).removeprefix("torch.")
-
-    return read, lambda name: torch.set_default_dtype(getattr(torch, name))
-
-
-def _matmul_precision() -> Setting:
-    def read() -> str | None:
-        try:
-            return torch.get_float32_matmul_precision()
-        except RuntimeError:  # set by backend, in a way that this one word cannot say: see the attributes below
-            return None
-
-    return read, torch.set_float32_matmul_precision
-
-
-def _deterministic() -> Setting:
-    def write(mode: int) -> None:  # not torch.set_deterministic_debug_mode: that one forgets the compiler
-        torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
-
-    return torch.get_deterministic_debug_mode, write
-
-
-def _anomaly() -> Setting:
-    def read() -> list[bool]:
-        return [torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()]
-
-    return read, lambda both: torch.set_anomaly_enabled(*both)
-
-
-def _attribute(path: str) -> Setting:
+def _attribute(path: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     owner, _, name = path.rpartition(".")
     return lambda: attrgetter(path)(torch), lambda value: setattr(attrgetter(owner)(torch), name, value)
 
@@ -60,28 +26,35 @@ ATTRIBUTES = (
     "backends.cuda.matmul.allow_fp16_accumulation",
     "backends.opt_einsum.enabled",
 )
-SETTINGS: dict[str, Setting] = {
-    "default_dtype": _dtype(),
-    "float32_matmul_precision": _matmul_precision(),
-    "deterministic_algorithms": _deterministic(),
-    "anomaly": _anomaly(),
-    "flash_sdp": (cuda.flash_sdp_enabled, cuda.enable_flash_sdp),
-    "math_sdp": (cuda.math_sdp_enabled, cuda.enable_math_sdp),
-    "mem_efficient_sdp": (cuda.mem_efficient_sdp_enabled, cuda.enable_mem_efficient_sdp),
-    "cudnn_sdp": (cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp),
+KERNELS = ("flash", "math", "mem_efficient", "cudnn")  # of scaled dot-product attention
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "dtype": (lambda: str(torch.get_default_dtype())[6:], lambda name: torch.set_default_dtype(getattr(torch, name))),
+    "float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "deterministic": (  # not torch.set_deterministic_debug_mode, which forgets the compiler
+        torch.get_deterministic_debug_mode,
+        lambda mode: torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1),
+    ),
+    "anomaly": (
+        lambda: [torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()],
+        lambda both: torch.set_anomaly_enabled(*both),
+    ),
+    **{f"{kind}_sdp": (getattr(cuda, f"{kind}_sdp_enabled"), getattr(cuda, f"enable_{kind}_sdp")) for kind in KERNELS},
     "transformer_fastpath": (mha.get_fastpath_enabled, mha.set_fastpath_enabled),
     **{path: _attribute(path) for path in ATTRIBUTES},
 }
 
 
 def current() -> dict[str, Any]:
-    """Plain values that JSON holds; of this process."""
-    return {name: value for name, (read, _) in SETTINGS.items() if (value := read()) is not None}
+    """Plain values that JSON holds."""
+    found = {}
+    for name, (read, _) in SETTINGS.items():
+        with suppress(RuntimeError):  # matmul precisions that differ by backend: the one word for all of them
+            found[name] = read()
+    return found
 
 
 def apply(values: Mapping[str, Any]) -> None:
     """Sets what is different here. After user code was imported, too: modules set some of them."""
     for name, value in values.items():
-        read, write = SETTINGS[name]
-        if read() != value:
-            write(value)
+        if current().get(name) != value:  # looked at anew: one that was set may have changed others
+            SETTINGS[name][1](value)

@@ -108,7 +108,7 @@ def setup_of(regions: int) -> Setup:
         stacks="stacks.txt",
         cores=(2, 3),
         environment={"SET": "broken-\udcff", "GONE": None},
-        torch_settings={"default_dtype": "float64", "anomaly": [True, False]},
+        torch_settings={"dtype": "float64", "anomaly": [True, False]},
         sys_path=("folder with blanks", "Ordner-ä", "broken-\udcff"),
     )
 

@@ -165,7 +165,7 @@ def settings_here() -> list[float]:
     ]
 
 
-OTHERS = {"default_dtype": "bfloat16", "float32_matmul_precision": "high", "deterministic_algorithms": 2}
+OTHERS = {"dtype": "bfloat16", "float32_matmul_precision": "high", "deterministic": 2}
 OTHERS["anomaly"] = [True, False]
 UNTRIED = set() if torch.backends.opt_einsum.is_available() else {"backends.opt_einsum.enabled"}
 

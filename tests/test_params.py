@@ -526,6 +526,25 @@ def test_an_ordinary_models_snapshot_holds_every_tensor_once_and_under_its_own_n
     assert len(file.getvalue()) < 2 * sum(t.nbytes for t in (*model.parameters(), *model.buffers())) + 8192
 
 
+class Extra(Normed):
+    def get_extra_state(self) -> dict:
+        return {"words": ["a", "b"]}
+
+    def set_extra_state(self, state: dict) -> None:
+        self.words = state["words"]
+
+
+def test_what_a_module_keeps_besides_comes_back_where_there_is_such_a_module_and_is_refused_elsewhere() -> None:
+    snapshot = through_a_file(build(model := Extra(), sgd(model)).snapshot())
+    assert snapshot.keys() == {"model", "optimizer", "optimizer_private"}
+    again = Extra()
+    build(again, sgd(again)).restore(snapshot)
+    assert again.words == ["a", "b"]
+    plain = Normed()
+    with pytest.raises(CheckpointError, match="this one has no _extra_state"):
+        build(plain, sgd(plain)).restore(snapshot)
+
+
 class KeepsHistory(Normed):
     def __init__(self, size: int = 5) -> None:
         super().__init__()

@@ -40,21 +40,6 @@ def test_what_one_writes_the_other_reads_in_place() -> None:
     assert ring.leaves(0)[0][0, 0] == 0 and ring.leaves(2)[0][0, 0] == 2, "and nobody else's"
 
 
-def test_images_of_filled_slots_can_be_laid_out_as_they_are_shown() -> None:
-    form = BatchForm((0, 1), (Leaf(torch.float32, channels_last=True), Leaf(torch.int64)))
-    ring = Ring.allocate("test", RingSpec(form, 2, 0, 4096))
-    pictures = [torch.rand(2, 3, 4, 5), torch.rand(1, 3, 2, 2)]
-    for slot, picture in enumerate(pictures):
-        shapes = (tuple(picture.shape), (len(picture),))
-        for view, leaf in zip(ring.reserve(slot, shapes), (picture, torch.arange(len(picture))), strict=True):
-            view.copy_(leaf)
-        ring.seal(slot, len(picture), shapes)
-    plain = ring.contiguous()
-    for slot, picture in enumerate(pictures):
-        image, labels = plain.leaves(slot)
-        assert image.is_contiguous() and torch.equal(image, picture) and labels.tolist() == [*range(len(picture))]
-
-
 def test_a_slot_is_at_the_same_addresses_for_ever_and_its_tensors_are_the_same_objects() -> None:
     ring = Ring.allocate("test", SPEC)
     feed = RingFeed(ring, 2)
