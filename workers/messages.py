@@ -1,9 +1,9 @@
 """What crosses a pipe or a socket between the supervisor and one worker.
 
     lease pipe   supervisor -> worker   (sequence u32, item id u32)
-                                        (pause u32, 0)                 look at the control row; the pause is over, if not 0
+                                        (pause u32, 0)             look at the control row; if not 0, this pause is over
     ack pipe     worker -> supervisor   (skipped u32, item id u32)
-                                        (pause u32, 0)                 look at my row: ready, or parked in this pause
+                                        (pause u32, 0)             look at my row: ready, or parked in this pause
     socket       supervisor -> worker   one datagram: set-up, or a task before it, as JSON, with descriptors of regions
                  worker -> supervisor   datagrams: Report as JSON
 
