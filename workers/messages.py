@@ -1,9 +1,9 @@
 """What crosses a pipe or a socket between the supervisor and one worker.
 
     lease pipe   supervisor -> worker   (sequence u32, item id u32)
-                                        (pause u32, 0)                 look at the control row; not 0: it is over
+                                        (pause u32, 0)             look at the control row; if not 0, this pause is over
     ack pipe     worker -> supervisor   (skipped u32, item id u32)
-                                        (pause u32, 0)                 look at my row: ready, or parked in this pause
+                                        (pause u32, 0)             look at my row: ready, or parked in this pause
     socket       supervisor -> worker   one datagram: set-up, or a task before it, as JSON, with descriptors of regions
                  worker -> supervisor   datagrams: Report as JSON
 
@@ -19,7 +19,6 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from hogwild.errors import RunError
 
@@ -72,7 +71,6 @@ class Setup:
     folder: str = ""  # the current one; "": it is gone
     sys_path: tuple[str, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)  # what has changed; None: is gone
-    torch_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
         _send(channel, "train", self, descriptors)
@@ -90,7 +88,6 @@ class ReadTask:
     folder: str = ""
     sys_path: tuple[str, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)
-    torch_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
         _send(channel, "read", self, descriptors)
@@ -109,7 +106,6 @@ class LoadTask:
     folder: str = ""
     sys_path: tuple[str, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)
-    torch_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
         _send(channel, "load", self, descriptors)
@@ -124,7 +120,6 @@ class HoldTask:
     folder: str = ""
     sys_path: tuple[str, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)
-    torch_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
         _send(channel, "hold", self, descriptors)
