@@ -19,6 +19,7 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from hogwild.errors import RunError
 
@@ -71,6 +72,7 @@ class Setup:
     folder: str = ""  # the current one; "": it is gone
     sys_path: tuple[str, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)  # what has changed; None: is gone
+    torch_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
         _send(channel, "train", self, descriptors)
@@ -88,6 +90,7 @@ class ReadTask:
     folder: str = ""
     sys_path: tuple[str, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)
+    torch_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
         _send(channel, "read", self, descriptors)
@@ -106,6 +109,7 @@ class LoadTask:
     folder: str = ""
     sys_path: tuple[str, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)
+    torch_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
         _send(channel, "load", self, descriptors)
@@ -120,6 +124,7 @@ class HoldTask:
     folder: str = ""
     sys_path: tuple[str, ...] = ()
     environment: Mapping[str, str | None] = field(default_factory=dict)
+    torch_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
         _send(channel, "hold", self, descriptors)
