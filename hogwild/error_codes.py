@@ -131,7 +131,7 @@ CODES: Mapping[str, str] = {
     "model/no-parameters": "nothing to train",
     "model/not-a-module": "not an nn.Module",
     "model/not-compilable": "torch.compile cannot compile the model",
-    "model/not-dense": "a parameter or buffer is sparse",
+    "model/not-dense": "a parameter or buffer is sparse, or of a class that holds its numbers itself",
     "model/not-picklable": "the model or loss cannot be written for the workers",
     "model/not-scriptable": "TorchScript cannot compile the model",
     "model/output-shape": "outputs differ in shape from batch to batch",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import hogwild
@@ -138,6 +138,41 @@ def call(model: nn.Module, tmp_path: Path, /, without: tuple[str, ...] = (), **s
     usual: dict[str, Any] = {"procs": 1, "run_dir": tmp_path / "run"}
     settings = {**{name: value for name, value in usual.items() if name not in without}, **settings}
     return hogwild.train(model, data, nn.CrossEntropyLoss(), optimizer, **settings)
+
+
+class Unsaid(nn.Linear):
+    """Scripted, it calls Python."""
+
+    @torch.jit.ignore
+    def doubled(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.doubled(nn.functional.linear(x, self.weight, self.bias))
+
+
+def scripted() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), torch.jit.script(Unsaid(4, 2)))
+
+
+def locked() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    model[1].lock = threading.Lock()  # type: ignore[assignment]
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        pytest.param(scripted, r"module 1 \(RecursiveScriptModule\) .*TorchScript cannot save it", id="calls Python"),
+        pytest.param(locked, r"module 1 \(Linear\) .*in its attribute lock, TypeError", id="holds a lock"),
+    ],
+)
+def test_what_cannot_be_pickled_is_refused_by_name(make: Callable[[], nn.Module], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=words):
+        call(make(), tmp_path)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
