@@ -56,14 +56,12 @@ def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
 def _check_names(model: nn.Module) -> None:
     """What a model overrides must not hide a parameter: it would be saved, and neither shared nor restored."""
     every = [id(param) for _, param in nn.Module.named_parameters(model)]
-    named = [param for _, param in model.named_parameters()]
-    for method, params in (("named_parameters", named), ("parameters", model.parameters())):
-        if [id(param) for param in params] != every:
-            raise ModelError(
-                f"{type(model).__qualname__} has a {method}() of its own, which does not return what torch's does. "
-                "Give it another name, and give the optimizer what it returns",
-                code="model/own-parameters",
-            )
+    if not every == [id(param) for param in model.parameters()] == [id(param) for _, param in model.named_parameters()]:
+        raise ModelError(
+            f"{type(model).__qualname__} has a parameters() or named_parameters() of its own that does not return what "
+            "torch's does; give it another name, and give the optimizer what it returns",
+            code="model/own-parameters",
+        )
 
 
 def _check_tensor(kind: str, name: str, tensor: Tensor) -> None:
