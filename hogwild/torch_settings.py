@@ -55,6 +55,8 @@ def current() -> dict[str, Any]:
 
 def apply(values: Mapping[str, Any]) -> None:
     """Sets what is different here. After user code was imported, too: modules set some of them."""
+    here = current()
     for name, value in values.items():
-        if current().get(name) != value:  # looked at anew: one that was set may have changed others
+        if here.get(name) != value:
             SETTINGS[name][1](value)
+            here = current()  # it may have changed others
