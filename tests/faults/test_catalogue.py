@@ -1,4 +1,4 @@
-"""docs/failures.md: all 77 known ways to break are on it, each with tests that exist; and here are the tests of those
+"""docs/failures.md: all 98 known ways to break are on it, each with tests that exist; and here are the tests of those
 that belong to no part of the project."""
 
 import ast
@@ -24,7 +24,7 @@ from tests.helpers.processes import state_of, wait_for
 from workers.handle import PATH_LIMIT, Handle
 
 PAGE = HOME / "docs" / "failures.md"
-ENTRIES = 77
+ENTRIES = 98
 COUNTING = str(JOBS / "counting.yaml")
 REFERENCE = re.compile(r"`(tests/[a-z_/]+\.py)::(test_[a-z0-9_]+)`")
 
