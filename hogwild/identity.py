@@ -59,7 +59,7 @@ def _fields(source: Any, dataset: Any) -> Iterator[tuple[str, str]]:
 def _digest(field: Tensor) -> str:
     digest, rows = hashlib.sha256(), max(1, BLOCK * len(field) // max(1, field.nbytes))
     for start in range(0, len(field), rows * (1 + field.nbytes // LIMIT)):
-        digest.update(field[start : start + rows].reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(field[start : start + rows].contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
 
 
