@@ -57,7 +57,7 @@ BAD = [
     ("optimizer: {class_path: torch.optim.Adam, init_args: {betas: [0.9, 1]}}", 3, 62, "optimizer.init_args.betas", "must be < 1 in each entry, got [0.9, 1]"),
     ("optimizer: {class_path: torch.optim.Adam, init_args: {betas: 0.9}}", 3, 62, "optimizer.init_args.betas", "must be a list of 2 numbers, got 0.9"),
     ("optimizer: {class_path: torch.optim.Adam, init_args: {momentum: 0.9}}", 3, 55, "optimizer.init_args.momentum", "unknown argument of Adam"),
-    ("optimizer: {state: sharred}", 3, 20, "optimizer.state", "must be one of private, shared, got 'sharred'; did you mean 'shared'?"),
+    ("optimizer: {state: sharred}", 3, 20, "optimizer.state", "must be one of auto, private, shared, got 'sharred'; did you mean 'shared'?"),
     ("loss: {class_path: torch.nn.CrossEntropyLos}", 3, 20, "loss.class_path", "did you mean 'CrossEntropyLoss'?"),
     ("loss: {init_args: {reduction: none}}", 3, 31, "loss.init_args.reduction", "must be mean or sum, got 'none'"),
     ("loss: {init_args: {weight: [1, 2]}}", 3, 28, "loss.init_args.weight", "is a tensor, which a job file cannot hold"),

@@ -209,7 +209,7 @@ def test_a_job_larger_than_its_memory_limit_is_refused_with_the_limit_named(
     tmp_path: Path, start_job: Callable[..., Job], memory_group: Path
 ) -> None:
     run_dir = tmp_path / "run"
-    arguments = ("train", COUNTING, "model.init_args.ballast=100000000", "--run-dir", str(run_dir))
+    arguments = ("train", COUNTING, "model.init_args.ballast=200000000", "--run-dir", str(run_dir))
     python = limited({"group": str(memory_group)})
     ended = start_job(tmp_path, *arguments, run_dir=run_dir, python=python).wait()
     assert ended.status == 1
