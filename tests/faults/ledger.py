@@ -10,6 +10,7 @@ numbers of processes, another feed, more epochs, ends of shards that are found l
 finished is a hang."""
 
 import json
+import pickle
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from hogwild.lanes import LaneSchedule
 from hogwild.leases import Limits, Progress, WorkItem
 from hogwild.ring import BatchForm, Place, Ring, RingSpec
 from hogwild.schedules import GridSchedule
+from hogwild.stream import read_state
 from hogwild.stream_epoch import Request
 from hogwild.stream_plan import StreamPlan
 from hogwild.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
@@ -275,7 +277,7 @@ class World:
             if found is not None and found[1] >= self.max_attempts:
                 self.give_up(request)
         else:
-            before, after = (f"{epoch}/{request.shard}/{request.place + k}".encode() for k in (0, 1))
+            before, after = (pickle.dumps(f"{epoch}/{request.shard}/{request.place + k}") for k in (0, 1))
             state.ring.seal(slot, self.rows(number), (), *((before, after) if self.is_stateful else (b"", b"")))
             state.filled(loader, slot)
         return True
@@ -284,9 +286,9 @@ class World:
         """The iterator of a shard, as `stream.Filler` moves it."""
         epoch, place = reader.at.get(request.shard, (-1, 0))
         if epoch != request.epoch or place > request.place:
-            begin, said = int(ring().table[request.slot, Place.FROM]), ring().read_begin(request.slot).decode()
-            if said and (said != f"{request.epoch}/{request.shard}/{begin}" or begin > request.place):
-                raise Broken(f"{request} begins at {begin} with the state {said}")
+            begin, said = int(ring().table[request.slot, Place.FROM]), ring().read_begin(request.slot)
+            if said and (read_state(said) != f"{request.epoch}/{request.shard}/{begin}" or begin > request.place):
+                raise Broken(f"{request} begins at {begin} with the state {said!r}")
         reader.at = {**reader.at, request.shard: (request.epoch, request.place + 1)}
 
     def give_up(self, request: Request) -> None:
