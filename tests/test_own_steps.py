@@ -119,7 +119,7 @@ class Counting(Net):
 
 def test_a_record_has_the_mean_since_the_one_before(tmp_path: Path) -> None:
     call(Counting(), tmp_path, epochs=10, log={"every_s": 0.001})
-    found, before = records(tmp_path, "train"), 0
+    found, before = [record for record in records(tmp_path, "train") if record["loss"] is not None], 0
     assert len(found) > 1
     for record in found:
         assert record["losses"]["steps"] == (before + 1 + record["updates"]) / 2

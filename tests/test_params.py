@@ -520,7 +520,7 @@ def test_a_model_goes_back_to_a_snapshot_whatever_its_own_state_dict_and_load_do
 
 def test_an_ordinary_models_snapshot_holds_every_tensor_once_and_under_its_own_name_alone() -> None:
     _, shared = trained(1)
-    assert shared.snapshot().keys() == {"model", "optimizer", "optimizer_private"}
+    assert shared.snapshot().keys() == {"model", "optimizer", "optimizer_private", "optimizer_updates"}
     file = io.BytesIO()
     torch.save(build(model := Renames(), sgd(model)).snapshot(), file)
     assert len(file.getvalue()) < 2 * sum(t.nbytes for t in (*model.parameters(), *model.buffers())) + 8192
@@ -536,7 +536,7 @@ class Extra(Normed):
 
 def test_what_a_module_keeps_besides_comes_back_where_there_is_such_a_module_and_is_refused_elsewhere() -> None:
     snapshot = through_a_file(build(model := Extra(), sgd(model)).snapshot())
-    assert snapshot.keys() == {"model", "optimizer", "optimizer_private"}
+    assert snapshot.keys() == {"model", "optimizer", "optimizer_private", "optimizer_updates"}
     again = Extra()
     build(again, sgd(again)).restore(snapshot)
     assert again.words == ["a", "b"]

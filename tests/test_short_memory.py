@@ -132,10 +132,25 @@ UPDATES, MORE_UPDATES = 4, 60
 SHORT = "memory is short: training stays paused"
 
 
+class Counting(nn.Module):
+    """Counts the batches that it was trained on."""
+
+    batches: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.batches += 1
+        return x
+
+
 def job(run_dir: Path, procs: int, updates: int = UPDATES) -> dict[int, Path]:
     """A few updates with a checkpoint after each: update -> its checkpoint."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, WIDTH), nn.Linear(WIDTH, 2))
+    model = nn.Sequential(nn.Linear(3, WIDTH), nn.Linear(WIDTH, 2), Counting())
     data = TensorDataset(torch.randn(16 * MORE_UPDATES, 3), torch.randint(2, (16 * MORE_UPDATES,)))
     result = hogwild.train(
         model,
@@ -190,6 +205,4 @@ def test_with_short_memory_workers_wait_for_the_checkpoint(tmp_path: Path, monke
     checkpoints = job(tmp_path / "run", 2, MORE_UPDATES)
     assert SHORT in said(tmp_path / "run")
     for update, path in checkpoints.items():
-        state = checkpoint.load(path)
-        steps = [int(private["state"][0]["step"]) for private in state["optimizer_private"] if private is not None]
-        assert sum(steps) == update  # nobody went on while it was written
+        assert int(checkpoint.load(path)["model"]["2.batches"]) == update  # nobody went on while it was written
