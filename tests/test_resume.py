@@ -280,6 +280,15 @@ def test_a_checkpoint_that_is_refused_leaves_nothing_behind_in_the_resume(copy: 
     assert (checkpoint.load(path)["rollbacks"], checkpoint.load(path)["scales"]) == (0, [])
 
 
+def test_a_resumed_run_that_had_been_finished_points_to_its_last_checkpoint(copy: Path) -> None:
+    """Its supervisor was killed between writing it and pointing to it."""
+    folder = copy / "checkpoints"
+    (folder / "latest").unlink()
+    (folder / "latest").symlink_to("update-000000004")
+    assert call(resume=copy).updates == 8
+    assert (folder / "latest").resolve().name == "update-000000008"
+
+
 def test_ways_to_compute_the_same_step_may_change_at_a_resume(copy: Path) -> None:
     assert call(lambda model: sgd(model, foreach=True), epochs=2, resume=copy).updates == 16
 
