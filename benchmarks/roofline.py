@@ -158,7 +158,7 @@ def knowledge_graph(arrays: Mapping[str, np.ndarray], model: Any, optimizer: Any
     """A triple in a group of GROUP that shares its negatives: the rows of its head, its tail and its relation's two
     sides, and its part of those of the negatives, each read once and written once for the group; at most, for a row
     that the group names twice is not read twice. Three products of its two questions with the negatives."""
-    from hogwild.models.knowledge_graph_update import GROUP
+    from hogwild.models.knowledge_graph import GROUP
 
     dim, negatives = int(model.entities.weight.shape[1]), int(model.negatives)
     rows = 4 + negatives / GROUP

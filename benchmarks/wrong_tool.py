@@ -3,8 +3,8 @@ against one process with 2 threads. Needs the MNIST files (`HOGWILD_DATA`); abou
 
 All see equally many samples, warm-up included, from the same initial values, at the same rate and batch size; DDP
 averages two whole batches, so it makes half the updates. Ours is measured with both exchanges; delta counts only where
-its loss is as good as direct's. Within a figure everybody takes turns. The rule that `check --deep` and `advice` say
-(`hogwild/wrong_tool.py`) is read off these rows: the sizes at which little is gained over threads of one process."""
+its loss is as good as direct's. Within a figure everybody takes turns. docs/when-it-helps.md reads off these rows at
+which sizes little is gained over threads of one process."""
 
 import argparse
 import os

@@ -1,7 +1,8 @@
 """Commands for what a run leaves: its report, and its numbers once more."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,10 @@ from hogwild.cli_options import DataDir, Json
 from hogwild.errors import NotFoundError, UsageError
 from hogwild.host import raise_noted, raising_on_signals
 
+if TYPE_CHECKING:
+    from hogwild.report.write import Written
+
+
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs; several are laid over each other.")]
 
 
@@ -21,8 +26,6 @@ def report(
     as_json: Json = False,
 ) -> int:
     """Writes one page with plots and tables of a run, or of several side by side."""
-    from hogwild.cli_report import answer
-
     raise_noted()
     with raising_on_signals():
         status, lines = answer(runs, out=out, as_json=as_json)
@@ -76,3 +79,27 @@ def check_file(option: str, file: Path) -> None:
         raise UsageError(f"{option} {file}: must end in .npz or .csv", code="usage/bad-value")
     if not file.parent.is_dir():
         raise NotFoundError(f"{option} {file}: there is no folder {file.parent.absolute()}", code="usage/no-folder")
+
+
+def answer(runs: list[Path], *, out: Path | None, as_json: bool) -> tuple[int, list[str]]:
+    """Writes the page and its pictures, and answers the exit status and the lines for stdout. One run: RUN/report;
+    several: RUN/report/report-NAME1-NAME2 of the first; or `out`. Raises NotFoundError where a run is not there,
+    UsageError without matplotlib or for a run named twice, RunDirError where nothing can be written."""
+    from hogwild.report.write import write_comparison, write_report  # numpy, and matplotlib to draw
+
+    written = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out)
+    return 0, [_json(written)] if as_json else _lines(written)
+
+
+def _lines(written: "Written") -> list[str]:
+    names = ", ".join(path.stem for path in written.pictures)
+    return [
+        str(written.index),
+        f"  pictures: {names or 'none: there is nothing to draw'}" + (" (PNG files beside it)" if names else ""),
+        *(f"  {line}" for line in written.missing),
+    ]
+
+
+def _json(written: "Written") -> str:
+    pictures = {path.stem: str(path) for path in written.pictures}
+    return json.dumps({"report": str(written.index), "pictures": pictures, "missing": list(written.missing)})

@@ -7,9 +7,8 @@ agree) is in `config_rules.py`; how an error is worded is in `config_errors.py`;
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from hogwild.config_schedules import ConstantSchedule, LrSchedule
 from hogwild.config_types import (
     TAG,
     ClassPath,
@@ -28,9 +27,103 @@ from hogwild.config_types import (
     Threads,
     Version,
     Whole,
+    rule,
 )
 from hogwild.leases import MAX_ITEM_BATCHES
 from hogwild.metric_names import MOST
+
+SCHEDULES = ("constant", "step", "linear", "cosine", "one_cycle")
+
+
+class Schedule(Section):
+    """What all schedules have."""
+
+    warmup_updates: Whole = Field(default=0, ge=0, description="A straight line up to the full rate first.")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The schedule's own keys."""
+        return self.model_dump(exclude={"name", "warmup_updates"})
+
+
+class ConstantSchedule(Schedule):
+    """The factor 1."""
+
+    name: Literal["constant"] = Field(default="constant", description="No schedule unless one is asked for.")
+
+
+class StepSchedule(Schedule):
+    """Times `gamma` after every `every_updates` updates."""
+
+    name: Literal["step"] = Field(description="As torch's StepLR.")
+    every_updates: Whole = Field(ge=1, description="Length of a step, in updates of all workers.")
+    gamma: float = Field(default=0.1, gt=0, description="What each step multiplies the rate by.")
+
+
+class LinearSchedule(Schedule):
+    """A straight line from 1 to `final_factor` over the planned updates."""
+
+    name: Literal["linear"] = Field(description="As torch's LinearLR.")
+    final_factor: float = Field(default=0.0, ge=0, description="The factor at the end.")
+
+
+class CosineSchedule(Schedule):
+    """Half a cosine from 1 to `final_factor` over the planned updates."""
+
+    name: Literal["cosine"] = Field(description="As torch's CosineAnnealingLR.")
+    final_factor: float = Field(default=0.0, ge=0, description="The factor at the end.")
+
+
+class OneCycleSchedule(Schedule):
+    """Up to the full rate and down again."""
+
+    name: Literal["one_cycle"] = Field(description="As torch's OneCycleLR, without its momentum cycle.")
+    peak_fraction: float = Field(default=0.3, gt=0, lt=1, description="The part of the updates that goes up.")
+
+
+class OwnSchedule(Schedule):
+    """A user's own: called with the global update count, answers the factor."""
+
+    name: ClassPath = Field(
+        description="A function, or a class that is built with init_args and then called.",
+        json_schema_extra={"pattern": r"\."},  # or an editor would take `linear` for one, too, and refuse it
+    )
+    init_args: InitArgs = Field(default={}, description="Its keyword arguments.")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"init_args": dict(self.init_args)}
+
+
+def _name_of(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return value.get("name", "constant")
+    return getattr(value, "name", "constant")
+
+
+def _known(value: Any) -> Any:
+    name = _name_of(value)
+    if not isinstance(name, str) or (name not in SCHEDULES and "." not in name):
+        raise rule(f"must be one of {', '.join(SCHEDULES)}, or a class path", at="name", code="config/unknown-choice")
+    return value
+
+
+def _kind(value: Any) -> str:
+    name = _name_of(value)
+    return TAG + (name if name in SCHEDULES else "own")
+
+
+LrSchedule = Annotated[
+    Annotated[ConstantSchedule, Tag(TAG + "constant")]
+    | Annotated[StepSchedule, Tag(TAG + "step")]
+    | Annotated[LinearSchedule, Tag(TAG + "linear")]
+    | Annotated[CosineSchedule, Tag(TAG + "cosine")]
+    | Annotated[OneCycleSchedule, Tag(TAG + "one_cycle")]
+    | Annotated[OwnSchedule, Tag(TAG + "own")],
+    Discriminator(_kind),
+    BeforeValidator(_known),
+]
+
 
 SGD = "torch.optim.SGD"
 
@@ -333,6 +426,31 @@ class Job(Section):
 
     def to_yaml(self) -> str:
         """The resolved job file: every field, and read back by `load_job` as an equal job."""
-        from hogwild.yaml_dump import dump
+        from hogwild.strict_yaml import dump
 
         return dump(self.model_dump())
+
+
+def surely_streams(job: Job) -> bool:
+    """Loaders will read the training data, whatever it is. A job that streams because its data set is an iterable, or
+    does not fit into memory, is not among these."""
+    data = job.data
+    is_asked_for = data.feed == "stream" or data.collate is not None or data.padding is not None
+    return is_asked_for and data.lanes is None and data.feed != "resident" and job.train.procs != 0
+
+
+def cannot_stream(job: Job) -> str:
+    """Why no loader will be there; "" where some will, or may."""
+    if job.train.procs == 0:
+        return "train.procs: 0 reads in the parent"
+    if job.data.lanes is not None:
+        return "data.lanes keeps its data in memory"
+    return "data.feed: resident" if job.data.feed == "resident" else ""
+
+
+def loaders_for(job: Job, procs: int) -> int:
+    """How many processes read a stream: as many as train; more would take cores from them. 1 in `procs: 0`, where the
+    only process there is does it."""
+    if procs == 0:
+        return 1
+    return procs if job.data.loaders == "auto" else job.data.loaders

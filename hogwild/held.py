@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from hogwild import host
-from hogwild.batches import BatchPlan
+from hogwild.batches import BatchPlan, StreamPlan
 from hogwild.errors import MemoryShortError
 from hogwild.ring import Place, Ring, RingSpec
 from hogwild.stream import Filler, Unreadable
-from hogwild.stream_plan import StreamPlan
 from hogwild.streaming import Streamed, own_random_state
 
 LOOKS = 8  # for memory, while what is free now is filled: others take of it, too

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import TensorDataset
 
+from hogwild.batches import StreamPlan
 from hogwild.config_types import Component
 from hogwild.errors import DataError, HogwildError, ModelError, RunError
 from hogwild.registry import build, resolve
 from hogwild.rundir import NAMES
 from hogwild.sources import Source
-from hogwild.stream_plan import StreamPlan
 
 BLOCK = 1 << 20  # bytes that are hashed at once
 LIMIT = 256 * BLOCK  # of a field; of a larger one, blocks spread over all of it: 0.2 s

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from hogwild import device, lr, wrong_tool
+from hogwild import device, lr
 from hogwild.batches import EpochPlan
 from hogwild.config import Job
 from hogwild.config_schema import Split
 from hogwild.config_types import Component
 from hogwild.data.files import set_data_dir
 from hogwild.errors import ModelError, OptimizerError
-from hogwild.freezing import freeze_parameters, late_parameters, require_trained
 from hogwild.functions import Functions
 from hogwild.fused_choice import Choice, Meetings, choose, meetings
 from hogwild.gradcheck import SAMPLES as GRADIENT_SAMPLES
@@ -31,12 +30,11 @@ from hogwild.grid import GridPlan
 from hogwild.identity import Identity, identity_of
 from hogwild.initial import load_initial
 from hogwild.job_checks import batch_of, inspect
-from hogwild.job_data import ring_spec_of, sources_of
-from hogwild.job_data_checks import check_length
+from hogwild.job_data import check_length, ring_spec_of, sources_of
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics import Panel
 from hogwild.packing import names_of, pack, show, sizes_for
-from hogwild.param_groups import param_groups
+from hogwild.param_groups import freeze_parameters, late_parameters, param_groups, require_trained
 from hogwild.params import SharedModel, WorkerModel
 from hogwild.placing import CPU, is_on_device, with_devices
 from hogwild.plan import Plan, plan_here
@@ -233,12 +231,8 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
         "plan": planned.reason,
         "shared_memory_bytes": needed,
         **({"gradcheck": compared} if compared is not None else {}),
-        "notes": [note for note in (planned.warning, *parts.notes, _other_tool(parts)) if note],
+        "notes": [note for note in (planned.warning, *parts.notes) if note],
     }
-
-
-def _other_tool(parts: Parts) -> str | None:
-    return None if parts.choice.update is not None else wrong_tool.words(parts.model, device.visible_gpus())
 
 
 def _described_group(group: Mapping[str, Any]) -> str:

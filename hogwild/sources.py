@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from hogwild.batches import EpochPlan
+from hogwild.batches import OPEN, EpochPlan
 from hogwild.feeds import Batch, ResidentData
 from hogwild.held import HeldRing
 from hogwild.packed import Packed
-from hogwild.stream_plan import OPEN
 from hogwild.streaming import Streamed
 
 _AT_ITS_END = "known at the end of the stream"

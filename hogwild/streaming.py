@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.batches import BatchPlan, EpochPlan
+from hogwild.batches import BatchPlan, EpochPlan, StreamPlan
 from hogwild.collating import BadBatch, Collator, Labels, Padding
 from hogwild.config import Job
 from hogwild.errors import DataError, HogwildError, UsageError
@@ -27,7 +27,6 @@ from hogwild.ring import BatchForm, Ring, RingSpec
 from hogwild.samples import number_of
 from hogwild.stream import Origin, Stream, WatchedInfo, copies_of, seed_all, set_worker_info, state_of, travels
 from hogwild.stream_choice import is_iterable
-from hogwild.stream_plan import StreamPlan
 from hogwild.stream_schedule import REQUESTS_IN_HAND
 
 SPARE_SLOTS = 2  # times what cannot do without: a loader that is slow for a while keeps nobody waiting

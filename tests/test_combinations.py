@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import hogwild
 from hogwild import device_simulated
-from hogwild.batches import BatchPlan
+from hogwild.batches import BatchPlan, StreamPlan
 from hogwild.chaos.verdict import _ledger
 from hogwild.collating import Collator, Padding
 from hogwild.device_simulated import Simulated
@@ -29,7 +29,6 @@ from hogwild.ring import BatchForm, Leaf, Place, Ring, RingFeed, RingSpec
 from hogwild.slots import DeviceFeed
 from hogwild.sources import Source
 from hogwild.stream import Origin, Stream
-from hogwild.stream_plan import StreamPlan
 from hogwild.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.streaming import Streamed
 from hogwild.transforms import transformed

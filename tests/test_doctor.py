@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hogwild import doctor, host
-from hogwild.doctor_words import variable_findings
+from hogwild.doctor import variable_findings
 from hogwild.host import Core, Cores, Memory
 from tests.helpers.jobs import RUN_PY
 from tests.helpers.processes import PATIENCE_S

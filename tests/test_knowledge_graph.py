@@ -10,7 +10,7 @@ from torch.optim import SGD, Adagrad, Adam
 
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Chunk
-from hogwild.models.knowledge_graph import ComplEx, DistMult, KnowledgeGraph, TransE
+from hogwild.models.knowledge_graph import GROUP, ComplEx, DistMult, GraphUpdate, KnowledgeGraph, TransE
 from hogwild.models.knowledge_graph_ranking import (
     LogisticLoss,
     MarginLoss,
@@ -20,7 +20,6 @@ from hogwild.models.knowledge_graph_ranking import (
     hits_10,
     mrr,
 )
-from hogwild.models.knowledge_graph_update import GROUP, GraphUpdate
 from hogwild.optimizers import RowWiseAdagrad
 
 pytest.importorskip("numba")

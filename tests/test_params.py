@@ -14,7 +14,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from hogwild import layout, snapshots
 from hogwild.errors import CheckpointError, ModelError, OptimizerError
-from hogwild.freezing import freeze_parameters
+from hogwild.param_groups import freeze_parameters
 from hogwild.params import SharedModel
 from hogwild.snapshots import check_groups
 from tests.shared_model import (

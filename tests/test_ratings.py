@@ -11,7 +11,7 @@ import pytest
 
 from hogwild.data import Jester, Ratings
 from hogwild.data import parsing as parsing_module
-from hogwild.data.rating_rows import TABLE_LIMIT
+from hogwild.data.rating_columns import TABLE_LIMIT
 from hogwild.errors import DataError, UsageError
 from hogwild.packed import Packed
 from hogwild.samples import InTurn

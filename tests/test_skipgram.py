@@ -14,8 +14,7 @@ from hogwild.errors import ModelError
 from hogwild.kernels import skipgram as kernels
 from hogwild.kernels.compiling import kernel
 from hogwild.kernels.fused import Chunk, Tally
-from hogwild.models.skipgram import NegativeSampling, Pairs, SkipGram, keep_probabilities
-from hogwild.models.skipgram_update import SkipGramUpdate, alias_tables
+from hogwild.models.skipgram import NegativeSampling, Pairs, SkipGram, SkipGramUpdate, alias_tables, keep_probabilities
 
 RATE = 0.05
 Arrays = Mapping[str, np.ndarray]

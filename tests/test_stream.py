@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from hogwild import host
-from hogwild.batches import BatchPlan
+from hogwild.batches import BatchPlan, StreamPlan
 from hogwild.config import Job, job_from_mapping
 from hogwild.errors import CheckpointError, DataError, MemoryShortError, UsageError
 from hogwild.held import hold
@@ -24,7 +24,6 @@ from hogwild.registry import Spec
 from hogwild.ring import Place, Ring
 from hogwild.stream import Filler, Origin, Unreadable, copies_of, read_state, state_of
 from hogwild.stream_choice import why_streamed
-from hogwild.stream_plan import StreamPlan
 from hogwild.streaming import prepare, slots_of
 
 BATCH = 4

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import hogwild
-from hogwild import cli_report, prometheus
+from hogwild import cli_results, prometheus
 from hogwild.batches import BatchPlan
 from hogwild.glance import StreamGlance, WorkerGlance
 from hogwild.scoreboard import Phase
@@ -149,7 +149,7 @@ def test_a_job_tells_deaths_and_the_ring_in_its_records_and_its_report(
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["loader_deaths"] == 1
     assert "hogwild_loader_deaths_total" in (tmp_path / "run" / "metrics.prom").read_text()
-    exit_status, _ = cli_report.answer([tmp_path / "run"], out=None, as_json=True)
+    exit_status, _ = cli_results.answer([tmp_path / "run"], out=None, as_json=True)
     page = (tmp_path / "run" / "report" / "index.html").read_text()
     assert exit_status == 0 and "loader_deaths" in page and "loader-exit" in page
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hogwild.batches import BatchPlan
+from hogwild.batches import OPEN, BatchPlan, StreamPlan
 from hogwild.leases import FreeRange, Limits, Progress
 from hogwild.stream_epoch import Request, StreamEpoch
-from hogwild.stream_plan import OPEN, StreamPlan
 from hogwild.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.workqueue import WorkQueue
 

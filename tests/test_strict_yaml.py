@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hogwild.errors import ConfigError, Problem
-from hogwild.strict_yaml import MAX_BYTES, MAX_COPIES, Reading, decode, readings
-from hogwild.yaml_dump import dump
-from hogwild.yaml_scalars import Trap, read_scalar
+from hogwild.strict_yaml import MAX_BYTES, MAX_COPIES, Reading, Trap, decode, dump, read_scalar, readings
 
 
 def read(text: str) -> Reading:

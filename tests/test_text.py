@@ -18,8 +18,7 @@ from hogwild.data.text_pairs import WordPairs
 from hogwild.errors import DataError, NotFoundError, UsageError
 from hogwild.models.skipgram import SkipGram
 from hogwild.orders import InMemory
-from hogwild.packed import Packed
-from hogwild.token_feed import TokenFeed
+from hogwild.packed import Packed, TokenFeed
 
 pytest.importorskip("numba", reason="texts are parsed by compiled code: pip install 'hogwild[sparse]'")
 

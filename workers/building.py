@@ -25,8 +25,8 @@ from hogwild.ring import Ring, RingFeed, RingSpec
 from hogwild.scaler import scaler_for
 from hogwild.scoreboard import Control, Row, Scoreboard
 from hogwild.shm import Region
+from workers.chunks import make_fused
 from workers.entry import Leaving, Start, settle
-from workers.fused import make_fused
 from workers.kit import Kit, Numerics, Split
 from workers.messages import HoldTask, LoadTask, ParentGone, Setup, Task, receive_task
 from workers.on_device import attached, computing, feeding, opened, seeding, updating

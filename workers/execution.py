@@ -35,6 +35,7 @@ from workers.evaluating import Evaluating, evaluation_limits
 from workers.head_start import HeadStart
 from workers.holder import holder_for
 from workers.inline import Inline
+from workers.journal import journal_for, wants_progress
 from workers.kit import Kit
 from workers.loading import Loading
 from workers.messages import Setup
@@ -54,7 +55,6 @@ from workers.resume import check_changes, record, restore, with_measured
 from workers.rollback import give_up
 from workers.saving import LAST_WRITE_S, Saving
 from workers.session import Session
-from workers.sinks import journal_for, wants_progress
 from workers.summary import summarise
 from workers.supervisor import Supervisor
 

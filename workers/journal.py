@@ -7,20 +7,24 @@ are replaced (a file system that is busy with a checkpoint takes its time for th
 files are each written by a thread; a line is only appended to what the kernel keeps in memory.
 """
 
+import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from hogwild import prometheus
 from hogwild.background import Background
+from hogwild.config import Job
 from hogwild.errors import RunDirError
 from hogwild.fused_choice import Choice, Meetings
 from hogwild.glance import Glance
+from hogwild.params import SharedModel
 from hogwild.rundir import Records, RunDir
-from hogwild.screen import Look, Screen
-from hogwild.tensorboard import Curves, NoCurves
+from hogwild.screen import Look, Screen, look_for
+from hogwild.tensorboard import Curves, NoCurves, is_installed
+from workers.request import Request
 
 LAST_STATUS_S = 10.0
 LINE_EVERY = 10  # intervals, where it is not rewritten in place
@@ -238,3 +242,44 @@ def _try_write(rundir: RunDir, glance: Glance | None) -> bool:
     except RunDirError:
         return False
     return True
+
+
+def journal_for(request: Request, procs: int, rundir: RunDir, shared: SharedModel) -> Journal:
+    """Nothing is written or started yet."""
+    job = request.job
+    return Journal(
+        rundir,
+        jsonl=job.log.jsonl,
+        look=look_for(wants_progress(request), procs),
+        every_s=job.log.every_s,
+        curves=_curves_for(job, rundir, shared),
+    )
+
+
+def wants_progress(request: Request) -> bool:
+    if request.progress is not None:
+        return request.progress
+    setting = request.job.log.progress
+    return sys.stderr is not None and sys.stderr.isatty() if setting == "auto" else bool(setting)
+
+
+def _curves_for(job: Job, rundir: RunDir, shared: SharedModel) -> Curves | NoCurves:
+    """`auto`: for a job long enough to have a curve, where the package is installed."""
+    setting = job.log.tensorboard
+    if setting is False or (setting == "auto" and not is_installed()):
+        return NoCurves()
+    return Curves(
+        rundir.tensorboard,
+        dict(_flattened(job.model_dump(mode="json"))),
+        at_once=setting is True,
+        tensors=shared.model.named_parameters,
+        histograms_every=job.log.histograms_every,
+    )
+
+
+def _flattened(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value if not isinstance(value, list) else ", ".join(map(str, value))

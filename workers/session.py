@@ -17,6 +17,7 @@ from typing import Any
 
 from hogwild import host, scaler
 from hogwild.background import Background
+from hogwild.batches import StreamPlan
 from hogwild.config import Job
 from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
 from hogwild.job import Parts
@@ -25,7 +26,6 @@ from hogwild.placing import SHARED
 from hogwild.plan import Plan
 from hogwild.rundir import RunDir
 from hogwild.scoreboard import Control, Scoreboard
-from hogwild.stream_plan import StreamPlan
 from hogwild.workqueue import Release, WorkQueue
 from workers.divergence import Decision, Divergence
 from workers.evaluating import Evaluating

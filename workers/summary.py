@@ -5,8 +5,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from hogwild import host, scaler, wrong_tool
-from hogwild.device import visible_gpus
+from hogwild import host, scaler
 from hogwild.errors import code_of
 from hogwild.schedules import idle_share
 from hogwild.scoreboard import Phase
@@ -83,8 +82,8 @@ def _startup(clock: Clock, first_s: float | None) -> dict[str, float] | None:
 
 
 def _advice(session: Session) -> str | None:
-    """One line for a job that did less than it seems, whose workers were worth nothing, or that another tool is for."""
-    return _about_skipped(session) or _about_stream(session) or _about_workers(session) or _about_gpus(session)
+    """One line for a job that did less than it seems, or whose workers were worth nothing."""
+    return _about_skipped(session) or _about_stream(session) or _about_workers(session)
 
 
 def _about_stream(session: Session) -> str | None:
@@ -113,22 +112,7 @@ def _about_workers(session: Session) -> str | None:
     if speedup is None or speedup >= GAINED:
         return None
     usable = host.usable_cores().usable
+    why = "train.procs: 1 does about as much"
     if procs > usable:
         why = f"they share {usable:g} usable cores; set train.procs to {max(1, int(usable))} or fewer"
-    else:
-        parameters = sum(param.numel() for param in session.shared.model.parameters())
-        why = (
-            f"all of them read and write the same {parameters:,} parameters in every update, and memory is the limit, "
-            "or the cores are busy with something else; for a large dense model use one process with more threads, or "
-            "DistributedDataParallel"
-        )
-        measured = None if session.is_fused else wrong_tool.for_dense(wrong_tool.dense_parameters(session.shared.model))
-        why += f". Measured elsewhere: {measured}" if measured else ""
-    return f"{procs} workers trained {speedup:.2f} times as fast as one: {why}"
-
-
-def _about_gpus(session: Session) -> str | None:
-    """A dense model that several GPUs are waiting for."""
-    if session.is_fused:
-        return None
-    return wrong_tool.for_gpus(wrong_tool.dense_parameters(session.shared.model), visible_gpus())
+    return f"{procs} workers trained {speedup:.2f} times as fast as one alone, in the job's first seconds: {why}"

@@ -18,7 +18,7 @@ from hogwild.chaos.report import Report, draw, outcomes_of
 from hogwild.chaos.schedule import Fault, Limits
 from hogwild.chaos.verdict import Baseline, Check, checks
 from hogwild.config import Job
-from hogwild.config_streams import cannot_stream, loaders_for, surely_streams
+from hogwild.config_schema import cannot_stream, loaders_for, surely_streams
 from hogwild.errors import HogwildError, UsageError
 from hogwild.plan import plan_here
 from hogwild.rundir import RESOLVED, RunDir

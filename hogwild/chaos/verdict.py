@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from hogwild import host, host_outside
+from hogwild.batches import OPEN
 from hogwild.chaos import schedule
 from hogwild.chaos.inject import ORPHANS_S, Hit
 from hogwild.chaos.watch import SUMMARY, events_of, read_json
 from hogwild.checkpoint_files import newest_good
 from hogwild.errors import HogwildError
-from hogwild.stream_plan import OPEN
 
 STATUS = {"succeeded": (0,), "failed": (1,), "stopped": (75,), "cancelled": (129, 130, 143)}
 SETTLED = ("done", "skipped", "quarantined")

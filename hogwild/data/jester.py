@@ -9,10 +9,23 @@ from typing import Any
 import numpy as np
 
 from hogwild.data.kept import digest_of, file_digest
-from hogwild.data.parsing import Finds, Lines, PackedFile, Parsed, Parsing, Pass, Run, begins_of, find_text
-from hogwild.data.rating_rows import Rated, Wishes, numbered
+from hogwild.data.parsing import (
+    Count,
+    Finds,
+    Lines,
+    PackedFile,
+    Parsed,
+    Parsing,
+    Pass,
+    Run,
+    begins_of,
+    counted,
+    empty_file,
+    find_text,
+    found_in,
+)
+from hogwild.data.rating_columns import Rated, Wishes, numbered
 from hogwild.data.ratings import KINDS, RULES, holdout_of
-from hogwild.data.tables import Count, counted, empty_file, found_in
 from hogwild.packed import Packed, PackedSpec
 from hogwild.shm import Region
 

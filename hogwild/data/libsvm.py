@@ -9,6 +9,7 @@ import numpy as np
 
 from hogwild.data.kept import digest_of, file_digest
 from hogwild.data.parsing import (
+    Count,
     Finds,
     Lines,
     PackedFile,
@@ -18,11 +19,13 @@ from hogwild.data.parsing import (
     Run,
     begins_of,
     choice,
+    counted,
+    empty_file,
     find_text,
+    found_in,
     shown,
     zeros,
 )
-from hogwild.data.tables import Count, counted, empty_file, found_in
 from hogwild.errors import DataError, UsageError
 from hogwild.packed import Packed, PackedSpec
 from hogwild.shm import Region

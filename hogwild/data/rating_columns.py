@@ -1,11 +1,22 @@
 """Which columns of a table of ratings are which: from its first line, or as the job says."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from hogwild.data.triples import in_numbers_of
+from hogwild.data.words import in_order
 from hogwild.errors import DataError
+from hogwild.packed import Packed, PackedSpec
+from hogwild.shm import Region
+
+if TYPE_CHECKING:
+    from hogwild.data.ratings import Holdout
+
 
 DELIMITERS = ("::", "\t", ",", ";", "|", " ")  # tried in this order
 # Names of columns, without case and what is no letter: those of the data sets that people have.
@@ -89,3 +100,157 @@ def _wrong(path: Path, words: str) -> DataError:
         "from 0 on",
         code="data/rating-columns",
     )
+
+
+TABLE_LIMIT = 1 << 26  # ids up to that, or four times the ratings, are looked up in a table; others are sorted
+
+
+@dataclass(slots=True)
+class Rated:
+    """(N,) each; `user` and `item` int32 are ids as they were written, or, with `words`, places in those. `region`:
+    where they lie as a packed table, if they do."""
+
+    user: np.ndarray
+    item: np.ndarray
+    rating: np.ndarray
+    words: tuple[list[bytes], list[bytes]] | None = None
+    region: Region | None = None
+    spec: PackedSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a data set wants of its ratings."""
+
+    what: str
+    path: Any
+    duplicates: str
+    holdout: "Holdout | None"
+    like: Packed | None
+
+
+def numbered(
+    rated: Rated, wishes: Wishes, places: Callable[[str, str], list[str]], notes: list[str], left_out: dict[str, int]
+) -> Packed:
+    """The table, by user and item. `places`: the lines of a pair. Raises DataError for a pair that is there twice."""
+    names = {"users": _dense(rated.user, rated.words and rated.words[0])}
+    names["items"] = _dense(rated.item, rated.words and rated.words[1])
+    chosen = _in_order(rated, names, wishes, places, notes, left_out)
+    if wishes.holdout is not None:
+        chosen = _part(rated, chosen, wishes)
+    if chosen is not None:
+        rated = Rated(rated.user[chosen], rated.item[chosen], rated.rating[chosen])
+    if wishes.like is not None:
+        rated, names = _as_in(rated, names, wishes, notes, left_out), {k: wishes.like.names[k] for k in names}
+    elif wishes.holdout is not None:
+        names = {
+            "users": names["users"][_dense(rated.user, None)],
+            "items": names["items"][_dense(rated.item, None)],
+        }
+    return _packed(rated, wishes, names)
+
+
+def _packed(rated: Rated, wishes: Wishes, names: dict[str, Any]) -> Packed:
+    """Where they lie, if nothing had to be moved; else copied."""
+    sizes = {kind: len(values) for kind, values in names.items()}
+    arrays = {"user": rated.user, "item": rated.item, "rating": rated.rating}
+    if rated.region is None or rated.spec is None:
+        return Packed.of(wishes.what.replace(".", "-"), "table", arrays, sizes, names)
+    specs = tuple(
+        type(spec)(spec.name, spec.dtype, (len(rated.user),), spec.offset) for spec in rated.spec.arrays
+    )  # what lines without a rating left free at the ends stays free
+    return Packed(rated.region, PackedSpec("table", len(rated.user), specs, sizes), names)
+
+
+def _dense(ids: np.ndarray, words: list[bytes] | None) -> np.ndarray:
+    """`ids` become numbers from 0 on, in place, in the order of the names that are returned."""
+    from hogwild.kernels.ordering import mark, renumber
+
+    if words is not None:
+        ranks, names = in_order(words)
+        renumber(ids, ranks)
+        return np.asarray(names) if isinstance(names, np.ndarray) else np.array(names, object)
+    highest = int(ids.max(initial=0))
+    if highest >= max(TABLE_LIMIT, 4 * len(ids)):
+        names, numbers = np.unique(ids, return_inverse=True)
+        ids[:] = numbers
+        return names.astype(np.int64)
+    is_there = np.zeros(highest + 1, np.uint8)
+    mark(ids, is_there)
+    renumber(ids, np.cumsum(is_there, dtype=np.int32) - np.int32(1))
+    return np.flatnonzero(is_there)
+
+
+def _in_order(
+    rated: Rated,
+    names: dict[str, np.ndarray],
+    wishes: Wishes,
+    places: Callable[[str, str], list[str]],
+    notes: list[str],
+    left_out: dict[str, int],
+) -> np.ndarray | None:
+    """The rows to take, in order; None: all, as they are."""
+    from hogwild.kernels.ordering import are_sorted, counted
+
+    is_sorted, is_twice = are_sorted(rated.user, rated.item)
+    if is_sorted and not is_twice:
+        return None
+    by_item = np.empty(len(rated.user), np.int32)
+    order = np.arange(len(rated.user), dtype=np.int32)
+    counted(rated.item, order, np.zeros(len(names["items"]) + 1, np.int64), by_item)
+    counted(rated.user, by_item, np.zeros(len(names["users"]) + 1, np.int64), order)
+    user, item = rated.user[order], rated.item[order]
+    is_again = (user[1:] == user[:-1]) & (item[1:] == item[:-1])
+    if wishes.duplicates == "keep" or not is_again.any():
+        return order
+    if wishes.duplicates == "fail":
+        first = int(is_again.argmax())
+        pair = str(names["users"][user[first]]), str(names["items"][item[first]])
+        where = " and ".join(places(*pair)[:2]) or str(wishes.path)
+        raise DataError(
+            f"{where}: user {pair[0]} rated item {pair[1]} twice; {int(is_again.sum()):,} such ratings are there; say "
+            "duplicates: last (the one further down counts) or keep",
+            code="data/duplicate-rating",
+        )
+    left_out["earlier ratings"] = int(is_again.sum())
+    notes.append(f"{int(is_again.sum()):,} ratings are left out: the same user rated the same item again further down")
+    last: np.ndarray = order[np.append(~is_again, True)]
+    return last
+
+
+def _part(rated: Rated, chosen: np.ndarray | None, wishes: Wishes) -> np.ndarray:
+    """Those of the wanted part, in the same order."""
+    from hogwild.kernels.ordering import held_out
+
+    assert wishes.holdout is not None
+    is_held = np.zeros(len(rated.user), np.bool_)
+    held_out(rated.user, rated.item, np.uint64(wishes.holdout.seed), wishes.holdout.fraction, is_held)
+    every: np.ndarray = np.arange(len(rated.user)) if chosen is None else chosen
+    rows: np.ndarray = every[is_held[every] == wishes.holdout.is_test]
+    if not len(rows):
+        raise DataError(
+            f"{wishes.what}: holdout {wishes.holdout.fraction} of {len(rated.user):,} ratings leaves one part empty",
+            code="data/split",
+        )
+    return rows
+
+
+def _as_in(
+    rated: Rated, names: dict[str, np.ndarray], wishes: Wishes, notes: list[str], left_out: dict[str, int]
+) -> Rated:
+    """In the training data's numbers, without what it does not have."""
+    from hogwild.kernels.ordering import renumber
+
+    assert wishes.like is not None
+    if {*names} - {*wishes.like.names}:
+        raise DataError(f"{wishes.path}: data.train has no ratings", code="data/val-unlike-train")
+    for ids, kind in ((rated.user, "users"), (rated.item, "items")):
+        renumber(ids, in_numbers_of(wishes.like.names[kind], names[kind]))
+    is_known = (rated.user >= 0) & (rated.item >= 0)
+    if not (unknown := int(np.count_nonzero(~is_known))):
+        return rated
+    left_out["unseen ratings"] = unknown
+    notes.append(
+        f"{unknown:,} of {len(rated.user):,} ratings are left out: the training data does not have their user or item"
+    )
+    return Rated(rated.user[is_known], rated.item[is_known], rated.rating[is_known])

@@ -9,6 +9,7 @@ import numpy as np
 
 from hogwild.data.kept import digest_of, file_digest
 from hogwild.data.parsing import (
+    Count,
     Finds,
     Lines,
     PackedFile,
@@ -18,12 +19,13 @@ from hogwild.data.parsing import (
     Run,
     begins_of,
     choice,
+    counted,
+    empty_file,
     find_text,
+    found_in,
     moved_together,
 )
-from hogwild.data.rating_columns import DELIMITERS, Columns, Form, form_of
-from hogwild.data.rating_rows import Rated, Wishes, numbered
-from hogwild.data.tables import Count, counted, empty_file, found_in
+from hogwild.data.rating_columns import DELIMITERS, Columns, Form, Rated, Wishes, form_of, numbered
 from hogwild.data.words import numbered_columns
 from hogwild.errors import UsageError
 from hogwild.packed import Packed, PackedSpec

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from hogwild.data.kept import digest_of, file_digest
-from hogwild.data.parsing import Finds, Lines, PackedFile, Parsed, Parsing, Run, choice, find_text
-from hogwild.data.tables import counted, empty_file
+from hogwild.data.parsing import Finds, Lines, PackedFile, Parsed, Parsing, Run, choice, counted, empty_file, find_text
 from hogwild.data.words import Vocabulary, in_order, numbered_columns
 from hogwild.errors import DataError
 from hogwild.packed import Packed

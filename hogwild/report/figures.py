@@ -11,7 +11,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from hogwild.report.columns import curve, percentile, smooth
 from hogwild.report.learning import WIDE, Axis, learning, metric_names, three_axes
-from hogwild.report.picture import Picture
+from hogwild.report.page import Picture
 from hogwild.report.read import Run, Table
 from hogwild.report.style import (
     COLOURS,

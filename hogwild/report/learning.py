@@ -1,15 +1,17 @@
 """Loss, metrics and learning rate of one run, against time, samples and updates. Needs matplotlib."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter
 
-from hogwild.report.best import best_updates
+from hogwild.metric_names import LOSS, known
 from hogwild.report.columns import curve, smooth, spans_decades
-from hogwild.report.picture import Picture
+from hogwild.report.config_origin import plain_values
+from hogwild.report.page import Picture
 from hogwild.report.read import Floats, Run, Table
 from hogwild.report.style import COLOURS, GREY, from_zero, legend_above, new_figure, picture, plain, use_log
 from hogwild.report.wording import time_unit
@@ -135,3 +137,29 @@ def _samples_at(run: Run, updates: Floats) -> Floats:
         return np.full(updates.shape, np.nan)
     by = np.argsort(train["updates"][known], kind="stable")
     return np.interp(updates, train["updates"][known][by], train["samples"][known][by])
+
+
+def best_updates(run: Run) -> float:
+    """The updates after which it was made; NaN where nothing was evaluated. The summary's word, if there is one; else
+    by `evaluate.monitor` and `evaluate.mode`, as the job itself chooses."""
+    said = run.summary.get("best")
+    if isinstance(said, dict) and isinstance(said.get("updates"), int):
+        return float(said["updates"])
+    evaluations = run.records.evaluations
+    name, highest = _rule(run)
+    values = evaluations[name]
+    if not np.isfinite(values).any():
+        return float("nan")
+    place = np.nanargmax(values) if highest else np.nanargmin(values)
+    return float(evaluations["updates"][place])
+
+
+def _rule(run: Run) -> tuple[str, bool]:
+    section = plain_values(run.resolved_text).get("evaluate")
+    evaluate: Mapping[str, Any] = section if isinstance(section, dict) else {}
+    monitor, mode = evaluate.get("monitor"), evaluate.get("mode")
+    name = monitor if isinstance(monitor, str) and monitor in run.records.evaluations else LOSS
+    if mode in ("min", "max"):
+        return name, mode == "max"
+    ours = known(name)
+    return name, ours is not None and ours.higher_is_better

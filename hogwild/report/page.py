@@ -4,10 +4,25 @@ Every word of a run is escaped, wherever it stands: a job may be called `<script
 
 import base64
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 
-from hogwild.report.picture import Picture
 from hogwild.report.tables import Headline, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A PNG: `name` is its file's, without .png; `title` its heading, `alt` what it shows, in words; `note`, where not
+    empty, a line below it. Sizes in pixels."""
+
+    name: str
+    title: str
+    alt: str
+    png: bytes
+    width: int
+    height: int
+    note: str = ""
+
 
 STYLE = """
 :root { color-scheme: light; }

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from hogwild.report.picture import Picture
+from hogwild.report.page import Picture
 from hogwild.report.read import Floats
 from hogwild.report.wording import binary_unit
 

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 
 from hogwild.report.lanes import ABSENT, ALIVE, STARTING, Lanes, lanes
 from hogwild.report.learning import WIDE, Axis
-from hogwild.report.picture import Picture
+from hogwild.report.page import Picture
 from hogwild.report.read import Run, Table
 from hogwild.report.style import new_figure, picture, plain
 

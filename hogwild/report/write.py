@@ -16,8 +16,7 @@ from hogwild.atomic import replace
 from hogwild.errors import UsageError
 from hogwild.records import explained
 from hogwild.report import compare, tables
-from hogwild.report.page import contents, gallery, header, notes, page, table
-from hogwild.report.picture import Picture
+from hogwild.report.page import Picture, contents, gallery, header, notes, page, table
 from hogwild.report.read import Run, read_run
 from hogwild.report.wording import moment
 

@@ -19,7 +19,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from hogwild.batches import BatchPlan, EpochPlan
+from hogwild.batches import BatchPlan, EpochPlan, StreamPlan
 from hogwild.grid import GridPlan
 from hogwild.lanes import LaneSchedule
 from hogwild.leases import Limits, Progress, WorkItem
@@ -27,7 +27,6 @@ from hogwild.ring import BatchForm, Place, Ring, RingSpec
 from hogwild.schedules import GridSchedule
 from hogwild.stream import read_state
 from hogwild.stream_epoch import Request
-from hogwild.stream_plan import StreamPlan
 from hogwild.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.workqueue import WorkQueue
 from workers.ring_state import RingState
