@@ -28,7 +28,7 @@ from hogwild.shm import Region
 from workers.chunks import make_fused
 from workers.entry import Leaving, Start, settle
 from workers.kit import Kit, Numerics, Split
-from workers.messages import HoldTask, LoadTask, ParentGone, Setup, Task, receive_task
+from workers.messages import HoldTask, LoadTask, ParentGone, ReadTask, Setup, Task, receive_task
 from workers.on_device import attached, computing, feeding, opened, seeding, updating
 from workers.profile import Profile, make_profile
 from workers.pulling import serve
@@ -58,6 +58,8 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
                 hold(channel, task, descriptors)
                 raise ParentGone("nothing is to be held any more")
             from workers.reading import read  # few jobs have data that is read so
+
+            assert isinstance(task, ReadTask)
 
             read(start, channel, task, descriptors)
 

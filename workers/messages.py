@@ -56,8 +56,29 @@ def read_records(descriptor: int) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
-    """What a worker needs before it can train; the descriptors of `regions` travel with it, in this order."""
+class Task:
+    """What a process that waits is to do, and what has changed in the supervisor since it was started. Each has
+    `regions`, whose descriptors travel with it, in this order."""
+
+    folder: str = field(default="", kw_only=True)  # the current one; "": it is gone
+    sys_path: tuple[str, ...] = field(default=(), kw_only=True)
+    environment: Mapping[str, str | None] = field(default_factory=dict, kw_only=True)  # what has changed; None: is gone
+    torch_settings: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
+        payload = json.dumps({"task": type(self).__name__, **asdict(self)}).encode()
+        if len(payload) >= MAX_DATAGRAM:
+            raise RunError(
+                f"sys.path and what has changed in os.environ take {len(payload):,} bytes, too many to send",
+                code="run/environment-too-large",
+            )
+        assert len(descriptors) < MAX_DESCRIPTORS
+        socket.send_fds(channel, [payload], list(descriptors))
+
+
+@dataclass(frozen=True, slots=True)
+class Setup(Task):
+    """What a worker needs before it can train."""
 
     worker: int
     procs: int
@@ -69,17 +90,10 @@ class Setup:
     log: str
     stacks: str
     cores: tuple[int, ...] = ()  # logical CPUs of its own; empty: all that the supervisor may use
-    folder: str = ""  # the current one; "": it is gone
-    sys_path: tuple[str, ...] = ()
-    environment: Mapping[str, str | None] = field(default_factory=dict)  # what has changed; None: is gone
-    torch_settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
-        _send(channel, "train", self, descriptors)
 
 
 @dataclass(frozen=True, slots=True)
-class ReadTask:
+class ReadTask(Task):
     """What a process that waits for its set-up needs to read rows of a data set meanwhile. Records (task, range) lease
     ranges to it, until one is (task, `LOOK`); then it waits for its set-up, or another task, again."""
 
@@ -87,17 +101,10 @@ class ReadTask:
     reader: int  # its row of the region `beats`
     regions: tuple[tuple[str, int], ...]  # (name, bytes); `recipe` says what the others are
     recipe_nbytes: int
-    folder: str = ""
-    sys_path: tuple[str, ...] = ()
-    environment: Mapping[str, str | None] = field(default_factory=dict)
-    torch_settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
-        _send(channel, "read", self, descriptors)
 
 
 @dataclass(frozen=True, slots=True)
-class LoadTask:
+class LoadTask(Task):
     """What makes a process that waits for its set-up a loader of streamed data. Records (·, slot + 1) ask it to fill
     slots; (1, `LOOK`) tells it to leave."""
 
@@ -106,42 +113,17 @@ class LoadTask:
     stream_nbytes: int
     log: str
     stacks: str
-    folder: str = ""
-    sys_path: tuple[str, ...] = ()
-    environment: Mapping[str, str | None] = field(default_factory=dict)
-    torch_settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
-        _send(channel, "load", self, descriptors)
 
 
 @dataclass(frozen=True, slots=True)
-class HoldTask:
+class HoldTask(Task):
     """What a process needs that holds the flats on `device` for all workers (`holding.py`), instead of a set-up."""
 
     device: str
     regions: tuple[tuple[str, int], ...]  # the flats
-    folder: str = ""
-    sys_path: tuple[str, ...] = ()
-    environment: Mapping[str, str | None] = field(default_factory=dict)
-    torch_settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
-        _send(channel, "hold", self, descriptors)
 
 
-Task = Setup | ReadTask | LoadTask | HoldTask
-
-
-def _send(channel: socket.socket, task: str, values: Task, descriptors: Sequence[int]) -> None:
-    payload = json.dumps({"task": task, **asdict(values)}).encode()
-    if len(payload) >= MAX_DATAGRAM:
-        raise RunError(
-            f"sys.path and what has changed in os.environ take {len(payload):,} bytes, too many to send",
-            code="run/environment-too-large",
-        )
-    assert len(descriptors) < MAX_DESCRIPTORS
-    socket.send_fds(channel, [payload], list(descriptors))
+TASKS: Mapping[str, Any] = {kind.__name__: kind for kind in (Setup, ReadTask, LoadTask, HoldTask)}
 
 
 def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
@@ -158,15 +140,9 @@ def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)  # CPython 3.11 does not pass the flag on
     values = json.loads(payload)
-    task = values.pop("task")
-    values["regions"] = tuple((name, nbytes) for name, nbytes in values["regions"])
-    values["sys_path"] = tuple(values["sys_path"])
-    if task == "read":
-        return ReadTask(**values), descriptors
-    if task != "train":
-        return (LoadTask if task == "load" else HoldTask)(**values), descriptors
-    values["cores"] = tuple(values["cores"])
-    return Setup(**values), descriptors
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    lists["regions"] = tuple((name, nbytes) for name, nbytes in values["regions"])
+    return TASKS[values.pop("task")](**values | lists), descriptors
 
 
 @dataclass(frozen=True, slots=True)

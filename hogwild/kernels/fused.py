@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from hogwild.kernels.hot import HotRows
 
+Arrays = Mapping[str, np.ndarray]  # the job's data, by the names that the data set gives
+Hot = Mapping[str, "HotRows"]  # by the name of a parameter, or of what its rule keeps beside it
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -68,13 +71,7 @@ class FusedUpdate(Protocol):
     @property
     def sides(self) -> tuple[Side, ...]: ...
 
-    def bind(
-        self,
-        model: "nn.Module",
-        optimizer: "torch.optim.Optimizer",
-        arrays: Mapping[str, np.ndarray],
-        hot: "Mapping[str, HotRows]",
-    ) -> None:
+    def bind(self, model: "nn.Module", optimizer: "torch.optim.Optimizer", arrays: Arrays, hot: Hot) -> None:
         """Keeps views of the parameters (`param.detach().numpy()`), of the optimizer's state and of the data. `hot`, by
         the name of the parameter: rows to be read and written in private; the caller flushes them."""
         ...

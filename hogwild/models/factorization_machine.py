@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hogwild.kernels.fused import Chunk, FusedUpdate, Side, Tally
+from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
 from hogwild.kernels.rules import ADAGRAD, Numbers, rule_of, sums_of, why_not, words
 from hogwild.models.ids import require_csr
 from hogwild.models.linear_sparse import csr_views, hot_copies, kind_of, scores, unsuitable
@@ -67,13 +67,7 @@ class FactorizationMachineUpdate:
         self.name = f"factorisation machine, {rule}"
         self._kind, self._rule = kind, rule
 
-    def bind(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        arrays: Mapping[str, np.ndarray],
-        hot: Mapping[str, Any],
-    ) -> None:
+    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Raises ValueError where not everything of a hot row is hot."""
         assert isinstance(model, FactorizationMachine)
         self._optimizer, self._params = optimizer, (model.weight, model.factors, model.bias)

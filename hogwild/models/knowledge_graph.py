@@ -15,7 +15,7 @@ right, too ("filtered", Bordes et al.); what `see` was told is known. A tie coun
 could have ("realistic", Berrendorf et al., "On the Ambiguity of Rank-Based Evaluation", 2020)."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad
 
 from hogwild.errors import ModelError
-from hogwild.kernels.fused import Chunk, Side, Tally
+from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
 from hogwild.kernels.rules import Numbers
 from hogwild.models.ids import require_ids
 from hogwild.models.knowledge_graph_ranking import (
@@ -37,10 +37,6 @@ from hogwild.models.knowledge_graph_ranking import (
 )
 from hogwild.models.matrix_factorization import why_not
 from hogwild.optimizers import RowWiseAdagrad
-
-if TYPE_CHECKING:
-    from hogwild.kernels.hot import HotRows
-
 
 NEAR = 1e-12  # squared distance below which there is no direction
 
@@ -162,7 +158,12 @@ class KnowledgeGraph(nn.Module):
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
         """The compiled update for SoftmaxLoss, LogisticLoss and MarginLoss, with SGD, Adagrad and RowWiseAdagrad; or
         why there is none."""
-        return offer(self, loss, optimizer)
+        if type(loss) not in LOSSES:
+            known = ", ".join(kind.__name__ for kind in LOSSES)
+            return f"its fused update is for {known}, not for {type(loss).__qualname__}"
+        if not self.entities.weight.is_cpu:
+            return f"its fused update is for the CPU, and the model is on {self.entities.weight.device}"
+        return why_not(self, optimizer, [*RULES]) or GraphUpdate(self, loss, optimizer)
 
 
 class ComplEx(KnowledgeGraph):
@@ -184,22 +185,11 @@ class TransE(KnowledgeGraph):
     is_distance = True
 
 
-LOSSES = (SoftmaxLoss, LogisticLoss, MarginLoss)  # in the order of kernels/candidates.py
+LOSSES = (SoftmaxLoss, LogisticLoss, MarginLoss)  # in the order of kernels/graph.py
 RULES = {SGD: "SGD", Adagrad: "Adagrad", RowWiseAdagrad: "row-wise Adagrad"}  # of kernels/graph.py
 OPERATORS = ("complex", "product", "translation")
 GROUP = 64  # triples: fewer share what was drawn with too few, more learn too little from each other
 WIDTH = 16  # floats: a row in the kernel's memory is a multiple of it
-
-
-def offer(model: KnowledgeGraph, loss: Any, optimizer: torch.optim.Optimizer) -> "GraphUpdate | str":
-    """The update, or why there is none."""
-    if type(loss) not in LOSSES:
-        return (
-            f"its fused update is for {', '.join(kind.__name__ for kind in LOSSES)}, not for {type(loss).__qualname__}"
-        )
-    if not model.entities.weight.is_cpu:
-        return f"its fused update is for the CPU, and the model is on {model.entities.weight.device}"
-    return why_not(model, optimizer, [*RULES]) or GraphUpdate(model, loss, optimizer)
 
 
 class GraphUpdate:
@@ -217,13 +207,7 @@ class GraphUpdate:
         self._train, self._loss, self._rule = graph.train, loss, type(optimizer)
         self.name = f"{type(model).__name__} with {loss.kind} loss, {RULES[self._rule]}"
 
-    def bind(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        arrays: Mapping[str, np.ndarray],
-        hot: "Mapping[str, HotRows]",
-    ) -> None:
+    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """As FusedUpdate says. Raises ModelError where the data names rows that the model has not."""
         assert isinstance(model, KnowledgeGraph)
         self._model, self._optimizer, self._triples = model, optimizer, arrays.get("triple", np.zeros(0))

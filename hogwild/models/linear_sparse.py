@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hogwild.kernels.fused import Chunk, FusedUpdate, Side, Tally
+from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
 from hogwild.kernels.rules import ADAGRAD, Numbers, rule_of, sums_of, why_not, words
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.models.ids import require_csr
@@ -101,13 +101,7 @@ class LinearUpdate:
         self.name = f"{_NAMES[kind]}, {rule}"
         self._kind, self._rule = kind, rule
 
-    def bind(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        arrays: Mapping[str, np.ndarray],
-        hot: Mapping[str, Any],
-    ) -> None:
+    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Raises ValueError where `weight` is hot and Adagrad's sums are not."""
         from hogwild.kernels import linear
 
@@ -122,7 +116,7 @@ class LinearUpdate:
             bias = bias if model.bias is not None else np.zeros(classes, np.float32)
             bias_sums = bias_sums if len(bias_sums) == classes else np.zeros(classes, np.float32)
             sums = sums if sums.ndim == 2 else np.zeros((1, classes), np.float32)
-            none = np.zeros((0, classes), np.float32)
+            none: np.ndarray = np.zeros((0, classes), np.float32)
             slot, local, local_sums = np.zeros(0, np.uint32), none, none
             if "weight" in hot:
                 slot, local = hot["weight"].slot.view(np.uint32), hot["weight"].local

@@ -7,7 +7,7 @@ Both take samples (user (B,), item (B,)), as hogwild.data.Ratings has them, and 
 Their tables have sparse gradients: a batch touches few rows of them."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,13 +17,9 @@ from torch.optim import SGD, Adagrad
 
 from hogwild.errors import ModelError
 from hogwild.kernels import rules
-from hogwild.kernels.fused import Chunk, Side, Tally
+from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
 from hogwild.models.ids import require_ids
 from hogwild.optimizers import RowWiseAdagrad
-
-if TYPE_CHECKING:
-    from hogwild.kernels.hot import HotRows
-
 
 SPREAD = 0.1  # standard deviation of the numbers of a row at the beginning
 PAIRS = 1 << 24  # users times items, a byte each: up to here it is worth knowing who has what
@@ -145,7 +141,9 @@ class MatrixFactorization(_Factors):
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
         """For the mean squared error, with SGD, Adagrad or RowWiseAdagrad."""
-        return explicit(self, loss, optimizer)
+        if loss is not F.mse_loss and not (type(loss) is nn.MSELoss and loss.reduction == "mean"):
+            return f"its fused update is for torch.nn.MSELoss, not for {_name(loss)}"
+        return why_not(self, optimizer, [*RULES]) or RatingsUpdate(type(optimizer))
 
 
 class BprFactorization(_Factors):
@@ -217,7 +215,9 @@ class BprFactorization(_Factors):
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
         """For `BprLoss`, with SGD or Adagrad."""
-        return implicit(self, loss, optimizer)
+        if type(loss) is not BprLoss:
+            return f"its fused update is for hogwild.models.matrix_factorization.BprLoss, not for {_name(loss)}"
+        return why_not(self, optimizer, [SGD, Adagrad]) or RankingUpdate(type(optimizer))
 
 
 class BprLoss(nn.Module):
@@ -249,20 +249,6 @@ def _is_rated(arrays: Mapping[str, np.ndarray]) -> bool:
 
 TABLES = ("user.weight", "item.weight", "user_bias.weight", "item_bias.weight")  # in the order of kernels' `rates`
 RULES = {SGD: "SGD", Adagrad: "Adagrad", RowWiseAdagrad: "row-wise Adagrad"}
-
-
-def explicit(model: MatrixFactorization, loss: Any, optimizer: torch.optim.Optimizer) -> "RatingsUpdate | str":
-    """The update, or why there is none."""
-    if loss is not F.mse_loss and not (type(loss) is nn.MSELoss and loss.reduction == "mean"):
-        return f"its fused update is for torch.nn.MSELoss, not for {_name(loss)}"
-    return why_not(model, optimizer, [*RULES]) or RatingsUpdate(type(optimizer))
-
-
-def implicit(model: BprFactorization, loss: Any, optimizer: torch.optim.Optimizer) -> "RankingUpdate | str":
-    """The update, or why there is none."""
-    if type(loss) is not BprLoss:
-        return f"its fused update is for hogwild.models.matrix_factorization.BprLoss, not for {_name(loss)}"
-    return why_not(model, optimizer, [SGD, Adagrad]) or RankingUpdate(type(optimizer))
 
 
 def why_not(model: nn.Module, optimizer: torch.optim.Optimizer, known: list[Any]) -> str | None:
@@ -300,13 +286,7 @@ class FactorizationUpdate:
         self._tables: list[np.ndarray] = []
         self._sums: list[np.ndarray] = []
 
-    def bind(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        arrays: Mapping[str, np.ndarray],
-        hot: "Mapping[str, HotRows]",
-    ) -> None:
+    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """As FusedUpdate says. Raises ModelError where the data names rows that the tables have not."""
         assert isinstance(model, MatrixFactorization | BprFactorization)
         check_arrays(arrays, model.user.num_embeddings, model.item.num_embeddings)
@@ -328,7 +308,7 @@ class FactorizationUpdate:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         groups: Mapping[nn.Parameter, Mapping[str, Any]],
-        hot: "Mapping[str, HotRows]",
+        hot: Hot,
     ) -> None:
         param = dict(model.named_parameters()).get(name)
         if param is None:  # a model without biases, or without this one
@@ -348,7 +328,7 @@ class FactorizationUpdate:
         self._sums.append(_private(hot, f"{name}.sum", own))
 
 
-def _private(hot: "Mapping[str, HotRows]", name: str, shared: np.ndarray) -> np.ndarray:
+def _private(hot: Hot, name: str, shared: np.ndarray) -> np.ndarray:
     found = hot.get(name)
     if found is None or len(found.rows) != len(shared) or not np.array_equal(found.rows, np.arange(len(shared))):
         return shared
@@ -376,13 +356,7 @@ class RatingsUpdate(FactorizationUpdate):
         self._sgd = kernels.sgd
         self._adagrad = {Adagrad: kernels.adagrad, RowWiseAdagrad: kernels.row_adagrad}.get(rule)
 
-    def bind(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        arrays: Mapping[str, np.ndarray],
-        hot: "Mapping[str, HotRows]",
-    ) -> None:
+    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """As FusedUpdate says. Raises ModelError where the data names rows that the tables have not."""
         super().bind(model, optimizer, arrays, hot)
         self._mean = np.float32(model.mean.item())  # type: ignore[operator]
@@ -416,13 +390,7 @@ class RankingUpdate(FactorizationUpdate):
         self.name = f"Bayesian personalised ranking, {RULES[rule]}"
         self._kernels: Any = ranking
 
-    def bind(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        arrays: Mapping[str, np.ndarray],
-        hot: "Mapping[str, HotRows]",
-    ) -> None:
+    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """As FusedUpdate says. Raises ModelError where the data names rows that the tables have not."""
         super().bind(model, optimizer, arrays, hot)
         user, item = arrays["user"], arrays["item"]

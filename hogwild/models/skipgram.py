@@ -14,12 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError
-from hogwild.kernels.fused import Chunk, Side, Tally
+from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
 from hogwild.word_vectors import spearman
 
 if TYPE_CHECKING:
     from hogwild.kernels.fused import FusedUpdate
-    from hogwild.kernels.hot import HotRows
 
 
 FLATTENED = 0.75  # the power of a word's count, as a negative
@@ -119,7 +118,20 @@ class SkipGram(nn.Module):
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> "FusedUpdate | str":
         """The compiled update for this loss and rule, or why there is none."""
-        return offer(self, loss, optimizer)
+        if type(loss) is not NegativeSampling:
+            return (
+                f"its fused update is for hogwild.models.skipgram.NegativeSampling, not for {type(loss).__qualname__}"
+            )
+        if type(optimizer) is not torch.optim.SGD:
+            return f"its fused update knows SGD, not {type(optimizer).__qualname__}"
+        for group in optimizer.param_groups:
+            for option in ("momentum", "dampening", "weight_decay", "maximize"):
+                if group[option]:
+                    return f"its fused update does not know {option} of SGD"
+        for name, param in self.named_parameters():
+            if param.dtype != torch.float32:
+                return f"its fused update is for float32, and {name} is {param.dtype}"
+        return SkipGramUpdate()
 
     # ---- what is drawn
 
@@ -164,22 +176,6 @@ def keep_probabilities(counts: Tensor, sample: float) -> Tensor:
 PAIRED = 6  # the kernel takes its output rows three and two at a time
 
 
-def offer(model: SkipGram, loss: Any, optimizer: torch.optim.Optimizer) -> "SkipGramUpdate | str":
-    """The update, or why there is none, in words for the log."""
-    if type(loss) is not NegativeSampling:
-        return f"its fused update is for hogwild.models.skipgram.NegativeSampling, not for {type(loss).__qualname__}"
-    if type(optimizer) is not torch.optim.SGD:
-        return f"its fused update knows SGD, not {type(optimizer).__qualname__}"
-    for group in optimizer.param_groups:
-        for option in ("momentum", "dampening", "weight_decay", "maximize"):
-            if group[option]:
-                return f"its fused update does not know {option} of SGD"
-    for name, param in model.named_parameters():
-        if param.dtype != torch.float32:
-            return f"its fused update is for float32, and {name} is {param.dtype}"
-    return SkipGramUpdate()
-
-
 class SkipGramUpdate:
     """As kernels.fused.FusedUpdate says. No rows are hot: frequent words are dropped by sub-sampling."""
 
@@ -195,13 +191,7 @@ class SkipGramUpdate:
         self._scratch: tuple[np.ndarray, ...] = ()
         self._rates = 0.0, 0.0
 
-    def bind(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        arrays: Mapping[str, np.ndarray],
-        hot: "Mapping[str, HotRows]",
-    ) -> None:
+    def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Views of the vectors and of the text; tables of what is drawn, and room for one word's contexts."""
         assert isinstance(model, SkipGram)
         keep = keep_probabilities(torch.from_numpy(np.array(arrays["counts"])), model.sample).numpy()
