@@ -293,6 +293,7 @@ def test_workers_that_gain_nothing_are_told_so_in_one_line(tmp_path: Path, start
     assert rates["one worker"] > 1.5 * rates["direct"], "others trained while one was to be measured alone"
     usable = host.usable_cores().usable
     advice = ended.summary["advice"]
-    assert advice.startswith(f"3 workers trained {rates['direct'] / rates['one worker']:.2f} times as fast as one alone")
+    speedup = rates["direct"] / rates["one worker"]
+    assert advice.startswith(f"3 workers trained {speedup:.2f} times as fast as one alone")
     expected = "usable cores; set train.procs to" if procs > usable else "train.procs: 1 does about as much"
     assert expected in advice and "\n" not in advice
