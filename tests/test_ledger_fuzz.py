@@ -12,3 +12,8 @@ AT_ONCE = 250
 def test_whatever_happens_each_batch_is_settled_once_and_the_job_comes_to_its_end(first: int) -> None:
     bad = {seed: words for seed in range(first, first + AT_ONCE) if (words := fuzz(seed)) is not None}
     assert not bad
+
+
+def test_a_rollback_to_a_checkpoint_from_before_the_data_was_streamed_finds_no_slot_filled() -> None:
+    """The one in 100,000 runs that found it."""
+    assert fuzz(82837) is None

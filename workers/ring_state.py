@@ -85,9 +85,10 @@ class RingState:
         return {"shards": self.schedule.shards, "epochs": epochs}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """After the queue took over its ledger. Raises ValueError where the stream was read by another number of
-        loaders, CheckpointError for the state of an iterator that could not be read without running code."""
-        if saved["shards"] != self.schedule.shards:
+        """After the queue took over its ledger; `saved` is empty where the data was still read in memory. Raises
+        ValueError where the stream was read by another number of loaders, CheckpointError for the state of an iterator
+        that could not be read without running code."""
+        if saved.get("shards", self.schedule.shards) != self.schedule.shards:
             raise ValueError(
                 f"the stream was divided into {saved['shards']} shards, now {self.schedule.shards}; set "
                 f"data.loaders to {saved['shards']}"
@@ -95,7 +96,7 @@ class RingState:
         self._kept.clear()
         self._bases.clear()
         self.ring.table[:, Place.FILLED] = 0
-        for epoch, rows in saved["epochs"]:
+        for epoch, rows in saved.get("epochs", ()):
             self.schedule.reopen(epoch, [(end, place) for end, place, _ in rows])
             for number, (_, place, encoded) in enumerate(rows):
                 state = base64.b64decode(encoded)

@@ -117,8 +117,8 @@ class Session:
 
     def restore_stream(self, state: Mapping[str, Any]) -> None:
         """Where its iterators stood, after the queue took over the ledger. Raises ValueError."""
-        if self.streamed is not None and "stream" in state:
-            self.streamed.restore(state["stream"])
+        if self.streamed is not None:
+            self.streamed.restore(state.get("stream", {}))
             self.queue.find_ends()
 
     @property

@@ -181,8 +181,8 @@ class World:
     def _restore(self, saved: Saved) -> None:
         state = json.loads(saved.state)
         self.queue.restore(state["ledger"])
-        if self.state is not None and "stream" in state:
-            self.state.restore(state["stream"])
+        if self.state is not None:
+            self.state.restore(state.get("stream", {}))
             self.queue.find_ends()
         self.truth = saved.truth.copy()
         for worker in self.crew:  # what they had in hand is void
