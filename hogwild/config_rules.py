@@ -14,11 +14,14 @@ from hogwild.leases import MAX_ITEM_BATCHES
 from hogwild.strict_yaml import Path
 from hogwild.torch_arguments import Check
 
+Finding = tuple[Path, str, bool, str]
+"""Where, what is wrong, whether the place is the key's (True) or the value's (False), and the code."""
+
 CONTRADICTION = "config/contradiction"
 ON_GPU = ("cuda", "simulated")
 
 
-def _devices(values: Mapping[str, Any]) -> Iterator[tuple[Path, str, bool, str]]:
+def _devices(values: Mapping[str, Any]) -> Iterator[Finding]:
     """What fields about devices must agree on; which devices there are is only known later (`placing.py`)."""
     train, optimizer = values.get("train"), values.get("optimizer")
     if not isinstance(train, Mapping):
@@ -46,7 +49,7 @@ def _devices(values: Mapping[str, Any]) -> Iterator[tuple[Path, str, bool, str]]
             yield path, f"must be {rule[1]} (train.device is {kind}), got {value!r}", False, CONTRADICTION
 
 
-def _placement(kind: str, placement: Any) -> Iterator[tuple[Path, str, bool, str]]:
+def _placement(kind: str, placement: Any) -> Iterator[Finding]:
     if kind == "cpu" and placement in ("cuda-replica", "cuda-shared"):
         rule = "must be auto or cpu where train.device is cpu"
     elif kind in ON_GPU and placement == "cpu":
@@ -58,7 +61,7 @@ def _placement(kind: str, placement: Any) -> Iterator[tuple[Path, str, bool, str
     yield ("train", "placement"), f"{rule}, got {placement!r}", False, CONTRADICTION
 
 
-def _workers(train: Mapping[str, Any], kind: str) -> Iterator[tuple[Path, str, bool, str]]:
+def _workers(train: Mapping[str, Any], kind: str) -> Iterator[Finding]:
     chosen, procs, device = train.get("device_per_worker"), train.get("procs"), train.get("device", "auto")
     if not isinstance(chosen, list):
         return
@@ -73,9 +76,6 @@ def _workers(train: Mapping[str, Any], kind: str) -> Iterator[tuple[Path, str, b
     if type(procs) is int and len(chosen) != max(1, procs):
         yield here, f"must name one device for each of {max(1, procs)} workers, got {len(chosen)}", False, CONTRADICTION
 
-
-Finding = tuple[Path, str, bool, str]
-"""Where, what is wrong, whether the place is the key's (True) or the value's (False), and the code."""
 
 # What torch reads from the constructor's arguments and never from a group.
 _FOR_ALL = dict.fromkeys(
@@ -239,7 +239,7 @@ def _enough_workers(values: Mapping[str, Any]) -> Iterator[Finding]:
             ("supervise", "min_workers"),
             f"must be <= train.procs ({procs}), got {least}",
             False,
-            "config/contradiction",
+            CONTRADICTION,
         )
 
 
@@ -253,10 +253,10 @@ def _deadlines(values: Mapping[str, Any]) -> Iterator[Finding]:
     if "grace_s" in given:
         default = "" if "deadlock_timeout_s" in given else ", the default"
         message = f"must be <= supervise.deadlock_timeout_s ({deadline_s:g}{default}), got {show(grace_s)}"
-        yield ("supervise", "grace_s"), message, False, "config/contradiction"
+        yield ("supervise", "grace_s"), message, False, CONTRADICTION
     else:
         message = f"must be >= supervise.grace_s ({grace_s:g}, the default), got {show(deadline_s)}"
-        yield ("supervise", "deadlock_timeout_s"), message, False, "config/contradiction"
+        yield ("supervise", "deadlock_timeout_s"), message, False, CONTRADICTION
 
 
 def _default(name: str) -> Any:
@@ -272,20 +272,20 @@ def _spares(values: Mapping[str, Any]) -> Iterator[Finding]:
         value = _at(values, path)
         if type(value) is int and value == 0:
             message = f"must be 0 where {'.'.join(path)} is 0: there is {why} to wait for, got {spares}"
-            yield ("supervise", "spares"), message, False, "config/contradiction"
+            yield ("supervise", "spares"), message, False, CONTRADICTION
 
 
 def _exchange(values: Mapping[str, Any]) -> Iterator[Finding]:
     if _at(values, ("train", "exchange")) == "delta" and _at(values, ("optimizer", "state")) == "shared":
         message = "must be direct where optimizer.state is shared: a state for all belongs to parameters for all"
-        yield ("train", "exchange"), f"{message}, got 'delta'", False, "config/contradiction"
+        yield ("train", "exchange"), f"{message}, got 'delta'", False, CONTRADICTION
     accumulate, sync_every = (_at(values, ("train", name)) for name in ("accumulate", "sync_every"))
     if type(accumulate) is int and type(sync_every) is int and accumulate * sync_every > MAX_ITEM_BATCHES >= sync_every:
         yield (
             ("train", "sync_every"),
             f"times train.accumulate must be <= {MAX_ITEM_BATCHES} batches, got {sync_every} x {accumulate}",
             False,
-            "config/contradiction",
+            CONTRADICTION,
         )
 
 
@@ -300,7 +300,7 @@ def _stream(values: Mapping[str, Any]) -> Iterator[Finding]:
             message = (
                 f"means nothing with data.feed: resident, where nobody reads while others train, got {show(value)}"
             )
-            yield ("data", name), message, False, "config/contradiction"
+            yield ("data", name), message, False, CONTRADICTION
 
 
 def _lanes(values: Mapping[str, Any]) -> Iterator[Finding]:
@@ -312,19 +312,19 @@ def _lanes(values: Mapping[str, Any]) -> Iterator[Finding]:
     shuffle, feed, val = (_at(values, ("data", name)) for name in ("shuffle", "feed", "val"))
     if isinstance(shuffle, str) and shuffle not in ("auto", "none"):
         message = f"must be auto or none with data.lanes: a lane is read in its order, got {show(shuffle)}"
-        yield ("data", "shuffle"), message, False, "config/contradiction"
+        yield ("data", "shuffle"), message, False, CONTRADICTION
     if isinstance(feed, str) and feed not in ("auto", "resident"):
         message = f"must be auto or resident with data.lanes: its rows are found by their numbers, got {show(feed)}"
-        yield ("data", "feed"), message, False, "config/contradiction"
+        yield ("data", "feed"), message, False, CONTRADICTION
     if isinstance(val, Mapping) and "fraction" in val:
         message = "must be a data set of its own with data.lanes: what is drawn at random leaves gaps in the sequence"
-        yield ("data", "val"), message, False, "config/contradiction"
+        yield ("data", "val"), message, False, CONTRADICTION
     if type(accumulate) is int and accumulate > 1:
         message = f"must be 1 with data.lanes: a state is passed on at each batch, got {accumulate}"
-        yield ("train", "accumulate"), message, False, "config/contradiction"
+        yield ("train", "accumulate"), message, False, CONTRADICTION
     if type(procs) is int and procs > lanes:
         message = f"must be >= train.procs ({procs}): a worker without a lane has nothing to do, got {lanes}"
-        yield ("data", "lanes"), message, False, "config/contradiction"
+        yield ("data", "lanes"), message, False, CONTRADICTION
 
 
 def _metrics(section: Any) -> Iterator[Finding]:

@@ -1,4 +1,12 @@
-"""`optimizer.groups` of the job file as torch's parameter groups: who is in which, by name."""
+"""Parameters chosen by name: `optimizer.groups` of the job file as torch's parameter groups, and `model.freeze`: which
+are not trained, for good or until an update.
+
+    freeze: ["conv*"]                                never
+    freeze: [{params: ["conv*"], until: 500}]        the first 500 updates leave them alone; number 500 trains
+
+What is frozen for good has no `requires_grad` from here on. What is frozen until an update keeps it in the parent, so
+that the optimizer, the layout and the trial step know of it; each worker takes it away from its own view, and gives it
+back at that update (`WorkerModel.thaw`)."""
 
 import difflib
 import fnmatch

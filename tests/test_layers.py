@@ -645,6 +645,7 @@ LIGHT = (
 )
 # From a lease to its acknowledgement: tests/faults/protocol.py runs, and kills, it in processes that are forked.
 TORCHLESS = (
+    "hogwild.batches",
     "hogwild.eval_sums",
     "hogwild.leases",
     "hogwild.scoreboard",

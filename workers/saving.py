@@ -169,10 +169,7 @@ class Saving:
         if isinstance(result, Written):
             self.journal.event("checkpoint", name=result.path.name)
             self.written_at = update_of(result.path.name)
-            try:
-                self.rundir.update_latest(result.path.name)
-            except RunDirError as error:  # a resume looks at the names, not at the link
-                self.journal.say(f"warning: {error}")
+            self.point_latest(result.path.name)
             if result.path.name == self._best:
                 self._point_best()
             if result.warning:
@@ -182,6 +179,12 @@ class Saving:
             self.journal.event("checkpoint-failed", name=result.name, error=str(result.error))
             self.journal.say(f"warning: {result.error}")
         self._latest = result
+
+    def point_latest(self, checkpoint: str) -> None:
+        try:
+            self.rundir.update_latest(checkpoint)
+        except RunDirError as error:  # a resume looks at the names, not at the link
+            self.journal.say(f"warning: {error}")
 
     def _point_best(self) -> None:
         """`checkpoints/best` points to the best evaluation's checkpoint, or is not there."""

@@ -1,4 +1,5 @@
-"""Which columns of a table of ratings are which: from its first line, or as the job says."""
+"""Tables of ratings: which column is which, from the first line or as the job says; and how ratings as they were
+written become ratings by number: numbered, in order, each pair once, and one part of them."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
