@@ -133,9 +133,8 @@ def record(session: Session, restored: Restored) -> None:
         journal.say("there is no checkpoint to resume from: the run starts from its beginning")
         journal.event("resume", checkpoint=None, records_cut=cut)
         return
-    session.saving.point_latest(
-        path.name
-    )  # who wrote it may have been killed before, and a finished job writes no other
+    # who wrote it may have been killed before it did so, and a finished job writes no other
+    session.saving.point_latest(path.name)
     journal.event(
         "resume", checkpoint=path.name, updates=session.queue.updates, samples=session.queue.samples, records_cut=cut
     )
