@@ -43,9 +43,8 @@ from hogwild.ring import Ring, RingFeed, RingSpec
 from hogwild.stream import Origin, Stream
 from hogwild.stream_schedule import StreamSchedule
 from hogwild.workqueue import WorkQueue
-from workers.entry import Leaving, Start
 from workers.loader import FILLED, LEAVE, LoaderLoop
-from workers.messages import LOOK, LoadTask, read_records, write_record
+from workers.messages import LOOK, Leaving, LoadTask, Start, read_records, write_record
 from workers.ring_state import RingState
 
 BATCH, FEATURES = 64, 784

@@ -6,11 +6,11 @@ the command line. Importing this package imports no torch: `train` is loaded at 
 from typing import TYPE_CHECKING, Any
 
 from hogwild.errors import HogwildError
+from hogwild.version import __version__
 
 if TYPE_CHECKING:
     from hogwild.api import TrainResult, load, train
 
-__version__ = "0.1.0"
 __all__ = ["HogwildError", "TrainResult", "__version__", "load", "train"]
 
 

@@ -114,7 +114,8 @@ def train(
     job = _job(model, dataset, loss, optimizer, val, settings)
     claim_our_packages()
     from hogwild.functions import Functions
-    from hogwild.job import Parts, from_objects, initial_note
+    from hogwild.job import from_objects, initial_note
+    from hogwild.job_parts import Parts
     from hogwild.packed import Packed
     from hogwild.packing import names_of, packs
     from hogwild.param_groups import freeze_parameters
@@ -304,10 +305,9 @@ def _path_of(thing: Any) -> str:
 def load(source: str | Path, *, which: str | None = None, data_dir: str | Path | None = None) -> "Trained":
     """A run's model, ready to use: its best checkpoint, or `which="latest"`, or the checkpoint that `source` is. See
     `hogwild.trained`. Raises NotFoundError, UsageError, CheckpointError, RunError."""
-    from hogwild.cli_export import checkpoint_of
-    from hogwild.cli_input import data_folder, resumed
     from hogwild.data.files import set_data_dir
     from hogwild.registry import user_path
+    from hogwild.run_config import checkpoint_of, data_folder, resumed
     from hogwild.trained import Trained
 
     path = checkpoint_of(Path(source), which)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hogwild.layout import own_strides
-from hogwild.shm import Region, aligned
+from hogwild.shm import Region, aligned, own_strides
 
 REGION = "buffers"
 

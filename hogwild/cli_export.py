@@ -20,12 +20,12 @@ import typer
 from hogwild.cli_base import print_result, reading
 from hogwild.errors import ConfigError, NotFoundError, RunError, UsageError
 from hogwild.host import raise_noted, raising_on_signals
+from hogwild.run_config import CHOICES, checkpoint_of
 
 if TYPE_CHECKING:
     from hogwild.checkpoint_files import Manifest
 
 ENDINGS = {"safetensors": ".safetensors", "state_dict": ".pt"}
-CHOICES = ("best", "latest")
 PREFIX = "hogwild."  # begins our words in the header, among which the names of tied parameters stand, too
 Which = Annotated[
     str | None, typer.Option(help="Of a RUN; default: the best, if it was evaluated.", metavar="best|latest")
@@ -75,41 +75,6 @@ def check_choice(which: str | None) -> None:
 def _check_choice(option: str, given: str, choices: tuple[str, ...]) -> None:
     if given not in choices:
         raise UsageError(f"{option} {given}: must be {' or '.join(choices)}", code="usage/bad-value")
-
-
-def checkpoint_of(source: Path, which: str | None) -> Path:
-    """The folder of the checkpoint, no longer a link. Raises NotFoundError, UsageError."""
-    from hogwild.checkpoint_files import MANIFEST
-
-    if not source.is_dir():
-        raise NotFoundError(f"{source}: there is no such folder (looked for {source.absolute()})", code="run/not-found")
-    if (source / MANIFEST).exists():
-        if which is not None:
-            raise UsageError(
-                f"--which {which}: {source} is one checkpoint already; --which is for a run", code="usage/contradiction"
-            )
-        return source.resolve()
-    folder = source / "checkpoints"
-    names = CHOICES if which is None else (which,)
-    for name in names:
-        if (folder / name).exists():
-            return (folder / name).resolve()
-    raise NotFoundError(_nothing_there(source, folder, which), code="export/no-checkpoint")
-
-
-def _nothing_there(source: Path, folder: Path, which: str | None) -> str:
-    if not folder.is_dir():
-        return f"{source}: neither a run, which has a folder checkpoints, nor a checkpoint, which has a manifest.json"
-    from hogwild.checkpoint_files import NAME
-
-    there = sorted(entry.name for entry in folder.iterdir() if NAME.fullmatch(entry.name))
-    if which == "best" and there:
-        return f"{source}: has no best checkpoint: nothing was evaluated before its end; --which latest takes the last"
-    if there:
-        return (
-            f"{folder}: there is no '{which or 'latest'}'; it holds {', '.join(there)}: try export {folder / there[-1]}"
-        )
-    return f"{folder}: holds no checkpoint: the job ended before its first one"
 
 
 def _job_name(checkpoint: Path) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from hogwild.cli_base import print_result, say
+from hogwild.config_places import source
 from hogwild.errors import NotFoundError, RunError, UsageError
 from hogwild.host import raise_noted
 
@@ -87,7 +88,7 @@ def init(
 
 def task_lines() -> list[str]:
     """`name  what it is`, one line each."""
-    from hogwild.cli_start import first_sentence
+    from hogwild.config_places import first_sentence
 
     width = max(map(len, TASKS))
     return [f"{name:<{width}}  {first_sentence(source(task.job))}" for name, task in TASKS.items()]
@@ -108,13 +109,6 @@ def _task(name: str) -> Task:
     raise UsageError(
         f"no task {name!r}{suggestion(name, [*TASKS])} (tasks: {', '.join(TASKS)})", code="usage/unknown-task"
     )
-
-
-def source(name: str) -> Path:
-    """A file in configs/, in a checkout or a wheel."""
-    from hogwild.config_places import default_config
-
-    return default_config("digits").parent / name
 
 
 def _also(task: Task) -> str:

@@ -1,17 +1,13 @@
 """What the command line was given: a command, a job file, overrides, a run to go on with, a data folder."""
 
-import json
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hogwild.errors import NotFoundError, UsageError
-from hogwild.rundir import LIBRARY, MEASURED, PLACES
+from hogwild.errors import UsageError
 
 if TYPE_CHECKING:
-    from hogwild.config import Job
     from hogwild.traces import Window
 
 COMMANDS = (
@@ -76,46 +72,6 @@ def split_arguments(arguments: Sequence[str] | None) -> tuple[Path | None, list[
     return (Path(files[0]) if files else None), overrides
 
 
-def load(
-    job_file: Path | None, overrides: Sequence[str], flags: Mapping[str, object] | None = None
-) -> tuple["Job", str]:
-    """The job and its file's text; without a file the embedded default."""
-    from hogwild.config import load_job
-    from hogwild.config_places import default_config, read_job_file
-
-    path = job_file or default_config("digits")
-    text = read_job_file(path)
-    return load_job(path, overrides, flags, source_text=text), text
-
-
-def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) -> tuple["Job", Path | None, str]:
-    """The job as it was resolved, with today's changes on top; the file it came from, for the user's own
-    modules. Raises UsageError for a run of the library's: its job file names classes, not the objects that were
-    trained."""
-    from hogwild.config_places import read_job_file
-
-    if not run.is_dir():
-        raise NotFoundError(f"run {run}: there is no such folder (looked for {run.absolute()})", code="run/not-found")
-    resolved = run / "resolved.yaml"
-    if not resolved.is_file():
-        raise NotFoundError(
-            f"run {run}: is no run, it has no resolved.yaml (looked for {resolved.absolute()})", code="run/not-a-run"
-        )
-    if _environment(run).get("caller") == LIBRARY:
-        raise UsageError(
-            f"run {run} was made by a call of {LIBRARY}, with objects that no file can build again: class paths are "
-            f"recorded, their arguments are not. Go on by the same call, with resume={str(run)!r} and the same objects",
-            code="usage/library-run",
-        )
-    if any(line.startswith(MEASURED) for line in read_job_file(resolved).splitlines()) and any(
-        change.partition("=")[0] in [f"train.{name}" for name in PLACES] for change in overrides
-    ):
-        overrides = ["train.exchange=auto", *overrides]  # what was measured there says nothing of here
-    job, _ = load(resolved, overrides, flags)
-    as_written = run / "job.yaml"
-    return job, _users_file(run), read_job_file(as_written if as_written.is_file() else resolved)
-
-
 def refuse_beside_resume(job_file: Path | None, run_dir: Path | None) -> None:
     """Raises UsageError for what would say a second time which job it is, or where."""
     for value, what in ((job_file, "a job file"), (run_dir, "--run-dir")):
@@ -141,37 +97,3 @@ def profile_window(given: str | None) -> "Window | None":
             code="usage/bad-value",
         )
     return Window(int(found[1]), int(found[2]))
-
-
-def data_folder(given: Path | None, resume: Path | None) -> Path | None:
-    """--data-dir, or what the resumed run recorded, or HOGWILD_DATA; absolute."""
-    if given is not None:
-        if not given.is_dir():
-            raise NotFoundError(
-                f"--data-dir {given}: there is no such folder (looked for {given.absolute()})",
-                code="data/folder-not-found",
-            )
-        return given.absolute()
-    recorded = _environment(resume).get("data_dir") if resume is not None else None
-    folder = recorded or os.environ.get("HOGWILD_DATA")
-    return Path(folder).absolute() if folder else None
-
-
-def _users_file(run: Path) -> Path | None:
-    """A path in the folder where the run looked for user code first; today's current folder may be
-    another."""
-    folders = _environment(run).get("user_folders")
-    return Path(folders[0]) / "job.yaml" if folders else None
-
-
-def _environment(run: Path) -> dict[str, Any]:
-    """RUN/env.json; empty where there is none. Raises NotFoundError for one that cannot be read."""
-    env = run / "env.json"
-    try:
-        return dict(json.loads(env.read_text("utf-8")))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError) as error:
-        raise NotFoundError(
-            f"{env}: cannot be read ({error}); it names the run's data folder: mend or remove it", code="run/not-a-run"
-        ) from error

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hogwild.cli_base import print_result, reading
-from hogwild.cli_export import Which, check_choice, checkpoint_of
-from hogwild.cli_input import data_folder, resumed
+from hogwild.cli_export import Which, check_choice
 from hogwild.cli_options import DataDir, Json
 from hogwild.errors import NotFoundError, UsageError
 from hogwild.host import raise_noted, raising_on_signals
+from hogwild.run_config import checkpoint_of, data_folder, resumed
 
 if TYPE_CHECKING:
     from hogwild.report.write import Written

@@ -1,19 +1,19 @@
 """Commands for the beginning: what there is to choose from, a job file's schema, a job as it is resolved."""
 
 import json
-import re
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hogwild.cli_base import print_result, reading
-from hogwild.cli_input import load, split_arguments
+from hogwild.cli_input import split_arguments
 from hogwild.cli_options import Arguments
+from hogwild.config_places import first_sentence
 from hogwild.errors import UsageError
 from hogwild.host import raise_noted
+from hogwild.run_config import load
 
 # What `hogwild list` can list.
 GROUPS = {
@@ -67,24 +67,14 @@ def _rows(group: str) -> Iterator[tuple[str, str]]:
 
         yield from ((name, known.words) for name, known in CATALOG.items())
     elif group == "tasks":
-        from hogwild.cli_init import TASKS, source
+        from hogwild.cli_init import TASKS
+        from hogwild.config_places import source
 
         yield from ((name, first_sentence(source(task.job))) for name, task in TASKS.items())
     else:
         from hogwild.config import list_configs
 
         yield from ((str(path), first_sentence(path)) for path in list_configs())
-
-
-def first_sentence(job_file: Path) -> str:
-    """What a job file's first comment says of it, to the first full stop or colon; empty where it has none."""
-    words: list[str] = []
-    for line in job_file.read_text("utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        if not line.startswith("# yaml-language-server"):
-            words += line[1:].split()
-    return re.split(r"[.:](?: |$)", " ".join(words), maxsplit=1)[0]
 
 
 def schema_text() -> str:

@@ -15,7 +15,6 @@ import re
 import shutil
 import sys
 import sysconfig
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,19 +25,12 @@ from torch import nn
 
 from hogwild.compile_cache import Kept, cache_root
 from hogwild.errors import ModelError
+from hogwild.structure import not_calling_script_deprecated
+from hogwild.worker_model import check_same_memory
 
 WHERE = "TORCHINDUCTOR_CACHE_DIR"
 MOST_GRAPHS = 256  # of one function, a few for each thaw; beyond torch's 8 the model itself would run
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-
-
-@contextlib.contextmanager
-def not_calling_script_deprecated() -> Iterator[None]:
-    """torch 2.13 warns at every use of TorchScript, its own imports for torch.compile included. Whoever sets
-    `model.compile: script` reads that once, in our documentation."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
-        yield
 
 
 # ---- script
@@ -69,20 +61,6 @@ def _has_source(module: nn.Module) -> bool:
     forward = inspect.unwrap(type(module).forward)
     code = getattr(forward, "__code__", None)
     return code is None or os.path.exists(code.co_filename)
-
-
-def check_same_memory(runs: nn.Module, model: nn.Module) -> None:
-    """What runs reads and writes the model's own words. Raises ModelError for a buffer that scripted code has replaced:
-    the model would keep the old one."""
-    theirs = [*runs.named_parameters(), *runs.named_buffers()]
-    ours = [*model.named_parameters(), *model.named_buffers()]
-    for (_, compiled), (name, own) in zip(theirs, ours, strict=True):
-        if compiled.data_ptr() != own.data_ptr():
-            raise ModelError(
-                f"{name} is another tensor in the compiled model than in the model (model.compile): its updates would "
-                "reach nobody. Write into it in place (copy_, add_) instead of assigning to it",
-                code="model/rebound",
-            )
 
 
 # ---- inductor

@@ -1,9 +1,11 @@
 """Where job files are: the embedded ones in a checkout or a wheel, and the user's own."""
 
+import re
 from pathlib import Path
 
 from hogwild.errors import NotFoundError
 from hogwild.strict_yaml import decode
+from hogwild.version import PACKAGE
 
 
 def list_configs() -> list[Path]:
@@ -38,8 +40,7 @@ def read_job_file(path: Path) -> str:
 
 def _folder() -> Path:
     """configs/ lies in the package in a wheel, beside the package in a checkout."""
-    package = Path(__file__).resolve().parent
-    return package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
+    return PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
 
 
 def _not_found(path: Path, error: OSError) -> str:
@@ -55,3 +56,21 @@ def _embedded(path: Path) -> str:
     """In an installed package `configs/mnist.yaml` of the documentation lies elsewhere."""
     found = next((config for config in list_configs() if config.name == path.name), None)
     return f"; an embedded job file of that name is {found}" if found else ""
+
+
+def first_sentence(job_file: Path) -> str:
+    """What a job file's first comment says of it, to the first full stop or colon; empty where it has none."""
+    words: list[str] = []
+    for line in job_file.read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if not line.startswith("# yaml-language-server"):
+            words += line[1:].split()
+    return re.split(r"[.:](?: |$)", " ".join(words), maxsplit=1)[0]
+
+
+def source(name: str) -> Path:
+    """A file in configs/, in a checkout or a wheel."""
+    from hogwild.config_places import default_config
+
+    return default_config("digits").parent / name

@@ -16,6 +16,7 @@ from typing import Any
 from hogwild import host
 from hogwild.config import Job, load_job
 from hogwild.errors import BuildError, HogwildError
+from hogwild.version import PACKAGE_ROOT
 
 # -P and the explicit folder: a user's own hogwild/ or workers/ in the current folder must not be ours. A Ctrl-C at the
 # terminal reaches the child too, and is answered by us: it only ends.
@@ -33,7 +34,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
     """What `hogwild.job.deep_check` finds, from a child process. Raises what it raised, with the same exit
     status."""
     task = {"job": job.to_yaml(), "job_file": _text(job_file), "data_dir": _text(data_dir), "gradients": gradients}
-    home = str(Path(__file__).resolve().parent.parent)
+    home = PACKAGE_ROOT
     with tempfile.TemporaryFile() as answer:
         command = [sys.executable, "-P", "-c", _CHILD, home, str(answer.fileno())]
         ended = subprocess.run(

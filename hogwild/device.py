@@ -7,13 +7,13 @@ A copy between host and device is *begun* by `upload` or `download`, on a stream
 was recorded behind it has come: `wait` orders streams, `synchronize` stops this process. Host memory is registered
 (pinned) by whoever copies from or to it, in its own process, and unregistered before it leaves."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from hogwild.errors import DeviceMemoryError, ModelError, UsageError
+from hogwild.errors import DeviceMemoryError
 
 CPU, CUDA, SIMULATED = "cpu", "cuda", "simulated"
 
@@ -78,54 +78,6 @@ class Accelerator(Protocol):
         is."""
 
 
-def open_accelerator(name: str) -> Accelerator | None:
-    """For the process that will compute on it, which gets a context; None for `cpu`."""
-    kind, _, index = name.partition(":")
-    if kind == CPU:
-        return None
-    if kind == SIMULATED:
-        from hogwild.device_simulated import Simulated
-
-        return Simulated(int(index))
-    from hogwild.device_cuda import Cuda
-
-    return Cuda(int(index))
-
-
-def count(kind: str) -> int:
-    """How many devices of this kind there are. Makes no context."""
-    if kind == SIMULATED:
-        from hogwild.device_simulated import DEVICES
-
-        return DEVICES
-    return visible_gpus() if kind == CUDA else 1
-
-
-def resolve(device: str) -> str:
-    """`auto` as a kind: cuda where there is a GPU, else cpu. Raises UsageError for a device that is not there."""
-    if device == "auto":
-        return CUDA if visible_gpus() else CPU
-    kind, _, index = device.partition(":")
-    there = count(kind)
-    if there == 0:
-        raise UsageError(
-            f"train.device: {device}: there is no GPU that torch could use ({why_no_gpu()}); "
-            "take auto or cpu, or simulated, which runs a GPU's code on the CPU",
-            code="device/none",
-        )
-    if index and int(index) >= there:
-        have = f"{kind}:0" if there == 1 else f"{kind}:0 to {kind}:{there - 1}"
-        raise UsageError(f"train.device: {device}: there is no such device (there: {have})", code="device/index")
-    return kind
-
-
-def why_no_gpu() -> str:
-    """In words. Makes no context."""
-    if not torch.backends.cuda.is_built():
-        return f"torch {torch.__version__} was built without CUDA"
-    return f"torch {torch.__version__}, CUDA {torch.version.cuda}, sees no GPU: driver, or CUDA_VISIBLE_DEVICES"
-
-
 def memory_error(name: str, asked: int | None, free: int, total: int, more: str = "") -> DeviceMemoryError:
     """The one sentence about a GPU whose memory does not suffice."""
     wanted = f"{asked:,} bytes were asked for, " if asked is not None else ""
@@ -133,34 +85,6 @@ def memory_error(name: str, asked: int | None, free: int, total: int, more: str 
         f"GPU out of memory: {name}: {wanted}{free:,} of {total:,} bytes are free{more}. Take a smaller "
         "data.batch_size or model, fewer train.procs on this GPU (each has copies of its own), or end what else uses it"
     )
-
-
-def require_cpu(tensors: Iterable[tuple[str, torch.Tensor]], what: str) -> None:
-    """Raises ModelError for the first (name, tensor) that is not in this machine's main memory; `what` is
-    whose they are, as in 'the model'. Takes what `named_parameters()` gives."""
-    for name, tensor in tensors:
-        if tensor.device.type != "cpu":
-            raise ModelError(
-                f"{what}: {name} is on {tensor.device}, and its memory cannot be shared by the workers; "
-                f"move it with .to('cpu') first",
-                code="model/device",
-            )
-
-
-def visible_gpus() -> int:
-    """How many GPUs torch sees. Makes no context."""
-    return int(torch.cuda.device_count())
-
-
-def cuda_is_initialized() -> bool:
-    """Whether this process has a CUDA context. Does not make one. The supervisor must have none: a context
-    does not survive in children, holds device memory, and its threads hold locks."""
-    return bool(torch.cuda.is_initialized())
-
-
-def flushes_denormal() -> bool:
-    """Whether this thread's arithmetic takes numbers below 1e-38 for 0; torch can set it but does not tell."""
-    return (torch.full((8,), 1e-40, dtype=torch.float32) * 0.5).sum().item() == 0.0
 
 
 def words(tensor: Tensor, dtype: torch.dtype, shape: Sequence[int], offset: int, strides: Sequence[int]) -> Tensor:

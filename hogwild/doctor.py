@@ -13,11 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-import hogwild
 from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.host import binding_variables
 from hogwild.plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, OMP, VARIABLES, plan_here
+from hogwild.version import PACKAGE, PACKAGE_ROOT, __version__
 
 PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "NUMBA_NUM", "TORCHELASTIC_RUN_ID")
 WORDS: dict[str, str] = {
@@ -93,7 +93,7 @@ def answer(data_dir: Path | None, *, as_json: bool) -> tuple[int, list[str]]:
 def examine(data_dir: Path | None) -> list[Finding]:
     """Everything. `data_dir`: --data-dir or HOGWILD_DATA, None where neither is given."""
     return [
-        Finding("hogwild", "ok", f"{hogwild.__version__} in {Path(hogwild.__file__).parent}"),
+        Finding("hogwild", "ok", f"{__version__} in {PACKAGE}"),
         *_packages(),
         *torch_findings(_ask_torch()),
         *processor_findings(host.describe_host(), host.usable_cores()),
@@ -133,7 +133,7 @@ def _packages() -> Iterator[Finding]:
 
 def _ask_torch() -> Mapping[str, Any] | str:
     """What torch says of itself, or in words why it cannot."""
-    home = str(Path(hogwild.__file__).resolve().parent.parent)
+    home = PACKAGE_ROOT
     try:
         ended = subprocess.run(
             [sys.executable, "-P", "-c", _CHILD, home],

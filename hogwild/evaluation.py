@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
-from hogwild.batches import batch_seed
 from hogwild.errors import BuildError
 from hogwild.eval_sums import EvalSums
-from hogwild.feeds import Feed
+from hogwild.feeds_batch import Feed
 from hogwild.metrics import Loss, Panel
 from hogwild.own_steps import predictor
 from hogwild.precision import autocast, device_type_of, widened
+from hogwild.seeds import batch_seed
 
 EPOCH = -1  # for the seeds of an evaluation's batches: no epoch of training has them
 

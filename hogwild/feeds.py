@@ -9,13 +9,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hogwild.batches import EpochPlan
+from hogwild.feeds_batch import Batch
 from hogwild.orders import LaneOrder, Order, make_order
 from hogwild.shm import Region, aligned
 
@@ -51,22 +51,6 @@ class FieldSpec:
             return self.shape
         n, c, h, w = self.shape
         return (n, h, w, c)
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A gathered batch. The tensors are views of the feed's buffers: they hold until the next `gather`."""
-
-    inputs: tuple[Tensor, ...]
-    target: Tensor
-    first_position: int
-    size: int
-
-
-class Feed(Protocol):
-    """Turns batch numbers into batches in reused buffers."""
-
-    def gather(self, epoch: int, batch: int) -> Batch: ...
 
 
 class ResidentData:

@@ -16,48 +16,16 @@ memory before the step and written back after it.
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop
-from torch.optim import optimizer as torch_optimizer
+from torch.optim import SGD, Adagrad, Adam, AdamW
 
 from hogwild.dry_step import bare_step, parameters_of
 from hogwild.gradients import Gradients
-from hogwild.layout import FlatLayout, Span
+from hogwild.layout import Span
 from hogwild.optim import StateSlot
 from hogwild.shared_rules import HARDENED, PrivateState
 from hogwild.worker_model import WorkerModel
 
-ELEMENTWISE = (SGD, Adam, AdamW, Adagrad, RMSprop, NAdam, RAdam, Adamax, Adadelta)
 _FUSED = (Adam, AdamW, Adagrad)
-
-
-def why_not(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> str | None:
-    """Why the rule cannot run over the spans of dense gradients, in words for the log; None when it can."""
-    if type(optimizer) not in ELEMENTWISE:
-        return f"{type(optimizer).__qualname__} is not on the list of elementwise rules"
-    if any(span.is_dense and not span.dtype.is_floating_point for span in flats.spans):
-        return "a parameter is not real"
-    if any(span.is_dense and span.dtype.itemsize < 4 for span in flats.spans):
-        return "a parameter has 16 bits, and torch rounds otherwise over other lengths, or its fused SGD is wrong"
-    return why_only_step(optimizer)
-
-
-def why_only_step(optimizer: torch.optim.Optimizer) -> str | None:
-    """Why nothing but the optimizer's own `step` will do, whatever the rule."""
-    name = type(optimizer).__qualname__
-    if has_step_hooks(optimizer):
-        return f"{name} has step hooks"
-    for group in optimizer.param_groups:
-        for option in ("differentiable", "capturable"):
-            if group.get(option):
-                return f"{name} has {option}=True"
-    return None
-
-
-def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Somebody wants to see every step: only the optimizer's own `step` calls them."""
-    own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-    everywhere = (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
-    return any(own + everywhere)
 
 
 class FlatRule:

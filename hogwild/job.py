@@ -5,9 +5,7 @@ loss, the optimizer and the data, each looked at closely enough that what can be
 `build` makes them from class paths, `from_objects` takes a library caller's own.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +13,24 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from hogwild import device, lr
+from hogwild import lr
 from hogwild.batches import EpochPlan
 from hogwild.config import Job
 from hogwild.config_schema import Split
 from hogwild.config_types import Component
 from hogwild.data.files import set_data_dir
+from hogwild.device_discovery import require_cpu
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.functions import Functions
-from hogwild.fused_choice import Choice, Meetings, choose, meetings
+from hogwild.fused_choice import Choice, choose, meetings
 from hogwild.gradcheck import SAMPLES as GRADIENT_SAMPLES
 from hogwild.gradcheck import check_gradients
 from hogwild.grid import GridPlan
-from hogwild.identity import Identity, identity_of
+from hogwild.identity import identity_of
 from hogwild.initial import load_initial
 from hogwild.job_checks import batch_of, inspect
 from hogwild.job_data import check_length, ring_spec_of, sources_of
+from hogwild.job_parts import Parts
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics import Panel
 from hogwild.packing import names_of, pack, show, sizes_for
@@ -41,50 +41,9 @@ from hogwild.plan import Plan, plan_here
 from hogwild.registry import build as build_component
 from hogwild.registry import build_callable
 from hogwild.samples import InTurn, Reader
-from hogwild.sources import Source
-from hogwild.transforms import Transform
 from hogwild.updates import AutogradUpdate
 
 NO_KERNEL = Choice(None, "autograd: on a device, where no kernel of a model's own runs", is_worth_saying=False)
-
-
-@dataclass(slots=True)
-class Parts:
-    """What a job is made of. `notes` are sentences a person should read before it starts."""
-
-    model: nn.Module
-    loss: Any
-    optimizer: torch.optim.Optimizer
-    train: Source
-    val: Source | None
-    panel: Panel
-    output: Tensor | None = None  # (0, …): what the model answers in an evaluation, if it is one tensor
-    output_shape: tuple[int, ...] = ()
-    notes: list[str] = field(default_factory=list)
-    transform: Transform | None = None  # of the batches that are trained on
-    choice: Choice = field(default_factory=lambda: Choice(None, "autograd"))
-    meetings: Meetings = field(default_factory=Meetings)
-    writes_inputs: bool = False  # the model changes its inputs in place
-    late: dict[str, int] = field(default_factory=dict)  # parameter -> the update that trains it first
-    loss_names: tuple[str, ...] = ()  # what a training_step answers beside the loss
-    infers: bool = False  # evaluations run under inference_mode
-    names: dict[str, Any] | None = None  # what numbers stand for, and how many there are
-    identity: Identity = field(default_factory=dict)  # of the data
-    component: Component | None = None  # what the model was built of; None: a library caller's object
-    memory_format: str = "auto"  # what the job's comes to
-
-    @property
-    def outputs_shape(self) -> tuple[int, ...]:
-        """(N, …) of the outputs of an evaluation, where a metric needs all of them; else ()."""
-        if self.val is None or self.output is None or not self.panel.whole:
-            return ()
-        return (self.val.plan.samples, *self.output.shape[1:])
-
-    @property
-    def outputs_nbytes(self) -> int:
-        if self.output is None or not self.outputs_shape:
-            return 0
-        return math.prod(self.outputs_shape) * self.output.element_size()
 
 
 def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_fresh: bool = True) -> Parts:
@@ -149,7 +108,7 @@ def from_objects(
         raise OptimizerError(
             f"the optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer", code="optimizer/not-one"
         )
-    device.require_cpu(model.named_parameters(), "the model")
+    require_cpu(model.named_parameters(), "the model")
     functions = functions or Functions.of(job)
     reader = reader or InTurn(job.seed)
     source, held_back, notes = sources_of(job, model, train, val, functions.collate, reader, generator)

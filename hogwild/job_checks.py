@@ -17,6 +17,7 @@ from hogwild.config_schema import Evaluate, Split
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.evaluation import evaluating
 from hogwild.inference import why_not as why_no_inference
+from hogwild.job_parts import NORMS
 from hogwild.metrics import Panel
 from hogwild.own_steps import (
     Losses,
@@ -33,12 +34,11 @@ from hogwild.samples import division
 from hogwild.transforms import tried
 
 if TYPE_CHECKING:
-    from hogwild.job import Parts
+    from hogwild.job_parts import Parts
     from hogwild.sources import Source
 
 TRIAL_SAMPLES = 3  # more than two: a loss that broadcasts (2, 2) over 2 labels would be wrong with any other number
 UNLABELLED = -100  # what torch's classification losses leave out unless told otherwise
-NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
 def inspect(job: Job, parts: "Parts") -> None:

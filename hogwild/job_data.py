@@ -12,7 +12,7 @@ from hogwild.config_schema import Split, loaders_for
 from hogwild.config_types import Component
 from hogwild.errors import DataError, ModelError
 from hogwild.held import hold
-from hogwild.job_checks import NORMS
+from hogwild.job_parts import NORMS
 from hogwild.lr import NAMED
 from hogwild.packed import Packed
 from hogwild.packing import packs, read_packed

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hogwild.shm import ALIGNMENT, Region, aligned
+from hogwild.shm import ALIGNMENT, Region, aligned, own_strides
 
 NOTHING_LATE: Mapping[str, int] = MappingProxyType({})
 
@@ -93,16 +93,6 @@ def region_name(dtype: torch.dtype) -> str:
     return f"params-{str(dtype).removeprefix('torch.')}"
 
 
-def is_dense_without_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """The elements fill one contiguous piece of memory, in whatever order of dimensions."""
-    expected = 1
-    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
 def extent(values: Tensor | np.ndarray) -> tuple[int, int]:
     """The addresses that its elements lie between, the second one exclusive; (0, 0) for what has none here."""
     if isinstance(values, Tensor):
@@ -114,14 +104,6 @@ def extent(values: Tensor | np.ndarray) -> tuple[int, int]:
         start, size, steps = values.__array_interface__["data"][0], values.itemsize, [*values.strides]
     ends = [step * (length - 1) for step, length in zip(steps, values.shape, strict=True)]
     return start + sum(min(end, 0) for end in ends), start + sum(max(end, 0) for end in ends) + size
-
-
-def own_strides(tensor: Tensor) -> tuple[int, ...]:
-    """The strides a copy of `tensor` keeps: its own memory format (channels_last too), contiguous when it
-    has gaps."""
-    if tensor.numel() and is_dense_without_overlap(tensor.shape, tensor.stride()):
-        return tuple(tensor.stride())
-    return tuple(torch.empty(tensor.shape, device="meta").stride())
 
 
 def sparse_parameters(model: nn.Module) -> set[int]:

@@ -5,9 +5,7 @@ measured is what will run. Pure but for `try_setting`."""
 
 import json
 import math
-import os
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from typing import Literal
 
 from hogwild.errors import RunError
 from hogwild.host import Cores, describe_exit
+from hogwild.host_own_command import own_command
 
 MOST_SETTINGS = 6  # each costs a start-up, four to six seconds, beside what it measures
 TRIAL_S, LONGER_S = 1.5, 10.0  # of training, from the first update; the second where batches take long
@@ -38,19 +37,6 @@ TRIAL = (
     "log.progress=false",
     "supervise.min_workers=1",
 )
-
-# -P and the explicit folder: as in deep_check. A trial does not outlive us, nor its workers the trial.
-_CHILD = """
-import sys
-home, parent = sys.argv[1], int(sys.argv[2])
-sys.path.insert(0, home)
-from hogwild import host
-from hogwild.__main__ import main
-host.die_with_parent(parent)
-sys.path.remove(home)
-del sys.argv[1:3]
-main()
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +87,6 @@ class Question:
         copy = folder / "job.yaml"
         copy.write_text(self.job_text)
         return copy
-
-
-def own_command(arguments: Sequence[str]) -> list[str]:
-    """`hogwild ARGUMENTS` for a child that does not outlive the calling thread."""
-    home = str(Path(__file__).resolve().parent.parent)
-    return [sys.executable, "-P", "-c", _CHILD, home, str(os.getpid()), *arguments]
 
 
 def settings(cores: Cores, threads: int | None) -> tuple[Setting, ...]:

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.dry_step import dry_step, parameters_of
-from hogwild.layout import FlatLayout, own_strides, sparse_parameters
-from hogwild.shm import aligned
+from hogwild.layout import FlatLayout, sparse_parameters
+from hogwild.shm import aligned, own_strides
 
 REGION = "state"
 Kind = Literal["like", "scalar", "tensor", "int", "float", "bool"]

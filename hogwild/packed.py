@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from hogwild.batches import BatchPlan, EpochPlan
-from hogwild.feeds import Batch, Feed, FieldSpec, ResidentData, ResidentFeed
+from hogwild.feeds import FieldSpec, ResidentData, ResidentFeed
+from hogwild.feeds_batch import Batch, Feed
 from hogwild.orders import Order, make_order
 from hogwild.shm import Region, aligned
 

@@ -19,12 +19,12 @@ from hogwild import buffers, optim, snapshots
 from hogwild.buffers import MASTER, plan_buffers
 from hogwild.dry_step import parameters_of
 from hogwild.errors import ModelError, OptimizerError
-from hogwild.layout import NOTHING_LATE, own_strides, plan_flats, region_name
+from hogwild.layout import NOTHING_LATE, plan_flats, region_name
 from hogwild.optim import State, plan_state
 from hogwild.optim_state import FAR_BEHIND, StateBlock
-from hogwild.row_rules import shares_state
+from hogwild.rule_choice import shares_state
 from hogwild.shareable import check_model, check_optimizer
-from hogwild.shm import Region
+from hogwild.shm import Region, own_strides
 from hogwild.structure import Layout, Loss, check_structure, dump_structure
 from hogwild.worker_model import WorkerModel
 

@@ -22,9 +22,11 @@ from hogwild.config import Job
 from hogwild.errors import RunError, UsageError
 from hogwild.eval_sums import EvalSums
 from hogwild.evaluation import Evaluator
-from hogwild.feeds import Feed, ResidentData
+from hogwild.feeds import ResidentData
+from hogwild.feeds_batch import Feed
 from hogwild.identity import require_same
-from hogwild.job import Parts, build
+from hogwild.job import build
+from hogwild.job_parts import Parts
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.packed import Packed, open_feed
 from hogwild.params import SharedModel

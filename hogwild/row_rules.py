@@ -9,7 +9,6 @@ SparseAdam goes the stock way.
 A parameter is taken in a batch when its gradient is sparse and its state exists; whatever is not taken stays with the
 optimizer. numba is imported when `kernels` is asked for, not before."""
 
-import importlib.util
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,11 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, RAdam, SparseAdam
+from torch.optim import SGD, Adagrad, SparseAdam
 
 from hogwild.dry_step import parameters_of
-from hogwild.flat_rule import why_not, why_only_step
-from hogwild.layout import FlatLayout, ParamSlot
 from hogwild.optim import StateSlot
 from hogwild.optimizers import RowWiseAdagrad
 from hogwild.shared_rules import least_ratio, lost_squares
@@ -55,55 +52,6 @@ class NoRows:
     def take(self, param: nn.Parameter, factor: float) -> bool:
         """Never."""
         return False
-
-
-def why_no_rows(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> str | None:
-    """Why no sparse gradient goes over compiled rows, in words for the log; None when they do."""
-    name = type(optimizer).__qualname__
-    if only_step := why_only_step(optimizer):
-        return only_step
-    if type(optimizer) not in _REFUSED:
-        return f"a parameter has sparse gradients, and {name} has no rule for rows"
-    for slot in flats.params:
-        if slot.group is not None and slot.sparse:
-            reason = _why_not_slot(slot) or _why_not_group(optimizer, optimizer.param_groups[slot.group])
-            if reason:
-                return f"a parameter has sparse gradients, and {reason}"
-    if importlib.util.find_spec("numba") is None:
-        return "a parameter has sparse gradients; compiled rules for them: pip install 'hogwild[sparse]'"
-    return None
-
-
-def shares_state(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> bool:
-    """What `state: auto` makes of several workers: one state for all where gradients are sparse and every rule is
-    hardened, as each row would begin cold with every worker that meets it. And with RAdam, whose rate grows with its
-    updates: each worker counts only its own."""
-    if type(optimizer) is RAdam:
-        return why_not(optimizer, flats) is None
-    is_hardened = type(optimizer) in (Adagrad, RowWiseAdagrad, SparseAdam)
-    return is_hardened and any(span.sparse for span in flats.spans) and why_no_rows(optimizer, flats) is None
-
-
-def _why_not_slot(slot: ParamSlot) -> str | None:
-    if slot.dtype != torch.float32:
-        return f"{slot.name} is {str(slot.dtype).removeprefix('torch.')}, not float32"
-    if len(slot.shape) != 2 or slot.strides != (slot.shape[1], 1) or not slot.shape[1]:
-        return f"{slot.name} is not a table of rows in memory"
-    return None
-
-
-# What stock torch refuses for sparse gradients, and what has no kernel.
-_REFUSED: Mapping[type, tuple[str, ...]] = {
-    SGD: ("momentum", "weight_decay", "fused"),
-    Adagrad: ("weight_decay", "fused"),
-    RowWiseAdagrad: (),
-    SparseAdam: (),
-}
-
-
-def _why_not_group(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> str | None:
-    found = [option for option in _REFUSED[type(optimizer)] if group.get(option)]
-    return f"{type(optimizer).__qualname__} has {found[0]}={group[found[0]]}" if found else None
 
 
 @dataclass(slots=True)

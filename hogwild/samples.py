@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from hogwild.batches import mix
 from hogwild.errors import DataError
 from hogwild.feeds import ResidentData
 from hogwild.rows import Rows, first_non_finite, not_finite
+from hogwild.seeds import mix
 
 if TYPE_CHECKING:
     from hogwild.packed import Packed

@@ -16,11 +16,10 @@ from itertools import chain
 
 import numpy as np
 
-from hogwild.batches import mix
 from hogwild.free_ranges import LEASES_IN_HAND, Choice, Free, OfPlan
 from hogwild.grid import GridPlan
 from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
-from hogwild.scoreboard import Phase
+from hogwild.seeds import mix
 
 EPOCHS_AHEAD = 1  # a stalled worker's row and column stay behind; the others do not run away from them
 # Of what a row holds on average. So much is drawn anew in every epoch: cells come in another order each time, and the
@@ -161,11 +160,3 @@ class GridSchedule:
 
     def restart(self, next_epoch: int) -> None:
         self._next = None
-
-
-def idle_share(phase_s: np.ndarray) -> float:
-    """Of the time that workers could have trained, the share they waited for a lease; 0 if there was no such time.
-    `phase_s` (procs, phases) float64, seconds, from `Scoreboard.phase_s`. Pauses, evaluations and compiling do not
-    count."""
-    waiting, working = (float(phase_s[:, phase].sum()) for phase in (Phase.WAITING, Phase.WORKING))
-    return waiting / (waiting + working) if waiting else 0.0

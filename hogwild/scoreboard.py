@@ -377,3 +377,11 @@ class Row:
         if not words[_FIRST]:
             words[_FIRST] = now
         words[_LAST] = now
+
+
+def idle_share(phase_s: np.ndarray) -> float:
+    """Of the time that workers could have trained, the share they waited for a lease; 0 if there was no such time.
+    `phase_s` (procs, phases) float64, seconds, from `Scoreboard.phase_s`. Pauses, evaluations and compiling do not
+    count."""
+    waiting, working = (float(phase_s[:, phase].sum()) for phase in (Phase.WAITING, Phase.WORKING))
+    return waiting / (waiting + working) if waiting else 0.0

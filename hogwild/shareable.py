@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hogwild.errors import ModelError, OptimizerError
-from hogwild.layout import extent, is_dense_without_overlap
+from hogwild.layout import extent
+from hogwild.shm import is_dense_without_overlap
 
 
 def check_model(model: nn.Module) -> None:

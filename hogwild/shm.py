@@ -21,6 +21,7 @@ from hogwild.errors import MemoryShortError
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 ALIGNMENT = 64  # a cache line: two regions, rows or spans that start on different lines never share one
 
@@ -67,6 +68,13 @@ class Region:
                 f"cannot allocate {nbytes:,} bytes of shared memory for {name}: {error}", code="run/shm-full"
             ) from error
         return cls(descriptor, nbytes)
+
+    @classmethod
+    def of_bytes(cls, name: str, content: bytes) -> "Region":
+        """A new region that holds `content`. Raises MemoryShortError."""
+        region = cls.allocate(name, len(content))
+        region.array("u1", (len(content),))[:] = memoryview(content)
+        return region
 
     @classmethod
     def of_stream(cls, name: str, chunks: Iterable[bytes]) -> "tuple[Region, int]":
@@ -125,6 +133,10 @@ class Region:
         view: np.ndarray = whole.view(dtype).reshape(tuple(shape))
         return view
 
+    def read_bytes(self, nbytes: int) -> bytes:
+        """Copy the first `nbytes`."""
+        return self.array("u1", (nbytes,)).tobytes()
+
     def close(self) -> None:
         """Gives the descriptor back. Views stay valid; nobody can attach any more."""
         if self.descriptor >= 0:
@@ -134,3 +146,23 @@ class Region:
     def __del__(self) -> None:
         if getattr(self, "descriptor", -1) >= 0:
             os.close(self.descriptor)
+
+
+def is_dense_without_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """The elements fill one contiguous piece of memory, in whatever order of dimensions."""
+    expected = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def own_strides(tensor: "Tensor") -> tuple[int, ...]:
+    """The strides a copy of `tensor` keeps: its own memory format (channels_last too), contiguous when it
+    has gaps."""
+    import torch
+
+    if tensor.numel() and is_dense_without_overlap(tensor.shape, tensor.stride()):
+        return tuple(tensor.stride())
+    return tuple(torch.empty(tensor.shape, device="meta").stride())

@@ -24,10 +24,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from hogwild.device import Accelerator, words
-from hogwild.feeds import Batch, Feed
-from hogwild.layout import own_strides
+from hogwild.feeds_batch import Batch, Feed
 from hogwild.pins import Pins
-from hogwild.shm import aligned
+from hogwild.shm import aligned, own_strides
 
 SLOTS = 2  # one is computed on while the other is filled
 KEPT_VIEWS = 16  # sets of views of a slot that are kept, where shapes vary

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from hogwild.batches import OPEN, EpochPlan
-from hogwild.feeds import Batch, ResidentData
+from hogwild.feeds import ResidentData
+from hogwild.feeds_batch import Batch
 from hogwild.held import HeldRing
 from hogwild.packed import Packed
 from hogwild.streaming import Streamed

@@ -19,7 +19,7 @@ from hogwild.batches import BatchPlan, EpochPlan, StreamPlan
 from hogwild.collating import BadBatch, Collator, Labels, Padding
 from hogwild.config import Job
 from hogwild.errors import DataError, HogwildError, UsageError
-from hogwild.feeds import Batch
+from hogwild.feeds_batch import Batch
 from hogwild.free_ranges import LEASES_IN_HAND
 from hogwild.placing import SHARED, is_on_device
 from hogwild.registry import Spec

@@ -12,8 +12,10 @@ A class may pickle itself in its own way, and so make parameters of its own in t
 shared ones stand still. So the file also says what must be which reference once it was read.
 """
 
+import contextlib
 import io
 import pickle
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +30,6 @@ from torch.nn.utils import parametrize
 
 from hogwild.buffers import REGION as BUFFERS
 from hogwild.buffers import BufferLayout, block_of
-from hogwild.compiled_model import not_calling_script_deprecated
 from hogwild.dry_step import attributes_of
 from hogwild.errors import ModelError
 from hogwild.layout import FlatLayout, extent
@@ -371,3 +372,12 @@ def _failure(model: nn.Module, thing: Any) -> str | None:
             "what they need"
         )
     return None
+
+
+@contextlib.contextmanager
+def not_calling_script_deprecated() -> Iterator[None]:
+    """torch 2.13 warns at every use of TorchScript, its own imports for torch.compile included. Whoever sets
+    `model.compile: script` reads that once, in our documentation."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
+        yield

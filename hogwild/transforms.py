@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from hogwild.batches import transform_seed
 from hogwild.errors import DataError
-from hogwild.feeds import Batch, Feed
+from hogwild.feeds_batch import Batch, Feed
+from hogwild.seeds import transform_seed
 
 Transform = Callable[..., Any]
 

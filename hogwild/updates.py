@@ -17,12 +17,13 @@ from torch import Tensor
 
 from hogwild.autograd_errors import explained
 from hogwild.dry_step import bare_step
-from hogwild.flat_rule import FlatRule, has_step_hooks, why_not
+from hogwild.flat_rule import FlatRule
 from hogwild.gradients import Gradients
 from hogwild.own_steps import Losses
 from hogwild.precision import autocast, device_type_of
 from hogwild.recurrence import forward_of
-from hogwild.row_rules import CompiledRows, NoRows, Rows, why_no_rows
+from hogwild.row_rules import CompiledRows, NoRows, Rows
+from hogwild.rule_choice import has_step_hooks, why_no_flat_rule, why_no_rows
 from hogwild.scaler import Scaler, Unscaled
 from hogwild.shared_rules import describe as describe_shared
 from hogwild.worker_model import WorkerModel
@@ -97,7 +98,7 @@ class AutogradUpdate:
         if any(span.sparse for span in spans):
             no_rows = why_no_rows(self._optimizer, worker_model.layout.flats)
             self._rows = NoRows() if no_rows else CompiledRows(worker_model)
-        reason = no_rows or why_not(self._optimizer, worker_model.layout.flats)
+        reason = no_rows or why_no_flat_rule(self._optimizer, worker_model.layout.flats)
         self._rule = None if reason else FlatRule(worker_model, self._gradients)
         self._flat_now = self._rule is not None and self._rule.is_usable()
         self.path = self._described(f"stock: {reason}" if reason else f"flat: {type(self._optimizer).__qualname__}")

@@ -8,29 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from hogwild.data.text_pairs import _lines, read_pairs
 from hogwild.errors import DataError, UsageError
+from hogwild.metrics.rank_correlation import spearman
 
 QUESTIONS_AT_ONCE = 512  # products with every word, (512, V), in memory at one time
 LIKE = 0.6  # of a misspelt word and one that is known: difflib's ratio
 
 
-def spearman(outputs: Tensor, targets: Tensor) -> float:
-    """Spearman's rank correlation of outputs (N,) with targets (N,), ties at the middle of their ranks; NaN where one
-    of them is all alike. A metric: `evaluate.metrics: [hogwild.word_vectors.spearman]`."""
-    a, b = (_ranks(side.detach().double().reshape(-1)) for side in (outputs, targets))
-    a, b = a - a.mean(), b - b.mean()
-    return float((a * b).sum() / (a.square().sum() * b.square().sum()).sqrt())
-
-
 spearman.higher_is_better = True  # type: ignore[attr-defined]
-
-
-def _ranks(values: Tensor) -> Tensor:
-    _, group, sizes = values.unique(return_inverse=True, return_counts=True)
-    middle: Tensor = (sizes.cumsum(0) - (sizes - 1) / 2).double()
-    return middle[group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,19 +191,6 @@ class WordVectors:
         return cls(words, np.stack(vectors) if vectors else np.empty((0, width), np.float32))
 
 
-def read_pairs(path: Path) -> Iterator[tuple[str, str, float]]:
-    """(word, word, score) of each line; tabs or spaces between them, `#` begins a comment. Raises DataError."""
-    for number, line in _lines(path):
-        parts = line.split("\t") if "\t" in line else line.split()
-        try:
-            first, second, score = (part.strip() for part in parts[:3])
-            yield first, second, float(score)
-        except ValueError:
-            raise DataError(
-                f"{path}: line {number}: two words and a number are wanted, not {line[:60]!r}", code="data/bad-line"
-            ) from None
-
-
 def _sections(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
     name, questions = "", list[list[str]]()
     for number, line in _lines(path):
@@ -230,14 +204,6 @@ def _sections(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
         questions.append(line.split())
     if questions:
         yield name, questions
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    from hogwild.data.files import read
-
-    for number, line in enumerate(read(path).decode("utf-8", "replace").splitlines(), 1):
-        if line.strip() and not line.startswith("#"):
-            yield number, line.strip()
 
 
 def _parts(rows: np.ndarray) -> Iterator[np.ndarray]:

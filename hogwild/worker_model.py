@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.buffers import REGION, block_of
-from hogwild.compiled_model import check_same_memory
 from hogwild.device import Accelerator
 from hogwild.errors import ModelError
 from hogwild.exchange import Exchange
@@ -247,3 +246,17 @@ def _sizes(module: nn.Module) -> tuple[int, ...]:
     """Parameters, modules, and buffers that are saved: others are derived, and may be made when they are needed."""
     saved = len(module._buffers) - len(module._non_persistent_buffers_set)
     return len(module._parameters), len(module._modules), saved
+
+
+def check_same_memory(runs: nn.Module, model: nn.Module) -> None:
+    """What runs reads and writes the model's own words. Raises ModelError for a buffer that scripted code has replaced:
+    the model would keep the old one."""
+    theirs = [*runs.named_parameters(), *runs.named_buffers()]
+    ours = [*model.named_parameters(), *model.named_buffers()]
+    for (_, compiled), (name, own) in zip(theirs, ours, strict=True):
+        if compiled.data_ptr() != own.data_ptr():
+            raise ModelError(
+                f"{name} is another tensor in the compiled model than in the model (model.compile): its updates would "
+                "reach nobody. Write into it in place (copy_, add_) instead of assigning to it",
+                code="model/rebound",
+            )

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hogwild.batches import BatchPlan, batch_seed
+from hogwild.batches import BatchPlan
 from hogwild.kernels.fused import Chunk, Tally
 from hogwild.orders import InMemory
 from hogwild.scoreboard import Row, Scoreboard, Word
+from hogwild.seeds import batch_seed
 from hogwild.workqueue import Kind, WorkItem
 from workers import chunks
-from workers.chunks import Chunks, Fused
+from workers.chunks import Chunks
+from workers.kit import Fused
 from workers.profile import make_profile
 
 SEED, BATCH = 5, 10

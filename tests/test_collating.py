@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hogwild.collating import BadBatch, Collator, Padding
-from hogwild.feeds import Batch
+from hogwild.feeds_batch import Batch
 from hogwild.ring import Ring, RingSpec
 
 Pair = namedtuple("Pair", ["first", "second"])

@@ -144,7 +144,7 @@ def test_gradients_lie_where_the_parameters_do_before_and_after_a_thaw(monkeypat
     shared = build(model, optim.SGD(model.parameters(), lr=0.1), procs=1, late=LATE)
     worker = WorkerModel.attach(shared.structure, shared.regions, 0, 0)
     monkeypatch.setattr(WorkerModel, "device", torch.device("meta"))
-    monkeypatch.setattr("hogwild.updates.why_not", lambda *_: "a rule over both would need the device")
+    monkeypatch.setattr("hogwild.updates.why_no_flat_rule", lambda *_: "a rule over both would need the device")
     update = AutogradUpdate(worker, grad_clip=None)
     for made in (0, FIRST):
         update.thaw(made)

@@ -27,10 +27,9 @@ from hogwild.samples import Held, InTurn, division, materialise
 from hogwild.transforms import TransformedFeed, tried
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, wait_for
-from workers.entry import Start
 from workers.head_start import HeadStart
 from workers.loading import Loading
-from workers.messages import LOOK, Report, write_record
+from workers.messages import LOOK, Report, Start, write_record
 from workers.ranges import Ranges
 from workers.reading import BEATS, Destination, Recipe, _Reader
 

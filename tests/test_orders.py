@@ -16,7 +16,6 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild import orders
-from hogwild.batches import permutation_seed
 from hogwild.data import Digits
 from hogwild.orders import (
     BLOCK_POSITIONS,
@@ -32,6 +31,7 @@ from hogwild.orders import (
     make_order,
     random_words,
 )
+from hogwild.seeds import permutation_seed
 
 SEED = 3
 KINDS: dict[str, Callable[[int, int], Order]] = {

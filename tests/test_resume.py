@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import checkpoint, cli, cli_input
+from hogwild import checkpoint, cli, run_config
 from hogwild.api import TrainResult
 from hogwild.config import load_job
 from hogwild.config_places import default_config
@@ -376,7 +376,7 @@ def test_a_measured_exchange_holds_only_where_it_was_measured(
 ) -> None:
     text = load_job(default_config("digits"), ["train.exchange=direct"]).to_yaml()
     (tmp_path / "resolved.yaml").write_text(f"{MEASURED}direct was the faster\n{text}")
-    job, _, _ = cli_input.resumed(tmp_path, changes, {})
+    job, _, _ = run_config.resumed(tmp_path, changes, {})
     run: Any = SimpleNamespace(resolved_file=tmp_path / "resolved.yaml")
     going_on = with_measured(run, job)
     check_changes(run, going_on)
@@ -389,4 +389,4 @@ def test_an_exchange_that_the_user_chose_contradicts_a_device_as_ever(tmp_path: 
     text = load_job(default_config("digits"), ["train.exchange=direct"]).to_yaml()
     (tmp_path / "resolved.yaml").write_text(text)
     with pytest.raises(HogwildError, match=r"train\.exchange: must be delta or auto"):
-        cli_input.resumed(tmp_path, ["train.device=simulated"], {})
+        run_config.resumed(tmp_path, ["train.device=simulated"], {})

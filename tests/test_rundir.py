@@ -24,7 +24,7 @@ from hogwild.config import load_job
 from hogwild.errors import NotFoundError, RunDirError
 from hogwild.rundir import RunDir, to_json
 from tests.helpers.processes import PATIENCE_S
-from workers.prepare import write_choice
+from workers.run_files import write_choice
 
 DEADLINE_S = PATIENCE_S
 

@@ -17,8 +17,8 @@ pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'"
 from hogwild.free_ranges import Choice, Free
 from hogwild.grid import Grid, GridPlan
 from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits, Progress, WorkItem
-from hogwild.schedules import GridSchedule, idle_share
-from hogwild.scoreboard import Phase
+from hogwild.schedules import GridSchedule
+from hogwild.scoreboard import Phase, idle_share
 from hogwild.workqueue import WorkQueue
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from hogwild.batches import BatchPlan
 from hogwild.device_simulated import Simulated, SimulatedError
-from hogwild.feeds import Batch, Feed, ResidentData, ResidentFeed
+from hogwild.feeds import ResidentData, ResidentFeed
+from hogwild.feeds_batch import Batch, Feed
 from hogwild.pins import PAGE, Pins
 from hogwild.slots import KEPT_VIEWS, SLOTS, DeviceFeed, DeviceSlots
 from hogwild.transforms import TransformedFeed

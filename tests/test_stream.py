@@ -445,7 +445,7 @@ def test_an_empty_stream_is_an_error() -> None:
 
 def test_a_class_path_is_called_in_each_loader_where_its_object_does_not_travel() -> None:
     class Numbers:
-        class_path = "hogwild.batches.mix"
+        class_path = "hogwild.seeds.mix"
         init_args: ClassVar[dict[str, Any]] = {}
 
     spec: Spec = Numbers()

@@ -22,8 +22,7 @@ from tests.shared_model import (
     train_plainly,
 )
 from workers import trainer as trainer_module
-from workers.entry import Leaving, Start
-from workers.messages import LOOK, RECORD, ParentGone, Report, write_record
+from workers.messages import LOOK, RECORD, Leaving, ParentGone, Report, Start, write_record
 from workers.pulling import WorkerLoop, serve
 from workers.trainer import LONGEST_EXCHANGE_NS, NonFiniteGradient
 

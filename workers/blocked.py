@@ -15,15 +15,15 @@ import re
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+from hogwild.version import PACKAGE_ROOT
 
 _HEAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*:$")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.+)$')
-_HOME = Path(__file__).resolve().parent.parent
 _LIBRARIES = tuple(
     f"{folder}{os.sep}"
     for folder in {*(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))}
-    | {str(_HOME / "hogwild"), str(_HOME / "workers")}
+    | {os.path.join(PACKAGE_ROOT, package) for package in ("hogwild", "workers")}
 )
 LONGEST_LINE = 80
 

@@ -1,11 +1,7 @@
 """What a worker builds after its first lines: it receives the set-up, maps the shared memory, builds the trainer, and
 pulls items then (`pulling.py`)."""
 
-import os
-import socket
-import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import cloudpickle
 import torch
@@ -15,7 +11,7 @@ from hogwild import host, torch_settings
 from hogwild.compiled_model import make as make_runs
 from hogwild.device import Accelerator
 from hogwild.evaluation import Evaluator
-from hogwild.feeds import Feed
+from hogwild.feeds_batch import Feed
 from hogwild.lanes import steps_of
 from hogwild.packed import attach, open_feed, targets
 from hogwild.params import WorkerModel
@@ -25,48 +21,16 @@ from hogwild.ring import Ring, RingFeed, RingSpec
 from hogwild.scaler import scaler_for
 from hogwild.scoreboard import Control, Row, Scoreboard
 from hogwild.shm import Region
+from workers.adoption import adopt
 from workers.chunks import make_fused
-from workers.entry import Leaving, Start, settle
 from workers.kit import Kit, Numerics, Split
-from workers.messages import HoldTask, LoadTask, ParentGone, ReadTask, Setup, Task, receive_task
+from workers.messages import Setup, Start
 from workers.on_device import attached, computing, feeding, opened, seeding, updating
 from workers.profile import Profile, make_profile
-from workers.pulling import serve
 from workers.trainer import Trainer
 
-if TYPE_CHECKING:
-    from workers.loader import LoaderLoop
 
-
-def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
-    """The exit status of the worker, or of the loader."""
-
-    def receive_and_build() -> "Trainer | LoaderLoop":
-        while True:
-            task, descriptors = receive_task(channel)
-            if isinstance(task, Setup):
-                settle(task.log, task.stacks)
-                return _build(start, task, descriptors)
-            if isinstance(task, LoadTask):
-                from workers.loader import make_loader  # few jobs stream
-
-                return make_loader(start, channel, leaving, task, descriptors)
-            if isinstance(task, HoldTask):
-                from workers.holding import hold  # one process of few jobs
-
-                adopt(start, task)
-                hold(channel, task, descriptors)
-                raise ParentGone("nothing is to be held any more")
-            from workers.reading import read  # few jobs have data that is read so
-
-            assert isinstance(task, ReadTask)
-
-            read(start, channel, task, descriptors)
-
-    return serve(start, channel, leaving, receive_and_build)
-
-
-def _build(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
+def build_trainer(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
     adopt(start, setup)
     if setup.cores:
         host.set_affinity(setup.cores)  # before there are threads that would keep the cores they were made on
@@ -81,7 +45,7 @@ def _build(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
     board = Scoreboard(regions.pop("scoreboard"), setup.procs)
     row = Row(board, setup.worker)
     row.beat()
-    kit: Kit = cloudpickle.loads(blob(regions.pop("kit"), setup.kit_nbytes))
+    kit: Kit = cloudpickle.loads(regions.pop("kit").read_bytes(setup.kit_nbytes))
     structure = regions.pop("structure").array("u1", (setup.structure_nbytes,)).data
     trainer = make_trainer(kit, structure, regions, row, start.lifeline)
     # After the structure, which imports the user's modules: they may have set something else, or brought a pool.
@@ -194,30 +158,3 @@ def _feed(split: Split, region: Region, seed: int, *, copies: bool = False) -> F
     if isinstance(split.data, RingSpec):
         return RingFeed(Ring(region, split.data), split.plan.batch_size, copies=copies)
     return open_feed(attach(split.data, region), split.plan, seed=seed, order=split.order)
-
-
-def adopt(start: Start, task: Task) -> None:
-    """Where the parent is by now, and what user code in it has changed: what a process started now would inherit, and
-    how torch computes."""
-    # The user's own folders come behind ours in time, not in order: everything of ours is imported by now, so a user's
-    # own `workers/` or `hogwild/` shadows nothing.
-    sys.path[:] = task.sys_path
-    if task.folder:
-        os.chdir(task.folder)  # user code may have changed it since this process was started
-    _inherit(task.environment, {name for name, _ in start.environment})
-    torch_settings.apply(task.torch_settings)
-
-
-def _inherit(changes: Mapping[str, str | None], ours: set[str]) -> None:
-    """What user code in the supervisor has done to the environment since this process was started; `ours` are the
-    plan's."""
-    for name in changes.keys() - ours:
-        value = changes[name]
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-
-def blob(region: Region, nbytes: int) -> bytes:
-    return region.array("u1", (nbytes,)).tobytes()

@@ -7,23 +7,23 @@ most `sync_every`. Everything that decides numbers, the rate and the seed, belon
 the same however its time is cut. A kill costs one chunk in doubt."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from hogwild.batches import EpochPlan, batch_seed
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Chunk, Fusable, FusedUpdate
 from hogwild.scoreboard import Row
+from hogwild.seeds import batch_seed
 from hogwild.shm import Region
 from hogwild.workqueue import WorkItem
+from workers.kit import Fused
 from workers.profile import Profile
 
 if TYPE_CHECKING:
     from hogwild.kernels.hot import HotRows
-    from hogwild.orders import Order
     from hogwild.worker_model import WorkerModel
     from workers.kit import Kit
 
@@ -31,26 +31,6 @@ if TYPE_CHECKING:
 TARGET_S = 0.02
 LONGEST_S = 0.05  # a batch that would take longer is made in pieces, with a sign of life between two
 SMOOTHING = 0.2  # of the pace: the weight of the newest chunk
-
-
-@dataclass(slots=True)
-class Fused:
-    """What a trainer computes with instead of autograd, bound to one worker's memory."""
-
-    update: FusedUpdate
-    plan: EpochPlan
-    order: "Order"
-    hot: "Sequence[HotRows]" = ()
-    count: Callable[[int], None] = lambda updates: None  # what its optimizer's state has seen
-
-    def refresh(self) -> None:
-        """The private copies are what the flats are now."""
-        for rows in self.hot:
-            rows.refresh()
-
-    def flush(self) -> None:
-        for rows in self.hot:
-            rows.flush()
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from hogwild import device, host
+from hogwild import device_discovery, host
 from hogwild.errors import ModelError
 from hogwild.plan import Plan
 from workers.handle import POLL_MS, REAP_S, Handle
@@ -53,7 +53,7 @@ class Crew:
 
     def spawn(self, worker: int, incarnation: int) -> Handle:
         """One that has started early, a spare, or a new one; set up in any case."""
-        if device.cuda_is_initialized():
+        if device_discovery.cuda_is_initialized():
             raise ModelError(
                 "CUDA was initialised in the supervisor; workers cannot be started safely after that", code="model/cuda"
             )

@@ -14,36 +14,10 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from hogwild import host
-from workers.messages import ParentGone, Report
-
-STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What crosses `Process.start`: numbers and short names only, never a tensor (unpickling one would import torch
-    before our first line). Descriptors are inherited under the same numbers."""
-
-    parent_pid: int
-    lease_read: int
-    ack_write: int
-    channel: int
-    lifeline: int
-    words: int
-    environment: tuple[tuple[str, str], ...]
-
-
-class Leaving:
-    """Set by SIGTERM: the worker finishes the exchange in hand and leaves."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def ask(self) -> None:
-        self.asked = True
+from workers.messages import Leaving, ParentGone, Report, Start
+from workers.standard_streams import STANDARD_ERROR, redirect
 
 
 def main(start: Start) -> None:
@@ -51,7 +25,7 @@ def main(start: Start) -> None:
     host.die_with_parent(start.parent_pid)
     host.lead_a_group()
     host.no_core_dumps()
-    _redirect(start.words)
+    redirect(start.words)
     leaving = Leaving()
     host.worker_signals(leaving.ask, STANDARD_ERROR)
     os.environ.update(start.environment)
@@ -59,7 +33,7 @@ def main(start: Start) -> None:
     cores = host.affinity()
     channel = socket.socket(fileno=start.channel)
     with without_collecting():
-        from workers.building import run  # imports torch
+        from workers.dispatch import run  # imports torch
 
     gc.freeze()  # a collection looks at torch's few hundred thousand objects never again
     host.set_affinity(cores)  # an OpenMP runtime with OMP_PROC_BIND has bound us to one core by now
@@ -85,30 +59,3 @@ def without_collecting() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def settle(log: str, stacks: str) -> None:
-    """From now on standard output and error go to the worker's own log, opened for appending: one write is one line,
-    nobody else's buffer or lock is touched, and a full pipe can stop nobody. What was said before is copied there, and
-    then taken out of memory, so that the supervisor does not copy it again. Stacks go to their own file."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    words = os.dup(STANDARD_ERROR)
-    with open(log, "ab", buffering=0) as file:
-        file.write(os.pread(words, os.fstat(words).st_size, 0))
-        for standard in (STANDARD_OUTPUT, STANDARD_ERROR):
-            os.dup2(file.fileno(), standard)
-    os.ftruncate(words, 0)
-    os.close(words)
-    host.write_stacks_to(os.open(stacks, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
-
-
-def _redirect(words: int) -> None:
-    """Standard output and error go to memory that the supervisor holds, too, until the worker is told of its log."""
-    os.dup2(words, STANDARD_OUTPUT)
-    os.dup2(words, STANDARD_ERROR)
-    os.close(words)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

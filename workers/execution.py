@@ -20,8 +20,9 @@ from hogwild import host
 from hogwild.background import Background
 from hogwild.checkpoint import CheckpointWriter
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
-from hogwild.job import Parts, state_of
+from hogwild.job import state_of
 from hogwild.job_checks import directions
+from hogwild.job_parts import Parts
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.params import SharedModel
 from hogwild.placing import with_devices
@@ -40,19 +41,11 @@ from workers.kit import Kit
 from workers.loading import Loading
 from workers.messages import Setup
 from workers.outcome import Clock, Outcome
-from workers.prepare import (
-    blob,
-    check_lanes,
-    check_memory,
-    lay_out,
-    ring_state,
-    training_queue,
-    with_profile,
-    write_descriptions,
-)
+from workers.prepare import check_lanes, check_memory, lay_out, ring_state, training_queue, with_profile
 from workers.request import Request
 from workers.resume import check_changes, record, restore, with_measured
 from workers.rollback import give_up
+from workers.run_files import write_descriptions
 from workers.saving import LAST_WRITE_S, Saving
 from workers.session import Session
 from workers.summary import summarise
@@ -325,7 +318,11 @@ class _Prepared:
 
     def _set_up(self) -> Callable[[int], tuple[Setup, list[int]]]:
         kit, rundir = cloudpickle.dumps(self.kit), self.session.rundir
-        regions = {**self.regions, "kit": blob("kit", kit), "structure": blob("structure", self.structure)}
+        regions = {
+            **self.regions,
+            "kit": Region.of_bytes("kit", kit),
+            "structure": Region.of_bytes("structure", self.structure),
+        }
 
         def set_up(worker: int) -> tuple[Setup, list[int]]:
             setup = Setup(

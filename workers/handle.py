@@ -21,19 +21,18 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import hogwild
 from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.plan import Plan
+from hogwild.version import PACKAGE_ROOT
 from workers import entry
-from workers.messages import LOOK, HoldTask, LoadTask, ReadTask, Report, Setup, Task, read_records, write_record
+from workers.messages import LOOK, HoldTask, LoadTask, ReadTask, Report, Setup, Start, Task, read_records, write_record
 
 PAYLOAD_LIMIT = 4096  # bytes of our own arguments; CPython 3.11 can hang in start() when all of it passes 64 KiB
 REAPED_ELSEWHERE = 255  # its status went to somebody else, a host application's wait() perhaps
 PATH_LIMIT = 32 * 1024
 NOBODY = -1  # a process that has no number yet
 WORDS_READ = 4096  # bytes of what a process said last
-PACKAGE_ROOT = str(Path(hogwild.__file__).resolve().parent.parent)
 REAP_S = 5.0  # a process in an uninterruptible system call does not even die of SIGKILL
 POLL_MS = 20
 
@@ -95,7 +94,7 @@ class Handle:
             ours.callback(os.close, words)
             for descriptor in (lease_read, lease_write, ack_read):
                 os.set_blocking(descriptor, False)
-            start = entry.Start(
+            start = Start(
                 parent_pid=os.getpid(),
                 lease_read=_Inherited(lease_read),  # type: ignore[arg-type]
                 ack_write=_Inherited(ack_write),  # type: ignore[arg-type]
@@ -226,7 +225,7 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
     return read, write
 
 
-def _launch(start: entry.Start) -> tuple[BaseProcess, int]:
+def _launch(start: Start) -> tuple[BaseProcess, int]:
     # The very context of torch.multiprocessing, which takes `get_context` over as it is and only adds ways to send
     # tensors: none crosses here.
     process = multiprocessing.get_context("spawn").Process(target=entry.main, args=(start,), name="hogwild-worker")
@@ -255,7 +254,7 @@ def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str
     return {name: value for name, value in now.items() if before.get(name) != value} | gone
 
 
-def _check_payload(start: entry.Start) -> None:
+def _check_payload(start: Start) -> None:
     assert len(pickle.dumps(start)) < PAYLOAD_LIMIT
     size = sum(len(folder) for folder in sys.path)
     if size > PATH_LIMIT:

@@ -11,7 +11,8 @@ import socket
 
 import torch
 
-from hogwild.device import Accelerator, open_accelerator
+from hogwild.device import Accelerator
+from hogwild.device_discovery import open_accelerator
 from hogwild.pins import Pins
 from hogwild.shm import Region
 from workers.messages import HoldTask, Report

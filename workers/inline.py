@@ -8,7 +8,8 @@ from functools import partial
 
 import torch
 
-from hogwild import device, host
+from hogwild import host
+from hogwild.device_discovery import flushes_denormal
 from hogwild.errors import NOT_FINITE, TrainingError
 from hogwild.scoreboard import Row, Word
 from hogwild.shm import Region
@@ -50,7 +51,11 @@ class Inline:
     def run(self) -> Outcome:
         session = self._session
         session.begin(time.monotonic())
-        threads, random_state, flushes = torch.get_num_threads(), torch.get_rng_state(), device.flushes_denormal()
+        threads, random_state, flushes = (
+            torch.get_num_threads(),
+            torch.get_rng_state(),
+            flushes_denormal(),
+        )
         torch.set_flush_denormal(session.job.train.flush_denormal)
         torch.set_num_threads(session.plan.threads)  # as in a worker: the number of threads changes the bits of sums
         try:

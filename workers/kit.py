@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hogwild.batches import EpochPlan
-from workers.chunks import Fused
+from hogwild.kernels.fused import FusedUpdate
 from workers.computing import ON_CPU, OnCpu
 
 if TYPE_CHECKING:
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hogwild.evaluation import Evaluator
-    from hogwild.feeds import Feed, FieldSpec
+    from hogwild.feeds import FieldSpec
+    from hogwild.feeds_batch import Feed
+    from hogwild.kernels.hot import HotRows
     from hogwild.metrics import Panel
+    from hogwild.orders import Order
     from hogwild.packed import Spec
     from hogwild.recurrence import LaneState
     from hogwild.ring import RingSpec
@@ -61,6 +64,26 @@ class Kit:
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
     devices: tuple[str, ...] = ()  # of each worker; empty: the CPU
     lent: Mapping[str, str] | None = None  # where the flats lie on a device: region -> its holder's handle
+
+
+@dataclass(slots=True)
+class Fused:
+    """What a trainer computes with instead of autograd, bound to one worker's memory."""
+
+    update: FusedUpdate
+    plan: EpochPlan
+    order: "Order"
+    hot: "Sequence[HotRows]" = ()
+    count: Callable[[int], None] = lambda updates: None  # what its optimizer's state has seen
+
+    def refresh(self) -> None:
+        """The private copies are what the flats are now."""
+        for rows in self.hot:
+            rows.refresh()
+
+    def flush(self) -> None:
+        for rows in self.hot:
+            rows.flush()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,10 @@ from hogwild.ring import Beat, Ring, RingSpec
 from hogwild.shm import Region
 from hogwild.stream import Filler, Stream, Unreadable
 from hogwild.workqueue import WorkItem
-from workers.building import adopt, blob
-from workers.entry import Leaving, Start, settle
-from workers.messages import LOOK, LoadTask, ParentGone, Report, read_records, write_record
+from workers.adoption import adopt
+from workers.messages import LOOK, Leaving, LoadTask, ParentGone, Report, Start, read_records, write_record
 from workers.pulling import WAIT_MS
+from workers.standard_streams import settle
 
 FILLED, ENDED = 0, 1
 LEAVE = 1  # in the first word of a record that names no slot
@@ -121,7 +121,7 @@ def make_loader(
     }
 
     def unpacked() -> tuple[Stream, RingSpec]:
-        stream, spec = cloudpickle.loads(blob(regions["stream"], task.stream_nbytes))
+        stream, spec = cloudpickle.loads(regions["stream"].read_bytes(task.stream_nbytes))
         return stream, spec
 
     stream, spec = unpacked()

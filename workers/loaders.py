@@ -22,7 +22,6 @@ from hogwild.stream_epoch import Request
 from workers.handle import POLL_MS, REAP_S, Handle
 from workers.loader import ENDED, LEAVE
 from workers.messages import LOOK, LoadTask, Report
-from workers.prepare import blob
 from workers.ring_state import RingState
 from workers.roster import Abandon, Action, Fail, Kill, Reading, Roster, Spawn
 from workers.session import Session
@@ -48,7 +47,7 @@ class Loaders:
         self._handles: dict[int, Handle] = {}
         self._filled = [0] * count
         content = cloudpickle.dumps((state.stream, self._ring.spec))
-        self._regions = {"ring": self._ring.region, "stream": blob("stream", content)}
+        self._regions = {"ring": self._ring.region, "stream": Region.of_bytes("stream", content)}
         self._stream_nbytes = len(content)
 
     def __iter__(self) -> Iterator[Handle]:

@@ -32,7 +32,6 @@ from workers.head_start import HeadStart
 from workers.journal import Journal
 from workers.messages import ReadTask
 from workers.packing import Packer
-from workers.prepare import blob
 from workers.ranges import Ranges
 from workers.readers import Patience, Readers
 from workers.reading import Destination, Recipe
@@ -114,7 +113,7 @@ class _Shared:
     def begin(self, content: bytes) -> None:
         """`content`: the recipe, as every reader gets it."""
         readers, sections = self.readers, self.sections
-        regions = {"recipe": blob("recipe", content), "beats": readers.beats}
+        regions = {"recipe": Region.of_bytes("recipe", content), "beats": readers.beats}
         regions |= {f"part-{number}": part.region for number, part in enumerate(sections.parts)}
         regions |= {"places": sections.places} if sections.places else {}
         sizes = tuple((name, region.nbytes) for name, region in regions.items())

@@ -192,3 +192,27 @@ class Report:
             if not payload:
                 return
             yield cls(**json.loads(payload))
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What crosses `Process.start`: numbers and short names only, never a tensor (unpickling one would import torch
+    before our first line). Descriptors are inherited under the same numbers."""
+
+    parent_pid: int
+    lease_read: int
+    ack_write: int
+    channel: int
+    lifeline: int
+    words: int
+    environment: tuple[tuple[str, str], ...]
+
+
+class Leaving:
+    """Set by SIGTERM: the worker finishes the exchange in hand and leaves."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def ask(self) -> None:
+        self.asked = True

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
-from hogwild.device import Accelerator, open_accelerator
+from hogwild.device import Accelerator
+from hogwild.device_discovery import open_accelerator
 from hogwild.device_update import DeviceUpdate
-from hogwild.feeds import Feed, ResidentFeed
+from hogwild.feeds import ResidentFeed
+from hogwild.feeds_batch import Feed
 from hogwild.params import WorkerModel
 from hogwild.recurrent_weights import keep_weights
 from hogwild.ring import RingFeed

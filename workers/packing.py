@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import cloudpickle
 
 from hogwild.data.parsing import Parsed, Parsing, Pass
+from hogwild.shm import Region
 from workers.head_start import HeadStart
 from workers.messages import ReadTask
-from workers.prepare import blob
 from workers.ranges import Ranges
 from workers.readers import Patience, Readers
 from workers.reading import PassRecipe, Pieces
@@ -85,7 +85,7 @@ class Packer:
         ranges = Ranges(done, work.count, 1)
         readers = Readers(self.early, work.what, ranges, self.patience, piece_words)
         content = cloudpickle.dumps(PassRecipe(Pieces(work.what, work.count, work.step), done))
-        regions = {"recipe": blob("recipe", content), "beats": readers.beats, **work.regions}
+        regions = {"recipe": Region.of_bytes("recipe", content), "beats": readers.beats, **work.regions}
         sizes = tuple((name, region.nbytes) for name, region in regions.items())
         number, nbytes = readers.task, len(content)
 

@@ -28,8 +28,8 @@ from hogwild.workqueue import WorkQueue
 from workers import rollback
 from workers.crew import Crew
 from workers.outcome import Outcome
-from workers.prepare import write_choice
 from workers.roster import GAP_S, Roster
+from workers.run_files import write_choice
 from workers.saving import MEMORY_MARGIN
 from workers.session import Session
 from workers.trial import Trial, ways_of, why_settled, words_of

@@ -1,17 +1,13 @@
 """Before the first worker starts: what lies in shared memory and whether it fits, what the queue must know, and what
 the run directory says about the job."""
 
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
-import torch
 from torch.utils._pytree import tree_flatten
 
-import hogwild
 from hogwild import host, torch_settings
 from hogwild.compile_cache import new_scratch
 from hogwild.compiled_model import model_key
@@ -22,16 +18,16 @@ from hogwild.exchange import COPIES
 from hogwild.feeds import FieldSpec, ResidentData
 from hogwild.free_ranges import Schedule
 from hogwild.grid import GridPlan
-from hogwild.job import Parts, arrange, bytes_needed, schedule_of
+from hogwild.job import arrange, bytes_needed, schedule_of
 from hogwild.job_checks import batch_of
 from hogwild.job_data import ring_spec_of
+from hogwild.job_parts import Parts
 from hogwild.lanes import LaneSchedule
 from hogwild.packed import Spec
 from hogwild.placing import is_on_device
 from hogwild.plan import Plan
-from hogwild.records import explained
 from hogwild.ring import Ring, RingSpec
-from hogwild.rundir import LIBRARY, MEASURED, NAMES, RunDir
+from hogwild.rundir import RunDir
 from hogwild.schedules import GridSchedule
 from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
@@ -41,13 +37,8 @@ from hogwild.structure import check_apart
 from hogwild.traces import Window, clear
 from hogwild.workqueue import Limits, WorkQueue
 from workers.kit import Kit, Split
-from workers.request import Request
 from workers.ring_state import RingState
 
-OF_OBJECTS = (
-    f"# Of a call of {LIBRARY}: class paths name the objects it was given, which had other arguments than these.\n"
-    "# Only the same call goes on with it, with resume=.\n"
-)
 KEY_SAMPLES = 3  # of a batch whose rows are looked at: the strides of a single one say nothing
 
 
@@ -216,12 +207,6 @@ def with_profile(kit: Kit, window: Window | None, rundir: RunDir) -> Kit:
     return replace(kit, profile=(window.start, window.stop, str(rundir.profile)))
 
 
-def blob(name: str, content: bytes) -> Region:
-    region = Region.allocate(name, len(content))
-    region.array("u1", (len(content),))[:] = memoryview(content)
-    return region
-
-
 def _grid_before(rundir: RunDir) -> tuple[int, int] | None:
     """Blocks of the grid of the attempt before: a resume goes on in the same cells."""
     blocks = (rundir.read_json("env.json") or {}).get("grid")
@@ -254,47 +239,3 @@ def limits_of(job: Job, rows: int) -> Limits:
         max_attempts=job.supervise.max_item_attempts,
         redo_indeterminate=job.supervise.on_indeterminate == "redo",
     )
-
-
-def write_choice(rundir: RunDir, job: Job, remark: str) -> None:
-    """What was decided by measuring, into resolved.yaml: a resume goes on with it. Raises RunDirError."""
-    header = _header(rundir, lambda line: not line.startswith(MEASURED))
-    rundir.write_text("resolved.yaml", f"{header}{MEASURED}{remark}\n{job.to_yaml()}", sync=True)
-
-
-def _header(rundir: RunDir, keep: Callable[[str], bool]) -> str:
-    """The remarks at the head of resolved.yaml that are kept."""
-    with explained(f"cannot read {rundir.resolved_file}"):
-        lines = rundir.resolved_file.read_text().splitlines(keepends=True)
-    return "".join(line for line in lines if line.startswith("#") and keep(line))
-
-
-def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: RunDir) -> None:
-    """env.json, resolved.yaml and job.yaml. Of a resume, only once nothing can refuse it any more. resolved.yaml makes
-    the folder a run, so what a resume needs besides is there before it; killed earlier, the folder is as good as
-    new. Durable before there is a checkpoint, which would be worth nothing without them."""
-    is_measured = request.resume is not None and request.job.train.exchange != "auto"
-    measured = _header(rundir, lambda line: line.startswith(MEASURED)) if is_measured else ""
-    resolved = (OF_OBJECTS if request.caller == LIBRARY else "") + measured + request.job.to_yaml()
-    environment = {
-        "hogwild": hogwild.__version__,
-        "caller": request.caller,
-        "torch": torch.__version__,
-        "host": host.describe_host(),
-        "plan": asdict(planned),
-        "data_dir": str(request.data_dir) if request.data_dir else None,
-        "user_folders": list(request.user_folders),
-        "argv": sys.argv,
-        "pid": os.getpid(),
-        "update": parts.choice.why,
-        "grid": list(parts.meetings.grid.sides) if parts.meetings.grid is not None else None,
-        "parameters": sum(parameter.numel() for parameter in parts.model.parameters()),
-    }
-    rundir.write_json("env.json", environment, sync=True)
-    if parts.names is not None:
-        rundir.write_json(NAMES, parts.names, sync=True)
-    else:  # of a job that was killed before there was a run
-        (rundir.path / NAMES).unlink(missing_ok=True)
-    rundir.write_text("resolved.yaml", resolved, sync=True)
-    if not request.resume or not rundir.job_file.exists():
-        rundir.write_text("job.yaml", request.job_text or resolved, sync=True)

@@ -17,8 +17,7 @@ from hogwild.errors import NOT_FINITE, DeviceMemoryError, HogwildError
 from hogwild.scoreboard import Command, Control, Phase, Word
 from hogwild.traces import PAUSE
 from hogwild.workqueue import Kind, WorkItem
-from workers.entry import Leaving, Start
-from workers.messages import LOOK, ParentGone, Report, read_records, write_record
+from workers.messages import LOOK, Leaving, ParentGone, Report, Start, read_records, write_record
 from workers.trainer import NonFiniteGradient, Trainer
 
 _COMMAND, _ACTIVE = int(Control.COMMAND), int(Control.ACTIVE)  # plain integers: looked at before every update

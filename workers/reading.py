@@ -28,9 +28,8 @@ from hogwild.errors import DataError
 from hogwild.feeds import FieldSpec, ResidentData
 from hogwild.rows import BadRow, Rows
 from hogwild.shm import Region
-from workers.building import adopt, blob
-from workers.entry import Start
-from workers.messages import LOOK, ParentGone, ReadTask, Report, read_records, write_record
+from workers.adoption import adopt
+from workers.messages import LOOK, ParentGone, ReadTask, Report, Start, read_records, write_record
 from workers.pulling import WAIT_MS
 from workers.ranges import Ranges
 
@@ -144,7 +143,7 @@ def read(start: Start, channel: socket.socket, task: ReadTask, descriptors: list
     }
     words = regions["beats"].array("i8", (regions["beats"].nbytes // (8 * BEATS), BEATS))[task.reader]
     try:
-        written: Recipe | PassRecipe = cloudpickle.loads(blob(regions["recipe"], task.recipe_nbytes))
+        written: Recipe | PassRecipe = cloudpickle.loads(regions["recipe"].read_bytes(task.recipe_nbytes))
         recipe, to = written.opened(regions)
         torch_settings.apply(task.torch_settings)  # once more: importing the data set's module may have changed some
     except (Exception, SystemExit) as error:  # the class cannot be imported here, an open file cannot be opened again

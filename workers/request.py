@@ -9,7 +9,7 @@ from hogwild.config import Job
 from hogwild.traces import Window
 
 if TYPE_CHECKING:  # it imports torch
-    from hogwild.job import Parts
+    from hogwild.job_parts import Parts
     from hogwild.samples import Reader
 
 

@@ -20,7 +20,7 @@ from hogwild.background import Background
 from hogwild.batches import StreamPlan
 from hogwild.config import Job
 from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
-from hogwild.job import Parts
+from hogwild.job_parts import Parts
 from hogwild.params import SharedModel
 from hogwild.placing import SHARED
 from hogwild.plan import Plan

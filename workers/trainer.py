@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from hogwild.batches import batch_seed
 from hogwild.lr import halved
 from hogwild.scoreboard import Control, Phase, Row, Scoreboard
+from hogwild.seeds import batch_seed
 from hogwild.workqueue import Kind, WorkItem
 from workers.chunks import Chunks
 from workers.kit import Kit, Numerics

@@ -20,7 +20,7 @@ from workers.compiling import MODEL, make_all_ready
 
 if TYPE_CHECKING:
     from hogwild.evaluation import Evaluator
-    from hogwild.feeds import Feed
+    from hogwild.feeds_batch import Feed
     from hogwild.updates import AutogradUpdate
     from hogwild.worker_model import WorkerModel
     from workers.kit import Kit

@@ -20,7 +20,7 @@ from hogwild.chaos import schedule
 from hogwild.chaos.schedule import Fault
 from hogwild.chaos.watch import Target, Watch
 from hogwild.errors import RunError
-from hogwild.measure import own_command
+from hogwild.host_own_command import own_command
 
 LOOK_MS = 20.0  # between two looks at the run's records; the supervisor's end is seen at once
 ORPHANS_S = 2.0  # after which no process of a job may be left whose supervisor has ended

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +14,6 @@ from hogwild.data.words import in_order
 from hogwild.errors import DataError
 from hogwild.packed import Packed, PackedSpec
 from hogwild.shm import Region
-
-if TYPE_CHECKING:
-    from hogwild.data.ratings import Holdout
-
 
 DELIMITERS = ("::", "\t", ",", ";", "|", " ")  # tried in this order
 # Names of columns, without case and what is no letter: those of the data sets that people have.
@@ -255,3 +251,12 @@ def _as_in(
         f"{unknown:,} of {len(rated.user):,} ratings are left out: the training data does not have their user or item"
     )
     return Rated(rated.user[is_known], rated.item[is_known], rated.rating[is_known])
+
+
+@dataclass(frozen=True, slots=True)
+class Holdout:
+    """Which part of a file is meant."""
+
+    fraction: float
+    seed: int
+    is_test: bool

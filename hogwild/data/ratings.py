@@ -25,7 +25,7 @@ from hogwild.data.parsing import (
     found_in,
     moved_together,
 )
-from hogwild.data.rating_columns import DELIMITERS, Columns, Form, Rated, Wishes, form_of, numbered
+from hogwild.data.rating_columns import DELIMITERS, Columns, Form, Holdout, Rated, Wishes, form_of, numbered
 from hogwild.data.words import numbered_columns
 from hogwild.errors import UsageError
 from hogwild.packed import Packed, PackedSpec
@@ -90,15 +90,6 @@ class Ratings(PackedFile):
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
         return _Parsing(self, what, like, on_bad_line)
-
-
-@dataclass(frozen=True, slots=True)
-class Holdout:
-    """Which part of a file is meant."""
-
-    fraction: float
-    seed: int
-    is_test: bool
 
 
 def holdout_of(who: str, given: Mapping[str, Any] | None) -> Holdout | None:

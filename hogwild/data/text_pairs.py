@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 from hogwild.data.files import Wanted, beside, find, folders
 from hogwild.errors import DataError
 from hogwild.packed import Packed
-from hogwild.word_vectors import read_pairs
 
 ADVICE = "It is a file of your own: two words and a score a line, with tabs between them, as wordsim353.tsv."
 log = logging.getLogger(__name__)
@@ -64,3 +63,24 @@ class WordPairs:
 
 def _number(place: Mapping[str, int], word: str) -> int | None:
     return place.get(word, place.get(word.lower()))
+
+
+def read_pairs(path: Path) -> Iterator[tuple[str, str, float]]:
+    """(word, word, score) of each line; tabs or spaces between them, `#` begins a comment. Raises DataError."""
+    for number, line in _lines(path):
+        parts = line.split("\t") if "\t" in line else line.split()
+        try:
+            first, second, score = (part.strip() for part in parts[:3])
+            yield first, second, float(score)
+        except ValueError:
+            raise DataError(
+                f"{path}: line {number}: two words and a number are wanted, not {line[:60]!r}", code="data/bad-line"
+            ) from None
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    from hogwild.data.files import read
+
+    for number, line in enumerate(read(path).decode("utf-8", "replace").splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            yield number, line.strip()

@@ -7,7 +7,6 @@ HASH is of all kernel sources, the versions of Python and numba, the CPU and the
 other code makes another folder. (`compile_cache.py` says what makes it whole.)"""
 
 import hashlib
-import os
 import platform
 import sys
 from collections.abc import Callable
@@ -88,7 +87,7 @@ class Cache(Kept):
 def fingerprint() -> str:
     """Of everything that decides what is compiled. numba itself looks at a source's time, so that is in it."""
     digest = hashlib.blake2b(digest_size=20)
-    sources = {Path(__file__).parent / name for name in os.listdir(Path(__file__).parent) if name.endswith(".py")}
+    sources = set(Path(__file__).parent.rglob("*.py"))
     sources |= {Path(made.py_func.__code__.co_filename) for made in _KERNELS}
     for source in sorted(sources):
         digest.update(f"{source}|{source.stat().st_mtime_ns}|".encode() + source.read_bytes())

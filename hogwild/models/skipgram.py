@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
-from hogwild.word_vectors import spearman
+from hogwild.metrics.rank_correlation import spearman
 
 if TYPE_CHECKING:
     from hogwild.kernels.fused import FusedUpdate

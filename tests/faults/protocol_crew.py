@@ -14,9 +14,9 @@ from typing import Any
 from hogwild import host
 from hogwild.scoreboard import Row, Scoreboard
 from workers import handle as handle_module
-from workers.entry import Leaving, Start
 from workers.handle import Handle
 from workers.kit import Kit, Numerics
+from workers.messages import Leaving, Start
 from workers.profile import NoProfile
 from workers.pulling import serve
 from workers.trainer import Trainer

@@ -39,9 +39,9 @@ from tests.faults.protocol_numerics import (
     NumberedBatch,
 )
 from workers import messages, pulling, trainer
-from workers.entry import Start
 from workers.handle import Handle
 from workers.kit import Kit, Numerics, Split
+from workers.messages import Start
 
 TRACED = {module.__file__ for module in (pulling, trainer, scoreboard, messages, protocol_numerics)}
 PASSED = 77  # the exit status of a victim that came through

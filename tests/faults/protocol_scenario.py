@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hogwild.batches import BatchPlan, mix
+from hogwild.batches import BatchPlan
 from hogwild.leases import Release
+from hogwild.seeds import mix
 from hogwild.workqueue import Limits, WorkQueue
 from tests.faults.protocol_numerics import DEADLY, Crimes, Effects
 from tests.faults.protocol_trouble import STALL_S

@@ -19,7 +19,8 @@ from torch.utils.data import TensorDataset
 import hogwild
 from hogwild import device_simulated
 from hogwild.batches import BatchPlan
-from hogwild.device import Accelerator, open_accelerator
+from hogwild.device import Accelerator
+from hogwild.device_discovery import open_accelerator
 from hogwild.device_update import DeviceUpdate
 from hogwild.errors import HogwildError
 from hogwild.feeds import ResidentData, ResidentFeed

@@ -1,0 +1,84 @@
+"""Which GPU a job or a worker gets: the only module that knows both kinds of accelerator."""
+
+from collections.abc import Iterable
+
+import torch
+
+from hogwild.device import CPU, CUDA, SIMULATED, Accelerator
+from hogwild.errors import ModelError, UsageError
+
+
+def open_accelerator(name: str) -> Accelerator | None:
+    """For the process that will compute on it, which gets a context; None for `cpu`."""
+    kind, _, index = name.partition(":")
+    if kind == CPU:
+        return None
+    if kind == SIMULATED:
+        from hogwild.device_simulated import Simulated
+
+        return Simulated(int(index))
+    from hogwild.device_cuda import Cuda
+
+    return Cuda(int(index))
+
+
+def count(kind: str) -> int:
+    """How many devices of this kind there are. Makes no context."""
+    if kind == SIMULATED:
+        from hogwild.device_simulated import DEVICES
+
+        return DEVICES
+    return visible_gpus() if kind == CUDA else 1
+
+
+def resolve(device: str) -> str:
+    """`auto` as a kind: cuda where there is a GPU, else cpu. Raises UsageError for a device that is not there."""
+    if device == "auto":
+        return CUDA if visible_gpus() else CPU
+    kind, _, index = device.partition(":")
+    there = count(kind)
+    if there == 0:
+        raise UsageError(
+            f"train.device: {device}: there is no GPU that torch could use ({why_no_gpu()}); "
+            "take auto or cpu, or simulated, which runs a GPU's code on the CPU",
+            code="device/none",
+        )
+    if index and int(index) >= there:
+        have = f"{kind}:0" if there == 1 else f"{kind}:0 to {kind}:{there - 1}"
+        raise UsageError(f"train.device: {device}: there is no such device (there: {have})", code="device/index")
+    return kind
+
+
+def why_no_gpu() -> str:
+    """In words. Makes no context."""
+    if not torch.backends.cuda.is_built():
+        return f"torch {torch.__version__} was built without CUDA"
+    return f"torch {torch.__version__}, CUDA {torch.version.cuda}, sees no GPU: driver, or CUDA_VISIBLE_DEVICES"
+
+
+def require_cpu(tensors: Iterable[tuple[str, torch.Tensor]], what: str) -> None:
+    """Raises ModelError for the first (name, tensor) that is not in this machine's main memory; `what` is
+    whose they are, as in 'the model'. Takes what `named_parameters()` gives."""
+    for name, tensor in tensors:
+        if tensor.device.type != "cpu":
+            raise ModelError(
+                f"{what}: {name} is on {tensor.device}, and its memory cannot be shared by the workers; "
+                f"move it with .to('cpu') first",
+                code="model/device",
+            )
+
+
+def visible_gpus() -> int:
+    """How many GPUs torch sees. Makes no context."""
+    return int(torch.cuda.device_count())
+
+
+def cuda_is_initialized() -> bool:
+    """Whether this process has a CUDA context. Does not make one. The supervisor must have none: a context
+    does not survive in children, holds device memory, and its threads hold locks."""
+    return bool(torch.cuda.is_initialized())
+
+
+def flushes_denormal() -> bool:
+    """Whether this thread's arithmetic takes numbers below 1e-38 for 0; torch can set it but does not tell."""
+    return (torch.full((8,), 1e-40, dtype=torch.float32) * 0.5).sum().item() == 0.0

@@ -1,0 +1,56 @@
+"""Everything a job is built of: model, data, loss, optimizer and plan, as objects."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hogwild.config_types import Component
+from hogwild.fused_choice import Choice, Meetings
+from hogwild.identity import Identity
+from hogwild.metrics import Panel
+from hogwild.sources import Source
+from hogwild.transforms import Transform
+
+NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a job is made of. `notes` are sentences a person should read before it starts."""
+
+    model: nn.Module
+    loss: Any
+    optimizer: torch.optim.Optimizer
+    train: Source
+    val: Source | None
+    panel: Panel
+    output: Tensor | None = None  # (0, …): what the model answers in an evaluation, if it is one tensor
+    output_shape: tuple[int, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    transform: Transform | None = None  # of the batches that are trained on
+    choice: Choice = field(default_factory=lambda: Choice(None, "autograd"))
+    meetings: Meetings = field(default_factory=Meetings)
+    writes_inputs: bool = False  # the model changes its inputs in place
+    late: dict[str, int] = field(default_factory=dict)  # parameter -> the update that trains it first
+    loss_names: tuple[str, ...] = ()  # what a training_step answers beside the loss
+    infers: bool = False  # evaluations run under inference_mode
+    names: dict[str, Any] | None = None  # what numbers stand for, and how many there are
+    identity: Identity = field(default_factory=dict)  # of the data
+    component: Component | None = None  # what the model was built of; None: a library caller's object
+    memory_format: str = "auto"  # what the job's comes to
+
+    @property
+    def outputs_shape(self) -> tuple[int, ...]:
+        """(N, …) of the outputs of an evaluation, where a metric needs all of them; else ()."""
+        if self.val is None or self.output is None or not self.panel.whole:
+            return ()
+        return (self.val.plan.samples, *self.output.shape[1:])
+
+    @property
+    def outputs_nbytes(self) -> int:
+        if self.output is None or not self.outputs_shape:
+            return 0
+        return math.prod(self.outputs_shape) * self.output.element_size()

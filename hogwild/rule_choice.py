@@ -1,0 +1,93 @@
+"""The way an optimizer is applied: one rule over whole flats, compiled rows, or its own `step`; and whether sharing its
+state pays."""
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, SparseAdam
+from torch.optim import optimizer as torch_optimizer
+
+from hogwild.layout import FlatLayout, ParamSlot
+from hogwild.optimizers import RowWiseAdagrad
+
+# What stock torch refuses for sparse gradients, and what has no kernel.
+_REFUSED: Mapping[type, tuple[str, ...]] = {
+    SGD: ("momentum", "weight_decay", "fused"),
+    Adagrad: ("weight_decay", "fused"),
+    RowWiseAdagrad: (),
+    SparseAdam: (),
+}
+
+ELEMENTWISE = (SGD, Adam, AdamW, Adagrad, RMSprop, NAdam, RAdam, Adamax, Adadelta)
+
+
+def why_no_flat_rule(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> str | None:
+    """Why the rule cannot run over the spans of dense gradients, in words for the log; None when it can."""
+    if type(optimizer) not in ELEMENTWISE:
+        return f"{type(optimizer).__qualname__} is not on the list of elementwise rules"
+    if any(span.is_dense and not span.dtype.is_floating_point for span in flats.spans):
+        return "a parameter is not real"
+    if any(span.is_dense and span.dtype.itemsize < 4 for span in flats.spans):
+        return "a parameter has 16 bits, and torch rounds otherwise over other lengths, or its fused SGD is wrong"
+    return why_only_step(optimizer)
+
+
+def why_only_step(optimizer: torch.optim.Optimizer) -> str | None:
+    """Why nothing but the optimizer's own `step` will do, whatever the rule."""
+    name = type(optimizer).__qualname__
+    if has_step_hooks(optimizer):
+        return f"{name} has step hooks"
+    for group in optimizer.param_groups:
+        for option in ("differentiable", "capturable"):
+            if group.get(option):
+                return f"{name} has {option}=True"
+    return None
+
+
+def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Somebody wants to see every step: only the optimizer's own `step` calls them."""
+    own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    everywhere = (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
+    return any(own + everywhere)
+
+
+def shares_state(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> bool:
+    """What `state: auto` makes of several workers: one state for all where gradients are sparse and every rule is
+    hardened, as each row would begin cold with every worker that meets it. And with RAdam, whose rate grows with its
+    updates: each worker counts only its own."""
+    if type(optimizer) is RAdam:
+        return why_no_flat_rule(optimizer, flats) is None
+    is_hardened = type(optimizer) in (Adagrad, RowWiseAdagrad, SparseAdam)
+    return is_hardened and any(span.sparse for span in flats.spans) and why_no_rows(optimizer, flats) is None
+
+
+def why_no_rows(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> str | None:
+    """Why no sparse gradient goes over compiled rows, in words for the log; None when they do."""
+    name = type(optimizer).__qualname__
+    if only_step := why_only_step(optimizer):
+        return only_step
+    if type(optimizer) not in _REFUSED:
+        return f"a parameter has sparse gradients, and {name} has no rule for rows"
+    for slot in flats.params:
+        if slot.group is not None and slot.sparse:
+            reason = _why_not_slot(slot) or _why_not_group(optimizer, optimizer.param_groups[slot.group])
+            if reason:
+                return f"a parameter has sparse gradients, and {reason}"
+    if importlib.util.find_spec("numba") is None:
+        return "a parameter has sparse gradients; compiled rules for them: pip install 'hogwild[sparse]'"
+    return None
+
+
+def _why_not_slot(slot: ParamSlot) -> str | None:
+    if slot.dtype != torch.float32:
+        return f"{slot.name} is {str(slot.dtype).removeprefix('torch.')}, not float32"
+    if len(slot.shape) != 2 or slot.strides != (slot.shape[1], 1) or not slot.shape[1]:
+        return f"{slot.name} is not a table of rows in memory"
+    return None
+
+
+def _why_not_group(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> str | None:
+    found = [option for option in _REFUSED[type(optimizer)] if group.get(option)]
+    return f"{type(optimizer).__qualname__} has {found[0]}={group[found[0]]}" if found else None

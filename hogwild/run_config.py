@@ -1,0 +1,124 @@
+"""What a run directory says of its job: the configuration it was started with, its data folder, its checkpoints."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hogwild.errors import NotFoundError, UsageError
+from hogwild.rundir import LIBRARY, MEASURED, PLACES
+
+if TYPE_CHECKING:
+    from hogwild.config import Job
+
+CHOICES = ("best", "latest")
+
+
+def checkpoint_of(source: Path, which: str | None) -> Path:
+    """The folder of the checkpoint, no longer a link. Raises NotFoundError, UsageError."""
+    from hogwild.checkpoint_files import MANIFEST
+
+    if not source.is_dir():
+        raise NotFoundError(f"{source}: there is no such folder (looked for {source.absolute()})", code="run/not-found")
+    if (source / MANIFEST).exists():
+        if which is not None:
+            raise UsageError(
+                f"--which {which}: {source} is one checkpoint already; --which is for a run", code="usage/contradiction"
+            )
+        return source.resolve()
+    folder = source / "checkpoints"
+    names = CHOICES if which is None else (which,)
+    for name in names:
+        if (folder / name).exists():
+            return (folder / name).resolve()
+    raise NotFoundError(_nothing_there(source, folder, which), code="export/no-checkpoint")
+
+
+def _nothing_there(source: Path, folder: Path, which: str | None) -> str:
+    if not folder.is_dir():
+        return f"{source}: neither a run, which has a folder checkpoints, nor a checkpoint, which has a manifest.json"
+    from hogwild.checkpoint_files import NAME
+
+    there = sorted(entry.name for entry in folder.iterdir() if NAME.fullmatch(entry.name))
+    if which == "best" and there:
+        return f"{source}: has no best checkpoint: nothing was evaluated before its end; --which latest takes the last"
+    if there:
+        return (
+            f"{folder}: there is no '{which or 'latest'}'; it holds {', '.join(there)}: try export {folder / there[-1]}"
+        )
+    return f"{folder}: holds no checkpoint: the job ended before its first one"
+
+
+def load(
+    job_file: Path | None, overrides: Sequence[str], flags: Mapping[str, object] | None = None
+) -> tuple["Job", str]:
+    """The job and its file's text; without a file the embedded default."""
+    from hogwild.config import load_job
+    from hogwild.config_places import default_config, read_job_file
+
+    path = job_file or default_config("digits")
+    text = read_job_file(path)
+    return load_job(path, overrides, flags, source_text=text), text
+
+
+def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) -> tuple["Job", Path | None, str]:
+    """The job as it was resolved, with today's changes on top; the file it came from, for the user's own
+    modules. Raises UsageError for a run of the library's: its job file names classes, not the objects that were
+    trained."""
+    from hogwild.config_places import read_job_file
+
+    if not run.is_dir():
+        raise NotFoundError(f"run {run}: there is no such folder (looked for {run.absolute()})", code="run/not-found")
+    resolved = run / "resolved.yaml"
+    if not resolved.is_file():
+        raise NotFoundError(
+            f"run {run}: is no run, it has no resolved.yaml (looked for {resolved.absolute()})", code="run/not-a-run"
+        )
+    if _environment(run).get("caller") == LIBRARY:
+        raise UsageError(
+            f"run {run} was made by a call of {LIBRARY}, with objects that no file can build again: class paths are "
+            f"recorded, their arguments are not. Go on by the same call, with resume={str(run)!r} and the same objects",
+            code="usage/library-run",
+        )
+    if any(line.startswith(MEASURED) for line in read_job_file(resolved).splitlines()) and any(
+        change.partition("=")[0] in [f"train.{name}" for name in PLACES] for change in overrides
+    ):
+        overrides = ["train.exchange=auto", *overrides]  # what was measured there says nothing of here
+    job, _ = load(resolved, overrides, flags)
+    as_written = run / "job.yaml"
+    return job, _users_file(run), read_job_file(as_written if as_written.is_file() else resolved)
+
+
+def data_folder(given: Path | None, resume: Path | None) -> Path | None:
+    """--data-dir, or what the resumed run recorded, or HOGWILD_DATA; absolute."""
+    if given is not None:
+        if not given.is_dir():
+            raise NotFoundError(
+                f"--data-dir {given}: there is no such folder (looked for {given.absolute()})",
+                code="data/folder-not-found",
+            )
+        return given.absolute()
+    recorded = _environment(resume).get("data_dir") if resume is not None else None
+    folder = recorded or os.environ.get("HOGWILD_DATA")
+    return Path(folder).absolute() if folder else None
+
+
+def _users_file(run: Path) -> Path | None:
+    """A path in the folder where the run looked for user code first; today's current folder may be
+    another."""
+    folders = _environment(run).get("user_folders")
+    return Path(folders[0]) / "job.yaml" if folders else None
+
+
+def _environment(run: Path) -> dict[str, Any]:
+    """RUN/env.json; empty where there is none. Raises NotFoundError for one that cannot be read."""
+    env = run / "env.json"
+    try:
+        return dict(json.loads(env.read_text("utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError) as error:
+        raise NotFoundError(
+            f"{env}: cannot be read ({error}); it names the run's data folder: mend or remove it", code="run/not-a-run"
+        ) from error

@@ -1,0 +1,42 @@
+"""What a child process becomes: a trainer, a loader, a reader or the owner of a GPU, as its first task says."""
+
+import socket
+from typing import TYPE_CHECKING
+
+from workers.adoption import adopt
+from workers.building import build_trainer
+from workers.messages import HoldTask, Leaving, LoadTask, ParentGone, ReadTask, Setup, Start, receive_task
+from workers.pulling import serve
+from workers.standard_streams import settle
+from workers.trainer import Trainer
+
+if TYPE_CHECKING:
+    from workers.loader import LoaderLoop
+
+
+def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
+    """The exit status of the worker, or of the loader."""
+
+    def receive_and_build() -> "Trainer | LoaderLoop":
+        while True:
+            task, descriptors = receive_task(channel)
+            if isinstance(task, Setup):
+                settle(task.log, task.stacks)
+                return build_trainer(start, task, descriptors)
+            if isinstance(task, LoadTask):
+                from workers.loader import make_loader  # few jobs stream
+
+                return make_loader(start, channel, leaving, task, descriptors)
+            if isinstance(task, HoldTask):
+                from workers.holding import hold  # one process of few jobs
+
+                adopt(start, task)
+                hold(channel, task, descriptors)
+                raise ParentGone("nothing is to be held any more")
+            from workers.reading import read  # few jobs have data that is read so
+
+            assert isinstance(task, ReadTask)
+
+            read(start, channel, task, descriptors)
+
+    return serve(start, channel, leaving, receive_and_build)

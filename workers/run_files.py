@@ -1,0 +1,66 @@
+"""What a run directory says of its job: the files a session writes before the first worker starts."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+
+import torch
+
+from hogwild import host
+from hogwild.config import Job
+from hogwild.job_parts import Parts
+from hogwild.plan import Plan
+from hogwild.records import explained
+from hogwild.rundir import LIBRARY, MEASURED, NAMES, RunDir
+from hogwild.version import __version__
+from workers.request import Request
+
+OF_OBJECTS = (
+    f"# Of a call of {LIBRARY}: class paths name the objects it was given, which had other arguments than these.\n"
+    "# Only the same call goes on with it, with resume=.\n"
+)
+
+
+def write_choice(rundir: RunDir, job: Job, remark: str) -> None:
+    """What was decided by measuring, into resolved.yaml: a resume goes on with it. Raises RunDirError."""
+    header = _header(rundir, lambda line: not line.startswith(MEASURED))
+    rundir.write_text("resolved.yaml", f"{header}{MEASURED}{remark}\n{job.to_yaml()}", sync=True)
+
+
+def _header(rundir: RunDir, keep: Callable[[str], bool]) -> str:
+    """The remarks at the head of resolved.yaml that are kept."""
+    with explained(f"cannot read {rundir.resolved_file}"):
+        lines = rundir.resolved_file.read_text().splitlines(keepends=True)
+    return "".join(line for line in lines if line.startswith("#") and keep(line))
+
+
+def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: RunDir) -> None:
+    """env.json, resolved.yaml and job.yaml. Of a resume, only once nothing can refuse it any more. resolved.yaml makes
+    the folder a run, so what a resume needs besides is there before it; killed earlier, the folder is as good as
+    new. Durable before there is a checkpoint, which would be worth nothing without them."""
+    is_measured = request.resume is not None and request.job.train.exchange != "auto"
+    measured = _header(rundir, lambda line: line.startswith(MEASURED)) if is_measured else ""
+    resolved = (OF_OBJECTS if request.caller == LIBRARY else "") + measured + request.job.to_yaml()
+    environment = {
+        "hogwild": __version__,
+        "caller": request.caller,
+        "torch": torch.__version__,
+        "host": host.describe_host(),
+        "plan": asdict(planned),
+        "data_dir": str(request.data_dir) if request.data_dir else None,
+        "user_folders": list(request.user_folders),
+        "argv": sys.argv,
+        "pid": os.getpid(),
+        "update": parts.choice.why,
+        "grid": list(parts.meetings.grid.sides) if parts.meetings.grid is not None else None,
+        "parameters": sum(parameter.numel() for parameter in parts.model.parameters()),
+    }
+    rundir.write_json("env.json", environment, sync=True)
+    if parts.names is not None:
+        rundir.write_json(NAMES, parts.names, sync=True)
+    else:  # of a job that was killed before there was a run
+        (rundir.path / NAMES).unlink(missing_ok=True)
+    rundir.write_text("resolved.yaml", resolved, sync=True)
+    if not request.resume or not rundir.job_file.exists():
+        rundir.write_text("job.yaml", request.job_text or resolved, sync=True)
