@@ -23,7 +23,7 @@ from benchmarks.curves import picture, speed_up
 from benchmarks.figures import BARE, DDP, LENET, LIMIT, MLP, WELL_KNOWN, Figure
 from benchmarks.row import Row
 from hogwild import host
-from hogwild.host_topology import physical_cores
+from hogwild.host.topology import physical_cores
 
 SUITE = "dense"
 SWEEP = tuple((procs, threads) for procs in (1, 2, 4) for threads in (1, 2))

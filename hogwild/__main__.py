@@ -7,7 +7,7 @@ import os
 import sys
 from typing import NoReturn
 
-from hogwild.host_signals import note_signals
+from hogwild.host.signals import note_signals
 
 
 def main() -> NoReturn:
@@ -15,7 +15,7 @@ def main() -> NoReturn:
     statuses: list[int] = []
     atexit.register(_leave, statuses)  # the first to be registered is the last to be called
     note_signals()
-    from hogwild.host_topology import remember_affinity
+    from hogwild.host.topology import remember_affinity
 
     remember_affinity()  # before anything can import torch, which may narrow it
     from hogwild.cli import run
@@ -26,7 +26,7 @@ def main() -> NoReturn:
 
 def _leave(statuses: list[int]) -> None:
     """After all other exit functions. An interpreter with torch in it is not taken apart: that takes 0.4 s of every
-    command, and aborts the process if a thread was given up in the middle of torch's C++ (`background.py`)."""
+    command, and aborts the process if a thread was given up in the middle of torch's C++ (`background_thread.py`)."""
     if statuses and "torch" in sys.modules:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:

@@ -20,7 +20,6 @@ import safetensors.torch
 import torch
 from torch.utils.serialization import config as torch_config
 
-from hogwild.background import Background
 from hogwild.checkpoint_files import (
     CHUNK,
     FORMAT,
@@ -40,6 +39,7 @@ from hogwild.checkpoint_files import set_aside_after as set_aside_after
 from hogwild.checkpoint_files import sweep as sweep
 from hogwild.checkpoint_files import verify as verify
 from hogwild.errors import CheckpointError
+from hogwild.host.background_thread import Background
 from hogwild.rundir import TEMPORARY, sync_folder, to_json
 
 

@@ -155,7 +155,7 @@ class Simulated:
         return self._lent[-1].tensor(torch.uint8, (nbytes,)), f"{os.getpid()} {self._lent[-1].descriptor}"
 
     def borrow(self, handle: str, nbytes: int) -> Tensor:
-        from hogwild.host_proc import open_descriptor_of
+        from hogwild.host.procfs import open_descriptor_of
         from hogwild.shm import Region
 
         self._note("borrow")

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hogwild.glance import Glance, StreamGlance, WorkerGlance
-from hogwild.host_terminal import printable
+from hogwild.host.terminal import printable
 
 TREND = 16  # values that a trend remembers
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"

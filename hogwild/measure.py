@@ -15,7 +15,7 @@ from typing import Literal
 
 from hogwild.errors import RunError
 from hogwild.host import Cores, describe_exit
-from hogwild.host_own_command import own_command
+from hogwild.host.own_command import own_command
 
 MOST_SETTINGS = 6  # each costs a start-up, four to six seconds, beside what it measures
 TRIAL_S, LONGER_S = 1.5, 10.0  # of training, from the first update; the second where batches take long

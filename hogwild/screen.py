@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
-from hogwild import host_terminal
 from hogwild.glance import Glance
+from hogwild.host import terminal
 
 if TYPE_CHECKING:
     from hogwild.display import Display
@@ -42,7 +42,7 @@ def look_for(progress: bool, procs: int) -> Look:
     """What suits standard error as it is now."""
     if not progress:
         return Look.NOTHING
-    if not host_terminal.can_move_cursor(_descriptor(sys.stderr)):
+    if not terminal.can_move_cursor(_descriptor(sys.stderr)):
         return Look.LINES
     return Look.LIVE if procs else Look.ONE_LINE
 
@@ -53,7 +53,7 @@ class Screen:
     def __init__(self, look: Look = Look.NOTHING) -> None:
         self.look = look
         self._inbox = _Inbox()
-        self._continued = host_terminal.Continued()
+        self._continued = terminal.Continued()
         self._writer = _Writer(look, self._inbox, self._continued)
         self._thread: threading.Thread | None = None
         self._is_waited_for = True  # until the loop begins: what was said is there when `say` returns
@@ -156,7 +156,7 @@ class _Inbox:
 class _Writer:
     """The thread's side. Does not know the Screen, which can so be forgotten."""
 
-    def __init__(self, look: Look, inbox: _Inbox, continued: host_terminal.Continued) -> None:
+    def __init__(self, look: Look, inbox: _Inbox, continued: terminal.Continued) -> None:
         self._look = look
         self._inbox = inbox
         self._continued = continued
@@ -169,7 +169,7 @@ class _Writer:
         self._is_mute = False
 
     def serve(self) -> None:
-        host_terminal.write_in_background_too()
+        terminal.write_in_background_too()
         is_over = False
         while not is_over:
             messages, line, glance, is_over = self._inbox.take()
@@ -202,10 +202,10 @@ class _Writer:
         width, height = self._size()
         text = self._above(width, height)
         text += "".join(
-            f"{line}\x1b[K\n" for message in messages for line in host_terminal.printable(message).splitlines() or [""]
+            f"{line}\x1b[K\n" for message in messages for line in terminal.printable(message).splitlines() or [""]
         )
         frame: list[tuple[str, int]] = []
-        if self._last is not None and not host_terminal.is_in_background(_descriptor(sys.stderr)):
+        if self._last is not None and not terminal.is_in_background(_descriptor(sys.stderr)):
             frame = self._frame(self._last, width, height, is_over)
         text += "".join(f"{line}\x1b[K\n" for line, _ in frame)
         self._write(f"{text}\x1b[J" if self._drawn or frame else text)
@@ -235,7 +235,7 @@ class _Writer:
     # ---- out ---------------------------------------------------------------------------------------------------
 
     def _size(self) -> tuple[int, int]:
-        return host_terminal.size(_descriptor(sys.stderr))
+        return terminal.size(_descriptor(sys.stderr))
 
     def _write(self, text: str) -> None:
         """Until it cannot be written to: its reader has gone, it was closed, its disk is full."""

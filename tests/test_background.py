@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from hogwild import host
-from hogwild.background import HANDOVER_S, Background, responsive
+from hogwild.host.background_thread import HANDOVER_S, Background, responsive
 from tests.helpers.jobs import HOME
 from tests.helpers.processes import PATIENCE_S, wait_for
 
@@ -81,7 +81,7 @@ def test_what_the_work_held_is_given_back_before_its_end_is_told(background: Bac
 GIVEN_UP = """
 import threading, torch
 from hogwild import __main__, cli
-from hogwild.background import Background
+from hogwild.host.background_thread import Background
 
 busy, has_begun = Background("busy"), threading.Event()
 

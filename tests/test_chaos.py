@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from hogwild import cli, host_outside
+from hogwild import cli
 from hogwild.chaos import schedule
 from hogwild.chaos.command import Order
 from hogwild.chaos.inject import SIGNALS, Hit
@@ -21,6 +21,7 @@ from hogwild.chaos.schedule import Fault, Limits
 from hogwild.chaos.verdict import Baseline, attempts_of, checks
 from hogwild.chaos.watch import Watch
 from hogwild.config import load_job
+from hogwild.host import other_jobs
 from tests.helpers.jobs import JOBS, Ended, Job
 from tests.helpers.processes import PATIENCE_S, wait_for
 
@@ -194,14 +195,14 @@ def record(run: Path, **event: object) -> None:
 
 
 def test_only_a_child_of_the_supervisor_is_ever_opened(sleeper: subprocess.Popen[bytes]) -> None:
-    pidfd = host_outside.open_child(sleeper.pid, os.getpid())
+    pidfd = other_jobs.open_child(sleeper.pid, os.getpid())
     assert pidfd is not None
     os.close(pidfd)
-    assert host_outside.open_child(sleeper.pid, os.getppid()) is None
-    assert host_outside.open_child(os.getppid(), os.getpid()) is None
+    assert other_jobs.open_child(sleeper.pid, os.getppid()) is None
+    assert other_jobs.open_child(os.getppid(), os.getpid()) is None
     sleeper.kill()
     sleeper.wait()
-    assert host_outside.open_child(sleeper.pid, os.getpid()) is None
+    assert other_jobs.open_child(sleeper.pid, os.getpid()) is None
 
 
 def test_a_worker_is_hit_when_it_trains_and_in_its_start_only_once_in_a_row(
@@ -550,7 +551,7 @@ def test_a_process_that_was_left_is_seen_by_its_mark_and_by_its_number(run: Path
     command = [sys.executable, "-c", "input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, name: value}) as left:
         before = Baseline.now(mark=mark)
-        wait_for("its mark", lambda: left.pid in host_outside.marked(mark))
+        wait_for("its mark", lambda: left.pid in other_jobs.marked(mark))
         assert str(left.pid) in broken(run, before)["processes"]
         record(run, event="spawn", worker=0, pid=left.pid, incarnation=9)
         own = Baseline.now()

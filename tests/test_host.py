@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from hogwild import host, host_limits, host_signals, host_topology
+from hogwild import host
 from hogwild.errors import UsageError
+from hogwild.host import cgroups, signals, topology
 from tests.helpers.processes import PATIENCE_S, wait_for
 
 DEADLINE_S = PATIENCE_S
@@ -282,7 +283,7 @@ def test_a_signal_between_the_hand_over_and_the_watch_is_the_first_of_the_watch(
             assert watch.received == [signal.SIGINT, signal.SIGTERM]
 
 
-def swallow_a_signal(number: int, then: Callable[[host_signals.StopSignals], None]) -> None:
+def swallow_a_signal(number: int, then: Callable[[signals.StopSignals], None]) -> None:
     """As user code with a bare `except:` may."""
     with host.raising_on_signals() as stops:
         with contextlib.suppress(host.Interrupted):
@@ -290,13 +291,13 @@ def swallow_a_signal(number: int, then: Callable[[host_signals.StopSignals], Non
         then(stops)
 
 
-def fail(stops: host_signals.StopSignals) -> None:
+def fail(stops: signals.StopSignals) -> None:
     raise AttributeError("module 'numpy' has no attribute 'matrix'")
 
 
 def test_a_signal_before_the_hand_over_is_raised_by_it_however_it_was_swallowed() -> None:
     with pytest.raises(host.Interrupted) as caught:
-        swallow_a_signal(signal.SIGTERM, host_signals.StopSignals.hand_over)
+        swallow_a_signal(signal.SIGTERM, signals.StopSignals.hand_over)
     assert caught.value.number == signal.SIGTERM
 
 
@@ -537,7 +538,7 @@ def test_physical_cores_are_told_from_smt_siblings_node_by_node(  # type: ignore
     machine: Machine, name: str, cpus, siblings, nodes, expected
 ) -> None:
     lay_out_cores(machine, siblings, nodes, name)
-    cores = host_topology.physical_cores(set(cpus), machine.root)
+    cores = topology.physical_cores(set(cpus), machine.root)
     assert [(core.cpus, core.node) for core in cores] == expected
 
 
@@ -579,7 +580,7 @@ def test_no_control_groups_at_all_is_no_error(machine: Machine) -> None:
     assert host.usable_cores(machine.root).usable == AFFINITY
     assert host.available_memory(machine.root) == host.Memory(8_000_000 * 1024, "the memory of the machine")
     assert host.oom_kills(machine.root) is None
-    assert host_limits.control_groups("cpu", machine.root) == []
+    assert cgroups.control_groups("cpu", machine.root) == []
 
 
 GB = 1 << 30

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hogwild import host_limits
-from hogwild.host_limits import OomKills, control_groups
+from hogwild.host import cgroups
+from hogwild.host.cgroups import OomKills, control_groups
 from tests.helpers.jobs import HOME, JOBS, Ended, Job
 from tests.helpers.processes import wait_for
 
@@ -47,7 +47,7 @@ def group() -> Iterator[Group]:
     made.folder.rmdir()
 
 
-def _made(above: host_limits.Group) -> Group | None:
+def _made(above: cgroups.Group) -> Group | None:
     folder = above.folder / f"hogwild-test-{os.getpid()}"
     limit = folder / ("memory.max" if above.version == 2 else "memory.limit_in_bytes")
     try:

@@ -292,7 +292,7 @@ def test_a_command_plans_with_the_cores_it_began_with() -> None:
 LIMIT_POOLS = """
 import json
 import numpy, torch
-from hogwild.pools import limit_pools, pools
+from hogwild.host.thread_pools import limit_pools, pools
 torch.set_num_threads(3)
 before, said, after = pools(), limit_pools(2), pools()
 print(json.dumps({"before": before, "said": said, "after": after, "again": limit_pools(2), "at most": limit_pools(4)}))

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hogwild import host, host_stacks
+from hogwild import host
+from hogwild.host import kernel_stacks
 from hogwild.rundir import RunDir
 from tests.helpers.jobs import JOBS, Ended, InTurn, begin_in_turn
 from tests.helpers.processes import state_of, wait_for
@@ -91,7 +92,7 @@ def test_a_long_line_of_source_is_cut(tmp_path: Path) -> None:
     ],
 )
 def test_a_system_call_is_said_in_words(line: str, machine: str, words: str) -> None:
-    assert host_stacks.system_call(line, 0, machine) == words
+    assert kernel_stacks.system_call(line, 0, machine) == words
 
 
 def test_the_numbers_of_system_calls_are_those_of_the_machines_own_header() -> None:
@@ -100,7 +101,7 @@ def test_the_numbers_of_system_calls_are_those_of_the_machines_own_header() -> N
         pytest.skip(f"no {header} here")
     column = 0 if os.uname().machine == "x86_64" else 1
     known = {name: int(number) for name, number in re.findall(r"#define __NR_(\w+) (\d+)", header.read_text())}
-    ours = {name: numbers[column] for name, numbers in host_stacks._NUMBERS.items() if numbers[column] >= 0}
+    ours = {name: numbers[column] for name, numbers in kernel_stacks._NUMBERS.items() if numbers[column] >= 0}
     assert ours == {name: known[name] for name in ours}
 
 

@@ -19,7 +19,7 @@ from hogwild.batches import BatchPlan, StreamPlan
 from hogwild.config import Job, job_from_mapping
 from hogwild.errors import CheckpointError, DataError, MemoryShortError, UsageError
 from hogwild.held import hold
-from hogwild.host_limits import Memory
+from hogwild.host.cgroups import Memory
 from hogwild.registry import Spec
 from hogwild.ring import Place, Ring
 from hogwild.stream import Filler, Origin, Unreadable, copies_of, read_state, state_of

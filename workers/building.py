@@ -12,10 +12,10 @@ from hogwild.compiled_model import make as make_runs
 from hogwild.device import Accelerator
 from hogwild.evaluation import Evaluator
 from hogwild.feeds_batch import Feed
+from hogwild.host.thread_pools import limit_pools
 from hogwild.lanes import steps_of
 from hogwild.packed import attach, open_feed, targets
 from hogwild.params import WorkerModel
-from hogwild.pools import limit_pools
 from hogwild.recurrence import LaneState
 from hogwild.ring import Ring, RingFeed, RingSpec
 from hogwild.scaler import scaler_for

@@ -17,9 +17,9 @@ from typing import Any
 import cloudpickle
 
 from hogwild import host
-from hogwild.background import Background
 from hogwild.checkpoint import CheckpointWriter
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
+from hogwild.host.background_thread import Background
 from hogwild.job import state_of
 from hogwild.job_checks import directions
 from hogwild.job_parts import Parts

@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 from hogwild import prometheus
-from hogwild.background import Background
 from hogwild.config import Job
 from hogwild.errors import RunDirError
 from hogwild.fused_choice import Choice, Meetings
 from hogwild.glance import Glance
+from hogwild.host.background_thread import Background
 from hogwild.params import SharedModel
 from hogwild.rundir import Records, RunDir
 from hogwild.screen import Look, Screen, look_for

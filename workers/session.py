@@ -16,10 +16,10 @@ from itertools import count
 from typing import Any
 
 from hogwild import host, scaler
-from hogwild.background import Background
 from hogwild.batches import StreamPlan
 from hogwild.config import Job
 from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
+from hogwild.host.background_thread import Background
 from hogwild.job_parts import Parts
 from hogwild.params import SharedModel
 from hogwild.placing import SHARED

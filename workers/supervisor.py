@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from hogwild import host
-from hogwild.background import Background, responsive
 from hogwild.errors import Deadlocked
+from hogwild.host.background_thread import Background, responsive
 from hogwild.scoreboard import Command, Control, Phase, Word
 from workers.burials import Burials
 from workers.crew import Crew

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hogwild import host, host_outside
+from hogwild import host
 from hogwild.chaos import schedule
 from hogwild.chaos.schedule import Fault
 from hogwild.chaos.watch import Target, Watch
 from hogwild.errors import RunError
-from hogwild.host_own_command import own_command
+from hogwild.host import other_jobs
+from hogwild.host.own_command import own_command
 
 LOOK_MS = 20.0  # between two looks at the run's records; the supervisor's end is seen at once
 ORPHANS_S = 2.0  # after which no process of a job may be left whose supervisor has ended
@@ -28,15 +29,15 @@ STOPPED = 75  # the exit status of a job that can be resumed
 LAST_WORDS = 4000  # characters of what the job said that stand in an error
 
 SIGNALS = {
-    schedule.KILL: host_outside.KILL,
-    schedule.STOP: host_outside.STOP,
-    schedule.TERMINATE: host_outside.TERMINATE,
-    schedule.INTERRUPT: host_outside.INTERRUPT,
-    schedule.LOADER_KILL: host_outside.KILL,
-    schedule.LOADER_STOP: host_outside.STOP,
-    schedule.SUPERVISOR_KILL: host_outside.KILL,
-    schedule.SUPERVISOR_TERMINATE: host_outside.TERMINATE,
-    schedule.SUPERVISOR_PAUSE: host_outside.STOP,
+    schedule.KILL: other_jobs.KILL,
+    schedule.STOP: other_jobs.STOP,
+    schedule.TERMINATE: other_jobs.TERMINATE,
+    schedule.INTERRUPT: other_jobs.INTERRUPT,
+    schedule.LOADER_KILL: other_jobs.KILL,
+    schedule.LOADER_STOP: other_jobs.STOP,
+    schedule.SUPERVISOR_KILL: other_jobs.KILL,
+    schedule.SUPERVISOR_TERMINATE: other_jobs.TERMINATE,
+    schedule.SUPERVISOR_PAUSE: other_jobs.STOP,
 }
 
 
@@ -69,7 +70,7 @@ class Attempt:
 
     @property
     def is_to_be_resumed(self) -> bool:
-        return bool(self.asked) and self.status in (STOPPED, -host_outside.KILL)
+        return bool(self.asked) and self.status in (STOPPED, -other_jobs.KILL)
 
 
 @dataclass(slots=True)
@@ -125,7 +126,7 @@ class Siege:
                 except BaseException:
                     if schedule.SUPERVISOR_TERMINATE not in attempt.asked:  # a second one would be: stop at once
                         process.terminate()  # it checkpoints, ends its workers and goes
-                    supervisor.send(host_outside.GO_ON)  # perhaps we had just stopped it
+                    supervisor.send(other_jobs.GO_ON)  # perhaps we had just stopped it
                     hits.let_go_on()
                     raise
                 finally:
@@ -163,10 +164,10 @@ class Siege:
             raise
         finally:
             attempt.ended, attempt.status = time.time(), process.returncode
-            attempt.gone_s, attempt.left = host_outside.wait_until_gone(self._alive, ORPHANS_S)
+            attempt.gone_s, attempt.left = other_jobs.wait_until_gone(self._alive, ORPHANS_S)
 
     def _alive(self) -> dict[int, str]:
-        return host_outside.marked(self.mark)
+        return other_jobs.marked(self.mark)
 
 
 class _Hits:
@@ -228,6 +229,6 @@ class _Hits:
 
     def _go_on(self, now: float) -> None:
         for entry in [entry for entry in self._stopped if entry[0] <= now]:
-            host.kill_by_pidfd(entry[1], host_outside.GO_ON)
+            host.kill_by_pidfd(entry[1], other_jobs.GO_ON)
             self._stopped.remove(entry)  # before its pidfd is closed: a signal to us may come between any two lines
             os.close(entry[1])

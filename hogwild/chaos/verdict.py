@@ -15,13 +15,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from hogwild import host, host_outside
+from hogwild import host
 from hogwild.batches import OPEN
 from hogwild.chaos import schedule
 from hogwild.chaos.inject import ORPHANS_S, Hit
 from hogwild.chaos.watch import SUMMARY, events_of, read_json
 from hogwild.checkpoint_files import newest_good
 from hogwild.errors import HogwildError
+from hogwild.host import other_jobs
 
 STATUS = {"succeeded": (0,), "failed": (1,), "stopped": (75,), "cancelled": (129, 130, 143)}
 SETTLED = ("done", "skipped", "quarantined")
@@ -54,7 +55,7 @@ class Baseline:
     @classmethod
     def now(cls, *, mark: str = "", temporary: Path | None = None) -> "Baseline":
         names = frozenset(_names(temporary)) if temporary is not None else frozenset()
-        return cls(host_outside.shared_memory_names(), host.descriptor_count(), mark, temporary, names)
+        return cls(other_jobs.shared_memory_names(), host.descriptor_count(), mark, temporary, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +142,17 @@ def _processes(run: _Run, before: Baseline) -> Answer:
     supervisors.pop(os.getpid(), None)
 
     def alive() -> dict[int, str]:
-        marked = host_outside.marked(before.mark) if before.mark else {}
-        known = host_outside.of_workers(workers) | host_outside.of_workers(supervisors, with_groups=False)
+        marked = other_jobs.marked(before.mark) if before.mark else {}
+        known = other_jobs.of_workers(workers) | other_jobs.of_workers(supervisors, with_groups=False)
         return known | marked
 
-    _, left = host_outside.wait_until_gone(alive, ORPHANS_S)
+    _, left = other_jobs.wait_until_gone(alive, ORPHANS_S)
     listed = "; ".join(f"{pid}: {command}" for pid, command in sorted(left.items()))
     return not left, f"{len(left)} still live: {listed}" if left else f"none of {len(workers) + len(supervisors)} lives"
 
 
 def _shared_memory(before: Baseline) -> Answer:
-    left = host_outside.left_in_shared_memory(before.shared_memory)
+    left = other_jobs.left_in_shared_memory(before.shared_memory)
     return not left, f"left in shared memory: {', '.join(left)}" if left else "nothing left"
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hogwild import host, host_outside
+from hogwild import host
+from hogwild.host import other_jobs
 
 EVENTS, STATUS, SUMMARY = "events.jsonl", "status.json", "summary.json"
 
@@ -134,7 +135,7 @@ class Watch:
     def _follow_loader(self, event: dict[str, Any]) -> None:
         if (gone := self.loaders.pop(event["loader"], None)) is not None:
             gone.close()
-        pidfd = host_outside.open_child(event["pid"], self.pid) if event["event"] == "loader-spawn" else None
+        pidfd = other_jobs.open_child(event["pid"], self.pid) if event["event"] == "loader-spawn" else None
         if pidfd is not None:
             made = Target(event["loader"], event["incarnation"], event["pid"], pidfd, time.monotonic())
             self.loaders[event["loader"]] = made
@@ -142,7 +143,7 @@ class Watch:
     def _meet(self, event: dict[str, Any]) -> None:
         worker, pid = event["worker"], event["pid"]
         self._forget(worker)
-        pidfd = host_outside.open_child(pid, self.pid)
+        pidfd = other_jobs.open_child(pid, self.pid)
         if pidfd is None:  # it died before we looked, and its exit comes next
             self.fruitless[worker] = self.fruitless.get(worker, 0) + 1
         else:

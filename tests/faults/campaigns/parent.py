@@ -5,8 +5,8 @@ import signal
 import time
 from pathlib import Path
 
-from hogwild import host_outside
 from hogwild.chaos.verdict import Baseline
+from hogwild.host import other_jobs
 from tests.faults.again import again_and_again, ended_by_itself, send_at
 from tests.faults.schedule import Moment
 from tests.faults.tally import Tally
@@ -36,7 +36,7 @@ def _kill_at(job: Job, moment: Moment, before: Baseline, tally: Tally) -> None:
 
 
 def _left(job: Job) -> list[str]:
-    _, left = host_outside.wait_until_gone(lambda: marked(job.mark), GONE_S)
+    _, left = other_jobs.wait_until_gone(lambda: marked(job.mark), GONE_S)
     return [f"process {pid}: {command}" for pid, command in left.items()] + sorted(
         shared_memory_names() - job.shared_before
     )

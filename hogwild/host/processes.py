@@ -1,5 +1,4 @@
-"""Processes and signals: every line that is Linux rather than Python. What the machine allows is in
-`host_limits.py`, and is offered here too; callers import this module only.
+"""One process, seen from another or from itself: its life, its memory, its limits.
 
 The one thing to know: a process is named by a *pidfd*, never by its number. A number is given to the next
 process as soon as the old one was reaped, and a late kill would hit a stranger; a pidfd then says that nobody
@@ -17,43 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hogwild.errors import RunError, UsageError
-from hogwild.host_limits import Cores as Cores
-from hogwild.host_limits import Memory as Memory
-from hogwild.host_limits import OomKills as OomKills
-from hogwild.host_limits import available_memory as available_memory
-from hogwild.host_limits import describe_host as describe_host
-from hogwild.host_limits import oom_kills as oom_kills
-from hogwild.host_limits import usable_cores as usable_cores
-from hogwild.host_proc import PARENT, PROC, THREADS, age_s, pids, stat_fields
-from hogwild.host_proc import command_line as command_line
-from hogwild.host_proc import cpu_s as cpu_s
-from hogwild.host_proc import is_stopped as is_stopped
-from hogwild.host_proc import process_state as process_state
-from hogwild.host_signals import CHILD_SIGNALS as CHILD_SIGNALS
-from hogwild.host_signals import STOP_SIGNALS as STOP_SIGNALS
-from hogwild.host_signals import Interrupted as Interrupted
-from hogwild.host_signals import SignalWatch as SignalWatch
-from hogwild.host_signals import StopSignals as StopSignals
-from hogwild.host_signals import blocked_signals as blocked_signals
-from hogwild.host_signals import end_at_second as end_at_second
-from hogwild.host_signals import raise_noted as raise_noted
-from hogwild.host_signals import raising_on_signals as raising_on_signals
-from hogwild.host_signals import require_main_thread as require_main_thread
-from hogwild.host_signals import signal_name as signal_name
-from hogwild.host_signals import worker_signals as worker_signals
-from hogwild.host_signals import write_stacks_to as write_stacks_to
-from hogwild.host_stacks import KernelThread as KernelThread
-from hogwild.host_stacks import can_write_stacks as can_write_stacks
-from hogwild.host_stacks import descendants as descendants
-from hogwild.host_stacks import is_writing_stack as is_writing_stack
-from hogwild.host_stacks import kernel_threads as kernel_threads
-from hogwild.host_topology import Core as Core
-from hogwild.host_topology import binding_variables as binding_variables
-from hogwild.host_topology import remember_affinity as remember_affinity
-from hogwild.host_topology import restore_affinity as restore_affinity
-from hogwild.host_tracker import ensure_resource_tracker as ensure_resource_tracker
-from hogwild.host_tracker import is_tracker_known as is_tracker_known
-from hogwild.host_tracker import stop_resource_tracker as stop_resource_tracker
+from hogwild.host.procfs import PARENT, PROC, age_s, pids, stat_fields
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 DISCARDED_AT_ONCE = 8 << 20  # bytes: half a millisecond
@@ -109,12 +72,6 @@ def wait_readable(descriptors: Iterable[int], timeout_ms: float) -> None:
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
     poll.poll(timeout_ms)
-
-
-def thread_count(pid: int) -> int:
-    """0 when the process is gone."""
-    fields = stat_fields(pid)
-    return int(fields[THREADS]) if fields else 0
 
 
 def children(pid: int) -> list[int]:

@@ -22,7 +22,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from hogwild.errors import UsageError
-from hogwild.host_tracker import ensure_resource_tracker
+from hogwild.host.resource_tracker import ensure_resource_tracker
 
 # Compared by name so that this module can still be imported where some do not exist.
 STOP_SIGNALS = tuple(s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP"))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hogwild import host
-from hogwild.host_proc import GROUP, PARENT, PROC, STATE, age_s, command_line, pids, stat_fields
+from hogwild.host.procfs import GROUP, PARENT, PROC, STATE, age_s, command_line, pids, stat_fields
 
 KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 TERMINATE, INTERRUPT = signal.SIGTERM, signal.SIGINT

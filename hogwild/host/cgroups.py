@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hogwild.host_topology import ROOT, Core, physical_cores, read_if_known
+from hogwild.host.topology import ROOT, Core, physical_cores, read_if_known
 
 LOWEST_QUOTA = 0.01  # cores; the kernel accepts no less, and floor(usable / procs) must not divide by nothing
 

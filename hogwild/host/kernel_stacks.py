@@ -11,7 +11,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from hogwild.host_proc import PARENT, PROC, pids, stat_fields
+from hogwild.host.procfs import PARENT, PROC, pids, stat_fields
 
 # Calls that may take for ever, with their numbers on x86_64 and elsewhere (<asm-generic/unistd.h>: aarch64, riscv64).
 _NUMBERS: dict[str, tuple[int, int]] = {
