@@ -17,7 +17,7 @@ from hogwild.config import Job, job_from_mapping
 from hogwild.config_schema import Data, Split, Train
 from hogwild.errors import BuildError, ConfigError, ModelError, Problem, UsageError
 from hogwild.registry import claim_our_packages
-from hogwild.rundir import LIBRARY, require_current_folder
+from hogwild.storage.run_directory import LIBRARY, require_current_folder
 
 if TYPE_CHECKING:
     from hogwild.trained import Trained

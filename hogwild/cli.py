@@ -25,7 +25,7 @@ from hogwild.cli_options import Arguments, DataDir, Every, Faults, Json, Kills, 
 from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
 from hogwild.run_config import data_folder, load, resumed
-from hogwild.rundir import require_current_folder
+from hogwild.storage.run_directory import require_current_folder
 
 STATUS = {"succeeded": 0, "failed": 1, "stopped": 75, "cancelled": 130}
 INTERRUPT = 2  # the number of SIGINT; a status of 128 + n says that signal n ended it
@@ -244,7 +244,7 @@ def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
     from hogwild.cli_text import plain_lines, summary_lines
 
     if as_json:
-        from hogwild.rundir import to_json
+        from hogwild.storage.run_directory import to_json
 
         print_result(json.dumps(to_json(summary), allow_nan=False))
         return

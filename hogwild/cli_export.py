@@ -23,7 +23,7 @@ from hogwild.host import raise_noted, raising_on_signals
 from hogwild.run_config import CHOICES, checkpoint_of
 
 if TYPE_CHECKING:
-    from hogwild.checkpoint_files import Manifest
+    from hogwild.storage.checkpoint_format import Manifest
 
 ENDINGS = {"safetensors": ".safetensors", "state_dict": ".pt"}
 PREFIX = "hogwild."  # begins our words in the header, among which the names of tied parameters stand, too
@@ -57,7 +57,7 @@ def export(
         name = _job_name(path)
     file = _target(out, f"{name}-{path.name}{ENDINGS[format_]}", force)
     if format_ == "state_dict":
-        import hogwild.checkpoint  # noqa: F401  # imports torch, during which a signal is only noted
+        import hogwild.storage.checkpoint  # noqa: F401  # imports torch, during which a signal is only noted
 
         raise_noted()
     with raising_on_signals():
@@ -115,7 +115,7 @@ def _words(manifest: "Manifest", job: str) -> dict[str, str]:
 def _safetensors(path: Path, job: str) -> Callable[[BinaryIO], None]:
     """The checkpoint's own file with more words in its header; the tensors' places count from the header's end, so
     they stay as they are. Raises CheckpointError for a checkpoint that is not whole."""
-    from hogwild.checkpoint_files import MODEL, verify
+    from hogwild.storage.checkpoint_format import MODEL, verify
 
     words = _words(verify(path), job)
 
@@ -137,7 +137,7 @@ def _state_dict(path: Path) -> Callable[[BinaryIO], None]:
     CheckpointError for a checkpoint that is not whole."""
     import torch
 
-    from hogwild.checkpoint import load
+    from hogwild.storage.checkpoint import load
 
     model = load(path)["model"]
     return lambda target: torch.save(model, target)
@@ -145,7 +145,7 @@ def _state_dict(path: Path) -> Callable[[BinaryIO], None]:
 
 def _write(file: Path, write: Callable[[BinaryIO], None], force: bool) -> None:
     """As a whole or not at all, and durable. Raises RunError, and UsageError for a file that appeared meanwhile."""
-    from hogwild.atomic import sync_folder, temporary
+    from hogwild.storage.files import sync_folder, temporary
 
     try:
         with temporary(file) as aside:

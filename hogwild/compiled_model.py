@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hogwild.compile_cache import Kept, cache_root
 from hogwild.errors import ModelError
+from hogwild.storage.artifact_cache import Kept, cache_root
 from hogwild.structure import not_calling_script_deprecated
 from hogwild.worker_model import check_same_memory
 

@@ -24,8 +24,8 @@ from hogwild.batches import StreamPlan
 from hogwild.config_types import Component
 from hogwild.errors import DataError, HogwildError, ModelError, RunError
 from hogwild.registry import build, resolve
-from hogwild.rundir import NAMES
 from hogwild.sources import Source
+from hogwild.storage.run_directory import NAMES
 
 BLOCK = 1 << 20  # bytes that are hashed at once
 LIMIT = 256 * BLOCK  # of a field; of a larger one, blocks spread over all of it: 0.2 s

@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hogwild import snapshots
-from hogwild.checkpoint import load as load_checkpoint
-from hogwild.checkpoint_files import MANIFEST, newest_good
 from hogwild.config_types import Component
 from hogwild.data.files import beside, folders
 from hogwild.errors import ModelError, NotFoundError
 from hogwild.identity import by_name, identity_of, names_by_kind, read_names, rows_of
 from hogwild.param_groups import no_match
-from hogwild.rundir import BEST, NAMES
+from hogwild.storage.checkpoint import load as load_checkpoint
+from hogwild.storage.checkpoint_format import MANIFEST, newest_good
+from hogwild.storage.run_directory import BEST, NAMES
 
 SHOWN = 12  # names in a list, before "and N more"
 WRAPPED = ("state_dict", "model", "model_state_dict")  # keys under which a training script's own file has them

@@ -15,9 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.atomic import temporary
-from hogwild.checkpoint import load
-from hogwild.checkpoint_files import update_of
 from hogwild.config import Job
 from hogwild.errors import RunError, UsageError
 from hogwild.eval_sums import EvalSums
@@ -32,6 +29,9 @@ from hogwild.packed import Packed, open_feed
 from hogwild.params import SharedModel
 from hogwild.ring import Ring, RingFeed
 from hogwild.sources import Source
+from hogwild.storage.checkpoint import load
+from hogwild.storage.checkpoint_format import update_of
+from hogwild.storage.files import temporary
 
 FORMATS = (".npz", ".csv")
 
@@ -183,7 +183,7 @@ def lines_of(found: Found, what: str) -> list[str]:
 
 
 def as_json(found: Found, which: str) -> str:
-    from hogwild.records import to_json
+    from hogwild.storage.records import to_json
 
     answer = {
         "checkpoint": str(found.checkpoint),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hogwild.errors import NotFoundError, UsageError
-from hogwild.rundir import LIBRARY, MEASURED, PLACES
+from hogwild.storage.run_directory import LIBRARY, MEASURED, PLACES
 
 if TYPE_CHECKING:
     from hogwild.config import Job
@@ -17,7 +17,7 @@ CHOICES = ("best", "latest")
 
 def checkpoint_of(source: Path, which: str | None) -> Path:
     """The folder of the checkpoint, no longer a link. Raises NotFoundError, UsageError."""
-    from hogwild.checkpoint_files import MANIFEST
+    from hogwild.storage.checkpoint_format import MANIFEST
 
     if not source.is_dir():
         raise NotFoundError(f"{source}: there is no such folder (looked for {source.absolute()})", code="run/not-found")
@@ -38,7 +38,7 @@ def checkpoint_of(source: Path, which: str | None) -> Path:
 def _nothing_there(source: Path, folder: Path, which: str | None) -> str:
     if not folder.is_dir():
         return f"{source}: neither a run, which has a folder checkpoints, nor a checkpoint, which has a manifest.json"
-    from hogwild.checkpoint_files import NAME
+    from hogwild.storage.checkpoint_format import NAME
 
     there = sorted(entry.name for entry in folder.iterdir() if NAME.fullmatch(entry.name))
     if which == "best" and there:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import RunDirError
-from hogwild.records import explained
+from hogwild.storage.records import explained
 
 # What a worker calls a phase -> what a person reads.
 PHASES = {

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from hogwild.batches import BatchPlan
-from hogwild.checkpoint import load as load_checkpoint
 from hogwild.config import Job
 from hogwild.data.cache import Cache
 from hogwild.data.kept import load as load_kept
@@ -27,9 +26,10 @@ from hogwild.packed import Packed, open_feed
 from hogwild.packing import packs, sizes_for
 from hogwild.recurrence import forward_of
 from hogwild.registry import build, resolve
-from hogwild.rundir import NAMES
 from hogwild.samples import InTurn, materialise
 from hogwild.snapshots import load_model
+from hogwild.storage.checkpoint import load as load_checkpoint
+from hogwild.storage.run_directory import NAMES
 
 if TYPE_CHECKING:
     from hogwild.recommending import Recommendation

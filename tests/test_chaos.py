@@ -480,7 +480,7 @@ def another_cause(events: list[dict[str, Any]], run: Path) -> list[dict[str, Any
 
 
 def spoil_parameters(run: Path) -> None:
-    from hogwild.checkpoint import load, write
+    from hogwild.storage.checkpoint import load, write
 
     path = (run / "checkpoints" / "latest").resolve()
     state = load(path)

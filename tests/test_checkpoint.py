@@ -19,9 +19,9 @@ import safetensors
 import safetensors.torch
 import torch
 
-from hogwild import checkpoint, checkpoint_files
-from hogwild.checkpoint import CheckpointWriter, Failed, Written
 from hogwild.errors import CheckpointError
+from hogwild.storage import checkpoint, checkpoint_format
+from hogwild.storage.checkpoint import CheckpointWriter, Failed, Written
 from tests.helpers.processes import PATIENCE_S
 
 DEADLINE_S = PATIENCE_S
@@ -181,7 +181,7 @@ def reseal(path: Path, **changes: Any) -> None:
     """What somebody does who knows the format."""
     content = json.loads((path / "manifest.json").read_text())
     content.pop("seal")
-    (path / "manifest.json").write_bytes(checkpoint_files.seal({**content, **changes}))
+    (path / "manifest.json").write_bytes(checkpoint_format.seal({**content, **changes}))
 
 
 def test_a_format_of_the_future_asks_for_a_newer_version(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_pickle_that_wants_to_run_code_is_an_error_and_does_not_run(tmp_path: 
     path = write(tmp_path, 1)
     torch.save({"x": Hostile(tmp_path / "harm")}, path / "state.pt")
     content = json.loads((path / "manifest.json").read_text())
-    reseal(path, files={**content["files"], "state.pt": checkpoint_files.hash_and_sync(path / "state.pt")})
+    reseal(path, files={**content["files"], "state.pt": checkpoint_format.hash_and_sync(path / "state.pt")})
     checkpoint.verify(path)  # the hashes are right
     with pytest.raises(CheckpointError, match="cannot be loaded safely"):
         checkpoint.load(path)

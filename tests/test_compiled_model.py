@@ -17,13 +17,13 @@ from torch.utils.data import IterableDataset, TensorDataset
 import hogwild
 from hogwild import compiled_model
 from hogwild.api import _job
-from hogwild.compile_cache import ASIDE, MANIFEST, new_scratch
 from hogwild.compiled_model import ModelCache, model_key, scripted
 from hogwild.errors import ConfigError, HogwildError, ModelError
 from hogwild.functions import Functions
 from hogwild.job import from_objects
 from hogwild.params import WorkerModel
 from hogwild.scoreboard import Control, Row, Scoreboard, Word
+from hogwild.storage.artifact_cache import ASIDE, MANIFEST, new_scratch
 from hogwild.worker_model import check_same_memory
 from hogwild.workqueue import Kind, WorkItem
 from tests.helpers.one_trainer import Place, examples, go_on

@@ -14,10 +14,10 @@ import pytest
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
-from hogwild.compile_cache import MANIFEST, cache_root
 from hogwild.kernels import compiling
 from hogwild.kernels.compiling import Cache, kernel
 from hogwild.scoreboard import Control, Phase, Row, Scoreboard, Word
+from hogwild.storage.artifact_cache import MANIFEST, cache_root
 from workers.compiling import make_all_ready, make_ready
 from workers.messages import ParentGone
 

@@ -22,7 +22,7 @@ from hogwild import host
 from hogwild.api import TrainResult
 from hogwild.data import Digits
 from hogwild.models import Mlp
-from hogwild.rundir import MEASURED
+from hogwild.storage.run_directory import MEASURED
 from tests.helpers.jobs import JOBS, Ended, InTurn, Job, begin_in_turn, in_turn, read_events
 from tests.helpers.processes import wait_for
 from tests.jobs.norm import Normed

@@ -15,11 +15,11 @@ from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild.checkpoint import load, newest_good
 from hogwild.errors import UserCodeError
 from hogwild.lr import halved
-from hogwild.rundir import RunDir
 from hogwild.scoreboard import Control
+from hogwild.storage.checkpoint import load, newest_good
+from hogwild.storage.run_directory import RunDir
 from tests.helpers.jobs import JOBS, Ended, in_turn
 from tests.helpers.one_trainer import Place, examples, go_on
 from tests.helpers.processes import PATIENCE_S

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild import cli
-from hogwild.checkpoint_files import MODEL, checkpoint_name
+from hogwild.storage.checkpoint_format import MODEL, checkpoint_name
 
 UPDATES = 4
 
@@ -139,7 +139,7 @@ def test_the_best_is_taken_before_the_latest_unless_another_is_asked_for(
 
 def with_update(folder: Path, update: int) -> str:
     """Another checkpoint of the same content."""
-    from hogwild import checkpoint
+    from hogwild.storage import checkpoint
 
     tensors = safetensors.torch.load_file(folder / "latest" / MODEL)
     return checkpoint.write(folder, checkpoint_name(update), {"model": tensors}, tensors, {}).name
@@ -215,7 +215,7 @@ def test_a_checkpoint_far_from_its_run_is_named_after_no_job(run: Path, export: 
 
 
 def test_the_metrics_of_a_checkpoint_come_along(run: Path, export: Callable[..., Any]) -> None:
-    from hogwild import checkpoint
+    from hogwild.storage import checkpoint
 
     tensors = safetensors.torch.load_file(run / "checkpoints" / "latest" / MODEL)
     meta = {"update": 9, "samples": 72, "metrics": {"loss": 0.5}}

@@ -17,13 +17,14 @@ from torch.utils.data import Dataset, TensorDataset
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 import hogwild
-from hogwild import checkpoint, cli
+from hogwild import cli
 from hogwild.config import load_job
 from hogwild.config_types import Component
 from hogwild.errors import DataError, ModelError
 from hogwild.initial import load_initial
 from hogwild.job import build as from_file
 from hogwild.registry import build
+from hogwild.storage import checkpoint
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 
 Say = Callable[..., tuple[int, str]]

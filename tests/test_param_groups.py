@@ -14,11 +14,11 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild import cli
-from hogwild.checkpoint import load
 from hogwild.config import job_from_mapping
 from hogwild.config_schema import Group
 from hogwild.errors import ConfigError, OptimizerError
 from hogwild.param_groups import param_groups
+from hogwild.storage.checkpoint import load
 from tests.helpers.plain_loop import PlainLoop
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 

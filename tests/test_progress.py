@@ -11,9 +11,9 @@ import pytest
 
 from hogwild import prometheus, scoreboard
 from hogwild.glance import Glance, WorkerGlance, workers_record
-from hogwild.rundir import RunDir
 from hogwild.scoreboard import Phase, Row, Scoreboard
 from hogwild.screen import Look
+from hogwild.storage.run_directory import RunDir
 from tests.helpers.jobs import Ended, in_turn
 from workers.journal import Journal
 from workers.progress import SampleRate, _percentiles, workers_gap_s

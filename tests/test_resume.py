@@ -16,12 +16,13 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import checkpoint, cli, run_config
+from hogwild import cli, run_config
 from hogwild.api import TrainResult
 from hogwild.config import load_job
 from hogwild.config_places import default_config
 from hogwild.errors import CheckpointError, DataError, HogwildError, UsageError
-from hogwild.rundir import MEASURED
+from hogwild.storage import checkpoint
+from hogwild.storage.run_directory import MEASURED
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import wait_for
 from workers.resume import check_changes, with_measured

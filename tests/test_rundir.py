@@ -19,10 +19,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import records
 from hogwild.config import load_job
 from hogwild.errors import NotFoundError, RunDirError
-from hogwild.rundir import RunDir, to_json
+from hogwild.storage import records
+from hogwild.storage.run_directory import RunDir, to_json
 from tests.helpers.processes import PATIENCE_S
 from workers.run_files import write_choice
 
@@ -32,7 +32,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from hogwild import records
-from hogwild.rundir import RunDir
+from hogwild.storage.run_directory import RunDir
 run = RunDir.create(Path(sys.argv[1]), "job")
 run.write_text("resolved.yaml", "version: 1\\n")
 print("mine", flush=True)

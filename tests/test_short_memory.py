@@ -14,9 +14,10 @@ from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import checkpoint, host
+from hogwild import host
 from hogwild.params import SharedModel
 from hogwild.snapshots import Copies
+from hogwild.storage import checkpoint
 from tests.shared_model import ConvNet, build, images, train, updating
 from workers import saving
 

@@ -16,7 +16,7 @@ import pytest
 
 from hogwild import host
 from hogwild.host import kernel_stacks
-from hogwild.rundir import RunDir
+from hogwild.storage.run_directory import RunDir
 from tests.helpers.jobs import JOBS, Ended, InTurn, begin_in_turn
 from tests.helpers.processes import state_of, wait_for
 from workers import blocked, stacks

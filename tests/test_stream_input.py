@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
 import hogwild
-from hogwild import checkpoint, stream
+from hogwild import stream
 from hogwild.config import job_from_mapping
 from hogwild.deep_check import deep_check
 from hogwild.errors import CheckpointError, HogwildError
+from hogwild.storage import checkpoint
 from tests.helpers.jobs import HOME, read_events
 
 Record = tuple[Any, ...]

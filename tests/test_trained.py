@@ -11,9 +11,10 @@ import torch
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 import hogwild
-from hogwild import checkpoint, cli, snapshots
+from hogwild import cli, snapshots
 from hogwild.config import load_job
 from hogwild.errors import UsageError
+from hogwild.storage import checkpoint
 from hogwild.trained import Trained
 from tests.helpers.jobs import Ended, in_turn
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn, optim
 from torch.nn.utils import parametrizations, parametrize
 
 import hogwild
-from hogwild import checkpoint
 from hogwild.errors import HogwildError
+from hogwild.storage import checkpoint
 from tests.helpers.plain_loop import PlainLoop, differing_parameters, train_both
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 from tests.test_params import Columns

@@ -17,7 +17,6 @@ from typing import Any
 import cloudpickle
 
 from hogwild import host
-from hogwild.checkpoint import CheckpointWriter
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
 from hogwild.host.background_thread import Background
 from hogwild.job import state_of
@@ -27,9 +26,10 @@ from hogwild.lean_torch import sparing_the_compiler
 from hogwild.params import SharedModel
 from hogwild.placing import with_devices
 from hogwild.plan import Plan
-from hogwild.rundir import LIBRARY, RunDir
 from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
+from hogwild.storage.checkpoint import CheckpointWriter
+from hogwild.storage.run_directory import LIBRARY, RunDir
 from hogwild.tensorboard import check_wanted
 from hogwild.traces import report
 from workers.evaluating import Evaluating, evaluation_limits

@@ -21,8 +21,8 @@ from hogwild.fused_choice import Choice, Meetings
 from hogwild.glance import Glance
 from hogwild.host.background_thread import Background
 from hogwild.params import SharedModel
-from hogwild.rundir import Records, RunDir
 from hogwild.screen import Look, Screen, look_for
+from hogwild.storage.run_directory import Records, RunDir
 from hogwild.tensorboard import Curves, NoCurves, is_installed
 from workers.request import Request
 

@@ -16,8 +16,8 @@ import cloudpickle
 from hogwild import host
 from hogwild.errors import DataError, HogwildError
 from hogwild.ring import Beat
-from hogwild.rundir import RunDir
 from hogwild.shm import Region
+from hogwild.storage.run_directory import RunDir
 from hogwild.stream_epoch import Request
 from workers.handle import POLL_MS, REAP_S, Handle
 from workers.loader import ENDED, LEAVE

@@ -9,7 +9,6 @@ from typing import Any
 from torch.utils._pytree import tree_flatten
 
 from hogwild import host, torch_settings
-from hogwild.compile_cache import new_scratch
 from hogwild.compiled_model import model_key
 from hogwild.config import Job
 from hogwild.dry_step import trial_bytes
@@ -27,11 +26,12 @@ from hogwild.packed import Spec
 from hogwild.placing import is_on_device
 from hogwild.plan import Plan
 from hogwild.ring import Ring, RingSpec
-from hogwild.rundir import RunDir
 from hogwild.schedules import GridSchedule
 from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
 from hogwild.sources import Source
+from hogwild.storage.artifact_cache import new_scratch
+from hogwild.storage.run_directory import RunDir
 from hogwild.stream_schedule import StreamSchedule
 from hogwild.structure import check_apart
 from hogwild.traces import Window, clear

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from hogwild import scaler
-from hogwild.checkpoint import set_aside_after, sweep, take_newest
 from hogwild.config import Job, load_job
 from hogwild.errors import CheckpointError, UsageError
 from hogwild.identity import require_same
 from hogwild.job import differences, initial_note
-from hogwild.records import explained
-from hogwild.rundir import PLACES, RunDir
 from hogwild.snapshots import check_groups, check_parts
+from hogwild.storage.checkpoint import set_aside_after, sweep, take_newest
+from hogwild.storage.records import explained
+from hogwild.storage.run_directory import PLACES, RunDir
 from workers.outcome import Before
 from workers.session import Session
 

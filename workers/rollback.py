@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hogwild.checkpoint import newest_good, set_aside_after, take_newest
 from hogwild.errors import CheckpointError, RunDirError
 from hogwild.params import SharedModel
-from hogwild.rundir import Cut, RunDir
+from hogwild.storage.checkpoint import newest_good, set_aside_after, take_newest
+from hogwild.storage.run_directory import Cut, RunDir
 from workers.session import Session
 
 KEEP_REJECTED = 3  # checkpoints that are set aside, in all

@@ -11,8 +11,8 @@ from hogwild import host
 from hogwild.config import Job
 from hogwild.job_parts import Parts
 from hogwild.plan import Plan
-from hogwild.records import explained
-from hogwild.rundir import LIBRARY, MEASURED, NAMES, RunDir
+from hogwild.storage.records import explained
+from hogwild.storage.run_directory import LIBRARY, MEASURED, NAMES, RunDir
 from hogwild.version import __version__
 from workers.request import Request
 

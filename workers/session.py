@@ -24,8 +24,8 @@ from hogwild.job_parts import Parts
 from hogwild.params import SharedModel
 from hogwild.placing import SHARED
 from hogwild.plan import Plan
-from hogwild.rundir import RunDir
 from hogwild.scoreboard import Control, Scoreboard
+from hogwild.storage.run_directory import RunDir
 from hogwild.workqueue import Release, WorkQueue
 from workers.divergence import Decision, Divergence
 from workers.evaluating import Evaluating

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hogwild import host
-from hogwild.rundir import RunDir
+from hogwild.storage.run_directory import RunDir
 from workers.blocked import blocked_in
 from workers.handle import Handle
 

@@ -21,7 +21,7 @@ from hogwild.config import Job
 from hogwild.config_schema import cannot_stream, loaders_for, surely_streams
 from hogwild.errors import HogwildError, UsageError
 from hogwild.plan import plan_here
-from hogwild.rundir import RESOLVED, RunDir
+from hogwild.storage.run_directory import RESOLVED, RunDir
 
 MARK = "HOGWILD_CHAOS"  # in the environment of the job's processes, by which they are found; it changes nothing
 SEEDS = 1_000_000_000

@@ -15,7 +15,7 @@ from hogwild.chaos import schedule
 from hogwild.chaos.inject import Hit, Story
 from hogwild.chaos.verdict import COUNTED, ENDED_BY_SUPERVISOR, SETTLED, Check, attempts_of
 from hogwild.chaos.watch import SUMMARY, events_of, read_json
-from hogwild.records import explained, to_json
+from hogwild.storage.records import explained, to_json
 
 METRICS = "metrics.jsonl"
 GAP = 4  # times the usual time between two records: some are missing

@@ -20,9 +20,9 @@ from hogwild.batches import OPEN
 from hogwild.chaos import schedule
 from hogwild.chaos.inject import ORPHANS_S, Hit
 from hogwild.chaos.watch import SUMMARY, events_of, read_json
-from hogwild.checkpoint_files import newest_good
 from hogwild.errors import HogwildError
 from hogwild.host import other_jobs
+from hogwild.storage.checkpoint_format import newest_good
 
 STATUS = {"succeeded": (0,), "failed": (1,), "stopped": (75,), "cancelled": (129, 130, 143)}
 SETTLED = ("done", "skipped", "quarantined")
@@ -118,7 +118,7 @@ class _Run:
     @cached_property
     def state(self) -> dict[str, Any] | None:
         """Of the newest good checkpoint."""
-        from hogwild.checkpoint import load
+        from hogwild.storage.checkpoint import load
 
         path, _ = self.newest
         return None if path is None else load(path)

@@ -4,7 +4,7 @@
                  manifest.json  the checksum of each; its presence makes the folder whole
 
 HASH is of all kernel sources, the versions of Python and numba, the CPU and the bounds-check flag: whatever would make
-other code makes another folder. (`compile_cache.py` says what makes it whole.)"""
+other code makes another folder. (`artifact_cache.py` says what makes it whole.)"""
 
 import hashlib
 import platform
@@ -19,7 +19,7 @@ import numpy as np
 from llvmlite import binding
 from numba.core import config
 
-from hogwild.compile_cache import Kept, cache_root
+from hogwild.storage.artifact_cache import Kept, cache_root
 
 # Sums may be reordered and fused, so that they are vectorised; NaN and infinity stay what they are, because every
 # kernel asks for them.

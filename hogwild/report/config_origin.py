@@ -10,7 +10,7 @@ from typing import Any
 from hogwild.errors import ConfigError
 from hogwild.report.read import Run
 from hogwild.report.wording import flat
-from hogwild.rundir import LIBRARY
+from hogwild.storage.run_directory import LIBRARY
 from hogwild.strict_yaml import readings
 
 DEFAULT, JOB_FILE, OVERRIDE, CALL, UNKNOWN = "default", "job file", "override", "call", "not in the job file"

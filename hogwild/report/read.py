@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hogwild.errors import NotFoundError
-from hogwild.rundir import ENV, RESOLVED
+from hogwild.storage.run_directory import ENV, RESOLVED
 
 Floats = NDArray[np.float64]
 PHASE = "phase"

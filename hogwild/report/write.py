@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from hogwild import tensorboard
-from hogwild.atomic import replace
 from hogwild.errors import UsageError
-from hogwild.records import explained
 from hogwild.report import compare, tables
 from hogwild.report.page import Picture, contents, gallery, header, notes, page, table
 from hogwild.report.read import Run, read_run
 from hogwild.report.wording import moment
+from hogwild.storage.files import replace
+from hogwild.storage.records import explained
 
 INDEX = "index.html"
 INSTALL = "pip install 'hogwild[report]'"

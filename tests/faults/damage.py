@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hogwild.checkpoint_files import FILES, MANIFEST, STATE, checkpoint_name, hash_and_sync, seal, update_of
+from hogwild.storage.checkpoint_format import FILES, MANIFEST, STATE, checkpoint_name, hash_and_sync, seal, update_of
 from tests.helpers.jobs import in_turn
 
 EVERY = 10  # updates between two checkpoints

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hogwild import checkpoint
 from hogwild.errors import CheckpointError
+from hogwild.storage import checkpoint
 from tests.faults import damage
 from tests.faults.campaigns import damage as campaign
 from tests.faults.damage import EACH, EVERY, KINDS, Scene

@@ -17,8 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hogwild import checkpoint
-from hogwild.checkpoint_files import MODEL
+from hogwild.storage import checkpoint
+from hogwild.storage.checkpoint_format import MODEL
 from tests.faults import tracing, writing
 from tests.faults.tracing import Call, Traced
 from tests.helpers.jobs import HOME, JOBS, Job

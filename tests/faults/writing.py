@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hogwild import checkpoint
-from hogwild.checkpoint import checkpoint_name
 from hogwild.errors import HogwildError
-from hogwild.rundir import RESOLVED, RunDir
+from hogwild.storage import checkpoint
+from hogwild.storage.checkpoint import checkpoint_name
+from hogwild.storage.run_directory import RESOLVED, RunDir
 
 KEEP = 2
 GO, OVER = b"g", "over"

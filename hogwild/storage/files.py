@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from hogwild.records import explained
+from hogwild.storage.records import explained
 
 TEMPORARY = ".tmp-"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import CheckpointError
-from hogwild.rundir import BEST, LATEST, TEMPORARY, sync_folder
+from hogwild.storage.run_directory import BEST, LATEST, TEMPORARY, sync_folder
 
 FORMAT = 1
 STATE, MODEL, MANIFEST = "state.pt", "model.safetensors", "manifest.json"

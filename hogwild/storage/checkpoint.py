@@ -20,7 +20,9 @@ import safetensors.torch
 import torch
 from torch.utils.serialization import config as torch_config
 
-from hogwild.checkpoint_files import (
+from hogwild.errors import CheckpointError
+from hogwild.host.background_thread import Background
+from hogwild.storage.checkpoint_format import (
     CHUNK,
     FORMAT,
     MANIFEST,
@@ -31,16 +33,14 @@ from hogwild.checkpoint_files import (
     seal,
     update_of,
 )
-from hogwild.checkpoint_files import Manifest as Manifest
-from hogwild.checkpoint_files import checkpoint_name as checkpoint_name
-from hogwild.checkpoint_files import newest_good as newest_good
-from hogwild.checkpoint_files import prune as prune
-from hogwild.checkpoint_files import set_aside_after as set_aside_after
-from hogwild.checkpoint_files import sweep as sweep
-from hogwild.checkpoint_files import verify as verify
-from hogwild.errors import CheckpointError
-from hogwild.host.background_thread import Background
-from hogwild.rundir import TEMPORARY, sync_folder, to_json
+from hogwild.storage.checkpoint_format import Manifest as Manifest
+from hogwild.storage.checkpoint_format import checkpoint_name as checkpoint_name
+from hogwild.storage.checkpoint_format import newest_good as newest_good
+from hogwild.storage.checkpoint_format import prune as prune
+from hogwild.storage.checkpoint_format import set_aside_after as set_aside_after
+from hogwild.storage.checkpoint_format import sweep as sweep
+from hogwild.storage.checkpoint_format import verify as verify
+from hogwild.storage.run_directory import TEMPORARY, sync_folder, to_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from hogwild import host
-from hogwild.atomic import TEMPORARY as TEMPORARY
-from hogwild.atomic import point, replace
-from hogwild.atomic import sync_folder as sync_folder
 from hogwild.errors import NotFoundError, RunDirError
-from hogwild.records import Records as Records
-from hogwild.records import explained, tried
-from hogwild.records import to_json as to_json
+from hogwild.storage.files import TEMPORARY as TEMPORARY
+from hogwild.storage.files import point, replace
+from hogwild.storage.files import sync_folder as sync_folder
+from hogwild.storage.records import Records as Records
+from hogwild.storage.records import explained, tried
+from hogwild.storage.records import to_json as to_json
 
 LOCK = ".lock"
 ENV = "env.json"

@@ -1,0 +1,1 @@
+"""Files that outlive a process: the run directory, records, checkpoints, compiled code."""
