@@ -36,20 +36,20 @@ class Grid:
         """Cuts samples with ids `rows`, `columns` (N,) int32, below `row_count` and `column_count`, into B x C =
         `sides` blocks, or fewer: a block holds at least one id. Raises ValueError beyond 65,536 cells, and for an id
         that is out of range. Needs numba; 25 million samples take 0.2 s."""
-        from hogwild.kernels import cells, parsers_cache
+        from hogwild.kernels.parsing import grid_cells, warm_up
 
         if min(sides) < 1 or sides[0] * sides[1] > MOST_CELLS:
             raise ValueError(f"a grid has 1 to {MOST_CELLS} cells, not {sides[0]} x {sides[1]}")
-        parsers_cache.ready("grid")
+        warm_up.ready("grid")
         cuts = []
         for ids, many, blocks in ((rows, row_count, sides[0]), (columns, column_count, sides[1])):
             counts = np.zeros(many, np.int64)
-            if not cells.count(ids, counts):
+            if not grid_cells.count(ids, counts):
                 raise ValueError(f"ids from {ids.min()} to {ids.max()}, and there are {many}")
             cuts.append(balanced_cuts(counts, blocks))
         across = len(cuts[1]) - 1
         bounds = np.zeros((len(cuts[0]) - 1) * across + 1, np.int64)
-        cells.count_cells(rows, columns, _blocks(cuts[0], across), _blocks(cuts[1], 1), bounds[1:])
+        grid_cells.count_cells(rows, columns, _blocks(cuts[0], across), _blocks(cuts[1], 1), bounds[1:])
         np.cumsum(bounds, out=bounds)
         return cls(cuts[0], cuts[1], bounds, rows, columns)
 
@@ -61,16 +61,16 @@ class Grid:
         """(N,) int64: the samples by cell; in a cell by row, so that a row's parameters stay in the nearest cache; of
         a row as they were. 25 million take 0.1 s where they are sorted by row already, as ratings mostly are, and some
         times as long otherwise (one core)."""
-        from hogwild.kernels import cells, ordering, parsers_cache
+        from hogwild.kernels.parsing import grid_cells, ordering, warm_up
 
-        parsers_cache.ready("grid")
+        warm_up.ready("grid")
         before, order = np.zeros(0, np.int64), np.empty(len(self.rows), np.int64)
         if not bool((self.rows[1:] >= self.rows[:-1]).all()):
             before = np.empty(len(self.rows), np.int64)
             begins = np.zeros(int(self.row_cuts[-1]) + 1, np.int64)
             ordering.counted(self.rows, np.arange(len(self.rows)), begins, before)
         blocks = _blocks(self.row_cuts, self.sides[1]), _blocks(self.column_cuts, 1)
-        cells.by_cell(before, self.rows, self.columns, *blocks, self.bounds[:-1].copy(), order)
+        grid_cells.by_cell(before, self.rows, self.columns, *blocks, self.bounds[:-1].copy(), order)
         return order
 
 
@@ -108,7 +108,7 @@ class GridPlan:
     sides: tuple[int, int]
     bounds: tuple[int, ...]
     first_batches: np.ndarray = field(init=False, repr=False, compare=False)  # (cells + 1,) int64: of each cell
-    cells: np.ndarray = field(init=False, repr=False, compare=False)  # (batches,) int64: of each batch
+    grid_cells: np.ndarray = field(init=False, repr=False, compare=False)  # (batches,) int64: of each batch
     _firsts: np.ndarray = field(init=False, repr=False, compare=False)  # (batches + 1,) int64: first position of each
 
     merges: ClassVar[bool] = False  # no batch of a kernel can be too small
@@ -125,10 +125,10 @@ class GridPlan:
         batches = -(-np.diff(bounds) // self.batch_size)
         first_batches = np.zeros(len(bounds), np.int64)
         np.cumsum(batches, out=first_batches[1:])
-        cells = np.repeat(np.arange(len(batches)), batches)
-        firsts = np.full(len(cells) + 1, bounds[-1])
-        firsts[:-1] = bounds[cells] + (np.arange(len(cells)) - first_batches[cells]) * self.batch_size
-        for name, value in (("first_batches", first_batches), ("cells", cells), ("_firsts", firsts)):
+        grid_cells = np.repeat(np.arange(len(batches)), batches)
+        firsts = np.full(len(grid_cells) + 1, bounds[-1])
+        firsts[:-1] = bounds[grid_cells] + (np.arange(len(grid_cells)) - first_batches[grid_cells]) * self.batch_size
+        for name, value in (("first_batches", first_batches), ("cells", grid_cells), ("_firsts", firsts)):
             object.__setattr__(self, name, value)
 
     def __reduce__(self) -> "tuple[Callable[..., GridPlan], tuple[object, ...]]":

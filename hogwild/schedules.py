@@ -91,14 +91,14 @@ class FreeCells(OfPlan):
         """Of the cells in `rows` (B,) and `columns` (C,) bool, which nobody else occupies: one that was begun, or else
         the one whose row and column have most left, the first of equal ones. What was begun first: a resumed job of one
         worker goes on in the same order."""
-        from hogwild.kernels import cells
+        from hogwild.kernels.parsing import grid_cells
 
         across = self._plan.sides[1]
         for cell in sorted(self._begun):
             if rows[cell // across] and columns[cell % across]:
                 return self._pieces(cell)[0]
         free = np.flatnonzero(rows), np.flatnonzero(columns)
-        chosen = int(cells.fullest(self._drawn, self.left, self._rows, self._columns, *free))
+        chosen = int(grid_cells.fullest(self._drawn, self.left, self._rows, self._columns, *free))
         return self._pieces(chosen)[0] if chosen >= 0 else None
 
 
@@ -106,9 +106,9 @@ class GridSchedule:
     """Cells of a grid. An item is a whole cell, or what is left of one."""
 
     def __init__(self, plan: GridPlan, *, seed: int) -> None:
-        from hogwild.kernels import parsers_cache
+        from hogwild.kernels.parsing import warm_up
 
-        parsers_cache.ready("grid")
+        warm_up.ready("grid")
         self._plan = plan
         self._seed = seed
         self._next: tuple[int, FreeCells] | None = None  # asked for until something of it may be leased
@@ -151,8 +151,8 @@ class GridSchedule:
     def most_in_hand(self, horizon: int, limits: Limits) -> int:
         """Two where every worker finds an unoccupied row and column then, and until so few cells are left that a second
         one in hand would keep others waiting."""
-        cells = horizon * len(self._plan.bounds) / self._plan.batches
-        room = min(*self._plan.sides, int(cells))
+        grid_cells = horizon * len(self._plan.bounds) / self._plan.batches
+        room = min(*self._plan.sides, int(grid_cells))
         return LEASES_IN_HAND if room > 2 * (limits.procs - 1) else 1
 
     def forget(self, epoch: int) -> None:

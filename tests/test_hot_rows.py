@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from hogwild.kernels.hot import HotRows
+from hogwild.kernels.hot_rows import HotRows
 from hogwild.kernels.profile import HOT_BYTES, WHOLE_BYTES, choose_hot
 
 

@@ -23,7 +23,7 @@ from hogwild.models.knowledge_graph_ranking import (
 from hogwild.optimizers import RowWiseAdagrad
 
 pytest.importorskip("numba")
-from hogwild.kernels import graph
+from hogwild.kernels import knowledge_graph
 
 MODELS = (ComplEx, DistMult, TransE)
 LOSSES = (SoftmaxLoss(), LogisticLoss(), MarginLoss(2.0))
@@ -222,14 +222,14 @@ def naive(rate: float, params: np.ndarray, sums: np.ndarray, gradient: np.ndarra
     params[0] -= rate * gradient / (np.sqrt(sums[0, 0]) + 1e-10)
 
 
-@pytest.mark.parametrize("rule", [graph.ADAGRAD, graph.ROW_ADAGRAD])
+@pytest.mark.parametrize("rule", [knowledge_graph.ADAGRAD, knowledge_graph.ROW_ADAGRAD])
 def test_a_lost_write_of_the_accumulator_never_makes_a_long_step(rule: int) -> None:
     rate, dim = 0.1, 8
     gradient = np.linspace(-0.5, 0.5, dim, dtype=np.float32)[None]
     params = np.zeros((1, dim), np.float32)
     sums = np.zeros((1, dim), np.float32).view(Overwritten)
     numbers = (np.float32(rate), np.float32(1e-10), np.float32(0.0))
-    assert graph.apply.py_func(rule, *numbers, params, sums, 0, gradient.copy(), 0, dim)
+    assert knowledge_graph.apply.py_func(rule, *numbers, params, sums, 0, gradient.copy(), 0, dim)
     assert sums.sum() == 0.0  # the write was lost indeed
     longest = rate * dim**0.5
     assert 0.0 < np.linalg.norm(params) <= longest * 1.001

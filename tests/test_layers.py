@@ -108,7 +108,7 @@ ASKS_WORKERS = {
 ONLY = {
     "hogwild.errors": {"hogwild.error_codes"},
     "hogwild.error_codes": set(),
-    "hogwild.kernels.fused": {"hogwild.kernels.hot"},
+    "hogwild.kernels.fused": {"hogwild.kernels.hot_rows"},
     "hogwild.host.background_thread": set(),
     "hogwild.batches": set(),
     "hogwild.leases": set(),
@@ -125,9 +125,9 @@ ONLY = {
     "hogwild.workqueue": {"hogwild.batches", "hogwild.free_ranges", "hogwild.leases"},
     "hogwild.grid": {
         "hogwild.kernels",
-        "hogwild.kernels.cells",
-        "hogwild.kernels.ordering",
-        "hogwild.kernels.parsers_cache",
+        "hogwild.kernels.parsing.grid_cells",
+        "hogwild.kernels.parsing.ordering",
+        "hogwild.kernels.parsing.warm_up",
     },
     "hogwild.strict_yaml": {"hogwild.errors"},
     "hogwild.torch_arguments": set(),

@@ -13,7 +13,7 @@ pytest.importorskip("numba")
 from hogwild.errors import ModelError
 from hogwild.kernels import linear
 from hogwild.kernels.fused import Chunk
-from hogwild.kernels.hot import HotRows
+from hogwild.kernels.hot_rows import HotRows
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.models.factorization_machine import FactorizationMachine
 from hogwild.models.linear_sparse import LinearUpdate, SparseLinear

@@ -12,7 +12,7 @@ from torch.optim import SGD, Adagrad
 
 from hogwild.errors import ModelError, UsageError
 from hogwild.kernels.fused import Chunk, Tally
-from hogwild.kernels.hot import HotRows
+from hogwild.kernels.hot_rows import HotRows
 from hogwild.models import BprFactorization, MatrixFactorization
 from hogwild.models.matrix_factorization import BprLoss
 from hogwild.optimizers import RowWiseAdagrad
@@ -203,7 +203,7 @@ def test_an_empty_chunk_changes_nothing() -> None:
 
 
 def test_two_places_in_turns_make_every_sample_of_a_chunk_once() -> None:
-    from hogwild.kernels.factorization import in_turns
+    from hogwild.kernels.matrix_factorization import in_turns
 
     for n in (1, 2, 3, 8, 9):
         assert sorted(int(in_turns.py_func(k, (n + 1) >> 1)) for k in range(n)) == [*range(n)]
@@ -286,13 +286,14 @@ def lossy(array: np.ndarray) -> np.ndarray:
 @pytest.fixture
 def in_python(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The kernels as plain Python, which meets what only Python can do to an array."""
-    from hogwild.kernels import draws, factorization, ranking
+    from hogwild.kernels import bpr, matrix_factorization
+    from hogwild.kernels import rng as draws
 
-    for module in (draws, factorization, ranking):
+    for module in (draws, matrix_factorization, bpr):
         for name, function in vars(module).items():
             if hasattr(function, "py_func"):
                 monkeypatch.setattr(module, name, function.py_func)
-    return factorization, ranking
+    return matrix_factorization, bpr
 
 
 def naive_number(values: Any, sums: Any, a: Any, f: Any, gradient: Any, rate: Any, epsilon: Any) -> None:
@@ -313,12 +314,12 @@ def longest_step(kernel: Any, is_rows: bool) -> float:
 def test_a_lost_write_of_a_sum_never_makes_a_step_longer_than_the_rate(
     in_python: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    factorization, ranking = in_python
-    assert 0.01 < longest_step(factorization.adagrad, is_rows=False) <= 0.1 * 1.001
-    assert 0.01 < longest_step(factorization.row_adagrad, is_rows=True) <= 0.1 * np.sqrt(5) * 1.001
-    assert ranking.adagrad_number is factorization.adagrad_number, "ranking's steps are the same ones"
-    monkeypatch.setattr(factorization, "adagrad_number", naive_number)
-    assert longest_step(factorization.adagrad, is_rows=False) > 1e4
+    matrix_factorization, bpr = in_python
+    assert 0.01 < longest_step(matrix_factorization.adagrad, is_rows=False) <= 0.1 * 1.001
+    assert 0.01 < longest_step(matrix_factorization.row_adagrad, is_rows=True) <= 0.1 * np.sqrt(5) * 1.001
+    assert bpr.adagrad_number is matrix_factorization.adagrad_number, "ranking's steps are the same ones"
+    monkeypatch.setattr(matrix_factorization, "adagrad_number", naive_number)
+    assert longest_step(matrix_factorization.adagrad, is_rows=False) > 1e4
 
 
 # ---- pairs ----------------------------------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ def check_that_bounds_are_checked() -> None:
     """Otherwise nothing below would prove anything."""
     import numpy as np
 
-    from hogwild.kernels.columns import ratings
-    from hogwild.kernels.parsers import FOUND
+    from hogwild.kernels.parsing.columns import ratings
+    from hogwild.kernels.parsing.libsvm import FOUND
 
     one, none = np.zeros(1, np.int32), np.zeros(0, np.int32)
     text, found = np.frombuffer(b"1,2,3\n", np.uint8), np.zeros(FOUND, np.int64)

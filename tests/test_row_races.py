@@ -15,7 +15,7 @@ import torch
 
 from hogwild.shared_rules import least_ratio, lost_squares
 
-rows = pytest.importorskip("hogwild.kernels.rows")
+rows = pytest.importorskip("hogwild.kernels.sparse_rows")
 
 SIZE, WIDTH, RATE = 3, 2, np.float32(1e-3)
 FINITE = np.finfo(np.float32)

@@ -97,7 +97,7 @@ def test_white_space_and_control_characters_stand_between_words(write: Callable[
 
 
 def test_two_words_of_one_hash_stay_two() -> None:
-    from hogwild.kernels.words import fill_slots
+    from hogwild.kernels.parsing.tokens import fill_slots
 
     def read(table: WordTable, word: bytes) -> list[int]:
         return [int(number) for part in table.read(np.frombuffer(word, np.uint8)) for number in part]

@@ -23,7 +23,7 @@ from workers.kit import Fused
 from workers.profile import Profile
 
 if TYPE_CHECKING:
-    from hogwild.kernels.hot import HotRows
+    from hogwild.kernels.hot_rows import HotRows
     from hogwild.worker_model import WorkerModel
     from workers.kit import Kit
 
@@ -160,7 +160,7 @@ def hot_rows(model: "WorkerModel", update: FusedUpdate, chosen: Mapping[str, np.
     beside them, under `name.key`."""
     if not chosen:
         return {}
-    from hogwild.kernels.hot import HotRows
+    from hogwild.kernels.hot_rows import HotRows
 
     found: dict[str, HotRows] = {}
     for side in update.sides:

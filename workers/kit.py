@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hogwild.evaluation import Evaluator
     from hogwild.feeds import FieldSpec
     from hogwild.feeds_batch import Feed
-    from hogwild.kernels.hot import HotRows
+    from hogwild.kernels.hot_rows import HotRows
     from hogwild.metrics import Panel
     from hogwild.orders import Order
     from hogwild.packed import Spec

@@ -66,8 +66,8 @@ class _Parse:
         Count(self.lines, "wide").ready()
 
     def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.columns import wide
-        from hogwild.kernels.parsers import ITEMS, LINES
+        from hogwild.kernels.parsing.columns import wide
+        from hogwild.kernels.parsing.libsvm import ITEMS, LINES
 
         found = found_in(regions, self.lines)
         found[piece, ITEMS:] = 0
@@ -91,7 +91,7 @@ class _Parsing:
         return digest_of("jester", VERSION, options, file_digest(self.source.path), self.like)
 
     def parse(self, run: Run) -> Parsed:
-        from hogwild.kernels.parsers import ITEMS, LINES
+        from hogwild.kernels.parsing.libsvm import ITEMS, LINES
 
         lines, regions = Lines.of(self.source.path)
         found = counted(run, self.what, lines, regions, "wide", ord(","))
@@ -108,7 +108,7 @@ class _Parsing:
 
     def _rated(self, run: Run, step: _Parse, finds: Finds, regions: dict[str, Region]) -> Rated:
         """Numbers of persons and jokes as a person counts them, from 1 on."""
-        from hogwild.kernels.parsers import ROWS
+        from hogwild.kernels.parsing.libsvm import ROWS
 
         regions["out"] = Region.allocate("raw", step.spec.nbytes)
         run(Pass(self.what, finds.lines.pieces, step, regions))

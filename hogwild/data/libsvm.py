@@ -110,7 +110,7 @@ class _Parse:
         Count(self.lines, "libsvm").ready()
 
     def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.parsers import ITEMS, libsvm
+        from hogwild.kernels.parsing.libsvm import ITEMS, libsvm
 
         found = found_in(regions, self.lines)[piece]
         found[ITEMS:] = 0
@@ -140,7 +140,7 @@ class _Order:
         self.parse.ready()
 
     def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.ordering import by_frequency
+        from hogwild.kernels.parsing.ordering import by_frequency
 
         raw, out = self.parse.spec.attach(regions["raw"]).arrays(), self.spec.attach(regions["out"]).arrays()
         begin = int(self.parse.rows[piece])
@@ -182,7 +182,7 @@ class _Parsing:
 
     def _rows(self, run: Run, lines: Lines, regions: dict[str, Region]) -> "tuple[_Parse, Finds]":
         """Rows as they are written."""
-        from hogwild.kernels.parsers import ITEMS, LEAST, LINES, MOST
+        from hogwild.kernels.parsing.libsvm import ITEMS, LEAST, LINES, MOST
 
         found = found_in(regions, lines)
         rows, places = begins_of(found[:, LINES]), begins_of(found[:, ITEMS])
@@ -215,7 +215,7 @@ class _Parsing:
         return least, self.source.features - (self.source.one_based is False)
 
     def _ordered(self, run: Run, step: _Parse, finds: Finds, regions: dict[str, Region]) -> Packed:
-        from hogwild.kernels.parsers import ITEMS, ROWS
+        from hogwild.kernels.parsing.libsvm import ITEMS, ROWS
 
         base, features = self._numbering(finds)
         to_rows, to_places = begins_of(finds.found[:, ROWS]), begins_of(finds.found[:, ITEMS])
@@ -236,7 +236,7 @@ class _Parsing:
 
     def _numbering(self, finds: Finds) -> tuple[int, int]:
         """(the first feature's index as it is written, how many features there are)"""
-        from hogwild.kernels.parsers import LEAST, MOST
+        from hogwild.kernels.parsing.libsvm import LEAST, MOST
 
         if self.like is not None:
             return int(self.like.names["first"][0]), self.like.spec.sizes["features"]
@@ -245,7 +245,7 @@ class _Parsing:
 
     def _counts(self, step: _Parse, finds: Finds, base: int, features: int, regions: dict[str, Region]) -> Region:
         """(F,) int64: the rows that name each feature."""
-        from hogwild.kernels.parsers import ITEMS
+        from hogwild.kernels.parsing.libsvm import ITEMS
 
         region = zeros("counts", (features,), "i8")
         counts, indices = region.array("i8", (features,)), step.spec.attach(regions["raw"]).arrays()["indices"]
@@ -257,7 +257,7 @@ class _Parsing:
     # ---- at the end
 
     def _finished(self, packed: Packed, finds: Finds) -> Parsed:
-        from hogwild.kernels.parsers import UNSEEN
+        from hogwild.kernels.parsing.libsvm import UNSEEN
 
         keep = np.ones(packed.samples, bool)
         if unseen := finds.total(UNSEEN):
@@ -286,7 +286,7 @@ class _Parsing:
 
     def _place_of(self, row: int, finds: Finds) -> str:
         """Where a row is in the file: the rows of its piece are counted again, line by line."""
-        from hogwild.kernels.parsers import FOUND, ROWS, libsvm
+        from hogwild.kernels.parsing.libsvm import FOUND, ROWS, libsvm
 
         begins = begins_of(finds.found[:, ROWS])
         piece = int(np.searchsorted(begins, row, side="right")) - 1

@@ -252,7 +252,7 @@ class Finds:
 
     def settle(self, on_bad_line: str, left_out: dict[str, int]) -> list[str]:
         """Raises DataError for the first bad line, or, where they are skipped, says how many there are."""
-        from hogwild.kernels.parsers import BAD, OVERFLOW
+        from hogwild.kernels.parsing.libsvm import BAD, OVERFLOW
 
         if self.total(OVERFLOW):
             raise self.lines.changed()
@@ -268,7 +268,7 @@ class Finds:
         return [f"{bad:,} lines that do not parse are left out; the first of them: {words}"]
 
     def _first(self) -> str:
-        from hogwild.kernels.parsers import BAD, LINE_AT, RULE, TOKEN_AT
+        from hogwild.kernels.parsing.libsvm import BAD, LINE_AT, RULE, TOKEN_AT
 
         piece = int(np.flatnonzero(self.found[:, BAD])[0])
         row = self.found[piece]
@@ -284,7 +284,7 @@ class Finds:
 
     def line_number(self, piece: int) -> int:
         """Of the first line of a piece."""
-        from hogwild.kernels.parsers import LINES
+        from hogwild.kernels.parsing.libsvm import LINES
 
         return self.lines.first_line + int(self.found[:piece, LINES].sum())
 
@@ -325,12 +325,12 @@ class Count:
     mark: int = ord(":")  # counted, too: of libsvm's pairs there are as many
 
     def ready(self) -> None:
-        from hogwild.kernels import parsers_cache
+        from hogwild.kernels.parsing import warm_up
 
-        parsers_cache.ready(self.kind)
+        warm_up.ready(self.kind)
 
     def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.parsers import count
+        from hogwild.kernels.parsing.libsvm import count
 
         count(self.lines.piece(piece, regions), self.mark, found_in(regions, self.lines)[piece])
 
@@ -339,7 +339,7 @@ def counted(
     run: Run, what: str, lines: Lines, regions: dict[str, Region], kind: str, mark: int = ord(":")
 ) -> np.ndarray:
     """The first pass over a text: (pieces, FOUND) int64 of what its pieces hold, in `regions`, for all processes."""
-    from hogwild.kernels.parsers import FOUND
+    from hogwild.kernels.parsing.libsvm import FOUND
 
     regions["found"] = zeros("found", (lines.pieces, FOUND), "i8")
     run(Pass(what, lines.pieces, Count(lines, kind, mark), regions))
@@ -348,7 +348,7 @@ def counted(
 
 def found_in(regions: Mapping[str, Region], lines: Lines) -> np.ndarray:
     """(pieces, FOUND) int64"""
-    from hogwild.kernels.parsers import FOUND
+    from hogwild.kernels.parsing.libsvm import FOUND
 
     return regions["found"].array("i8", (lines.pieces, FOUND))
 

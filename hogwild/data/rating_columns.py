@@ -161,7 +161,7 @@ def _packed(rated: Rated, wishes: Wishes, names: dict[str, Any]) -> Packed:
 
 def _dense(ids: np.ndarray, words: list[bytes] | None) -> np.ndarray:
     """`ids` become numbers from 0 on, in place, in the order of the names that are returned."""
-    from hogwild.kernels.ordering import mark, renumber
+    from hogwild.kernels.parsing.ordering import mark, renumber
 
     if words is not None:
         ranks, names = in_order(words)
@@ -187,7 +187,7 @@ def _in_order(
     left_out: dict[str, int],
 ) -> np.ndarray | None:
     """The rows to take, in order; None: all, as they are."""
-    from hogwild.kernels.ordering import are_sorted, counted
+    from hogwild.kernels.parsing.ordering import are_sorted, counted
 
     is_sorted, is_twice = are_sorted(rated.user, rated.item)
     if is_sorted and not is_twice:
@@ -217,7 +217,7 @@ def _in_order(
 
 def _part(rated: Rated, chosen: np.ndarray | None, wishes: Wishes) -> np.ndarray:
     """Those of the wanted part, in the same order."""
-    from hogwild.kernels.ordering import held_out
+    from hogwild.kernels.parsing.ordering import held_out
 
     assert wishes.holdout is not None
     is_held = np.zeros(len(rated.user), np.bool_)
@@ -236,7 +236,7 @@ def _as_in(
     rated: Rated, names: dict[str, np.ndarray], wishes: Wishes, notes: list[str], left_out: dict[str, int]
 ) -> Rated:
     """In the training data's numbers, without what it does not have."""
-    from hogwild.kernels.ordering import renumber
+    from hogwild.kernels.parsing.ordering import renumber
 
     assert wishes.like is not None
     if {*names} - {*wishes.like.names}:

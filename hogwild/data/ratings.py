@@ -138,8 +138,8 @@ class _Parse:
         Count(self.lines, "ratings").ready()
 
     def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.columns import ratings
-        from hogwild.kernels.parsers import ITEMS
+        from hogwild.kernels.parsing.columns import ratings
+        from hogwild.kernels.parsing.libsvm import ITEMS
 
         found = found_in(regions, self.lines)[piece]
         found[ITEMS:] = 0
@@ -189,7 +189,7 @@ class _Parsing:
 
     def _whole_numbers(self, run: Run, form: Form, finds: Finds, regions: dict[str, Region]) -> Rated | None:
         """None where an id is a word."""
-        from hogwild.kernels.parsers import LINES, ROWS, WORDY
+        from hogwild.kernels.parsing.libsvm import LINES, ROWS, WORDY
 
         rows = begins_of(finds.found[:, LINES])
         shapes = {name: (kind, (int(rows[-1]),)) for name, kind in KINDS.items()}
@@ -207,10 +207,10 @@ class _Parsing:
         return Rated(user, item, rating, region=packed.region, spec=spec)
 
     def _words(self, form: Form, finds: Finds, regions: dict[str, Region]) -> Rated:
-        from hogwild.kernels import parsers_cache
+        from hogwild.kernels.parsing import warm_up
 
         regions.pop("out", None)
-        parsers_cache.ready("words")
+        warm_up.ready("words")
         columns = np.array(form.columns, np.int64)
         (user, item), rating, known = numbered_columns(finds, (*form.bytes, 0), columns, (0, 1))
         return Rated(user, item, rating, words=(known[0].words(), known[1].words()))

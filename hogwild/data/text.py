@@ -73,9 +73,9 @@ class TextParsing:
 
     def parse(self, run: Run) -> Parsed:
         """Raises DataError, MemoryShortError."""
-        from hogwild.kernels import parsers_cache
+        from hogwild.kernels.parsing import warm_up
 
-        parsers_cache.ready("text")
+        warm_up.ready("text")
         lines, regions = Lines.of(self.data.path)
         table = WordTable()
         raw = [numbers for piece in range(lines.pieces) for numbers in table.read(lines.piece(piece, regions))]
@@ -159,7 +159,7 @@ class WordTable:
 
     def read(self, content: np.ndarray) -> Iterator[np.ndarray]:
         """Adds the words of some whole lines -> their numbers (n,) int32, -1 where a line ends, in parts."""
-        from hogwild.kernels.words import number
+        from hogwild.kernels.parsing.tokens import number
 
         at, raw = 0, np.empty(AT_ONCE, np.int32)
         while at < len(content):
@@ -183,7 +183,7 @@ class WordTable:
 
     def _grow(self, longest: int) -> None:
         """Room for twice as many words, and for any that could come next: one of `longest` bytes, at most."""
-        from hogwild.kernels.words import fill_slots
+        from hogwild.kernels.parsing.tokens import fill_slots
 
         entries, used = self._sizes.tolist()
         if entries == len(self._keys):
@@ -199,7 +199,7 @@ class WordTable:
 
 def _encoded(raw: list[np.ndarray], rank: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """(tokens (count,) int32, starts (S+1,) int64). What is encoded is let go."""
-    from hogwild.kernels.words import LINE_END, encode
+    from hogwild.kernels.parsing.tokens import LINE_END, encode
 
     line_ends = sum(int((numbers == LINE_END).sum()) for numbers in raw)
     tokens, starts = np.empty(count, np.int32), np.zeros(line_ends + count // LONGEST + 2, np.int64)

@@ -27,7 +27,7 @@ class Vocabulary:
 
     def number(self, text: np.ndarray, begins: np.ndarray, ends: np.ndarray, codes: np.ndarray) -> None:
         """codes (n,) int32 of the words text[begins[i]:ends[i]]."""
-        from hogwild.kernels.ordering import intern
+        from hogwild.kernels.parsing.ordering import intern
 
         done = 0
         while True:
@@ -44,7 +44,7 @@ class Vocabulary:
         return [content[begin:end] for begin, end in pairwise(bounds)]
 
     def _grow(self, needed: int) -> None:
-        from hogwild.kernels.ordering import fill_table
+        from hogwild.kernels.parsing.ordering import fill_table
 
         many, used = (int(word) for word in self._state)
         if used + needed > len(self._letters):
@@ -90,8 +90,8 @@ def numbered_columns(
     """Every line's words of `columns`, the last of which is the rating's, or -1: (numbers (n,) int32 per column,
     ratings (n,) float32, vocabularies). `groups`: the vocabulary of each column. `form`: the delimiter's bytes, and the
     number of fields where quotes are letters, or 0."""
-    from hogwild.kernels.columns import words
-    from hogwild.kernels.parsers import ITEMS, LINES, OVERFLOW, ROWS
+    from hogwild.kernels.parsing.columns import words
+    from hogwild.kernels.parsing.libsvm import ITEMS, LINES, OVERFLOW, ROWS
 
     one, two, exactly = form
     vocabularies = [Vocabulary() for _ in range(max(groups) + 1)]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from hogwild.kernels.hot import HotRows
+    from hogwild.kernels.hot_rows import HotRows
 
 Arrays = Mapping[str, np.ndarray]  # the job's data, by the names that the data set gives
 Hot = Mapping[str, "HotRows"]  # by the name of a parameter, or of what its rule keeps beside it

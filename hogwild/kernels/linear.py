@@ -11,7 +11,7 @@ once, into a local variable, the own square is added there, and the step divides
 
 whatever others write. Dividing by `sums[j]` read again would be a step of rate * g / eps where it came back as 0.
 
-Hot features. `mine` (F,) is this worker's copy of them, NaN where a feature is not hot (`hot.py`), or `weight` itself.
+Hot features. `mine` (F,) is this worker's copy of them, NaN where a feature is not hot (`hot_rows.py`), or `weight` itself.
 A row's most frequent features come first: four at a time are read from `mine` until a sum is NaN, the few that are left
 are asked one by one. So a hot one that comes later is found, too, and four without a NaN need no question at all.
 
@@ -23,7 +23,7 @@ divisions of a block of features together, which the processor does several at o
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
-from hogwild.kernels.instructions import ask_ahead
+from hogwild.kernels.prefetch import ask_ahead
 
 SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # kinds of loss
 BLOCK = np.uint64(256)  # features: work for it stays in the first cache

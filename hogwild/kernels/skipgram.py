@@ -21,8 +21,8 @@ dropped, and it does not matter how an epoch is cut."""
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
-from hogwild.kernels.draws import STEP, below, mixed, unit
-from hogwild.kernels.lanes import LANES, fused, least, load, load_part, most, splat, store, store_part, total
+from hogwild.kernels.rng import STEP, below, mixed, unit
+from hogwild.kernels.simd import LANES, fused, least, load, load_part, most, splat, store, store_part, total
 
 _0, _1, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
 # tanh as a quotient of polynomials in x^2, within 3e-7 on [-7.905, 7.905], beyond which it is 1 in float32: the minimax

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
-from hogwild.kernels.rules import ADAGRAD, Numbers, rule_of, sums_of, why_not, words
+from hogwild.kernels.optimizer_rules import ADAGRAD, Numbers, rule_of, sums_of, why_not, words
 from hogwild.models.ids import require_csr
 from hogwild.models.linear_sparse import csr_views, hot_copies, kind_of, scores, unsuitable
 
@@ -93,9 +93,9 @@ class FactorizationMachineUpdate:
 
     def run(self, chunk: Chunk) -> Tally:
         """One sample after the other, each with what those before it have left."""
-        from hogwild.kernels import fm
+        from hogwild.kernels import factorization_machine
 
-        kernels: Any = fm
+        kernels: Any = factorization_machine
         numbers = [Numbers.of(self._optimizer, param, chunk.rate) for param in self._params]
         flat = [word for each in numbers for word in (each.rate, each.decay, each.eps)]
         is_adagrad = self._rule == ADAGRAD

@@ -24,7 +24,7 @@ from torch.optim import SGD, Adagrad
 
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
-from hogwild.kernels.rules import Numbers
+from hogwild.kernels.optimizer_rules import Numbers
 from hogwild.models.ids import require_ids
 from hogwild.models.knowledge_graph_ranking import (
     METRICS,
@@ -202,9 +202,9 @@ class GraphUpdate:
     sides: tuple[Side, ...] = ()
 
     def __init__(self, model: KnowledgeGraph, loss: CandidateLoss, optimizer: torch.optim.Optimizer) -> None:
-        from hogwild.kernels import graph
+        from hogwild.kernels import knowledge_graph
 
-        self._train, self._loss, self._rule = graph.train, loss, type(optimizer)
+        self._train, self._loss, self._rule = knowledge_graph.train, loss, type(optimizer)
         self.name = f"{type(model).__name__} with {loss.kind} loss, {RULES[self._rule]}"
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
@@ -269,7 +269,7 @@ def _check(triples: np.ndarray, model: KnowledgeGraph) -> None:
 def _scratch(group: int, negatives: int, dim: int) -> tuple[np.ndarray, ...]:
     """The kernel's own memory, in the order of its `scratch`. The last row of X stays zero: what fills up `drawn` is
     there."""
-    from hogwild.kernels.products import BLOCK
+    from hogwild.kernels.small_matmul import BLOCK
 
     queries, columns, width = -(-2 * group // BLOCK) * BLOCK, -(-negatives // BLOCK) * BLOCK, -(-dim // WIDTH) * WIDTH
     rows = 2 * group + negatives + 1

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
-from hogwild.kernels.rules import ADAGRAD, Numbers, rule_of, sums_of, why_not, words
+from hogwild.kernels.optimizer_rules import ADAGRAD, Numbers, rule_of, sums_of, why_not, words
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.models.ids import require_csr
 

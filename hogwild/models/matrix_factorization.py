@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad
 
 from hogwild.errors import ModelError
-from hogwild.kernels import rules
+from hogwild.kernels import optimizer_rules
 from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
 from hogwild.models.ids import require_ids
 from hogwild.optimizers import RowWiseAdagrad
@@ -256,7 +256,7 @@ def why_not(model: nn.Module, optimizer: torch.optim.Optimizer, known: list[Any]
     name = type(optimizer).__qualname__
     if type(optimizer) not in known:
         return f"its fused update knows {', '.join(rule.__qualname__ for rule in known)}, not {name}"
-    if type(optimizer) is not RowWiseAdagrad and (reason := rules.why_not(optimizer)):
+    if type(optimizer) is not RowWiseAdagrad and (reason := optimizer_rules.why_not(optimizer)):
         return reason
     if any(not group.get("eps", 1.0) > 0 for group in optimizer.param_groups):
         return f"{name} with eps=0 may divide by 0"
@@ -349,9 +349,9 @@ class RatingsUpdate(FactorizationUpdate):
 
     def __init__(self, rule: type) -> None:
         super().__init__(rule)
-        from hogwild.kernels import factorization
+        from hogwild.kernels import matrix_factorization
 
-        kernels: Any = factorization
+        kernels: Any = matrix_factorization
         self.name = f"matrix factorisation, {RULES[rule]}"
         self._sgd = kernels.sgd
         self._adagrad = {Adagrad: kernels.adagrad, RowWiseAdagrad: kernels.row_adagrad}.get(rule)
@@ -385,10 +385,10 @@ class RankingUpdate(FactorizationUpdate):
 
     def __init__(self, rule: type) -> None:
         super().__init__(rule)
-        from hogwild.kernels import ranking
+        from hogwild.kernels import bpr
 
         self.name = f"Bayesian personalised ranking, {RULES[rule]}"
-        self._kernels: Any = ranking
+        self._kernels: Any = bpr
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """As FusedUpdate says. Raises ModelError where the data names rows that the tables have not."""

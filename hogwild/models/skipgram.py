@@ -230,7 +230,7 @@ def alias_tables(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def scratch(dim: int, window: int, negatives: int) -> tuple[np.ndarray, ...]:
     """The kernel's arrays: contexts, targets, signs, x, y, dx, dy, z, likely. A context more than there can be, because
     they are taken two at a time; rows of y that are never written stay 0."""
-    from hogwild.kernels.lanes import LANES, padded, zeros_on_lines
+    from hogwild.kernels.simd import LANES, padded, zeros_on_lines
 
     contexts, targets, width = 2 * window + 1, 1 + negatives, padded(dim)
     filled = -(-targets // PAIRED) * PAIRED

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hogwild.kernels import cells, columns, ordering, parsers, words
 from hogwild.kernels.compiling import Cache
+from hogwild.kernels.parsing import columns, grid_cells, libsvm, ordering, tokens
 
 log = logging.getLogger(__name__)
 _READY: set[str] = set()
@@ -44,9 +44,9 @@ def _longs(*shape: int) -> np.ndarray:
 
 
 def _libsvm() -> None:
-    found = _longs(parsers.FOUND)
-    parsers.count(_text(), parsers.COLON, found)
-    parsers.libsvm(_text(), 0, 1, False, _longs(1), _ints(1), _floats(1), _floats(1), 0, 0, 0, 0, found)
+    found = _longs(libsvm.FOUND)
+    libsvm.count(_text(), libsvm.COLON, found)
+    libsvm.libsvm(_text(), 0, 1, False, _longs(1), _ints(1), _floats(1), _floats(1), 0, 0, 0, 0, found)
     ordering.by_frequency(
         _longs(1), _ints(1), _floats(1), _floats(1), 0, 0, 0, 0, _longs(1), False,
         _longs(1), _ints(1), _floats(1), _floats(1), np.zeros(1, np.uint8), 0, 0, _longs(2, 1), _floats(2, 1),
@@ -62,8 +62,8 @@ def _ids() -> None:
 
 
 def _words() -> None:
-    found, text = _longs(parsers.FOUND), _text()
-    parsers.count(text, parsers.COLON, found)
+    found, text = _longs(libsvm.FOUND), _text()
+    libsvm.count(text, libsvm.COLON, found)
     columns.words(text, 0, 0, _longs(3), 0, _longs(2, 1), _longs(2, 1), _floats(1), found)
     letters = np.zeros(1, np.uint8)
     ordering.intern(
@@ -74,34 +74,34 @@ def _words() -> None:
 
 
 def _ratings() -> None:
-    found = _longs(parsers.FOUND)
-    parsers.count(_text(), parsers.COLON, found)
+    found = _longs(libsvm.FOUND)
+    libsvm.count(_text(), libsvm.COLON, found)
     columns.ratings(_text(), 0, 0, _longs(3), _ints(1), _ints(1), _floats(1), 0, 0, found)
     _ids()
 
 
 def _running_text() -> None:
     keys, letters = np.zeros(1, np.uint64), np.zeros(1, np.uint8)
-    words.number(_text(), 0, np.full(2, -1, np.int32), keys, _longs(1), letters, _longs(1), _longs(2), _ints(0))
-    words.fill_slots(keys, 0, np.full(2, -1, np.int32))
-    words.encode(_ints(0), _ints(1), 1, _ints(1), 0, _longs(1), 0)
+    tokens.number(_text(), 0, np.full(2, -1, np.int32), keys, _longs(1), letters, _longs(1), _longs(2), _ints(0))
+    tokens.fill_slots(keys, 0, np.full(2, -1, np.int32))
+    tokens.encode(_ints(0), _ints(1), 1, _ints(1), 0, _longs(1), 0)
 
 
 def _wide() -> None:
-    found = _longs(parsers.FOUND)
-    parsers.count(_text(), parsers.COLON, found)
+    found = _longs(libsvm.FOUND)
+    libsvm.count(_text(), libsvm.COLON, found)
     columns.wide(_text(), 0, 1, 0.0, _ints(1), _ints(1), _floats(1), 0, 0, 0, found)
     _ids()
 
 
 def _grid() -> None:
     blocks = np.zeros(1, np.uint16), np.zeros(1, np.uint16)
-    cells.count(_ints(0), _longs(1))
-    cells.count_cells(_ints(0), _ints(0), *blocks, _longs(1))
-    cells.by_cell(_longs(0), _ints(0), _ints(0), *blocks, _longs(1), _longs(0))
+    grid_cells.count(_ints(0), _longs(1))
+    grid_cells.count_cells(_ints(0), _ints(0), *blocks, _longs(1))
+    grid_cells.by_cell(_longs(0), _ints(0), _ints(0), *blocks, _longs(1), _longs(0))
     ordering.counted(_ints(0), _longs(0), _longs(2), _longs(0))
     table, sums = np.zeros((1, 1)), np.zeros(1)
-    cells.fullest(table, table, sums, sums, _longs(1), _longs(1))
+    grid_cells.fullest(table, table, sums, sums, _longs(1), _longs(1))
 
 
 RUNS: dict[str, Callable[[], None]] = {

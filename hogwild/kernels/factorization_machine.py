@@ -12,8 +12,8 @@ time of the second pass others may have written, and the gradient is a little ol
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
-from hogwild.kernels.instructions import ask_ahead
 from hogwild.kernels.linear import adagrad_step, loss_and_slope
+from hogwild.kernels.prefetch import ask_ahead
 
 _0 = np.float32(0.0)
 _HALF = np.float32(0.5)

@@ -7,7 +7,7 @@ words of one hash stay two."""
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, kernel
-from hogwild.kernels.draws import mixed
+from hogwild.kernels.rng import mixed
 
 LINE_END = -1  # among the numbers of words
 SPACE, NEW_LINE = np.uint8(32), np.uint8(10)

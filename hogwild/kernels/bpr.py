@@ -4,7 +4,7 @@ score higher than one that it has not, drawn anew each time.
     x = item_bias[i] - item_bias[j] + users[u] . (items[i] - items[j]);   loss = log(1 + exp(-x))
 
 j is drawn uniformly; one that the user has is drawn again. SGD and Adagrad; the race, the order in a chunk, `rates` and
-their like are those of `factorization.py`. The row of j is written wherever it is, also where a grid of cells keeps
+their like are those of `matrix_factorization.py`. The row of j is written wherever it is, also where a grid of cells keeps
 workers out of each other's items: it is one of all items, so two workers seldom meet there.
 
     bounds (U+1,) int64, had (N,) int32: the items of user u are had[bounds[u]:bounds[u+1]], in ascending order"""
@@ -12,8 +12,8 @@ workers out of each other's items: it is one of all items, so two workers seldom
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
-from hogwild.kernels.draws import STEP, below, mixed
-from hogwild.kernels.factorization import adagrad_bias, adagrad_number, in_turns
+from hogwild.kernels.matrix_factorization import adagrad_bias, adagrad_number, in_turns
+from hogwild.kernels.rng import STEP, below, mixed
 
 TRIES = 16  # draws before a user is taken for one who has (nearly) everything: nothing can be learnt from that
 

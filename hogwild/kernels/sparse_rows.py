@@ -24,7 +24,7 @@ for what small numbers lose); with one worker it never binds."""
 import numpy as np
 
 from hogwild.kernels.compiling import exact, exact_kernel, kernel
-from hogwild.kernels.instructions import ask_for, fused_product
+from hogwild.kernels.prefetch import ask_for, fused_product
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: Knuth, The Art of Computer Programming 3, 6.4
 _64 = np.uint64(64)

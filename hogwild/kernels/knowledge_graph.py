@@ -19,8 +19,8 @@ place."""
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
-from hogwild.kernels.draws import STEP, below, mixed
-from hogwild.kernels.products import BLOCK, clear, dots, mix, mix_back, squares
+from hogwild.kernels.rng import STEP, below, mixed
+from hogwild.kernels.small_matmul import BLOCK, clear, dots, mix, mix_back, squares
 
 SOFTMAX, LOGISTIC, MARGIN = 0, 1, 2
 

@@ -25,7 +25,7 @@ for a signed one numba asks at every access whether it counts from the end."""
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
-from hogwild.kernels.instructions import ask_for
+from hogwild.kernels.prefetch import ask_for
 
 AHEAD = 8  # ratings: the row of an item is asked for before its turn comes, 10 to 15 % of the speed
 

@@ -1,9 +1,9 @@
-"""Lines of text in columns into numbers: ratings, and words. As careful as `parsers.py`, with its `found`."""
+"""Lines of text in columns into numbers: ratings, and words. As careful as `libsvm.py`, with its `found`."""
 
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, kernel
-from hogwild.kernels.parsers import (
+from hogwild.kernels.parsing.libsvm import (
     CR,
     EMPTY,
     FIELDS,

@@ -1,0 +1,1 @@
+"""Compiled kernels that read text and number ids."""
