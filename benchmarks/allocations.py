@@ -19,7 +19,6 @@ from torch.autograd.profiler import profile
 from benchmarks import commands
 from benchmarks.figures import Figure
 from benchmarks.row import Row
-from hogwild.batches import BatchPlan
 from hogwild.collating import Collator
 from hogwild.device_simulated import Simulated
 from hogwild.device_update import DeviceUpdate
@@ -27,6 +26,7 @@ from hogwild.feeds import ResidentData, ResidentFeed
 from hogwild.models import LeNet
 from hogwild.params import SharedModel, WorkerModel
 from hogwild.ring import Place, Ring, RingFeed, RingSpec
+from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.slots import SLOTS, DeviceFeed
 from hogwild.stream import Filler, Origin, Stream
 from hogwild.updates import AutogradUpdate

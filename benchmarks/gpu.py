@@ -21,12 +21,12 @@ from benchmarks.bench import in_turn, median
 from benchmarks.figures import LENET, MLP
 from benchmarks.results import machine, update
 from benchmarks.row import Row
-from hogwild.batches import BatchPlan
 from hogwild.data import Mnist
 from hogwild.device_cuda import Cuda
 from hogwild.device_update import DeviceUpdate
 from hogwild.feeds import ResidentData, ResidentFeed
 from hogwild.params import SharedModel, WorkerModel
+from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.slots import SLOTS, DeviceFeed
 
 RUNS, PROCS = 3, 4

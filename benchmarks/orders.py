@@ -10,8 +10,8 @@ import torch
 from benchmarks.commands import MNIST, job
 from benchmarks.row import Row
 from hogwild import host
-from hogwild.batches import BatchPlan
 from hogwild.feeds import ResidentData, ResidentFeed
+from hogwild.scheduling.batch_plan import BatchPlan
 
 ORDERS = ("full", "chunked", "none")
 RUNS = 5

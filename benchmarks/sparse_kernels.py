@@ -18,7 +18,7 @@ from hogwild.job import build
 from hogwild.job_parts import Parts
 from hogwild.kernels.fused import Chunk, FusedUpdate
 from hogwild.orders import Order
-from hogwild.seeds import batch_seed
+from hogwild.scheduling.seeds import batch_seed
 
 WINDOW_S = 2.0  # of every process, after one batch that nobody counts
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hogwild import metric_names, torch_arguments
 from hogwild.config_schema import SGD, Supervise
-from hogwild.leases import MAX_ITEM_BATCHES
+from hogwild.scheduling.leases import MAX_ITEM_BATCHES
 from hogwild.strict_yaml import Path
 from hogwild.torch_arguments import Check
 

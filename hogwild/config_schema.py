@@ -29,8 +29,8 @@ from hogwild.config_types import (
     Whole,
     rule,
 )
-from hogwild.leases import MAX_ITEM_BATCHES
 from hogwild.metric_names import MOST
+from hogwild.scheduling.leases import MAX_ITEM_BATCHES
 
 SCHEDULES = ("constant", "step", "linear", "cosine", "one_cycle")
 

@@ -13,7 +13,7 @@ from hogwild.feeds_batch import Feed
 from hogwild.metrics import Loss, Panel
 from hogwild.own_steps import predictor
 from hogwild.precision import autocast, device_type_of, widened
-from hogwild.seeds import batch_seed
+from hogwild.scheduling.seeds import batch_seed
 
 EPOCH = -1  # for the seeds of an evaluation's batches: no epoch of training has them
 

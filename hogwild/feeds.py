@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.batches import EpochPlan
 from hogwild.feeds_batch import Batch
 from hogwild.orders import LaneOrder, Order, make_order
+from hogwild.scheduling.batch_plan import EpochPlan
 from hogwild.shm import Region, aligned
 
 

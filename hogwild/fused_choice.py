@@ -16,10 +16,10 @@ from torch import nn
 
 from hogwild.config import Job
 from hogwild.errors import UsageError
-from hogwild.grid import MOST_SIDE, Grid
 from hogwild.kernels.fused import FusedUpdate, Side
 from hogwild.kernels.profile import HOT_BYTES, choose_hot
 from hogwild.own_steps import has_training_step
+from hogwild.scheduling.grid_plan import MOST_SIDE, Grid
 
 if TYPE_CHECKING:
     from hogwild.packed import Packed

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from hogwild import host
-from hogwild.batches import BatchPlan, StreamPlan
 from hogwild.errors import MemoryShortError
 from hogwild.ring import Place, Ring, RingSpec
+from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
 from hogwild.stream import Filler, Unreadable
 from hogwild.streaming import Streamed, own_random_state
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from hogwild import lr
-from hogwild.batches import EpochPlan
 from hogwild.config import Job
 from hogwild.config_schema import Split
 from hogwild.config_types import Component
@@ -25,7 +24,6 @@ from hogwild.functions import Functions
 from hogwild.fused_choice import Choice, choose, meetings
 from hogwild.gradcheck import SAMPLES as GRADIENT_SAMPLES
 from hogwild.gradcheck import check_gradients
-from hogwild.grid import GridPlan
 from hogwild.identity import identity_of
 from hogwild.initial import load_initial
 from hogwild.job_checks import batch_of, inspect
@@ -41,6 +39,8 @@ from hogwild.plan import Plan, plan_here
 from hogwild.registry import build as build_component
 from hogwild.registry import build_callable
 from hogwild.samples import InTurn, Reader
+from hogwild.scheduling.batch_plan import EpochPlan
+from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.updates import AutogradUpdate
 
 NO_KERNEL = Choice(None, "autograd: on a device, where no kernel of a model's own runs", is_worth_saying=False)

@@ -6,7 +6,6 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from hogwild.batches import BatchPlan, EpochPlan, StreamPlan
 from hogwild.config import Job
 from hogwild.config_schema import Split, loaders_for
 from hogwild.config_types import Component
@@ -21,6 +20,7 @@ from hogwild.plan import plan_here
 from hogwild.recurrence import takes_state
 from hogwild.ring import BatchForm, RingSpec
 from hogwild.samples import Held, Reader
+from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.sources import Source
 from hogwild.stream_choice import is_iterable, split, why_streamed
 from hogwild.streaming import prepare, slots_of

@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 import torch
 
-from hogwild.seeds import mix, permutation_seed
+from hogwild.scheduling.seeds import mix, permutation_seed
 
 Indices: TypeAlias = np.ndarray  # (n,) int64
 Kept = TypeVar("Kept")

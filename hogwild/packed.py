@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.batches import BatchPlan, EpochPlan
 from hogwild.feeds import FieldSpec, ResidentData, ResidentFeed
 from hogwild.feeds_batch import Batch, Feed
 from hogwild.orders import Order, make_order
+from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.shm import Region, aligned
 
 Names = Mapping[str, Any]  # of users, items, words, …: a sequence by number, as the user wrote them

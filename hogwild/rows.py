@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hogwild import host
 from hogwild.errors import DataError, HogwildError, MemoryShortError
-from hogwild.seeds import item_seed
+from hogwild.scheduling.seeds import item_seed
 
 CHECK_NUMBERS = 1 << 24  # looked at in one go when searching for NaN: keeps the temporaries small
 RANGE_BYTES = 1 << 24  # of rows that are read in one go

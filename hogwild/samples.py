@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 from hogwild.errors import DataError
 from hogwild.feeds import ResidentData
 from hogwild.rows import Rows, first_non_finite, not_finite
-from hogwild.seeds import mix
+from hogwild.scheduling.seeds import mix
 
 if TYPE_CHECKING:
     from hogwild.packed import Packed

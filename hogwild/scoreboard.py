@@ -20,9 +20,9 @@ from enum import IntEnum, auto
 import numpy as np
 
 from hogwild.eval_sums import WORDS as RESULT_WORDS
-from hogwild.leases import Kind, Progress, WorkItem
+from hogwild.scheduling.leases import Kind, Progress, WorkItem
+from hogwild.scheduling.work_queue import ITEM_ROWS
 from hogwild.shm import Region
-from hogwild.workqueue import ITEM_ROWS
 
 STALENESS_BINS = 128  # exact up to 126; the last bin holds everything older
 ROW_WORDS = 184  # 1,472 bytes: whole cache lines, and neighbours never share one

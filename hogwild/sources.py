@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from hogwild.batches import OPEN, EpochPlan
 from hogwild.feeds import ResidentData
 from hogwild.feeds_batch import Batch
 from hogwild.held import HeldRing
 from hogwild.packed import Packed
+from hogwild.scheduling.batch_plan import OPEN, EpochPlan
 from hogwild.streaming import Streamed
 
 _AT_ITS_END = "known at the end of the stream"

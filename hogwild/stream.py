@@ -23,14 +23,14 @@ import numpy as np
 import torch
 from torch.utils.data._utils import worker as torch_worker
 
-from hogwild.batches import EpochPlan, StreamPlan
 from hogwild.collating import BadBatch, Collator
 from hogwild.errors import CheckpointError, DataError, HogwildError
 from hogwild.orders import make_order
 from hogwild.registry import Spec, build
 from hogwild.ring import Place, Ring
 from hogwild.samples import number_of
-from hogwild.seeds import mix
+from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan
+from hogwild.scheduling.seeds import mix
 
 READ_SEED, BEGIN_SEED = -6, -7  # what a batch's records draw; what an iterator draws when it begins
 

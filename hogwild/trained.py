@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from hogwild.batches import BatchPlan
 from hogwild.config import Job
 from hogwild.data.cache import Cache
 from hogwild.data.kept import load as load_kept
@@ -27,6 +26,7 @@ from hogwild.packing import packs, sizes_for
 from hogwild.recurrence import forward_of
 from hogwild.registry import build, resolve
 from hogwild.samples import InTurn, materialise
+from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.snapshots import load_model
 from hogwild.storage.checkpoint import load as load_checkpoint
 from hogwild.storage.run_directory import NAMES

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from hogwild.errors import DataError
 from hogwild.feeds_batch import Batch, Feed
-from hogwild.seeds import transform_seed
+from hogwild.scheduling.seeds import transform_seed
 
 Transform = Callable[..., Any]
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn, optim
 from torch.autograd.profiler import profile
 
-from hogwild.batches import BatchPlan
 from hogwild.feeds import ResidentData, ResidentFeed
+from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.updates import AutogradUpdate
 from tests.shared_model import (
     ConvNet,

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hogwild.batches import BatchPlan
 from hogwild.kernels.fused import Chunk, Tally
 from hogwild.orders import InMemory
+from hogwild.scheduling.batch_plan import BatchPlan
+from hogwild.scheduling.seeds import batch_seed
+from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.scoreboard import Row, Scoreboard, Word
-from hogwild.seeds import batch_seed
-from hogwild.workqueue import Kind, WorkItem
 from workers import chunks
 from workers.chunks import Chunks
 from workers.kit import Fused

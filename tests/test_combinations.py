@@ -15,21 +15,21 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import hogwild
 from hogwild import device_simulated
-from hogwild.batches import BatchPlan, StreamPlan
 from hogwild.chaos.verdict import _ledger
 from hogwild.collating import Collator, Padding
 from hogwild.device_simulated import Simulated
 from hogwild.errors import ConfigError, HogwildError
 from hogwild.gradcheck import check_gradients
-from hogwild.leases import Limits
 from hogwild.own_steps import Losses
 from hogwild.pins import Pins
 from hogwild.recurrence import LaneState
 from hogwild.ring import BatchForm, Leaf, Place, Ring, RingFeed, RingSpec
+from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
+from hogwild.scheduling.leases import Limits
+from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.slots import DeviceFeed
 from hogwild.sources import Source
 from hogwild.stream import Origin, Stream
-from hogwild.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.streaming import Streamed
 from hogwild.transforms import transformed
 from tests.helpers.jobs import Ended, in_turn

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from hogwild import orders, rows
-from hogwild.batches import BatchPlan
 from hogwild.errors import DataError
 from hogwild.feeds import ResidentData, ResidentFeed
 from hogwild.orders import make_order
 from hogwild.samples import materialise
+from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.sources import Source
 
 SAMPLES = 41

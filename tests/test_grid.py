@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
-from hogwild.batches import BatchPlan, EpochPlan
-from hogwild.grid import Grid, GridPlan, balanced_cuts
+from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
+from hogwild.scheduling.grid_plan import Grid, GridPlan, balanced_cuts
 
 ROWS, COLUMNS = 37, 23
 

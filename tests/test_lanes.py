@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild.batches import BatchPlan
 from hogwild.feeds import ResidentData, ResidentFeed
-from hogwild.lanes import LaneSchedule
-from hogwild.leases import Limits, Progress, WorkItem
 from hogwild.orders import LaneOrder
-from hogwild.workqueue import WorkQueue
+from hogwild.scheduling.batch_plan import BatchPlan
+from hogwild.scheduling.lane_schedule import LaneSchedule
+from hogwild.scheduling.leases import Limits, Progress, WorkItem
+from hogwild.scheduling.work_queue import WorkQueue
 
 
 def plan_of(lanes: int, steps: int, columns: int = 4) -> BatchPlan:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from hogwild.batches import BatchPlan
 from hogwild.config import Job as Config
 from hogwild.config import job_from_mapping
 from hogwild.errors import DataError
@@ -24,13 +23,14 @@ from hogwild.feeds import ResidentData, ResidentFeed
 from hogwild.plan import plan_here
 from hogwild.rows import BadRow, Rows, has_rows
 from hogwild.samples import Held, InTurn, division, materialise
+from hogwild.scheduling.batch_plan import BatchPlan
+from hogwild.scheduling.row_ranges import Ranges
 from hogwild.transforms import TransformedFeed, tried
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, wait_for
 from workers.head_start import HeadStart
 from workers.loading import Loading
 from workers.messages import LOOK, Report, Start, write_record
-from workers.ranges import Ranges
 from workers.reading import BEATS, Destination, Recipe, _Reader
 
 SLOW = str(JOBS / "slow_data.yaml")

@@ -31,7 +31,7 @@ from hogwild.orders import (
     make_order,
     random_words,
 )
-from hogwild.seeds import permutation_seed
+from hogwild.scheduling.seeds import permutation_seed
 
 SEED = 3
 KINDS: dict[str, Callable[[int, int], Order]] = {

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from hogwild.batches import BatchPlan
 from hogwild.feeds import FieldSpec, ResidentData
 from hogwild.orders import make_order
 from hogwild.packed import Packed, attach, csr_rows, open_feed, targets
+from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.shm import Region
 
 RATINGS = {

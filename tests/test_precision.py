@@ -16,12 +16,12 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild import scaler
-from hogwild.batches import BatchPlan
 from hogwild.errors import ConfigError, HogwildError
 from hogwild.precision import autocast, widened
 from hogwild.scaler import FIRST, RowScaler
+from hogwild.scheduling.batch_plan import BatchPlan
+from hogwild.scheduling.seeds import batch_seed
 from hogwild.scoreboard import Row, Scoreboard, Word
-from hogwild.seeds import batch_seed
 from hogwild.storage.checkpoint import load as load_checkpoint
 from tests.helpers.plain_loop import PlainLoop, differing_parameters, differing_state, epoch_order, ulps
 from tests.shared_model import (

@@ -19,7 +19,7 @@ from hogwild.models import CharRnn
 from hogwild.orders import LaneOrder
 from hogwild.plan import plan_here
 from hogwild.recurrence import LaneState, detached, forward_of, takes_state
-from hogwild.seeds import batch_seed
+from hogwild.scheduling.seeds import batch_seed
 from tests.helpers.jobs import read_events
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 

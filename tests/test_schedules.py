@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
-from hogwild.free_ranges import Choice, Free
-from hogwild.grid import Grid, GridPlan
-from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits, Progress, WorkItem
-from hogwild.schedules import GridSchedule
+from hogwild.scheduling.grid_plan import Grid, GridPlan
+from hogwild.scheduling.grid_schedule import GridSchedule
+from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits, Progress, WorkItem
+from hogwild.scheduling.range_schedule import Choice, Free
+from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.scoreboard import Phase, idle_share
-from hogwild.workqueue import WorkQueue
 
 
 def grid_of(sides: tuple[int, int], *, samples: int = 40_000, heavy: float = 0.0) -> Grid:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hogwild.scheduling.work_queue import ITEM_ROWS, MAX_ITEM_BATCHES, Kind, Progress, WorkItem
 from hogwild.scoreboard import (
     ITEM_WORDS,
     ROW_WORDS,
@@ -23,7 +24,6 @@ from hogwild.scoreboard import (
     Word,
 )
 from hogwild.shm import ALIGNMENT
-from hogwild.workqueue import ITEM_ROWS, MAX_ITEM_BATCHES, Kind, Progress, WorkItem
 from tests.helpers.processes import PATIENCE_S
 
 HOME = Path(__file__).resolve().parents[1]

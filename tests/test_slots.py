@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from hogwild.batches import BatchPlan
 from hogwild.device_simulated import Simulated, SimulatedError
 from hogwild.feeds import ResidentData, ResidentFeed
 from hogwild.feeds_batch import Batch, Feed
 from hogwild.pins import PAGE, Pins
+from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.slots import KEPT_VIEWS, SLOTS, DeviceFeed, DeviceSlots
 from hogwild.transforms import TransformedFeed
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)

@@ -15,13 +15,13 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from hogwild import host
-from hogwild.batches import BatchPlan, StreamPlan
 from hogwild.config import Job, job_from_mapping
 from hogwild.errors import CheckpointError, DataError, MemoryShortError, UsageError
 from hogwild.held import hold
 from hogwild.host.cgroups import Memory
 from hogwild.registry import Spec
 from hogwild.ring import Place, Ring
+from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
 from hogwild.stream import Filler, Origin, Unreadable, copies_of, read_state, state_of
 from hogwild.stream_choice import why_streamed
 from hogwild.streaming import prepare, slots_of
@@ -445,7 +445,7 @@ def test_an_empty_stream_is_an_error() -> None:
 
 def test_a_class_path_is_called_in_each_loader_where_its_object_does_not_travel() -> None:
     class Numbers:
-        class_path = "hogwild.seeds.mix"
+        class_path = "hogwild.scheduling.seeds.mix"
         init_args: ClassVar[dict[str, Any]] = {}
 
     spec: Spec = Numbers()

@@ -14,10 +14,10 @@ from torch import nn
 
 import hogwild
 from hogwild import cli_results, prometheus
-from hogwild.batches import BatchPlan
 from hogwild.glance import StreamGlance, WorkerGlance
+from hogwild.scheduling.batch_plan import BatchPlan
+from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.scoreboard import Phase
-from hogwild.stream_schedule import StreamSchedule
 from tests.helpers.jobs import HOME, read_events
 from tests.test_display import glance, plain
 from tests.test_progress import parsed

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hogwild.batches import OPEN, BatchPlan, StreamPlan
-from hogwild.leases import FreeRange, Limits, Progress
-from hogwild.stream_epoch import Request, StreamEpoch
-from hogwild.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
-from hogwild.workqueue import WorkQueue
+from hogwild.scheduling.batch_plan import OPEN, BatchPlan, StreamPlan
+from hogwild.scheduling.leases import FreeRange, Limits, Progress
+from hogwild.scheduling.stream_epoch import Request, StreamEpoch
+from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
+from hogwild.scheduling.work_queue import WorkQueue
 
 ATTEMPTS = 3
 

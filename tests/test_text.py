@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from hogwild.batches import BatchPlan
 from hogwild.data import text as text_module
 from hogwild.data.parsing import Parsed, Parsing, Pass
 from hogwild.data.text import Text, WordTable
@@ -19,6 +18,7 @@ from hogwild.errors import DataError, NotFoundError, UsageError
 from hogwild.models.skipgram import SkipGram
 from hogwild.orders import InMemory
 from hogwild.packed import Packed, TokenFeed
+from hogwild.scheduling.batch_plan import BatchPlan
 
 pytest.importorskip("numba", reason="texts are parsed by compiled code: pip install 'hogwild[sparse]'")
 

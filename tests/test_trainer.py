@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, optim
 
 from hogwild.eval_sums import EvalSums
+from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.scoreboard import Command, Control, Phase, Row, Word
-from hogwild.workqueue import Kind, WorkItem
 from tests.helpers.one_trainer import BATCH, OTHER, Place, cut, equal, examples, go_on
 from tests.helpers.processes import wait_for
 from tests.shared_model import (

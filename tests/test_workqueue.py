@@ -12,10 +12,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hogwild.batches import BatchPlan, EpochPlan
-from hogwild.grid import GridPlan
-from hogwild.schedules import GridSchedule
-from hogwild.workqueue import ITEM_ROWS, MAX_ITEM_BATCHES, Kind, Limits, Progress, Release, WorkItem, WorkQueue
+from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
+from hogwild.scheduling.grid_plan import GridPlan
+from hogwild.scheduling.grid_schedule import GridSchedule
+from hogwild.scheduling.work_queue import (
+    ITEM_ROWS,
+    MAX_ITEM_BATCHES,
+    Kind,
+    Limits,
+    Progress,
+    Release,
+    WorkItem,
+    WorkQueue,
+)
 
 
 def queue_of(batches: int, **limits: Any) -> WorkQueue:

@@ -13,12 +13,12 @@ from hogwild.device import Accelerator
 from hogwild.evaluation import Evaluator
 from hogwild.feeds_batch import Feed
 from hogwild.host.thread_pools import limit_pools
-from hogwild.lanes import steps_of
 from hogwild.packed import attach, open_feed, targets
 from hogwild.params import WorkerModel
 from hogwild.recurrence import LaneState
 from hogwild.ring import Ring, RingFeed, RingSpec
 from hogwild.scaler import scaler_for
+from hogwild.scheduling.lane_schedule import steps_of
 from hogwild.scoreboard import Control, Row, Scoreboard
 from hogwild.shm import Region
 from workers.adoption import adopt

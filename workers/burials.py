@@ -5,8 +5,8 @@ import time
 
 from hogwild import host
 from hogwild.errors import TrainingError
+from hogwild.scheduling.work_queue import Release
 from hogwild.scoreboard import Phase, Word
-from hogwild.workqueue import Release
 from workers.crew import Crew
 from workers.handle import Handle
 from workers.roster import Action, Fail, Roster

@@ -15,10 +15,10 @@ import numpy as np
 
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Chunk, Fusable, FusedUpdate
+from hogwild.scheduling.seeds import batch_seed
+from hogwild.scheduling.work_queue import WorkItem
 from hogwild.scoreboard import Row
-from hogwild.seeds import batch_seed
 from hogwild.shm import Region
-from hogwild.workqueue import WorkItem
 from workers.kit import Fused
 from workers.profile import Profile
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hogwild import metrics
-from hogwild.batches import BatchPlan, EpochPlan
 from hogwild.config_schema import Evaluate
 from hogwild.eval_sums import EvalSums
 from hogwild.metrics import Panel
+from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
+from hogwild.scheduling.work_queue import Kind, Limits, WorkItem, WorkQueue
 from hogwild.scoreboard import Scoreboard
-from hogwild.workqueue import Kind, Limits, WorkItem, WorkQueue
 from workers.monitor import Monitor
 from workers.outcome import Outcome
 

@@ -11,10 +11,10 @@ import torch
 from hogwild import host
 from hogwild.device_discovery import flushes_denormal
 from hogwild.errors import NOT_FINITE, TrainingError
+from hogwild.scheduling.work_queue import WorkItem
 from hogwild.scoreboard import Row, Word
 from hogwild.shm import Region
 from hogwild.traces import PAUSE
-from hogwild.workqueue import WorkItem
 from workers import rollback
 from workers.building import make_trainer
 from workers.kit import Kit

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hogwild.batches import EpochPlan
 from hogwild.kernels.fused import FusedUpdate
+from hogwild.scheduling.batch_plan import EpochPlan
 from workers.computing import ON_CPU, OnCpu
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ import torch
 
 from hogwild import torch_settings
 from hogwild.ring import Beat, Ring, RingSpec
+from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shm import Region
 from hogwild.stream import Filler, Stream, Unreadable
-from hogwild.workqueue import WorkItem
 from workers.adoption import adopt
 from workers.messages import LOOK, Leaving, LoadTask, ParentGone, Report, Start, read_records, write_record
 from workers.pulling import WAIT_MS

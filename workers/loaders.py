@@ -16,9 +16,9 @@ import cloudpickle
 from hogwild import host
 from hogwild.errors import DataError, HogwildError
 from hogwild.ring import Beat
+from hogwild.scheduling.stream_epoch import Request
 from hogwild.shm import Region
 from hogwild.storage.run_directory import RunDir
-from hogwild.stream_epoch import Request
 from workers.handle import POLL_MS, REAP_S, Handle
 from workers.loader import ENDED, LEAVE
 from workers.messages import LOOK, LoadTask, Report

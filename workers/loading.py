@@ -27,12 +27,12 @@ from hogwild.data.parsing import Parsed, Parsing
 from hogwild.feeds import ResidentData
 from hogwild.rows import Rows
 from hogwild.samples import Held, divided, division, ready_tensors
+from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shm import Region
 from workers.head_start import HeadStart
 from workers.journal import Journal
 from workers.messages import ReadTask
 from workers.packing import Packer
-from workers.ranges import Ranges
 from workers.readers import Patience, Readers
 from workers.reading import Destination, Recipe
 from workers.reading_line import ReadingLine

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import cloudpickle
 
 from hogwild.data.parsing import Parsed, Parsing, Pass
+from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shm import Region
 from workers.head_start import HeadStart
 from workers.messages import ReadTask
-from workers.ranges import Ranges
 from workers.readers import Patience, Readers
 from workers.reading import PassRecipe, Pieces
 

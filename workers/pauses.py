@@ -23,8 +23,8 @@ from enum import Enum
 from hogwild import host
 from hogwild.errors import RunDirError
 from hogwild.exchange import copied_bytes
+from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.scoreboard import Command
-from hogwild.workqueue import WorkQueue
 from workers import rollback
 from workers.crew import Crew
 from workers.outcome import Outcome

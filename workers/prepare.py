@@ -15,27 +15,27 @@ from hogwild.dry_step import trial_bytes
 from hogwild.errors import MemoryShortError, UsageError
 from hogwild.exchange import COPIES
 from hogwild.feeds import FieldSpec, ResidentData
-from hogwild.free_ranges import Schedule
-from hogwild.grid import GridPlan
 from hogwild.job import arrange, bytes_needed, schedule_of
 from hogwild.job_checks import batch_of
 from hogwild.job_data import ring_spec_of
 from hogwild.job_parts import Parts
-from hogwild.lanes import LaneSchedule
 from hogwild.packed import Spec
 from hogwild.placing import is_on_device
 from hogwild.plan import Plan
 from hogwild.ring import Ring, RingSpec
-from hogwild.schedules import GridSchedule
+from hogwild.scheduling.grid_plan import GridPlan
+from hogwild.scheduling.grid_schedule import GridSchedule
+from hogwild.scheduling.lane_schedule import LaneSchedule
+from hogwild.scheduling.range_schedule import Schedule
+from hogwild.scheduling.stream_schedule import StreamSchedule
+from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.scoreboard import Scoreboard
 from hogwild.shm import Region
 from hogwild.sources import Source
 from hogwild.storage.artifact_cache import new_scratch
 from hogwild.storage.run_directory import RunDir
-from hogwild.stream_schedule import StreamSchedule
 from hogwild.structure import check_apart
 from hogwild.traces import Window, clear
-from hogwild.workqueue import Limits, WorkQueue
 from workers.kit import Kit, Split
 from workers.ring_state import RingState
 

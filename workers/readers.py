@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from hogwild import host
 from hogwild.errors import DataError
+from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shm import Region
 from workers.handle import POLL_MS, REAP_S, Handle
 from workers.head_start import HeadStart
 from workers.messages import LOOK, ReadTask, Report
-from workers.ranges import Ranges
 from workers.reading import BEATS, Beat
 
 IN_HAND = 2  # ranges: the next one is there when one is done

@@ -27,11 +27,11 @@ from hogwild import torch_settings
 from hogwild.errors import DataError
 from hogwild.feeds import FieldSpec, ResidentData
 from hogwild.rows import BadRow, Rows
+from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shm import Region
 from workers.adoption import adopt
 from workers.messages import LOOK, ParentGone, ReadTask, Report, Start, read_records, write_record
 from workers.pulling import WAIT_MS
-from workers.ranges import Ranges
 
 BEATS = 8  # words of a reader, a cache line
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from hogwild.errors import DataError
 from hogwild.ring import Place, Ring
+from hogwild.scheduling.stream_epoch import Request
+from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.stream import Stream, read_state
-from hogwild.stream_epoch import Request
-from hogwild.stream_schedule import StreamSchedule
 
 Key = tuple[int, int]  # epoch, shard
 

@@ -17,11 +17,11 @@ from hogwild.config_schema import Checkpoint
 from hogwild.errors import CheckpointError, RunDirError
 from hogwild.host.background_thread import Background
 from hogwild.params import SharedModel
+from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.snapshots import Copies
 from hogwild.storage.checkpoint import CheckpointWriter, Failed, Written, checkpoint_name
 from hogwild.storage.checkpoint_format import update_of
 from hogwild.storage.run_directory import RunDir
-from hogwild.workqueue import WorkQueue
 from workers.journal import Journal
 
 MEMORY_MARGIN = 1.2

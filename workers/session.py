@@ -16,7 +16,6 @@ from itertools import count
 from typing import Any
 
 from hogwild import host, scaler
-from hogwild.batches import StreamPlan
 from hogwild.config import Job
 from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
 from hogwild.host.background_thread import Background
@@ -24,9 +23,10 @@ from hogwild.job_parts import Parts
 from hogwild.params import SharedModel
 from hogwild.placing import SHARED
 from hogwild.plan import Plan
+from hogwild.scheduling.batch_plan import StreamPlan
+from hogwild.scheduling.work_queue import Release, WorkQueue
 from hogwild.scoreboard import Control, Scoreboard
 from hogwild.storage.run_directory import RunDir
-from hogwild.workqueue import Release, WorkQueue
 from workers.divergence import Decision, Divergence
 from workers.evaluating import Evaluating
 from workers.holder import NoHolder

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hogwild.lr import halved
+from hogwild.scheduling.seeds import batch_seed
+from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.scoreboard import Control, Phase, Row, Scoreboard
-from hogwild.seeds import batch_seed
-from hogwild.workqueue import Kind, WorkItem
 from workers.chunks import Chunks
 from workers.kit import Kit, Numerics
 from workers.profile import Profile

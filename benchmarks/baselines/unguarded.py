@@ -22,8 +22,8 @@ from hogwild.config import load_job
 from hogwild.config_schema import Job
 from hogwild.job import build
 from hogwild.params import SharedModel
+from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.scoreboard import Command, Control, Row, Scoreboard
-from hogwild.workqueue import Kind, WorkItem
 from workers.building import make_trainer
 from workers.prepare import share_data
 from workers.trainer import Trainer

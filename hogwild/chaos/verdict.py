@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from hogwild import host
-from hogwild.batches import OPEN
 from hogwild.chaos import schedule
 from hogwild.chaos.inject import ORPHANS_S, Hit
 from hogwild.chaos.watch import SUMMARY, events_of, read_json
 from hogwild.errors import HogwildError
 from hogwild.host import other_jobs
+from hogwild.scheduling.batch_plan import OPEN
 from hogwild.storage.checkpoint_format import newest_good
 
 STATUS = {"succeeded": (0,), "failed": (1,), "stopped": (75,), "cancelled": (129, 130, 143)}

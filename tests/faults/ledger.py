@@ -19,16 +19,16 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from hogwild.batches import BatchPlan, EpochPlan, StreamPlan
-from hogwild.grid import GridPlan
-from hogwild.lanes import LaneSchedule
-from hogwild.leases import Limits, Progress, WorkItem
 from hogwild.ring import BatchForm, Place, Ring, RingSpec
-from hogwild.schedules import GridSchedule
+from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
+from hogwild.scheduling.grid_plan import GridPlan
+from hogwild.scheduling.grid_schedule import GridSchedule
+from hogwild.scheduling.lane_schedule import LaneSchedule
+from hogwild.scheduling.leases import Limits, Progress, WorkItem
+from hogwild.scheduling.stream_epoch import Request
+from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
+from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.stream import read_state
-from hogwild.stream_epoch import Request
-from hogwild.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
-from hogwild.workqueue import WorkQueue
 from workers.ring_state import RingState
 
 Batch = tuple[int, int]  # epoch, number

@@ -23,11 +23,11 @@ from collections.abc import Iterator
 from itertools import count
 
 from hogwild import host
-from hogwild.batches import BatchPlan
 from hogwild.eval_sums import EvalSums
+from hogwild.scheduling.batch_plan import BatchPlan
+from hogwild.scheduling.seeds import mix
+from hogwild.scheduling.work_queue import Kind, Limits, WorkQueue
 from hogwild.scoreboard import Command, Phase, Scoreboard, Word
-from hogwild.seeds import mix
-from hogwild.workqueue import Kind, Limits, WorkQueue
 from tests.faults.protocol_crew import BROKEN, Nursery
 from tests.faults.protocol_numerics import (
     CountingEvaluator,

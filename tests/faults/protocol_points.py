@@ -21,10 +21,10 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 from hogwild import host, scoreboard
-from hogwild.batches import BatchPlan
 from hogwild.eval_sums import EvalSums
+from hogwild.scheduling.batch_plan import BatchPlan
+from hogwild.scheduling.work_queue import Kind, Limits, Release, WorkItem, WorkQueue
 from hogwild.scoreboard import Command, Control, Phase, Scoreboard
-from hogwild.workqueue import Kind, Limits, Release, WorkItem, WorkQueue
 from tests.faults import protocol_numerics
 from tests.faults.protocol_crew import Nursery
 from tests.faults.protocol_numerics import (

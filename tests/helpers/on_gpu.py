@@ -18,7 +18,6 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild import device_simulated
-from hogwild.batches import BatchPlan
 from hogwild.device import Accelerator
 from hogwild.device_discovery import open_accelerator
 from hogwild.device_update import DeviceUpdate
@@ -26,6 +25,7 @@ from hogwild.errors import HogwildError
 from hogwild.feeds import ResidentData, ResidentFeed
 from hogwild.params import WorkerModel
 from hogwild.pins import Pins
+from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.slots import SLOTS, DeviceFeed
 from tests.shared_model import ConvNet, build, images, train_plainly
 from tests.test_device_jobs import train

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from hogwild.batches import BatchPlan
 from hogwild.feeds import ResidentData
 from hogwild.metrics import Panel
 from hogwild.params import SharedModel
+from hogwild.scheduling.batch_plan import BatchPlan
+from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.scoreboard import Row, Scoreboard, Word
-from hogwild.workqueue import Kind, WorkItem
 from tests.shared_model import build
 from workers.building import make_trainer
 from workers.kit import Kit, Split

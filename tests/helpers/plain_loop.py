@@ -18,9 +18,9 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild.api import TrainResult
-from hogwild.batches import BatchPlan
 from hogwild.orders import make_order
-from hogwild.seeds import batch_seed
+from hogwild.scheduling.batch_plan import BatchPlan
+from hogwild.scheduling.seeds import batch_seed
 
 Samples = tuple[Tensor, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hogwild.__main__ import main
-from hogwild.stream_schedule import StreamSchedule
+from hogwild.scheduling.stream_schedule import StreamSchedule
 
 GIVEN = 3
 choose, answers = StreamSchedule.choose, iter(range(GIVEN))

@@ -4,7 +4,7 @@
 
 The ledger's unit is the batch. An item is a range of batches of one epoch, a whole number of updates long (an update
 is `accumulate` batches, applied at once; the last one of an epoch may be shorter). From which free range it is cut,
-the schedule says: the first (`free_ranges.py`), one that conflicts with no other worker's (`schedules.py`), or what
+the schedule says: the first (`range_schedule.py`), one that conflicts with no other worker's (`grid_schedule.py`), or what
 continues the worker's own (`simd.py`). A worker commits exchange by exchange: `sync_every` updates, fewer at the end
 of an item. The supervisor `observe`s how far each lease has come, from the worker's commit word; all counters follow
 from that, so a snapshot at any moment is exact to the last observation and a checkpoint is this object's `state()`
@@ -15,9 +15,19 @@ from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any
 
-from hogwild.batches import EpochPlan, how_cut
-from hogwild.free_ranges import Choice, Free, Ranges, Schedule
-from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Kind, Lease, Ledger, Limits, Progress, Release, WorkItem
+from hogwild.scheduling.batch_plan import EpochPlan, how_cut
+from hogwild.scheduling.leases import (
+    MAX_ITEM_BATCHES,
+    FreeRange,
+    Kind,
+    Lease,
+    Ledger,
+    Limits,
+    Progress,
+    Release,
+    WorkItem,
+)
+from hogwild.scheduling.range_schedule import Choice, Free, Ranges, Schedule
 
 __all__ = ["FreeRange", "Kind", "Lease", "Ledger", "Limits", "Progress", "Release", "WorkItem", "WorkQueue"]
 

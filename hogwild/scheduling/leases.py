@@ -1,5 +1,5 @@
 """What the work queue deals in: items, leases, the ledger, and what a worker's row says about them. Values only; the
-rules are in `workqueue.py`."""
+rules are in `work_queue.py`."""
 
 from dataclasses import dataclass
 from enum import IntEnum

@@ -16,10 +16,10 @@ from itertools import chain
 
 import numpy as np
 
-from hogwild.free_ranges import LEASES_IN_HAND, Choice, Free, OfPlan
-from hogwild.grid import GridPlan
-from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
-from hogwild.seeds import mix
+from hogwild.scheduling.grid_plan import GridPlan
+from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
+from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Choice, Free, OfPlan
+from hogwild.scheduling.seeds import mix
 
 EPOCHS_AHEAD = 1  # a stalled worker's row and column stay behind; the others do not run away from them
 # Of what a row holds on average. So much is drawn anew in every epoch: cells come in another order each time, and the

@@ -1,11 +1,11 @@
 """What of an epoch may be leased, and the rule of jobs whose workers need not be kept apart: the first free range, to
-anybody. The rule of a grid is in `schedules.py`. Loads nothing: the command line waits for this file."""
+anybody. The rule of a grid is in `grid_schedule.py`. Loads nothing: the command line waits for this file."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from hogwild.batches import EpochPlan
-from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
+from hogwild.scheduling.batch_plan import EpochPlan
+from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
 
 LEASES_IN_HAND = 2
 

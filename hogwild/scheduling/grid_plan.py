@@ -1,6 +1,6 @@
 """Two-sided data (ratings, triples) as a grid: blocks of rows x blocks of columns. Two samples in cells that share
 neither block write no parameter in common, so workers that hold such cells never meet in a cache line (Gemulla et al.,
-"Large-scale matrix factorization with distributed SGD", 2011; here without a barrier, `schedules.py`).
+"Large-scale matrix factorization with distributed SGD", 2011; here without a barrier, `grid_schedule.py`).
 
     Grid       which sample lies in which cell, and the order that makes each cell a range of neighbours
     GridPlan   how an epoch of data that lies in that order is cut into batches: none crosses the border of a cell

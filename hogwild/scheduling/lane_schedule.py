@@ -14,9 +14,9 @@ Pure bookkeeping. Loads nothing: the command line waits for this file."""
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 
-from hogwild.batches import EpochPlan
-from hogwild.free_ranges import LEASES_IN_HAND, Choice, Free, OfPlan
-from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
+from hogwild.scheduling.batch_plan import EpochPlan
+from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
+from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Choice, Free, OfPlan
 
 EPOCHS_AHEAD = 1  # a stalled worker's lane stays behind; the others do not run away from it
 

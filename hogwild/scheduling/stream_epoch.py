@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from hogwild.leases import FreeRange
+from hogwild.scheduling.leases import FreeRange
 
 
 @dataclass(frozen=True, slots=True)

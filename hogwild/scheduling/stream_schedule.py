@@ -17,10 +17,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hogwild.batches import OPEN, EpochPlan, StreamPlan
-from hogwild.free_ranges import LEASES_IN_HAND, Choice, Free
-from hogwild.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
-from hogwild.stream_epoch import Request, StreamEpoch
+from hogwild.scheduling.batch_plan import OPEN, EpochPlan, StreamPlan
+from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
+from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Choice, Free
+from hogwild.scheduling.stream_epoch import Request, StreamEpoch
 
 REQUESTS_IN_HAND = 2  # of a loader: the next one is there when one is done
 EPOCHS_AHEAD = 1
