@@ -63,7 +63,7 @@ def _rows(group: str) -> Iterator[tuple[str, str]]:
         package = f"hogwild.{group}"
         yield from ((f"{package}.{name}", text) for name, text in import_module(package).CATALOG.items())
     elif group == "metrics":
-        from hogwild.metric_names import CATALOG
+        from hogwild.metrics.catalog import CATALOG
 
         yield from ((name, known.words) for name, known in CATALOG.items())
     elif group == "tasks":

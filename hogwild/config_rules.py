@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from hogwild import metric_names, torch_arguments
+from hogwild import torch_arguments
 from hogwild.config_schema import SGD, Supervise
+from hogwild.metrics import catalog as metric_names
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES
 from hogwild.strict_yaml import Path
 from hogwild.torch_arguments import Check

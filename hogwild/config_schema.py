@@ -29,7 +29,7 @@ from hogwild.config_types import (
     Whole,
     rule,
 )
-from hogwild.metric_names import MOST
+from hogwild.metrics.catalog import MOST
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES
 
 SCHEDULES = ("constant", "step", "linear", "cosine", "one_cycle")

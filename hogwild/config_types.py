@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from hogwild import metric_names
+from hogwild.metrics import catalog
 
 MAX_SECONDS = 1e9  # 30 years; the operating system's timers overflow somewhere beyond
 MAX_WHOLE = 2**63 - 1  # what a word of shared memory holds
@@ -91,11 +91,11 @@ def _metric_name(text: str) -> str:
 
 
 def _metric(text: str) -> str:
-    if metric_names.is_own(text):
+    if catalog.is_own(text):
         return _class_path(text)
-    if metric_names.known(text) is None:
+    if catalog.known(text) is None:
         raise rule(
-            f"must be one of {', '.join(metric_names.CATALOG)}, or the class path of a function of your own",
+            f"must be one of {', '.join(catalog.CATALOG)}, or the class path of a function of your own",
             code="config/unknown-metric",
         )
     return text

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import BuildError
-from hogwild.eval_sums import EvalSums
 from hogwild.feeds_batch import Feed
 from hogwild.metrics import Loss, Panel
+from hogwild.metrics.result_row import EvalSums
 from hogwild.own_steps import predictor
 from hogwild.precision import autocast, device_type_of, widened
 from hogwild.scheduling.seeds import batch_seed

@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hogwild import metric_names
 from hogwild.config import Job
 from hogwild.config_types import Component
-from hogwild.metrics import Own
+from hogwild.metrics import Own, catalog
 from hogwild.registry import Spec, build, build_callable, resolve
 from hogwild.transforms import Transform
 
@@ -43,7 +42,7 @@ def _metrics(job: Job) -> dict[str, str | Own] | None:
         return None
     found: dict[str, str | Own] = {}
     for metric in job.evaluate.metrics:
-        target = resolve(metric) if metric_names.is_own(metric) else metric
+        target = resolve(metric) if catalog.is_own(metric) else metric
         made = build(Component(class_path=metric)) if isinstance(target, type) else target
         found[metric.rpartition(".")[2]] = made
     return found

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from hogwild.config import Job
 from hogwild.errors import RunError, UsageError
-from hogwild.eval_sums import EvalSums
 from hogwild.evaluation import Evaluator
 from hogwild.feeds import ResidentData
 from hogwild.feeds_batch import Feed
@@ -25,6 +24,7 @@ from hogwild.identity import require_same
 from hogwild.job import build
 from hogwild.job_parts import Parts
 from hogwild.lean_torch import sparing_the_compiler
+from hogwild.metrics.result_row import EvalSums
 from hogwild.packed import Packed, open_feed
 from hogwild.params import SharedModel
 from hogwild.ring import Ring, RingFeed

@@ -19,7 +19,7 @@ from enum import IntEnum, auto
 
 import numpy as np
 
-from hogwild.eval_sums import WORDS as RESULT_WORDS
+from hogwild.metrics.result_row import WORDS as RESULT_WORDS
 from hogwild.scheduling.leases import Kind, Progress, WorkItem
 from hogwild.scheduling.work_queue import ITEM_ROWS
 from hogwild.shm import Region

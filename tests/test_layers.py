@@ -168,8 +168,8 @@ ONLY = {
         "hogwild.storage.records",
     },
     "hogwild.shm": {"hogwild.errors", "hogwild.host"},
-    "hogwild.metric_names": set(),
-    "hogwild.eval_sums": {"hogwild.metric_names"},
+    "hogwild.metrics.catalog": set(),
+    "hogwild.metrics.result_row": {"hogwild.metrics.catalog"},
     "hogwild.orders": {"hogwild.scheduling.batch_plan"},
     "hogwild.feeds": {"hogwild.scheduling.batch_plan", "hogwild.orders", "hogwild.shm"},
     "hogwild.rows": {"hogwild.scheduling.batch_plan", "hogwild.errors", "hogwild.host"},
@@ -218,9 +218,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.scheduling.stream_schedule",
     ),
     ("hogwild.orders", "hogwild.lr", "hogwild.optimizers"),
-    ("hogwild.metric_names",),
+    ("hogwild.metrics.catalog",),
     ("hogwild.glance", "hogwild.screen", "hogwild.display", "hogwild.prometheus", "hogwild.tensorboard"),
-    ("hogwild.losses", "hogwild.eval_sums", "hogwild.metrics*"),
+    ("hogwild.losses", "hogwild.metrics.result_row", "hogwild.metrics*"),
     ("hogwild.host.background_thread",),
     (
         "hogwild.shm",
@@ -671,7 +671,7 @@ LIGHT = (
 # From a lease to its acknowledgement: tests/faults/protocol.py runs, and kills, it in processes that are forked.
 TORCHLESS = (
     "hogwild.scheduling.batch_plan",
-    "hogwild.eval_sums",
+    "hogwild.metrics.result_row",
     "hogwild.scheduling.leases",
     "hogwild.scoreboard",
     "hogwild.shm",

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hogwild.errors import BuildError, UsageError
-from hogwild.eval_sums import WORDS, EvalSums
 from hogwild.metrics import Panel, meets, named
+from hogwild.metrics.result_row import WORDS, EvalSums
 
 N, C = 37, 4
 GENERATOR = torch.Generator().manual_seed(3)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, optim
 
-from hogwild.eval_sums import EvalSums
+from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.scoreboard import Command, Control, Phase, Row, Word
 from tests.helpers.one_trainer import BATCH, OTHER, Place, cut, equal, examples, go_on

@@ -12,8 +12,8 @@ from typing import Any
 
 from hogwild import metrics
 from hogwild.config_schema import Evaluate
-from hogwild.eval_sums import EvalSums
 from hogwild.metrics import Panel
+from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.scheduling.work_queue import Kind, Limits, WorkItem, WorkQueue
 from hogwild.scoreboard import Scoreboard

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter
 
-from hogwild.metric_names import LOSS, known
+from hogwild.metrics.catalog import LOSS, known
 from hogwild.report.columns import curve, smooth, spans_decades
 from hogwild.report.config_origin import plain_values
 from hogwild.report.page import Picture

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from hogwild import host
-from hogwild.eval_sums import EvalSums
+from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.seeds import mix
 from hogwild.scheduling.work_queue import Kind, Limits, WorkQueue

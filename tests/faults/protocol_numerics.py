@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.eval_sums import EvalSums
+from hogwild.metrics.result_row import EvalSums
 
 
 class Memory:

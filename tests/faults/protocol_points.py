@@ -21,7 +21,7 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 from hogwild import host, scoreboard
-from hogwild.eval_sums import EvalSums
+from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.work_queue import Kind, Limits, Release, WorkItem, WorkQueue
 from hogwild.scoreboard import Command, Control, Phase, Scoreboard

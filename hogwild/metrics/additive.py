@@ -9,9 +9,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from hogwild.metric_names import TOP
-from hogwild.metrics.judged import Answers, UnsuitableError, judged, log_probabilities, numbers
-from hogwild.metrics.losses import Loss
+from hogwild.metrics.catalog import TOP
+from hogwild.metrics.loss_sums import Loss
+from hogwild.metrics.predictions import Answers, UnsuitableError, judged, log_probabilities, numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 LOSS = "loss"
 TOP = re.compile(r"top([1-9]\d{0,4})\Z")
-MOST = 15  # metrics of one job, beside the loss: as many have room in a row of results (`eval_sums.py`)
+MOST = 15  # metrics of one job, beside the loss: as many have room in a row of results (`result_row.py`)
 
 
 @dataclass(frozen=True, slots=True)

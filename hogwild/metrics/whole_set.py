@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.metrics.judged import Answers, judged, log_probabilities
-from hogwild.metrics.losses import Loss
+from hogwild.metrics.loss_sums import Loss
+from hogwild.metrics.predictions import Answers, judged, log_probabilities
 
 WholeMetric = Callable[[Any, Tensor, Loss], float]
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hogwild.metrics.losses import BY_CLASS, BY_SIGN, Loss, is_torch_loss
+from hogwild.metrics.loss_sums import BY_CLASS, BY_SIGN, Loss, is_torch_loss
 
 IGNORED = -100  # what torch's classification losses leave out unless told otherwise
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hogwild.metric_names import MOST
+from hogwild.metrics.catalog import MOST
 
 WORDS = 2 + 2 * MOST
 
