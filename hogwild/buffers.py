@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hogwild.shm import Region, aligned, own_strides
+from hogwild.shared_memory.region import Region, aligned, own_strides
 
 REGION = "buffers"
 

@@ -148,7 +148,7 @@ class Simulated:
         return whole[start : start + nbytes]
 
     def lend(self, nbytes: int) -> tuple[Tensor, str]:
-        from hogwild.shm import Region
+        from hogwild.shared_memory.region import Region
 
         self._note("lend")
         self._lent.append(Region.allocate("simulated-device", nbytes))
@@ -156,7 +156,7 @@ class Simulated:
 
     def borrow(self, handle: str, nbytes: int) -> Tensor:
         from hogwild.host.procfs import open_descriptor_of
-        from hogwild.shm import Region
+        from hogwild.shared_memory.region import Region
 
         self._note("borrow")
         pid, descriptor = map(int, handle.split())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.layout import FlatLayout, Span, region_name
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 
 COPIES = 3  # of the trained parameters, in delta: local, snapshot, and where their difference is computed
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from hogwild.feeds_batch import Batch
 from hogwild.orders import LaneOrder, Order, make_order
 from hogwild.scheduling.batch_plan import EpochPlan
-from hogwild.shm import Region, aligned
+from hogwild.shared_memory.region import Region, aligned
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hogwild.shm import ALIGNMENT, Region, aligned, own_strides
+from hogwild.shared_memory.region import ALIGNMENT, Region, aligned, own_strides
 
 NOTHING_LATE: Mapping[str, int] = MappingProxyType({})
 

@@ -14,7 +14,7 @@ from hogwild.device import Accelerator
 from hogwild.errors import DeviceSharingError
 from hogwild.exchange import Exchange
 from hogwild.layout import FlatLayout, region_name
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 
 REFUSED = (
     "{name}: memory of another process's cannot be mapped here: {error}. A container needs the host's IPC and process "

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from hogwild.dry_step import dry_step, parameters_of
 from hogwild.layout import FlatLayout, sparse_parameters
-from hogwild.shm import aligned, own_strides
+from hogwild.shared_memory.region import aligned, own_strides
 
 REGION = "state"
 Kind = Literal["like", "scalar", "tensor", "int", "float", "bool"]

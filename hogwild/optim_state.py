@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hogwild.dry_step import parameters_of
 from hogwild.optim import REGION, SpanState, State, StateLayout, StateSlot
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 from hogwild.snapshots import Copies
 
 _NUMBER = {"int": int, "float": float, "bool": bool}

@@ -20,7 +20,7 @@ from hogwild.feeds import FieldSpec, ResidentData, ResidentFeed
 from hogwild.feeds_batch import Batch, Feed
 from hogwild.orders import Order, make_order
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
-from hogwild.shm import Region, aligned
+from hogwild.shared_memory.region import Region, aligned
 
 Names = Mapping[str, Any]  # of users, items, words, …: a sequence by number, as the user wrote them
 

@@ -24,7 +24,7 @@ from hogwild.optim import State, plan_state
 from hogwild.optim_state import FAR_BEHIND, StateBlock
 from hogwild.rule_choice import shares_state
 from hogwild.shareable import check_model, check_optimizer
-from hogwild.shm import Region, own_strides
+from hogwild.shared_memory.region import Region, own_strides
 from hogwild.structure import Layout, Loss, check_structure, dump_structure
 from hogwild.worker_model import WorkerModel
 

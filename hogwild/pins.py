@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hogwild.device import Accelerator
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 
 PAGE = 4096  # bytes
 

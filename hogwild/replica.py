@@ -31,7 +31,7 @@ from hogwild.lent import LentExchange
 from hogwild.optim import SpanState, StateLayout, StateSlot
 from hogwild.optim_state import StateBlock
 from hogwild.pins import Pins
-from hogwild.shm import Region, aligned
+from hogwild.shared_memory.region import Region, aligned
 from hogwild.structure import Layout
 
 

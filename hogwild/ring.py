@@ -23,7 +23,7 @@ from torch.utils._pytree import TreeSpec, tree_map, tree_structure, tree_unflatt
 
 from hogwild.errors import DataError
 from hogwild.feeds_batch import Batch
-from hogwild.shm import Region, aligned
+from hogwild.shared_memory.region import Region, aligned
 
 MOST_DIMENSIONS = 8
 LEAF_WORDS = 1 + MOST_DIMENSIONS  # how many dimensions, and each

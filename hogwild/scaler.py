@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hogwild.scoreboard import Row, Scoreboard, Word
+from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
 
 # Those of torch.amp.GradScaler.
 FIRST = 2.0**16

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.layout import extent
-from hogwild.shm import is_dense_without_overlap
+from hogwild.shared_memory.region import is_dense_without_overlap
 
 
 def check_model(model: nn.Module) -> None:

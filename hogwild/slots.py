@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from hogwild.device import Accelerator, words
 from hogwild.feeds_batch import Batch, Feed
 from hogwild.pins import Pins
-from hogwild.shm import aligned, own_strides
+from hogwild.shared_memory.region import aligned, own_strides
 
 SLOTS = 2  # one is computed on while the other is filled
 KEPT_VIEWS = 16  # sets of views of a slot that are kept, where shapes vary

@@ -34,7 +34,7 @@ from hogwild.dry_step import attributes_of
 from hogwild.errors import ModelError
 from hogwild.layout import FlatLayout, extent
 from hogwild.optim import StateLayout
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from hogwild.errors import ModelError
 from hogwild.exchange import Exchange
 from hogwild.optim_state import StateBlock
 from hogwild.replica import Replica
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 from hogwild.structure import Layout, Loss, load_structure
 
 

@@ -14,7 +14,7 @@ from hogwild.orders import InMemory
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import Kind, WorkItem
-from hogwild.scoreboard import Row, Scoreboard, Word
+from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
 from workers import chunks
 from workers.chunks import Chunks
 from workers.kit import Fused

@@ -23,7 +23,7 @@ from hogwild.functions import Functions
 from hogwild.job import from_objects
 from hogwild.params import WorkerModel
 from hogwild.scheduling.work_queue import Kind, WorkItem
-from hogwild.scoreboard import Control, Row, Scoreboard, Word
+from hogwild.shared_memory.scoreboard import Control, Row, Scoreboard, Word
 from hogwild.storage.artifact_cache import ASIDE, MANIFEST, new_scratch
 from hogwild.worker_model import check_same_memory
 from tests.helpers.one_trainer import Place, examples, go_on

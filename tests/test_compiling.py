@@ -16,7 +16,7 @@ pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'"
 
 from hogwild.kernels import compiling
 from hogwild.kernels.compiling import Cache, kernel
-from hogwild.scoreboard import Control, Phase, Row, Scoreboard, Word
+from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard, Word
 from hogwild.storage.artifact_cache import MANIFEST, cache_root
 from workers.compiling import make_all_ready, make_ready
 from workers.messages import ParentGone

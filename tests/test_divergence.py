@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 import hogwild
 from hogwild.errors import UserCodeError
 from hogwild.lr import halved
-from hogwild.scoreboard import Control
+from hogwild.shared_memory.scoreboard import Control
 from hogwild.storage.checkpoint import load, newest_good
 from hogwild.storage.run_directory import RunDir
 from tests.helpers.jobs import JOBS, Ended, in_turn

@@ -10,7 +10,7 @@ from hogwild.feeds import FieldSpec, ResidentData
 from hogwild.orders import make_order
 from hogwild.packed import Packed, attach, csr_rows, open_feed, targets
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 
 RATINGS = {
     "user": np.array([0, 0, 1, 2, 2], np.int32),

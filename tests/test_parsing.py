@@ -22,7 +22,7 @@ from hogwild.host import Memory
 from hogwild.packed import Packed
 from hogwild.plan import plan_here
 from hogwild.samples import InTurn
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 from tests.helpers.jobs import JOBS
 from tests.helpers.processes import PATIENCE_S
 from workers import packing
@@ -101,7 +101,7 @@ def test_a_file_that_becomes_shorter_or_another_one_is_an_error(file: Path) -> N
 
 def test_what_is_unzipped_must_fit_into_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_bytes(gzip.compress(ROWS.encode()))
-    monkeypatch.setattr("hogwild.shm.host.available_memory", lambda: Memory(1000, "a test"))
+    monkeypatch.setattr("hogwild.shared_memory.region.host.available_memory", lambda: Memory(1000, "a test"))
     with pytest.raises(MemoryShortError, match=r"cannot unzip text into memory: 0 bytes are read, and only 1,000"):
         LibSvm(file).pack(InTurn(0))
 

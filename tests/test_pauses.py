@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hogwild.scoreboard import Command
+from hogwild.shared_memory.scoreboard import Command
 from workers.outcome import Due, Outcome
 from workers.pauses import Pauses, Stage
 

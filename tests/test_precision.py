@@ -21,7 +21,7 @@ from hogwild.precision import autocast, widened
 from hogwild.scaler import FIRST, RowScaler
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.seeds import batch_seed
-from hogwild.scoreboard import Row, Scoreboard, Word
+from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
 from hogwild.storage.checkpoint import load as load_checkpoint
 from tests.helpers.plain_loop import PlainLoop, differing_parameters, differing_state, epoch_order, ulps
 from tests.shared_model import (

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hogwild import prometheus, scoreboard
+from hogwild import prometheus
 from hogwild.glance import Glance, WorkerGlance, workers_record
-from hogwild.scoreboard import Phase, Row, Scoreboard
 from hogwild.screen import Look
+from hogwild.shared_memory import scoreboard
+from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard
 from hogwild.storage.run_directory import RunDir
 from tests.helpers.jobs import Ended, in_turn
 from workers.journal import Journal

@@ -7,7 +7,7 @@ import torch
 
 from hogwild.errors import DataError
 from hogwild.ring import BatchForm, Leaf, Place, Ring, RingFeed, RingSpec, TooLarge
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 
 FORM = BatchForm(((0, {"x": 1}), 2), (Leaf(torch.float32), Leaf(torch.uint8), Leaf(torch.int64)))
 SPEC = RingSpec(FORM, slots=3, loaders=2, data_bytes=4096, state_bytes=32)

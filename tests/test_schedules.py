@@ -19,7 +19,7 @@ from hogwild.scheduling.grid_schedule import GridSchedule
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits, Progress, WorkItem
 from hogwild.scheduling.range_schedule import Choice, Free
 from hogwild.scheduling.work_queue import WorkQueue
-from hogwild.scoreboard import Phase, idle_share
+from hogwild.shared_memory.scoreboard import Phase, idle_share
 
 
 def grid_of(sides: tuple[int, int], *, samples: int = 40_000, heavy: float = 0.0) -> Grid:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hogwild.scheduling.work_queue import ITEM_ROWS, MAX_ITEM_BATCHES, Kind, Progress, WorkItem
-from hogwild.scoreboard import (
+from hogwild.shared_memory.region import ALIGNMENT
+from hogwild.shared_memory.scoreboard import (
     ITEM_WORDS,
     ROW_WORDS,
     STALENESS_BINS,
@@ -23,7 +24,6 @@ from hogwild.scoreboard import (
     Staleness,
     Word,
 )
-from hogwild.shm import ALIGNMENT
 from tests.helpers.processes import PATIENCE_S
 
 HOME = Path(__file__).resolve().parents[1]
@@ -238,7 +238,7 @@ def test_the_mean_loss_is_that_of_the_batches_since_the_mark() -> None:
 
 def test_times_span_from_the_first_commit_of_anybody_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns = iter([5_000_000_000, 7_000_000_000, 9_500_000_000])
-    monkeypatch.setattr("hogwild.scoreboard.time.monotonic_ns", lambda: next(now_ns))
+    monkeypatch.setattr("hogwild.shared_memory.scoreboard.time.monotonic_ns", lambda: next(now_ns))
     board = Scoreboard.allocate(3)
     assert (board.training_span_s(), board.first_commit_s()) == (0.0, None)
     Row(board, 2).count_batches(1, 1, 0.0)
@@ -250,7 +250,7 @@ def test_times_span_from_the_first_commit_of_anybody_to_the_last(monkeypatch: py
 
 def test_the_slowest_update_is_kept_and_every_update_is_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     now_ns = iter([7_000_000_000, 9_500_000_000, 9_600_000_000])
-    monkeypatch.setattr("hogwild.scoreboard.time.monotonic_ns", lambda: next(now_ns))
+    monkeypatch.setattr("hogwild.shared_memory.scoreboard.time.monotonic_ns", lambda: next(now_ns))
     row = Row(Scoreboard.allocate(1), 0)
     row.note_update(began_ns=6_500_000_000)
     row.note_update(began_ns=9_250_000_000)
@@ -265,8 +265,8 @@ def test_the_slowest_update_is_kept_and_every_update_is_a_sign_of_life(monkeypat
 UPDATES_EACH = 20_000
 COUNTER = f"""
 import sys
-from hogwild.scoreboard import Row, Scoreboard
-from hogwild.shm import Region
+from hogwild.shared_memory.scoreboard import Row, Scoreboard
+from hogwild.shared_memory.region import Region
 descriptor, nbytes, worker = map(int, sys.argv[1:])
 board = Scoreboard(Region.attach(descriptor, nbytes), 2)
 row = Row(board, worker)

@@ -12,7 +12,7 @@ import torch
 
 from hogwild.errors import MemoryShortError
 from hogwild.host import Memory, available_memory, descriptor_count
-from hogwild.shm import ALIGNMENT, Region, aligned
+from hogwild.shared_memory.region import ALIGNMENT, Region, aligned
 from tests.helpers.processes import PATIENCE_S
 
 HOME = Path(__file__).resolve().parents[1]
@@ -129,7 +129,7 @@ REFUSALS = """
 import os, resource, signal
 from hogwild.errors import MemoryShortError
 from hogwild.host import descriptor_count
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 Region.allocate("first", 64)
 before = descriptor_count()
 def refused():
@@ -201,7 +201,7 @@ def test_a_region_is_not_inherited_by_accident_and_has_no_name() -> None:
 WRITER = """
 import sys
 import torch
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 region = Region.attach(int(sys.argv[1]), int(sys.argv[2]))
 view = region.tensor(torch.float32, (4,), offset=64)
 print(view.tolist(), view.is_shared())

@@ -17,7 +17,7 @@ from hogwild import cli_results, prometheus
 from hogwild.glance import StreamGlance, WorkerGlance
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.stream_schedule import StreamSchedule
-from hogwild.scoreboard import Phase
+from hogwild.shared_memory.scoreboard import Phase
 from tests.helpers.jobs import HOME, read_events
 from tests.test_display import glance, plain
 from tests.test_progress import parsed

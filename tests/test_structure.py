@@ -15,7 +15,7 @@ from torch import nn, optim
 
 from hogwild.errors import ModelError
 from hogwild.params import SharedModel, WorkerModel
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 from hogwild.structure import dump_structure, load_structure
 from tests.helpers.processes import PATIENCE_S
 from tests.shared_model import (
@@ -410,7 +410,7 @@ def test_a_script_travels_without_its_numbers_and_reads_the_flats():
 CHILD = """
 import json, sys, torch
 from hogwild.params import WorkerModel
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 from hogwild.structure import dump_structure, load_structure
 from hogwild.updates import AutogradUpdate
 from tests.shared_model import images, train

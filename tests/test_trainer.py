@@ -12,7 +12,7 @@ from torch import Tensor, optim
 
 from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.work_queue import Kind, WorkItem
-from hogwild.scoreboard import Command, Control, Phase, Row, Word
+from hogwild.shared_memory.scoreboard import Command, Control, Phase, Row, Word
 from tests.helpers.one_trainer import BATCH, OTHER, Place, cut, equal, examples, go_on
 from tests.helpers.processes import wait_for
 from tests.shared_model import (

@@ -19,8 +19,8 @@ from hogwild.recurrence import LaneState
 from hogwild.ring import Ring, RingFeed, RingSpec
 from hogwild.scaler import scaler_for
 from hogwild.scheduling.lane_schedule import steps_of
-from hogwild.scoreboard import Control, Row, Scoreboard
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
+from hogwild.shared_memory.scoreboard import Control, Row, Scoreboard
 from workers.adoption import adopt
 from workers.chunks import make_fused
 from workers.kit import Kit, Numerics, Split

@@ -6,7 +6,7 @@ import time
 from hogwild import host
 from hogwild.errors import TrainingError
 from hogwild.scheduling.work_queue import Release
-from hogwild.scoreboard import Phase, Word
+from hogwild.shared_memory.scoreboard import Phase, Word
 from workers.crew import Crew
 from workers.handle import Handle
 from workers.roster import Action, Fail, Roster

@@ -17,8 +17,8 @@ from hogwild.errors import ModelError
 from hogwild.kernels.fused import Chunk, Fusable, FusedUpdate
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import WorkItem
-from hogwild.scoreboard import Row
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
+from hogwild.shared_memory.scoreboard import Row
 from workers.kit import Fused
 from workers.profile import Profile
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from hogwild.scoreboard import Control, Phase, Row, Word
+from hogwild.shared_memory.scoreboard import Control, Phase, Row, Word
 from workers.messages import ParentGone
 
 LOOK_MS = 20  # between two looks at the others' word

@@ -16,7 +16,7 @@ from hogwild.metrics import Panel
 from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.scheduling.work_queue import Kind, Limits, WorkItem, WorkQueue
-from hogwild.scoreboard import Scoreboard
+from hogwild.shared_memory.scoreboard import Scoreboard
 from workers.monitor import Monitor
 from workers.outcome import Outcome
 

@@ -26,8 +26,8 @@ from hogwild.lean_torch import sparing_the_compiler
 from hogwild.params import SharedModel
 from hogwild.placing import with_devices
 from hogwild.plan import Plan
-from hogwild.scoreboard import Scoreboard
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
+from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.storage.checkpoint import CheckpointWriter
 from hogwild.storage.run_directory import LIBRARY, RunDir
 from hogwild.tensorboard import check_wanted

@@ -15,7 +15,7 @@ from hogwild.layout import region_name
 from hogwild.params import SharedModel
 from hogwild.placing import SHARED
 from hogwild.plan import Plan
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 from workers.handle import POLL_MS, REAP_S, Handle
 from workers.holding import FETCH, PUSH
 from workers.messages import HoldTask, Report

@@ -14,7 +14,7 @@ import torch
 from hogwild.device import Accelerator
 from hogwild.device_discovery import open_accelerator
 from hogwild.pins import Pins
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 from workers.messages import HoldTask, Report
 
 FETCH, PUSH = b"fetch", b"push"

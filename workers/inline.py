@@ -12,8 +12,8 @@ from hogwild import host
 from hogwild.device_discovery import flushes_denormal
 from hogwild.errors import NOT_FINITE, TrainingError
 from hogwild.scheduling.work_queue import WorkItem
-from hogwild.scoreboard import Row, Word
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
+from hogwild.shared_memory.scoreboard import Row, Word
 from hogwild.traces import PAUSE
 from workers import rollback
 from workers.building import make_trainer

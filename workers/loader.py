@@ -22,7 +22,7 @@ import torch
 from hogwild import torch_settings
 from hogwild.ring import Beat, Ring, RingSpec
 from hogwild.scheduling.work_queue import WorkItem
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 from hogwild.stream import Filler, Stream, Unreadable
 from workers.adoption import adopt
 from workers.messages import LOOK, Leaving, LoadTask, ParentGone, Report, Start, read_records, write_record

@@ -17,7 +17,7 @@ from hogwild import host
 from hogwild.errors import DataError, HogwildError
 from hogwild.ring import Beat
 from hogwild.scheduling.stream_epoch import Request
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 from hogwild.storage.run_directory import RunDir
 from workers.handle import POLL_MS, REAP_S, Handle
 from workers.loader import ENDED, LEAVE

@@ -28,7 +28,7 @@ from hogwild.feeds import ResidentData
 from hogwild.rows import Rows
 from hogwild.samples import Held, divided, division, ready_tensors
 from hogwild.scheduling.row_ranges import Ranges
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 from workers.head_start import HeadStart
 from workers.journal import Journal
 from workers.messages import ReadTask

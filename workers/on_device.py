@@ -15,8 +15,8 @@ from hogwild.feeds_batch import Feed
 from hogwild.params import WorkerModel
 from hogwild.recurrent_weights import keep_weights
 from hogwild.ring import RingFeed
-from hogwild.scoreboard import Row, Word
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
+from hogwild.shared_memory.scoreboard import Row, Word
 from hogwild.slots import SLOTS, DeviceFeed
 from hogwild.transforms import Transform, TransformedFeed
 from hogwild.updates import AutogradUpdate

@@ -16,7 +16,7 @@ import cloudpickle
 
 from hogwild.data.parsing import Parsed, Parsing, Pass
 from hogwild.scheduling.row_ranges import Ranges
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 from workers.head_start import HeadStart
 from workers.messages import ReadTask
 from workers.readers import Patience, Readers

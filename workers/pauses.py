@@ -24,7 +24,7 @@ from hogwild import host
 from hogwild.errors import RunDirError
 from hogwild.exchange import copied_bytes
 from hogwild.scheduling.work_queue import WorkQueue
-from hogwild.scoreboard import Command
+from hogwild.shared_memory.scoreboard import Command
 from workers import rollback
 from workers.crew import Crew
 from workers.outcome import Outcome

@@ -29,8 +29,8 @@ from hogwild.scheduling.lane_schedule import LaneSchedule
 from hogwild.scheduling.range_schedule import Schedule
 from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.scheduling.work_queue import Limits, WorkQueue
-from hogwild.scoreboard import Scoreboard
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
+from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.sources import Source
 from hogwild.storage.artifact_cache import new_scratch
 from hogwild.storage.run_directory import RunDir

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hogwild import host
 from hogwild.errors import DataError
 from hogwild.scheduling.row_ranges import Ranges
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 from workers.handle import POLL_MS, REAP_S, Handle
 from workers.head_start import HeadStart
 from workers.messages import LOOK, ReadTask, Report

@@ -28,7 +28,7 @@ from hogwild.errors import DataError
 from hogwild.feeds import FieldSpec, ResidentData
 from hogwild.rows import BadRow, Rows
 from hogwild.scheduling.row_ranges import Ranges
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 from workers.adoption import adopt
 from workers.messages import LOOK, ParentGone, ReadTask, Report, Start, read_records, write_record
 from workers.pulling import WAIT_MS

@@ -25,7 +25,7 @@ from hogwild.placing import SHARED
 from hogwild.plan import Plan
 from hogwild.scheduling.batch_plan import StreamPlan
 from hogwild.scheduling.work_queue import Release, WorkQueue
-from hogwild.scoreboard import Control, Scoreboard
+from hogwild.shared_memory.scoreboard import Control, Scoreboard
 from hogwild.storage.run_directory import RunDir
 from workers.divergence import Decision, Divergence
 from workers.evaluating import Evaluating

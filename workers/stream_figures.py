@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hogwild.glance import StreamGlance, WorkerGlance
-from hogwild.scoreboard import Phase
+from hogwild.shared_memory.scoreboard import Phase
 from workers.ring_state import RingState
 
 ALIVE = ("starting", "ready", "training")

@@ -7,7 +7,7 @@ from typing import Any
 
 from hogwild import host, scaler
 from hogwild.errors import code_of
-from hogwild.scoreboard import Phase, idle_share
+from hogwild.shared_memory.scoreboard import Phase, idle_share
 from workers.outcome import Clock, Outcome
 from workers.session import Session
 from workers.stream_figures import about_waiting, ring_record, waiting_of

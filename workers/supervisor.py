@@ -13,7 +13,7 @@ from collections.abc import Callable
 from hogwild import host
 from hogwild.errors import Deadlocked
 from hogwild.host.background_thread import Background, responsive
-from hogwild.scoreboard import Command, Control, Phase, Word
+from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
 from workers.burials import Burials
 from workers.crew import Crew
 from workers.handle import Handle

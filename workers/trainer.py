@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from hogwild.lr import halved
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import Kind, WorkItem
-from hogwild.scoreboard import Control, Phase, Row, Scoreboard
+from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard
 from workers.chunks import Chunks
 from workers.kit import Kit, Numerics
 from workers.profile import Profile

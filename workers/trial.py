@@ -15,7 +15,7 @@ from enum import Enum
 
 from hogwild.config import Job
 from hogwild.placing import CPU, SHARED
-from hogwild.scoreboard import Control, Scoreboard, Word
+from hogwild.shared_memory.scoreboard import Control, Scoreboard, Word
 
 WARM_BATCHES = 10  # of each worker, before anything is measured: the first ones import, compile and allocate
 SLICE_UPDATES = 30  # of each worker, at least

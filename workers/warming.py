@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from hogwild.compiled_model import ModelCache, refusing
-from hogwild.scoreboard import Row
+from hogwild.shared_memory.scoreboard import Row
 from hogwild.transforms import transformed
 from workers.compiling import MODEL, make_all_ready
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.models import LeNet, Mlp
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 
 
 @dataclass(frozen=True, slots=True)

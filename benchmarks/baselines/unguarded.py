@@ -23,7 +23,7 @@ from hogwild.config_schema import Job
 from hogwild.job import build
 from hogwild.params import SharedModel
 from hogwild.scheduling.work_queue import Kind, WorkItem
-from hogwild.scoreboard import Command, Control, Row, Scoreboard
+from hogwild.shared_memory.scoreboard import Command, Control, Row, Scoreboard
 from workers.building import make_trainer
 from workers.prepare import share_data
 from workers.trainer import Trainer

@@ -27,7 +27,7 @@ from hogwild.data.parsing import (
 from hogwild.data.rating_columns import Rated, Wishes, numbered
 from hogwild.data.ratings import KINDS, RULES, holdout_of
 from hogwild.packed import Packed, PackedSpec
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 
 VERSION = 1
 JOKES = 100

@@ -21,7 +21,7 @@ from hogwild.data.cache import DATA, Cache, Entry, Spec
 from hogwild.data.csv_index import Text
 from hogwild.data.parsing import Parsed
 from hogwild.packed import Packed, PackedSpec
-from hogwild.shm import ALIGNMENT, Region, aligned
+from hogwild.shared_memory.region import ALIGNMENT, Region, aligned
 
 LOOK = 1 << 24  # numbers that are looked at in one go
 # Whose numbers an array holds: (array, column) -> size; a column of None is the whole array.

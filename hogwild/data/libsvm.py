@@ -28,7 +28,7 @@ from hogwild.data.parsing import (
 )
 from hogwild.errors import DataError, UsageError
 from hogwild.packed import Packed, PackedSpec
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 
 VERSION = 1  # of what this class makes of a file: a part of what it is kept under
 MOST_INDEX = 2**31 - 2

@@ -13,7 +13,7 @@ from hogwild.data.triples import in_numbers_of
 from hogwild.data.words import in_order
 from hogwild.errors import DataError
 from hogwild.packed import Packed, PackedSpec
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 
 DELIMITERS = ("::", "\t", ",", ";", "|", " ")  # tried in this order
 # Names of columns, without case and what is no letter: those of the data sets that people have.

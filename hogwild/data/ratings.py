@@ -29,7 +29,7 @@ from hogwild.data.rating_columns import DELIMITERS, Columns, Form, Holdout, Rate
 from hogwild.data.words import numbered_columns
 from hogwild.errors import UsageError
 from hogwild.packed import Packed, PackedSpec
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 
 VERSION = 1
 LONGEST_HEADER = 1 << 16

@@ -27,7 +27,7 @@ from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.seeds import mix
 from hogwild.scheduling.work_queue import Kind, Limits, WorkQueue
-from hogwild.scoreboard import Command, Phase, Scoreboard, Word
+from hogwild.shared_memory.scoreboard import Command, Phase, Scoreboard, Word
 from tests.faults.protocol_crew import BROKEN, Nursery
 from tests.faults.protocol_numerics import (
     CountingEvaluator,

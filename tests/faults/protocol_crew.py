@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hogwild import host
-from hogwild.scoreboard import Row, Scoreboard
+from hogwild.shared_memory.scoreboard import Row, Scoreboard
 from workers import handle as handle_module
 from workers.handle import Handle
 from workers.kit import Kit, Numerics

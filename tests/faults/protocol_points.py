@@ -20,11 +20,12 @@ from itertools import count
 from types import FrameType, SimpleNamespace
 from typing import Any
 
-from hogwild import host, scoreboard
+from hogwild import host
 from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.work_queue import Kind, Limits, Release, WorkItem, WorkQueue
-from hogwild.scoreboard import Command, Control, Phase, Scoreboard
+from hogwild.shared_memory import scoreboard
+from hogwild.shared_memory.scoreboard import Command, Control, Phase, Scoreboard
 from tests.faults import protocol_numerics
 from tests.faults.protocol_crew import Nursery
 from tests.faults.protocol_numerics import (

@@ -14,7 +14,7 @@ from hogwild.metrics import Panel
 from hogwild.params import SharedModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.work_queue import Kind, WorkItem
-from hogwild.scoreboard import Row, Scoreboard, Word
+from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
 from tests.shared_model import build
 from workers.building import make_trainer
 from workers.kit import Kit, Split

@@ -4,7 +4,7 @@ the clock."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hogwild.scoreboard import Command, Control, Scoreboard, Word
+from hogwild.shared_memory.scoreboard import Command, Control, Scoreboard, Word
 from workers.trial import BOTH, WARM_BATCHES, Trial, Verdict, Way
 
 DIRECT, DELTA, SOLO = Way.DIRECT, Way.DELTA, Way.SOLO

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hogwild.errors import DataError
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 
 COUNT = 40
 

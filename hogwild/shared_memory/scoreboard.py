@@ -22,7 +22,7 @@ import numpy as np
 from hogwild.metrics.result_row import WORDS as RESULT_WORDS
 from hogwild.scheduling.leases import Kind, Progress, WorkItem
 from hogwild.scheduling.work_queue import ITEM_ROWS
-from hogwild.shm import Region
+from hogwild.shared_memory.region import Region
 
 STALENESS_BINS = 128  # exact up to 126; the last bin holds everything older
 ROW_WORDS = 184  # 1,472 bytes: whole cache lines, and neighbours never share one

@@ -1,0 +1,1 @@
+"""Memory regions without names, and the scoreboard that is laid out in one."""
