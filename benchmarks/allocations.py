@@ -20,8 +20,8 @@ from benchmarks import commands
 from benchmarks.figures import Figure
 from benchmarks.row import Row
 from hogwild.collating import Collator
-from hogwild.device_simulated import Simulated
 from hogwild.device_update import DeviceUpdate
+from hogwild.devices.simulated import Simulated
 from hogwild.feeds import ResidentData, ResidentFeed
 from hogwild.models import LeNet
 from hogwild.params import SharedModel, WorkerModel

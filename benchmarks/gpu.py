@@ -22,8 +22,8 @@ from benchmarks.figures import LENET, MLP
 from benchmarks.results import machine, update
 from benchmarks.row import Row
 from hogwild.data import Mnist
-from hogwild.device_cuda import Cuda
 from hogwild.device_update import DeviceUpdate
+from hogwild.devices.cuda import Cuda
 from hogwild.feeds import ResidentData, ResidentFeed
 from hogwild.params import SharedModel, WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from hogwild.pins import Pins
+from hogwild.devices.pinned_memory import Pins
 from hogwild.updates import AutogradUpdate
 from hogwild.worker_model import WorkerModel
 

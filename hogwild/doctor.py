@@ -63,7 +63,7 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 import torch, numpy
 numpy.ones((2, 2)) @ numpy.ones((2, 2))
-from hogwild.device import visible_gpus
+from hogwild.devices.accelerator import visible_gpus
 from hogwild.host.thread_pools import pools
 answer = {"torch": torch.__version__, "gpus": visible_gpus(), "pools": pools(), "threads": torch.get_num_threads(),
           "cpu": torch.backends.cpu.get_cpu_capability(), "mkldnn": torch.backends.mkldnn.is_available()}

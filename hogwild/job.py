@@ -18,7 +18,7 @@ from hogwild.config import Job
 from hogwild.config_schema import Split
 from hogwild.config_types import Component
 from hogwild.data.files import set_data_dir
-from hogwild.device_discovery import require_cpu
+from hogwild.devices.discovery import require_cpu
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.functions import Functions
 from hogwild.fused_choice import Choice, choose, meetings

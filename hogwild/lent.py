@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from hogwild.device import Accelerator
+from hogwild.devices.accelerator import Accelerator
 from hogwild.errors import DeviceSharingError
 from hogwild.exchange import Exchange
 from hogwild.layout import FlatLayout, region_name

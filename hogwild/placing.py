@@ -11,10 +11,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hogwild import device_discovery
 from hogwild.config import Job
 from hogwild.config_schema import Train
-from hogwild.device import CUDA
+from hogwild.devices import discovery
+from hogwild.devices.accelerator import CUDA
 from hogwild.errors import DeviceSharingError, UsageError
 from hogwild.plan import Plan
 
@@ -26,10 +26,10 @@ def with_devices(planned: Plan, job: Job) -> Plan:
     """The plan with a device for each worker, where the job is not trained on the CPU; `procs` 0 trains in this
     process, on its device. Raises UsageError."""
     if not is_on_device(job):
-        obstacle = _obstacle(job) if device_discovery.visible_gpus() and job.train.device == "auto" else ""
+        obstacle = _obstacle(job) if discovery.visible_gpus() and job.train.device == "auto" else ""
         reason = f"{planned.reason}; the GPU is not used: {obstacle}" if obstacle else planned.reason
         return replace(planned, reason=reason)
-    devices = _devices(job.train, device_discovery.resolve(job.train.device), max(1, planned.procs))
+    devices = _devices(job.train, discovery.resolve(job.train.device), max(1, planned.procs))
     placement, why = job.train.placement if job.train.placement == SHARED else REPLICA, ""
     if placement == SHARED:
         _check_sharing(devices, os.environ)
@@ -56,9 +56,9 @@ def _check_sharing(devices: Sequence[str], environ: Mapping[str, str]) -> None:
 
 def is_on_device(job: Job) -> bool:
     """Whether the mathematics of this job is not done on the CPU. Raises UsageError for a device that is not there."""
-    kind = device_discovery.resolve(job.train.device)
+    kind = discovery.resolve(job.train.device)
     if kind == CPU and job.train.placement in (REPLICA, SHARED):
-        device_discovery.resolve(CUDA)  # raises: there is none
+        discovery.resolve(CUDA)  # raises: there is none
     if kind == CPU or job.train.placement == CPU:
         return False
     return job.train.device != "auto" or job.train.placement != "auto" or not _obstacle(job)
@@ -75,7 +75,7 @@ def _obstacle(job: Job) -> str:
 
 def _devices(train: Train, kind: str, procs: int) -> tuple[str, ...]:
     chosen: Sequence[int] | None = train.device_per_worker
-    there = device_discovery.count(kind)
+    there = discovery.count(kind)
     if chosen is None:
         _, _, index = train.device.partition(":")
         chosen = [int(index) if index else worker % there for worker in range(procs)]
@@ -87,5 +87,5 @@ def _devices(train: Train, kind: str, procs: int) -> tuple[str, ...]:
         )
     names = tuple(f"{kind}:{number}" for number in chosen)
     for name in names:
-        device_discovery.resolve(name)
+        discovery.resolve(name)
     return names

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor, nn
 
 from hogwild import buffers, optim
-from hogwild.device import Accelerator, words
+from hogwild.devices.accelerator import Accelerator, words
+from hogwild.devices.pinned_memory import Pins
 from hogwild.exchange import Exchange
 from hogwild.layout import FlatLayout, region_name
 from hogwild.lent import LentExchange
 from hogwild.optim import SpanState, StateLayout, StateSlot
 from hogwild.optim_state import StateBlock
-from hogwild.pins import Pins
 from hogwild.shared_memory.region import Region, aligned
 from hogwild.structure import Layout
 

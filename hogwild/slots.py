@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from hogwild.device import Accelerator, words
+from hogwild.devices.accelerator import Accelerator, words
+from hogwild.devices.pinned_memory import Pins
 from hogwild.feeds_batch import Batch, Feed
-from hogwild.pins import Pins
 from hogwild.shared_memory.region import aligned, own_strides
 
 SLOTS = 2  # one is computed on while the other is filled

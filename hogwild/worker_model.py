@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.buffers import REGION, block_of
-from hogwild.device import Accelerator
+from hogwild.devices.accelerator import Accelerator
 from hogwild.errors import ModelError
 from hogwild.exchange import Exchange
 from hogwild.optim_state import StateBlock

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import hogwild
-from hogwild import device_simulated
 from hogwild.chaos.verdict import _ledger
 from hogwild.collating import Collator, Padding
-from hogwild.device_simulated import Simulated
+from hogwild.devices import simulated
+from hogwild.devices.pinned_memory import Pins
+from hogwild.devices.simulated import Simulated
 from hogwild.errors import ConfigError, HogwildError
 from hogwild.gradcheck import check_gradients
 from hogwild.own_steps import Losses
-from hogwild.pins import Pins
 from hogwild.recurrence import LaneState
 from hogwild.ring import BatchForm, Leaf, Place, Ring, RingFeed, RingSpec
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
@@ -179,7 +179,7 @@ def test_nested_streamed_batches_on_a_device_train_as_on_the_cpu(transform: Any,
     host = trained(OfNested, Nested(), tmp_path / "cpu", **options)  # feed: auto, which finds them nested
     there = trained(OfNested, Nested(), tmp_path / "device", device="simulated", **options)
     assert same_bits(host, there)
-    assert device_simulated.opened[0].pageable <= 2 * 2  # of the validation data, whose slots are used once
+    assert simulated.opened[0].pageable <= 2 * 2  # of the validation data, whose slots are used once
 
 
 class Wide(Dataset):
@@ -211,8 +211,8 @@ def test_nested_batches_are_those_of_the_same_numbers_in_one_tensor(tmp_path: Pa
 
 def test_a_slot_of_the_ring_is_copied_to_the_device_from_where_it_lies(tmp_path: Path) -> None:
     trained(Net, Flat(), tmp_path / "run", feed="stream", device="simulated")
-    assert device_simulated.opened[0].pageable == 0
-    assert device_simulated.opened[0].registered == {}  # and given back
+    assert simulated.opened[0].pageable == 0
+    assert simulated.opened[0].registered == {}  # and given back
 
 
 def test_a_slot_is_staged_only_where_it_is_not_used_again() -> None:

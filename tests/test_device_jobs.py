@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import device_simulated
+from hogwild.devices import simulated
 from hogwild.errors import DeviceMemoryError
 from hogwild.slots import DeviceFeed
 from tests.helpers.jobs import JOBS, Ended, in_turn
@@ -126,19 +126,19 @@ def test_the_library_trains_on_a_device_in_the_process_itself(
     plain, other = train("cpu", run_dir=tmp_path / "cpu", accumulate=accumulate)
     assert same_bits(ours, plain) and result.metrics == other.metrics and result.device == "simulated:1"
     assert len(ahead) == len(set(ahead)) > 2 * (128 // 8) / 2
-    device = device_simulated.opened[1]
+    device = simulated.opened[1]
     assert not device.registered and device.calls["register"] == device.calls["unregister"] > 0
     assert device.pageable == 0 and device.calls["allocate"] < 20 < device.calls["upload"]
 
 
 def test_a_device_without_room_is_a_clear_error_in_the_process_itself(tmp_path: Path) -> None:
-    device_simulated.limit_memory(10_000)
+    simulated.limit_memory(10_000)
     try:
         with pytest.raises(DeviceMemoryError, match=r"GPU out of memory: simulated:0: .* 10,000 bytes are free"):
             train("simulated", run_dir=tmp_path / "run")
     finally:
-        device_simulated.limit_memory(None)
-    assert not device_simulated.opened[0].registered
+        simulated.limit_memory(None)
+    assert not simulated.opened[0].registered
 
 
 # ---- deaths ---------------------------------------------------------------------------------------------------------

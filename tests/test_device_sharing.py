@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hogwild.config import load_job
-from hogwild.device_simulated import Simulated
 from hogwild.device_update import DeviceUpdate
+from hogwild.devices.simulated import Simulated
 from hogwild.errors import DeviceSharingError
 from hogwild.params import SharedModel, WorkerModel
 from hogwild.placing import with_devices

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 
-from hogwild import device_simulated
-from hogwild.device_simulated import Simulated
 from hogwild.device_update import DeviceUpdate
+from hogwild.devices import simulated
+from hogwild.devices.simulated import Simulated
 from hogwild.errors import ModelError
 from hogwild.params import SharedModel, WorkerModel
 from hogwild.recurrent_weights import WARNING, keep_weights
@@ -42,7 +42,7 @@ RULES: dict[str, Callable[..., optim.Optimizer]] = {
 @pytest.fixture(autouse=True)
 def unlimited() -> Iterator[None]:
     yield
-    device_simulated.limit_memory(None)
+    simulated.limit_memory(None)
 
 
 class Normed(nn.Module):
@@ -305,9 +305,9 @@ def test_a_worker_that_was_made_before_a_pause_it_had_no_part_in_begins_with_wha
 
 def test_where_there_is_no_room_nothing_stays_pinned() -> None:
     shared = made(ConvNet, "Adam")
-    device_simulated.limit_memory(4000)
+    simulated.limit_memory(4000)
     device = Simulated(0)
-    with pytest.raises(device_simulated.SimulatedOutOfMemory) as raised:
+    with pytest.raises(simulated.SimulatedOutOfMemory) as raised:
         WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=device)
     assert not device.registered
     known = device.explain(raised.value)

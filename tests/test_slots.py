@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from hogwild.device_simulated import Simulated, SimulatedError
+from hogwild.devices.pinned_memory import PAGE, Pins
+from hogwild.devices.simulated import Simulated, SimulatedError
 from hogwild.feeds import ResidentData, ResidentFeed
 from hogwild.feeds_batch import Batch, Feed
-from hogwild.pins import PAGE, Pins
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.slots import KEPT_VIEWS, SLOTS, DeviceFeed, DeviceSlots
 from hogwild.transforms import TransformedFeed

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hogwild import host, torch_settings
 from hogwild.compiled_model import make as make_runs
-from hogwild.device import Accelerator
+from hogwild.devices.accelerator import Accelerator
 from hogwild.evaluation import Evaluator
 from hogwild.feeds_batch import Feed
 from hogwild.host.thread_pools import limit_pools

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hogwild.device import Accelerator
+    from hogwild.devices.accelerator import Accelerator
     from hogwild.updates import Update
 
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from hogwild import device_discovery, host
+from hogwild import host
+from hogwild.devices import discovery
 from hogwild.errors import ModelError
 from hogwild.plan import Plan
 from workers.handle import POLL_MS, REAP_S, Handle
@@ -53,7 +54,7 @@ class Crew:
 
     def spawn(self, worker: int, incarnation: int) -> Handle:
         """One that has started early, a spare, or a new one; set up in any case."""
-        if device_discovery.cuda_is_initialized():
+        if discovery.cuda_is_initialized():
             raise ModelError(
                 "CUDA was initialised in the supervisor; workers cannot be started safely after that", code="model/cuda"
             )

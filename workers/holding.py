@@ -11,9 +11,9 @@ import socket
 
 import torch
 
-from hogwild.device import Accelerator
-from hogwild.device_discovery import open_accelerator
-from hogwild.pins import Pins
+from hogwild.devices.accelerator import Accelerator
+from hogwild.devices.discovery import open_accelerator
+from hogwild.devices.pinned_memory import Pins
 from hogwild.shared_memory.region import Region
 from workers.messages import HoldTask, Report
 

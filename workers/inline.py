@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from hogwild import host
-from hogwild.device_discovery import flushes_denormal
+from hogwild.devices.discovery import flushes_denormal
 from hogwild.errors import NOT_FINITE, TrainingError
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from hogwild.device import Accelerator
-from hogwild.device_discovery import open_accelerator
 from hogwild.device_update import DeviceUpdate
+from hogwild.devices.accelerator import Accelerator
+from hogwild.devices.discovery import open_accelerator
 from hogwild.feeds import ResidentFeed
 from hogwild.feeds_batch import Feed
 from hogwild.params import WorkerModel

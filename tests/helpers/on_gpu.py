@@ -17,14 +17,14 @@ from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import device_simulated
-from hogwild.device import Accelerator
-from hogwild.device_discovery import open_accelerator
 from hogwild.device_update import DeviceUpdate
+from hogwild.devices import simulated
+from hogwild.devices.accelerator import Accelerator
+from hogwild.devices.discovery import open_accelerator
+from hogwild.devices.pinned_memory import Pins
 from hogwild.errors import HogwildError
 from hogwild.feeds import ResidentData, ResidentFeed
 from hogwild.params import WorkerModel
-from hogwild.pins import Pins
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.slots import SLOTS, DeviceFeed
 from tests.shared_model import ConvNet, build, images, train_plainly
@@ -136,8 +136,8 @@ class Greedy(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda:
             torch.empty(1 << 50, dtype=torch.uint8, device=x.device)
-        elif device_simulated.opened and multiprocessing.parent_process() is not None:
-            device_simulated.run_out_of_memory(1 << 50)
+        elif simulated.opened and multiprocessing.parent_process() is not None:
+            simulated.run_out_of_memory(1 << 50)
         return super().forward(x)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hogwild import device_simulated
+from hogwild.devices import simulated
 
 COMMITTED = 6  # batches: an exchange of 4 was flushed before the sixth began
 
@@ -32,7 +32,7 @@ class Failing(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if self.how == "dies" and (self.diary / "dies").exists():
-            device_simulated.limit_memory(1000)
+            simulated.limit_memory(1000)
             (self.diary / f"replacement-{os.getpid()}").touch()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,9 +65,9 @@ class Failing(nn.Module):
         if self.how == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.how.endswith("memory"):
-            device_simulated.run_out_of_memory(123_456)
+            simulated.run_out_of_memory(123_456)
         else:
-            device_simulated.break_context()
+            simulated.break_context()
 
 
 class Recurrent(nn.Module):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import torch
 
-from hogwild.device import CPU, CUDA, SIMULATED, Accelerator
+from hogwild.devices.accelerator import CPU, CUDA, SIMULATED, Accelerator
 from hogwild.errors import ModelError, UsageError
 
 
@@ -14,10 +14,10 @@ def open_accelerator(name: str) -> Accelerator | None:
     if kind == CPU:
         return None
     if kind == SIMULATED:
-        from hogwild.device_simulated import Simulated
+        from hogwild.devices.simulated import Simulated
 
         return Simulated(int(index))
-    from hogwild.device_cuda import Cuda
+    from hogwild.devices.cuda import Cuda
 
     return Cuda(int(index))
 
@@ -25,7 +25,7 @@ def open_accelerator(name: str) -> Accelerator | None:
 def count(kind: str) -> int:
     """How many devices of this kind there are. Makes no context."""
     if kind == SIMULATED:
-        from hogwild.device_simulated import DEVICES
+        from hogwild.devices.simulated import DEVICES
 
         return DEVICES
     return visible_gpus() if kind == CUDA else 1

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.device import memory_error
+from hogwild.devices.accelerator import memory_error
 from hogwild.errors import DeviceMemoryError
 
 DEVICES = 2  # simulated:0 and simulated:1

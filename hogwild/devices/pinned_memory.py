@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from hogwild.device import Accelerator
+from hogwild.devices.accelerator import Accelerator
 from hogwild.shared_memory.region import Region
 
 PAGE = 4096  # bytes

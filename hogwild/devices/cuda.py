@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.device import memory_error
+from hogwild.devices.accelerator import memory_error
 from hogwild.errors import DeviceMemoryError
 
 SHORT = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")  # of libraries with allocators of their own

@@ -1,5 +1,5 @@
-"""What a job needs of a GPU, and which one a worker gets: CUDA's (`device_cuda.py`, the only other place with
-torch.cuda) or one that is simulated on the CPU (`device_simulated.py`). Nothing here makes a context.
+"""What a job needs of a GPU, and which one a worker gets: CUDA's (`cuda.py`, the only other place with
+torch.cuda) or one that is simulated on the CPU (`simulated.py`). Nothing here makes a context.
 
     Accelerator    memory, copies that run beside the mathematics, and what orders them: streams and events
 
