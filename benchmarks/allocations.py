@@ -19,16 +19,16 @@ from torch.autograd.profiler import profile
 from benchmarks import commands
 from benchmarks.figures import Figure
 from benchmarks.row import Row
-from hogwild.collating import Collator
 from hogwild.device_update import DeviceUpdate
 from hogwild.devices.simulated import Simulated
-from hogwild.feeds import ResidentData, ResidentFeed
+from hogwild.feeds.collate import Collator
+from hogwild.feeds.device_feed import SLOTS, DeviceFeed
+from hogwild.feeds.resident import ResidentData, ResidentFeed
+from hogwild.feeds.ring import Place, Ring, RingFeed, RingSpec
+from hogwild.feeds.stream_reader import Filler, Origin, Stream
 from hogwild.models import LeNet
 from hogwild.params import SharedModel, WorkerModel
-from hogwild.ring import Place, Ring, RingFeed, RingSpec
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.slots import SLOTS, DeviceFeed
-from hogwild.stream import Filler, Origin, Stream
 from hogwild.updates import AutogradUpdate
 
 BATCH, BATCHES, WARM_UP, SYNC_EVERY = 64, 32, 8, 16

@@ -24,10 +24,10 @@ from benchmarks.row import Row
 from hogwild.data import Mnist
 from hogwild.device_update import DeviceUpdate
 from hogwild.devices.cuda import Cuda
-from hogwild.feeds import ResidentData, ResidentFeed
+from hogwild.feeds.device_feed import SLOTS, DeviceFeed
+from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.params import SharedModel, WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.slots import SLOTS, DeviceFeed
 
 RUNS, PROCS = 3, 4
 BATCH, WARM, MEASURED = 64, 50, 500  # updates

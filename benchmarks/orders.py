@@ -10,7 +10,7 @@ import torch
 from benchmarks.commands import MNIST, job
 from benchmarks.row import Row
 from hogwild import host
-from hogwild.feeds import ResidentData, ResidentFeed
+from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.scheduling.batch_plan import BatchPlan
 
 ORDERS = ("full", "chunked", "none")

@@ -36,13 +36,13 @@ from benchmarks.baselines.tensor_queue import Row, produce
 from benchmarks.bench import in_turn, median, say
 from benchmarks.figures import Figure
 from benchmarks.row import Row as Measured
-from hogwild.collating import Collator
-from hogwild.ring import Ring, RingFeed, RingSpec
+from hogwild.feeds.collate import Collator
+from hogwild.feeds.ring import Ring, RingFeed, RingSpec
+from hogwild.feeds.stream_reader import Origin, Stream
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.leases import Limits
 from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.scheduling.work_queue import WorkQueue
-from hogwild.stream import Origin, Stream
 from workers.loader import FILLED, LEAVE, LoaderLoop
 from workers.messages import LOOK, Leaving, LoadTask, Start, read_records, write_record
 from workers.ring_state import RingState

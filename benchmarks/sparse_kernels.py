@@ -14,10 +14,10 @@ from benchmarks.baselines.race import Line, race, total
 from benchmarks.commands import ROOT
 from benchmarks.sparse_data import data_folder
 from hogwild.config import load_job
+from hogwild.feeds.sample_order import Order
 from hogwild.job import build
 from hogwild.job_parts import Parts
 from hogwild.kernels.fused import Chunk, FusedUpdate
-from hogwild.orders import Order
 from hogwild.scheduling.seeds import batch_seed
 
 WINDOW_S = 2.0  # of every process, after one batch that nobody counts

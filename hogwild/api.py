@@ -113,13 +113,13 @@ def train(
     given = _own_functions(settings)
     job = _job(model, dataset, loss, optimizer, val, settings)
     claim_our_packages()
+    from hogwild.feeds.materialise import Reader
+    from hogwild.feeds.packed import Packed
     from hogwild.functions import Functions
     from hogwild.job import from_objects, initial_note
     from hogwild.job_parts import Parts
-    from hogwild.packed import Packed
     from hogwild.packing import names_of, packs
     from hogwild.param_groups import freeze_parameters
-    from hogwild.samples import Reader
     from workers.request import Request
     from workers.run import run
 

@@ -3,7 +3,7 @@
     launch forward, backward (and, with `accumulate`, again) -> the sums of losses and squares come back, once ->
     finite? -> launch the update
 
-The one wait of an update is in `is_finite`: until then this process gathers the next batch (`slots.py`)."""
+The one wait of an update is in `is_finite`: until then this process gathers the next batch (`device_feed.py`)."""
 
 import math
 

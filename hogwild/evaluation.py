@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import BuildError
-from hogwild.feeds_batch import Feed
+from hogwild.feeds.batch import Feed
 from hogwild.metrics import Loss, Panel
 from hogwild.metrics.result_row import EvalSums
 from hogwild.own_steps import predictor

@@ -7,9 +7,9 @@ from typing import Any
 
 from hogwild.config import Job
 from hogwild.config_types import Component
+from hogwild.feeds.transform import Transform
 from hogwild.metrics import Own, catalog
 from hogwild.registry import Spec, build, build_callable, resolve
-from hogwild.transforms import Transform
 
 
 @dataclass(frozen=True, slots=True)

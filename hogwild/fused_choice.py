@@ -22,7 +22,7 @@ from hogwild.own_steps import has_training_step
 from hogwild.scheduling.grid_plan import MOST_SIDE, Grid
 
 if TYPE_CHECKING:
-    from hogwild.packed import Packed
+    from hogwild.feeds.packed import Packed
 
 BLOCKS_PER_WORKER = 4  # of each side of a grid: with 2, workers wait for each other half of the time
 # One worker alone has nobody to avoid; where both sides are larger than a core's cache, cells keep what it needs in it:

@@ -20,6 +20,7 @@ from hogwild.config_types import Component
 from hogwild.data.files import set_data_dir
 from hogwild.devices.discovery import require_cpu
 from hogwild.errors import ModelError, OptimizerError
+from hogwild.feeds.materialise import InTurn, Reader
 from hogwild.functions import Functions
 from hogwild.fused_choice import Choice, choose, meetings
 from hogwild.gradcheck import SAMPLES as GRADIENT_SAMPLES
@@ -38,7 +39,6 @@ from hogwild.placing import CPU, is_on_device, with_devices
 from hogwild.plan import Plan, plan_here
 from hogwild.registry import build as build_component
 from hogwild.registry import build_callable
-from hogwild.samples import InTurn, Reader
 from hogwild.scheduling.batch_plan import EpochPlan
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.updates import AutogradUpdate

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from hogwild.collating import Labels
 from hogwild.compiled_model import check_compiler, scripted
 from hogwild.config import Job
 from hogwild.config_schema import Evaluate, Split
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.evaluation import evaluating
+from hogwild.feeds.collate import Labels
+from hogwild.feeds.materialise import division
+from hogwild.feeds.transform import tried
 from hogwild.inference import why_not as why_no_inference
 from hogwild.job_parts import NORMS
 from hogwild.metrics import Panel
@@ -30,8 +32,6 @@ from hogwild.own_steps import (
 from hogwild.params import OWN, converted, wants_channels_last
 from hogwild.precision import autocast, check_precision, device_type_of, widened
 from hogwild.recurrence import forward_of
-from hogwild.samples import division
-from hogwild.transforms import tried
 
 if TYPE_CHECKING:
     from hogwild.job_parts import Parts

@@ -10,16 +10,16 @@ from hogwild.config import Job
 from hogwild.config_schema import Split, loaders_for
 from hogwild.config_types import Component
 from hogwild.errors import DataError, ModelError
+from hogwild.feeds.materialise import Held, Reader
+from hogwild.feeds.packed import Packed
+from hogwild.feeds.ring import BatchForm, RingSpec
 from hogwild.held import hold
 from hogwild.job_parts import NORMS
 from hogwild.lr import NAMED
-from hogwild.packed import Packed
 from hogwild.packing import packs, read_packed
 from hogwild.params import wants_channels_last
 from hogwild.plan import plan_here
 from hogwild.recurrence import takes_state
-from hogwild.ring import BatchForm, RingSpec
-from hogwild.samples import Held, Reader
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.sources import Source
 from hogwild.stream_choice import is_iterable, split, why_streamed

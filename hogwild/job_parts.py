@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.config_types import Component
+from hogwild.feeds.transform import Transform
 from hogwild.fused_choice import Choice, Meetings
 from hogwild.identity import Identity
 from hogwild.metrics import Panel
 from hogwild.sources import Source
-from hogwild.transforms import Transform
 
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 

@@ -20,9 +20,9 @@ from hogwild.config import Job
 from hogwild.config_schema import Split
 from hogwild.config_types import Component
 from hogwild.errors import DataError
-from hogwild.packed import Packed
+from hogwild.feeds.materialise import Held, Reader, division
+from hogwild.feeds.packed import Packed
 from hogwild.registry import build, resolve
-from hogwild.samples import Held, Reader, division
 
 VOCABULARIES = "vocabularies"
 

@@ -18,16 +18,16 @@ from torch import Tensor
 from hogwild.config import Job
 from hogwild.errors import RunError, UsageError
 from hogwild.evaluation import Evaluator
-from hogwild.feeds import ResidentData
-from hogwild.feeds_batch import Feed
+from hogwild.feeds.batch import Feed
+from hogwild.feeds.packed import Packed, open_feed
+from hogwild.feeds.resident import ResidentData
+from hogwild.feeds.ring import Ring, RingFeed
 from hogwild.identity import require_same
 from hogwild.job import build
 from hogwild.job_parts import Parts
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics.result_row import EvalSums
-from hogwild.packed import Packed, open_feed
 from hogwild.params import SharedModel
-from hogwild.ring import Ring, RingFeed
 from hogwild.sources import Source
 from hogwild.storage.checkpoint import load
 from hogwild.storage.checkpoint_format import update_of

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from hogwild.feeds import ResidentData
-from hogwild.feeds_batch import Batch
+from hogwild.feeds.batch import Batch
+from hogwild.feeds.packed import Packed
+from hogwild.feeds.resident import ResidentData
 from hogwild.held import HeldRing
-from hogwild.packed import Packed
 from hogwild.scheduling.batch_plan import OPEN, EpochPlan
 from hogwild.streaming import Streamed
 

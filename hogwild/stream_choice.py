@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset
 
 from hogwild import host
-from hogwild.collating import NUMBERS
 from hogwild.config import Job
 from hogwild.errors import DataError
-from hogwild.rows import Rows
-from hogwild.samples import Part, division, ready_tensors
+from hogwild.feeds.collate import NUMBERS
+from hogwild.feeds.materialise import Part, division, ready_tensors
+from hogwild.feeds.row_reader import Rows
 
 RESIDENT_SHARE = 0.5  # of the free memory: more, and a data set is streamed (feed: auto)
 LEAVES = (Tensor, np.ndarray, *NUMBERS)

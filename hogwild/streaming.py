@@ -15,18 +15,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.collating import BadBatch, Collator, Labels, Padding
 from hogwild.config import Job
 from hogwild.errors import DataError, HogwildError, UsageError
-from hogwild.feeds_batch import Batch
+from hogwild.feeds.batch import Batch
+from hogwild.feeds.collate import BadBatch, Collator, Labels, Padding
+from hogwild.feeds.materialise import number_of
+from hogwild.feeds.ring import BatchForm, Ring, RingSpec
+from hogwild.feeds.stream_reader import (
+    Origin,
+    Stream,
+    WatchedInfo,
+    copies_of,
+    seed_all,
+    set_worker_info,
+    state_of,
+    travels,
+)
 from hogwild.placing import SHARED, is_on_device
 from hogwild.registry import Spec
-from hogwild.ring import BatchForm, Ring, RingSpec
-from hogwild.samples import number_of
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.scheduling.range_schedule import LEASES_IN_HAND
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND
-from hogwild.stream import Origin, Stream, WatchedInfo, copies_of, seed_all, set_worker_info, state_of, travels
 from hogwild.stream_choice import is_iterable
 
 SPARE_SLOTS = 2  # times what cannot do without: a loader that is slow for a while keeps nobody waiting

@@ -20,12 +20,12 @@ from hogwild.data.cache import Cache
 from hogwild.data.kept import load as load_kept
 from hogwild.errors import CheckpointError, DataError, HogwildError, RunError, UsageError
 from hogwild.evaluation import evaluating
+from hogwild.feeds.materialise import InTurn, materialise
+from hogwild.feeds.packed import Packed, open_feed
 from hogwild.identity import read_names
-from hogwild.packed import Packed, open_feed
 from hogwild.packing import packs, sizes_for
 from hogwild.recurrence import forward_of
 from hogwild.registry import build, resolve
-from hogwild.samples import InTurn, materialise
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.snapshots import load_model
 from hogwild.storage.checkpoint import load as load_checkpoint

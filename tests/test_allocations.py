@@ -8,7 +8,7 @@ import torch
 from torch import nn, optim
 from torch.autograd.profiler import profile
 
-from hogwild.feeds import ResidentData, ResidentFeed
+from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.updates import AutogradUpdate
 from tests.shared_model import (

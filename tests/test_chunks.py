@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hogwild.feeds.sample_order import InMemory
 from hogwild.kernels.fused import Chunk, Tally
-from hogwild.orders import InMemory
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import Kind, WorkItem

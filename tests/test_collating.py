@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hogwild.collating import BadBatch, Collator, Padding
-from hogwild.feeds_batch import Batch
-from hogwild.ring import Ring, RingSpec
+from hogwild.feeds.batch import Batch
+from hogwild.feeds.collate import BadBatch, Collator, Padding
+from hogwild.feeds.ring import Ring, RingSpec
 
 Pair = namedtuple("Pair", ["first", "second"])
 

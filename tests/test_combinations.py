@@ -15,23 +15,23 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import hogwild
 from hogwild.chaos.verdict import _ledger
-from hogwild.collating import Collator, Padding
 from hogwild.devices import simulated
 from hogwild.devices.pinned_memory import Pins
 from hogwild.devices.simulated import Simulated
 from hogwild.errors import ConfigError, HogwildError
+from hogwild.feeds.collate import Collator, Padding
+from hogwild.feeds.device_feed import DeviceFeed
+from hogwild.feeds.ring import BatchForm, Leaf, Place, Ring, RingFeed, RingSpec
+from hogwild.feeds.stream_reader import Origin, Stream
+from hogwild.feeds.transform import transformed
 from hogwild.gradcheck import check_gradients
 from hogwild.own_steps import Losses
 from hogwild.recurrence import LaneState
-from hogwild.ring import BatchForm, Leaf, Place, Ring, RingFeed, RingSpec
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
 from hogwild.scheduling.leases import Limits
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
-from hogwild.slots import DeviceFeed
 from hogwild.sources import Source
-from hogwild.stream import Origin, Stream
 from hogwild.streaming import Streamed
-from hogwild.transforms import transformed
 from tests.helpers.jobs import Ended, in_turn
 from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)

@@ -222,4 +222,4 @@ def test_the_metrics_of_a_checkpoint_come_along(run: Path, export: Callable[...,
     path = checkpoint.write(run / "checkpoints", checkpoint_name(9), {"model": tensors}, tensors, meta)
     with safetensors.safe_open(export(path)[1].strip(), "pt") as file:
         words = file.metadata()
-    assert json.loads(words["hogwild.metrics"]) == {"loss": 0.5} and words["hogwild.samples"] == "72"
+    assert json.loads(words["hogwild.metrics"]) == {"loss": 0.5} and words["hogwild.feeds.materialise"] == "72"

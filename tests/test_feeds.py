@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from hogwild import orders, rows
 from hogwild.errors import DataError
-from hogwild.feeds import ResidentData, ResidentFeed
-from hogwild.orders import make_order
-from hogwild.samples import materialise
+from hogwild.feeds import row_reader, sample_order
+from hogwild.feeds.materialise import materialise
+from hogwild.feeds.resident import ResidentData, ResidentFeed
+from hogwild.feeds.sample_order import make_order
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.sources import Source
 
@@ -62,7 +62,7 @@ def positions_of(data: ResidentData, order: str, epoch: int) -> Tensor:
 def test_a_gathered_batch_is_the_data_indexed_by_the_order(
     monkeypatch: pytest.MonkeyPatch, channels_last: bool, order: str, plan: dict[str, bool]
 ) -> None:
-    monkeypatch.setattr(orders, "CHUNK_ROWS", 5)  # batches hold pieces of several
+    monkeypatch.setattr(sample_order, "CHUNK_ROWS", 5)  # batches hold pieces of several
     image, vector, target = tensors_of()
     data = ResidentData.from_tensors("test", (image, vector, target), channels_last=channels_last)
     feed = feed_of(data, order=order, **plan)
@@ -370,7 +370,7 @@ def test_a_data_set_that_cannot_be_trained_on_is_told_what_is_wrong_and_where(
 def test_the_first_sample_that_is_not_finite_is_named_however_many_are_looked_at_in_one_go(
     monkeypatch: pytest.MonkeyPatch, look_at: int, bad: int
 ) -> None:
-    monkeypatch.setattr(rows, "CHECK_NUMBERS", look_at)
+    monkeypatch.setattr(row_reader, "CHECK_NUMBERS", look_at)
     field = spoilt(bad, float("nan"))
     field[5, 0] = float("inf")
     with pytest.raises(DataError, match=f"input 0 of sample {bad} is NaN"):

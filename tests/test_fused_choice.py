@@ -9,9 +9,9 @@ from torch import nn
 
 from hogwild.config import Job, job_from_mapping
 from hogwild.errors import UsageError
+from hogwild.feeds.packed import Packed
 from hogwild.fused_choice import choose, meetings, options_set
 from hogwild.kernels.fused import Side
-from hogwild.packed import Packed
 from hogwild.packing import packs, sizes_for
 
 

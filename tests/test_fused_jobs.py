@@ -155,7 +155,7 @@ def test_the_model_s_own_forward_answers_what_the_kernel_learnt(ended: dict[str,
 
 
 def np_readings(trained, count: int):  # type: ignore[no-untyped-def]
-    from hogwild.packed import Packed
+    from hogwild.feeds.packed import Packed
 
     arrays = {"station": np.arange(count, dtype=np.int32), "degrees": np.zeros(count, np.float32)}
     return Packed.of("readings", "table", arrays, trained.sizes)

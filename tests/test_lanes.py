@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild.feeds import ResidentData, ResidentFeed
-from hogwild.orders import LaneOrder
+from hogwild.feeds.resident import ResidentData, ResidentFeed
+from hogwild.feeds.sample_order import LaneOrder
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.lane_schedule import LaneSchedule
 from hogwild.scheduling.leases import Limits, Progress, WorkItem

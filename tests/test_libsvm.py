@@ -14,8 +14,8 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from hogwild.data import LibSvm
 from hogwild.data import parsing as parsing_module
 from hogwild.errors import DataError, UsageError
-from hogwild.packed import Packed
-from hogwild.samples import InTurn
+from hogwild.feeds.materialise import InTurn
+from hogwild.feeds.packed import Packed
 
 GOOD = "1 1:1 3:2\n-1 2:0.5 3:-1e-1 4:3\n1 3:7\n"
 

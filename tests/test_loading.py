@@ -19,13 +19,13 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from hogwild.config import Job as Config
 from hogwild.config import job_from_mapping
 from hogwild.errors import DataError
-from hogwild.feeds import ResidentData, ResidentFeed
+from hogwild.feeds.materialise import Held, InTurn, division, materialise
+from hogwild.feeds.resident import ResidentData, ResidentFeed
+from hogwild.feeds.row_reader import BadRow, Rows, has_rows
+from hogwild.feeds.transform import TransformedFeed, tried
 from hogwild.plan import plan_here
-from hogwild.rows import BadRow, Rows, has_rows
-from hogwild.samples import Held, InTurn, division, materialise
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.row_ranges import Ranges
-from hogwild.transforms import TransformedFeed, tried
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, wait_for
 from workers.head_start import HeadStart

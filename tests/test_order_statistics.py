@@ -8,7 +8,7 @@ from math import factorial, isqrt, sqrt
 import numpy as np
 import pytest
 
-from hogwild.orders import Chunked, Drawn, Keyed, Order, shuffled
+from hogwild.feeds.sample_order import Chunked, Drawn, Keyed, Order, shuffled
 
 SEED = 3
 KINDS: dict[str, Callable[[int, int], Order]] = {

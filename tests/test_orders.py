@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import orders
 from hogwild.data import Digits
-from hogwild.orders import (
+from hogwild.feeds import sample_order
+from hogwild.feeds.sample_order import (
     BLOCK_POSITIONS,
     CHUNK_BYTES,
     CHUNK_ROWS,
@@ -182,7 +182,7 @@ def test_two_epochs_are_kept_for_workers_that_straddle_the_end_of_one(monkeypatc
         drawn.append(epoch)
         return permutation_seed(seed, epoch)
 
-    monkeypatch.setattr(orders, "permutation_seed", draw)
+    monkeypatch.setattr(sample_order, "permutation_seed", draw)
     for make in (Drawn, Keyed):
         drawn.clear()
         order = make(1000, SEED)
@@ -268,7 +268,7 @@ def train(shuffle: str, **settings: object) -> tuple[dict[str, torch.Tensor], ho
 
 
 def test_chunks_learn_as_well_as_a_full_shuffle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(orders, "CHUNK_ROWS", 32)  # two batches: as local as MNIST's chunks are
+    monkeypatch.setattr(sample_order, "CHUNK_ROWS", 32)  # two batches: as local as MNIST's chunks are
     accuracy = {
         shuffle: train(shuffle, run_dir=tmp_path / shuffle, epochs=12)[1].metrics["accuracy"]
         for shuffle in ("full", "chunked")
@@ -281,9 +281,9 @@ def test_chunks_learn_as_well_as_a_full_shuffle(monkeypatch: pytest.MonkeyPatch,
 def test_a_resumed_run_goes_on_with_the_same_order(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shuffle: str
 ) -> None:
-    monkeypatch.setattr(orders, "CHUNK_ROWS", 100)
+    monkeypatch.setattr(sample_order, "CHUNK_ROWS", 100)
     if shuffle == "full":
-        monkeypatch.setattr(orders, "DRAWN_UP_TO", 1000)  # computed, as of large data
+        monkeypatch.setattr(sample_order, "DRAWN_UP_TO", 1000)  # computed, as of large data
     undisturbed, _ = train(shuffle, run_dir=tmp_path / "whole", epochs=2)
     train(shuffle, run_dir=tmp_path / "run", epochs=2, max_updates=70)  # of 90 an epoch
     resumed, result = train(shuffle, resume=tmp_path / "run", epochs=2, max_updates=None)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from hogwild.feeds import FieldSpec, ResidentData
-from hogwild.orders import make_order
-from hogwild.packed import Packed, attach, csr_rows, open_feed, targets
+from hogwild.feeds.packed import Packed, attach, csr_rows, open_feed, targets
+from hogwild.feeds.resident import FieldSpec, ResidentData
+from hogwild.feeds.sample_order import make_order
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.shared_memory.region import Region
 

@@ -53,7 +53,7 @@ def parse_everything(path: Path) -> None:
 
     from hogwild.data import Jester, LibSvm, Ratings, Triples, kept, parsing
     from hogwild.errors import DataError
-    from hogwild.samples import InTurn
+    from hogwild.feeds.materialise import InTurn
 
     parsing.PIECE = 32
     nearly = st.lists(st.sampled_from(WORDS), max_size=40).map(b"".join)

@@ -18,10 +18,10 @@ from hogwild.data import parsing as parsing_module
 from hogwild.data.cache import DATA, Cache
 from hogwild.data.parsing import Lines, Parsed, Pass, zeros
 from hogwild.errors import DataError, MemoryShortError, UsageError
+from hogwild.feeds.materialise import InTurn
+from hogwild.feeds.packed import Packed
 from hogwild.host import Memory
-from hogwild.packed import Packed
 from hogwild.plan import plan_here
-from hogwild.samples import InTurn
 from hogwild.shared_memory.region import Region
 from tests.helpers.jobs import JOBS
 from tests.helpers.processes import PATIENCE_S

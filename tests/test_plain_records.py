@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hogwild import collating
-from hogwild.collating import BadBatch, Collator
-from hogwild.ring import Ring, RingSpec
+from hogwild.feeds import collate
+from hogwild.feeds.collate import BadBatch, Collator
+from hogwild.feeds.ring import Ring, RingSpec
 
 Pair = namedtuple("Pair", "x y")
 THREE = torch.arange(3.0)
@@ -44,7 +44,7 @@ def put(records: Sequence[Any], first: Sequence[Any] | None = None) -> tuple[lis
 def test_plain_records_are_collated_as_nested_ones(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     quick, batch = put(PLAIN[kind])
     assert batch.size == len(PLAIN[kind]) and len(batch.inputs) == len(quick) - 1
-    monkeypatch.setattr(collating, "_plain_fields", lambda records: None)
+    monkeypatch.setattr(collate, "_plain_fields", lambda records: None)
     slow, _ = put(PLAIN[kind])
     assert [leaf.dtype for leaf in quick] == [leaf.dtype for leaf in slow]
     assert all(torch.equal(mine, its) for mine, its in zip(quick, slow, strict=True))

@@ -13,8 +13,8 @@ from hogwild.data import Jester, Ratings
 from hogwild.data import parsing as parsing_module
 from hogwild.data.rating_columns import TABLE_LIMIT
 from hogwild.errors import DataError, UsageError
-from hogwild.packed import Packed
-from hogwild.samples import InTurn
+from hogwild.feeds.materialise import InTurn
+from hogwild.feeds.packed import Packed
 
 Row = tuple[Any, Any, float]
 CSV = "userId,movieId,rating,timestamp\n"

@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild.errors import BuildError, ConfigError, HogwildError, ModelError
+from hogwild.feeds.sample_order import LaneOrder
 from hogwild.models import CharRnn
-from hogwild.orders import LaneOrder
 from hogwild.plan import plan_here
 from hogwild.recurrence import LaneState, detached, forward_of, takes_state
 from hogwild.scheduling.seeds import batch_seed

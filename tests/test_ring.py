@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hogwild.errors import DataError
-from hogwild.ring import BatchForm, Leaf, Place, Ring, RingFeed, RingSpec, TooLarge
+from hogwild.feeds.ring import BatchForm, Leaf, Place, Ring, RingFeed, RingSpec, TooLarge
 from hogwild.shared_memory.region import Region
 
 FORM = BatchForm(((0, {"x": 1}), 2), (Leaf(torch.float32), Leaf(torch.uint8), Leaf(torch.int64)))

@@ -17,12 +17,12 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker
 from hogwild import host
 from hogwild.config import Job, job_from_mapping
 from hogwild.errors import CheckpointError, DataError, MemoryShortError, UsageError
+from hogwild.feeds.ring import Place, Ring
+from hogwild.feeds.stream_reader import Filler, Origin, Unreadable, copies_of, read_state, state_of
 from hogwild.held import hold
 from hogwild.host.cgroups import Memory
 from hogwild.registry import Spec
-from hogwild.ring import Place, Ring
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
-from hogwild.stream import Filler, Origin, Unreadable, copies_of, read_state, state_of
 from hogwild.stream_choice import why_streamed
 from hogwild.streaming import prepare, slots_of
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
 import hogwild
-from hogwild import stream
 from hogwild.config import job_from_mapping
 from hogwild.deep_check import deep_check
 from hogwild.errors import CheckpointError, HogwildError
+from hogwild.feeds import stream_reader
 from hogwild.storage import checkpoint
 from tests.helpers.jobs import HOME, read_events
 
@@ -372,7 +372,7 @@ def test_a_strangers_iterator_state_runs_nothing(procs: int, run: Path, tmp_path
     (path,) = (entry for entry in (run / "checkpoints").iterdir() if not entry.is_symlink())
     state = checkpoint.load(path)
     ((_, shards),) = state["stream"]["epochs"]
-    assert stream.read_state(base64.b64decode(shards[0][2])) == {"at": 20}, "made of plain values"
+    assert stream_reader.read_state(base64.b64decode(shards[0][2])) == {"at": 20}, "made of plain values"
     shards[0][2] = base64.b64encode(pickle.dumps(Owning(tmp_path / "owned"))).decode()
     checkpoint.write(path.parent, path.name, state, state["model"], {"samples": 20, "metrics": {}})
     with pytest.raises(CheckpointError, match="iterator cannot be loaded safely: it names posix") as refused:

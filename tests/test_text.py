@@ -15,9 +15,9 @@ from hogwild.data.parsing import Parsed, Parsing, Pass
 from hogwild.data.text import Text, WordTable
 from hogwild.data.text_pairs import WordPairs
 from hogwild.errors import DataError, NotFoundError, UsageError
+from hogwild.feeds.packed import Packed, TokenFeed
+from hogwild.feeds.sample_order import InMemory
 from hogwild.models.skipgram import SkipGram
-from hogwild.orders import InMemory
-from hogwild.packed import Packed, TokenFeed
 from hogwild.scheduling.batch_plan import BatchPlan
 
 pytest.importorskip("numba", reason="texts are parsed by compiled code: pip install 'hogwild[sparse]'")

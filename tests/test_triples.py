@@ -9,8 +9,8 @@ import pytest
 from hogwild.data import Triples
 from hogwild.data import parsing as parsing_module
 from hogwild.errors import DataError
-from hogwild.packed import Packed
-from hogwild.samples import InTurn
+from hogwild.feeds.materialise import InTurn
+from hogwild.feeds.packed import Packed
 
 
 def written(data: Packed) -> list[tuple[str, str, str]]:

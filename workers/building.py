@@ -11,12 +11,12 @@ from hogwild import host, torch_settings
 from hogwild.compiled_model import make as make_runs
 from hogwild.devices.accelerator import Accelerator
 from hogwild.evaluation import Evaluator
-from hogwild.feeds_batch import Feed
+from hogwild.feeds.batch import Feed
+from hogwild.feeds.packed import attach, open_feed, targets
+from hogwild.feeds.ring import Ring, RingFeed, RingSpec
 from hogwild.host.thread_pools import limit_pools
-from hogwild.packed import attach, open_feed, targets
 from hogwild.params import WorkerModel
 from hogwild.recurrence import LaneState
-from hogwild.ring import Ring, RingFeed, RingSpec
 from hogwild.scaler import scaler_for
 from hogwild.scheduling.lane_schedule import steps_of
 from hogwild.shared_memory.region import Region

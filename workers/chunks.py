@@ -134,7 +134,7 @@ class Chunks:
 
 def make_fused(kit: "Kit", model: "WorkerModel", region: Region, row: Row, lifeline: int | None) -> tuple[Fused, str]:
     """The update, and how its kernels came to be there. What needs numba is imported here: few jobs do."""
-    from hogwild.packed import PackedSpec
+    from hogwild.feeds.packed import PackedSpec
     from workers.compiling import make_ready
 
     update = cast(Fusable, model.model).fused(model.loss, model.optimizer)

@@ -3,11 +3,11 @@
 from typing import Any
 
 from hogwild import host
+from hogwild.feeds.materialise import InTurn
 from hogwild.job import planned_updates
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.placing import with_devices
 from hogwild.plan import Plan
-from hogwild.samples import InTurn
 from hogwild.tensorboard import check_wanted
 from workers.prepare import check_lanes, check_memory
 from workers.request import Request

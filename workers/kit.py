@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hogwild.evaluation import Evaluator
-    from hogwild.feeds import FieldSpec
-    from hogwild.feeds_batch import Feed
+    from hogwild.feeds.batch import Feed
+    from hogwild.feeds.packed import Spec
+    from hogwild.feeds.resident import FieldSpec
+    from hogwild.feeds.ring import RingSpec
+    from hogwild.feeds.sample_order import Order
     from hogwild.kernels.hot_rows import HotRows
     from hogwild.metrics import Panel
-    from hogwild.orders import Order
-    from hogwild.packed import Spec
     from hogwild.recurrence import LaneState
-    from hogwild.ring import RingSpec
     from hogwild.updates import Update
     from hogwild.worker_model import WorkerModel
 

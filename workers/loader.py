@@ -20,10 +20,10 @@ import cloudpickle
 import torch
 
 from hogwild import torch_settings
-from hogwild.ring import Beat, Ring, RingSpec
+from hogwild.feeds.ring import Beat, Ring, RingSpec
+from hogwild.feeds.stream_reader import Filler, Stream, Unreadable
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
-from hogwild.stream import Filler, Stream, Unreadable
 from workers.adoption import adopt
 from workers.messages import LOOK, Leaving, LoadTask, ParentGone, Report, Start, read_records, write_record
 from workers.pulling import WAIT_MS

@@ -15,7 +15,7 @@ import cloudpickle
 
 from hogwild import host
 from hogwild.errors import DataError, HogwildError
-from hogwild.ring import Beat
+from hogwild.feeds.ring import Beat
 from hogwild.scheduling.stream_epoch import Request
 from hogwild.shared_memory.region import Region
 from hogwild.storage.run_directory import RunDir

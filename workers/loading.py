@@ -24,9 +24,9 @@ import torch
 from hogwild import host
 from hogwild.config import Job
 from hogwild.data.parsing import Parsed, Parsing
-from hogwild.feeds import ResidentData
-from hogwild.rows import Rows
-from hogwild.samples import Held, divided, division, ready_tensors
+from hogwild.feeds.materialise import Held, divided, division, ready_tensors
+from hogwild.feeds.resident import ResidentData
+from hogwild.feeds.row_reader import Rows
 from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shared_memory.region import Region
 from workers.head_start import HeadStart

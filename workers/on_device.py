@@ -10,15 +10,15 @@ import torch
 from hogwild.device_update import DeviceUpdate
 from hogwild.devices.accelerator import Accelerator
 from hogwild.devices.discovery import open_accelerator
-from hogwild.feeds import ResidentFeed
-from hogwild.feeds_batch import Feed
+from hogwild.feeds.batch import Feed
+from hogwild.feeds.device_feed import SLOTS, DeviceFeed
+from hogwild.feeds.resident import ResidentFeed
+from hogwild.feeds.ring import RingFeed
+from hogwild.feeds.transform import Transform, TransformedFeed
 from hogwild.params import WorkerModel
 from hogwild.recurrent_weights import keep_weights
-from hogwild.ring import RingFeed
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word
-from hogwild.slots import SLOTS, DeviceFeed
-from hogwild.transforms import Transform, TransformedFeed
 from hogwild.updates import AutogradUpdate
 from workers.computing import ON_CPU, OnCpu, OnDevice
 from workers.kit import Kit

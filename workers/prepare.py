@@ -14,15 +14,15 @@ from hogwild.config import Job
 from hogwild.dry_step import trial_bytes
 from hogwild.errors import MemoryShortError, UsageError
 from hogwild.exchange import COPIES
-from hogwild.feeds import FieldSpec, ResidentData
+from hogwild.feeds.packed import Spec
+from hogwild.feeds.resident import FieldSpec, ResidentData
+from hogwild.feeds.ring import Ring, RingSpec
 from hogwild.job import arrange, bytes_needed, schedule_of
 from hogwild.job_checks import batch_of
 from hogwild.job_data import ring_spec_of
 from hogwild.job_parts import Parts
-from hogwild.packed import Spec
 from hogwild.placing import is_on_device
 from hogwild.plan import Plan
-from hogwild.ring import Ring, RingSpec
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.grid_schedule import GridSchedule
 from hogwild.scheduling.lane_schedule import LaneSchedule

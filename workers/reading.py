@@ -25,8 +25,8 @@ from torch import Tensor
 
 from hogwild import torch_settings
 from hogwild.errors import DataError
-from hogwild.feeds import FieldSpec, ResidentData
-from hogwild.rows import BadRow, Rows
+from hogwild.feeds.resident import FieldSpec, ResidentData
+from hogwild.feeds.row_reader import BadRow, Rows
 from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shared_memory.region import Region
 from workers.adoption import adopt

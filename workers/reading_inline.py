@@ -1,8 +1,8 @@
 """Streamed data without loaders (`procs: 0`): the only process there is reads a batch into its slot when it needs
 one."""
 
+from hogwild.feeds.stream_reader import Filler, Unreadable, copies_of
 from hogwild.scheduling.stream_epoch import Request
-from hogwild.stream import Filler, Unreadable, copies_of
 from hogwild.streaming import own_random_state
 from workers.ring_state import RingState
 

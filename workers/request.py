@@ -9,8 +9,8 @@ from hogwild.config import Job
 from hogwild.traces import Window
 
 if TYPE_CHECKING:  # it imports torch
+    from hogwild.feeds.materialise import Reader
     from hogwild.job_parts import Parts
-    from hogwild.samples import Reader
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hogwild.errors import DataError
-from hogwild.ring import Place, Ring
+from hogwild.feeds.ring import Place, Ring
+from hogwild.feeds.stream_reader import Stream, read_state
 from hogwild.scheduling.stream_epoch import Request
 from hogwild.scheduling.stream_schedule import StreamSchedule
-from hogwild.stream import Stream, read_state
 
 Key = tuple[int, int]  # epoch, shard
 

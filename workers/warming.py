@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from hogwild.compiled_model import ModelCache, refusing
+from hogwild.feeds.transform import transformed
 from hogwild.shared_memory.scoreboard import Row
-from hogwild.transforms import transformed
 from workers.compiling import MODEL, make_all_ready
 
 if TYPE_CHECKING:
     from hogwild.evaluation import Evaluator
-    from hogwild.feeds_batch import Feed
+    from hogwild.feeds.batch import Feed
     from hogwild.updates import AutogradUpdate
     from hogwild.worker_model import WorkerModel
     from workers.kit import Kit

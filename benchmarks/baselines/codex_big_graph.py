@@ -34,8 +34,8 @@ def _triples() -> tuple[Any, Any, dict[str, int]]:
     from benchmarks.sparse_data import data_folder
     from hogwild.config import load_job
     from hogwild.data.files import set_data_dir
+    from hogwild.feeds.materialise import InTurn
     from hogwild.packing import pack
-    from hogwild.samples import InTurn
 
     set_data_dir(data_folder())
     job = load_job(ROOT / "configs" / "codex.yaml")

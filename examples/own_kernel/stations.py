@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from hogwild.feeds.packed import Packed
 from hogwild.kernels.fused import Tally
-from hogwild.packed import Packed
 
 
 class Readings:

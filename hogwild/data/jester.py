@@ -26,7 +26,7 @@ from hogwild.data.parsing import (
 )
 from hogwild.data.rating_columns import Rated, Wishes, numbered
 from hogwild.data.ratings import KINDS, RULES, holdout_of
-from hogwild.packed import Packed, PackedSpec
+from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import Region
 
 VERSION = 1

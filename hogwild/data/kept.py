@@ -20,7 +20,7 @@ from hogwild import host
 from hogwild.data.cache import DATA, Cache, Entry, Spec
 from hogwild.data.csv_index import Text
 from hogwild.data.parsing import Parsed
-from hogwild.packed import Packed, PackedSpec
+from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import ALIGNMENT, Region, aligned
 
 LOOK = 1 << 24  # numbers that are looked at in one go

@@ -27,7 +27,7 @@ from hogwild.data.parsing import (
     zeros,
 )
 from hogwild.errors import DataError, UsageError
-from hogwild.packed import Packed, PackedSpec
+from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import Region
 
 VERSION = 1  # of what this class makes of a file: a part of what it is kept under

@@ -23,7 +23,7 @@ import numpy as np
 from hogwild.data.csv_index import GZIP, Text
 from hogwild.data.files import Wanted, beside, find, folders, require
 from hogwild.errors import DataError, UsageError
-from hogwild.packed import Packed
+from hogwild.feeds.packed import Packed
 from hogwild.shared_memory.region import Region
 
 PIECE = 4 << 20  # bytes: some 20 ms; what a death costs

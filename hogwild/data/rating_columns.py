@@ -12,7 +12,7 @@ import numpy as np
 from hogwild.data.triples import in_numbers_of
 from hogwild.data.words import in_order
 from hogwild.errors import DataError
-from hogwild.packed import Packed, PackedSpec
+from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import Region
 
 DELIMITERS = ("::", "\t", ",", ";", "|", " ")  # tried in this order

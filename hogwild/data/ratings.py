@@ -28,7 +28,7 @@ from hogwild.data.parsing import (
 from hogwild.data.rating_columns import DELIMITERS, Columns, Form, Holdout, Rated, Wishes, form_of, numbered
 from hogwild.data.words import numbered_columns
 from hogwild.errors import UsageError
-from hogwild.packed import Packed, PackedSpec
+from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import Region
 
 VERSION = 1

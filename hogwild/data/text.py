@@ -9,7 +9,7 @@ import numpy as np
 
 from hogwild.data.parsing import Lines, PackedFile, Parsed, Parsing, Run, find_text
 from hogwild.errors import DataError, UsageError
-from hogwild.packed import Packed
+from hogwild.feeds.packed import Packed
 from hogwild.shared_memory.region import Region
 
 VERSION = 1  # of what this class makes of a file: a part of what it is kept under

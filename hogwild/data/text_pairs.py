@@ -10,7 +10,7 @@ import numpy as np
 
 from hogwild.data.files import Wanted, beside, find, folders
 from hogwild.errors import DataError
-from hogwild.packed import Packed
+from hogwild.feeds.packed import Packed
 
 ADVICE = "It is a file of your own: two words and a score a line, with tabs between them, as wordsim353.tsv."
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from hogwild.data.kept import digest_of, file_digest
 from hogwild.data.parsing import Finds, Lines, PackedFile, Parsed, Parsing, Run, choice, counted, empty_file, find_text
 from hogwild.data.words import Vocabulary, in_order, numbered_columns
 from hogwild.errors import DataError
-from hogwild.packed import Packed
+from hogwild.feeds.packed import Packed
 
 VERSION = 1
 ADVICE = "It is a file of your own: head, relation and tail a line, with tabs between them."

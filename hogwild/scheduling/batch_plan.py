@@ -1,4 +1,4 @@
-"""Which positions a batch holds, and seeds; which samples stand there says `orders.py`. Pure functions of (seed, epoch,
+"""Which positions a batch holds, and seeds; which samples stand there says `sample_order.py`. Pure functions of (seed, epoch,
 position), so every process computes the same answer by itself and nobody has to be asked. No torch, no state."""
 
 from dataclasses import dataclass

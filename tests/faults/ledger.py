@@ -19,7 +19,8 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from hogwild.ring import BatchForm, Place, Ring, RingSpec
+from hogwild.feeds.ring import BatchForm, Place, Ring, RingSpec
+from hogwild.feeds.stream_reader import read_state
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.grid_schedule import GridSchedule
@@ -28,7 +29,6 @@ from hogwild.scheduling.leases import Limits, Progress, WorkItem
 from hogwild.scheduling.stream_epoch import Request
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.scheduling.work_queue import WorkQueue
-from hogwild.stream import read_state
 from workers.ring_state import RingState
 
 Batch = tuple[int, int]  # epoch, number

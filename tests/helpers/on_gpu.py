@@ -23,10 +23,10 @@ from hogwild.devices.accelerator import Accelerator
 from hogwild.devices.discovery import open_accelerator
 from hogwild.devices.pinned_memory import Pins
 from hogwild.errors import HogwildError
-from hogwild.feeds import ResidentData, ResidentFeed
+from hogwild.feeds.device_feed import SLOTS, DeviceFeed
+from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.params import WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.slots import SLOTS, DeviceFeed
 from tests.shared_model import ConvNet, build, images, train_plainly
 from tests.test_device_jobs import train
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from hogwild.feeds import ResidentData
+from hogwild.feeds.resident import ResidentData
 from hogwild.metrics import Panel
 from hogwild.params import SharedModel
 from hogwild.scheduling.batch_plan import BatchPlan

@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild.api import TrainResult
-from hogwild.orders import make_order
+from hogwild.feeds.sample_order import make_order
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.seeds import batch_seed
 

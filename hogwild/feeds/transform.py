@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from hogwild.errors import DataError
-from hogwild.feeds_batch import Batch, Feed
+from hogwild.feeds.batch import Batch, Feed
 from hogwild.scheduling.seeds import transform_seed
 
 Transform = Callable[..., Any]

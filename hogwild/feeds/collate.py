@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from hogwild.ring import BatchForm, Leaf, Ring, Shapes, TooLarge
+from hogwild.feeds.ring import BatchForm, Leaf, Ring, Shapes, TooLarge
 
 NUMBERS = (bool, int, float, np.number, np.bool_)
 

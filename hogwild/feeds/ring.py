@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_map, tree_structure, tree_unflatten
 
 from hogwild.errors import DataError
-from hogwild.feeds_batch import Batch
+from hogwild.feeds.batch import Batch
 from hogwild.shared_memory.region import Region, aligned
 
 MOST_DIMENSIONS = 8

@@ -23,12 +23,12 @@ import numpy as np
 import torch
 from torch.utils.data._utils import worker as torch_worker
 
-from hogwild.collating import BadBatch, Collator
 from hogwild.errors import CheckpointError, DataError, HogwildError
-from hogwild.orders import make_order
+from hogwild.feeds.collate import BadBatch, Collator
+from hogwild.feeds.materialise import number_of
+from hogwild.feeds.ring import Place, Ring
+from hogwild.feeds.sample_order import make_order
 from hogwild.registry import Spec, build
-from hogwild.ring import Place, Ring
-from hogwild.samples import number_of
 from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan
 from hogwild.scheduling.seeds import mix
 

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from hogwild.errors import DataError
-from hogwild.feeds import ResidentData
-from hogwild.rows import Rows, first_non_finite, not_finite
+from hogwild.feeds.resident import ResidentData
+from hogwild.feeds.row_reader import Rows, first_non_finite, not_finite
 from hogwild.scheduling.seeds import mix
 
 if TYPE_CHECKING:
-    from hogwild.packed import Packed
+    from hogwild.feeds.packed import Packed
 
 log = logging.getLogger(__name__)
 

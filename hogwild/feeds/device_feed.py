@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from hogwild.devices.accelerator import Accelerator, words
 from hogwild.devices.pinned_memory import Pins
-from hogwild.feeds_batch import Batch, Feed
+from hogwild.feeds.batch import Batch, Feed
 from hogwild.shared_memory.region import aligned, own_strides
 
 SLOTS = 2  # one is computed on while the other is filled

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.feeds import FieldSpec, ResidentData, ResidentFeed
-from hogwild.feeds_batch import Batch, Feed
-from hogwild.orders import Order, make_order
+from hogwild.feeds.batch import Batch, Feed
+from hogwild.feeds.resident import FieldSpec, ResidentData, ResidentFeed
+from hogwild.feeds.sample_order import Order, make_order
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.shared_memory.region import Region, aligned
 

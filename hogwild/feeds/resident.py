@@ -2,7 +2,7 @@
 
 The supervisor writes a data set once into one shared region (`ResidentData`); every worker maps it and gathers the
 rows of a batch into buffers it allocated at its start and uses for ever (`ResidentFeed`). Only positions travel: a
-batch is a number, and which rows it holds follows from (seed, epoch, number), see `orders.py`."""
+batch is a number, and which rows it holds follows from (seed, epoch, number), see `sample_order.py`."""
 
 import copy
 import math
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.feeds_batch import Batch
-from hogwild.orders import LaneOrder, Order, make_order
+from hogwild.feeds.batch import Batch
+from hogwild.feeds.sample_order import LaneOrder, Order, make_order
 from hogwild.scheduling.batch_plan import EpochPlan
 from hogwild.shared_memory.region import Region, aligned
 
@@ -102,7 +102,7 @@ class ResidentFeed:
     image's four dimensions), and a copy of rows that follow each other, without any index, 14."""
 
     def __init__(self, data: ResidentData, plan: EpochPlan, *, seed: int, order: str) -> None:
-        """`order`: what `data.shuffle` says, see `orders.py`."""
+        """`order`: what `data.shuffle` says, see `sample_order.py`."""
         row_bytes = sum(spec.row_bytes for spec in data.fields)
         self._plan = plan
         self._order: Order = (

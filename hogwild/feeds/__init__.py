@@ -1,0 +1,1 @@
+"""Batches in reused buffers, from data in memory, from a ring, from packed records or to a device."""
