@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.baselines.race import Line, race, total
 from benchmarks.commands import ROOT
 from benchmarks.sparse_data import data_folder
-from hogwild.config import load_job
+from hogwild.config.load import load_job
 from hogwild.feeds.sample_order import Order
 from hogwild.job import build
 from hogwild.job_parts import Parts

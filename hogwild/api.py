@@ -13,8 +13,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
-from hogwild.config import Job, job_from_mapping
-from hogwild.config_schema import Data, Split, Train
+from hogwild.config.load import Job, job_from_mapping
+from hogwild.config.schema import Data, Split, Train
 from hogwild.errors import BuildError, ConfigError, ModelError, Problem, UsageError
 from hogwild.registry import claim_our_packages
 from hogwild.storage.run_directory import LIBRARY, require_current_folder
@@ -305,9 +305,9 @@ def _path_of(thing: Any) -> str:
 def load(source: str | Path, *, which: str | None = None, data_dir: str | Path | None = None) -> "Trained":
     """A run's model, ready to use: its best checkpoint, or `which="latest"`, or the checkpoint that `source` is. See
     `hogwild.trained`. Raises NotFoundError, UsageError, CheckpointError, RunError."""
+    from hogwild.config.of_run import checkpoint_of, data_folder, resumed
     from hogwild.data.files import set_data_dir
     from hogwild.registry import user_path
-    from hogwild.run_config import checkpoint_of, data_folder, resumed
     from hogwild.trained import Trained
 
     path = checkpoint_of(Path(source), which)

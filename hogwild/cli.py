@@ -22,9 +22,9 @@ from hogwild import cli_completion, cli_export, cli_init, cli_results, cli_start
 from hogwild.cli_base import flush_results, hold_standard_streams, print_result, reading, say
 from hogwild.cli_input import COMMANDS, profile_window, refuse_beside_resume, split_arguments, with_command
 from hogwild.cli_options import Arguments, DataDir, Every, Faults, Json, Kills, NewRun, Procs, ScheduleOnly, Seed
+from hogwild.config.of_run import data_folder, load, resumed
 from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
-from hogwild.run_config import data_folder, load, resumed
 from hogwild.storage.run_directory import require_current_folder
 
 STATUS = {"succeeded": 0, "failed": 1, "stopped": 75, "cancelled": 130}

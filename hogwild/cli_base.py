@@ -16,7 +16,7 @@ LAST_STANDARD = 2  # 0, 1, 2: standard input, output, error
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
     """Around a job file, which may be a terminal or a pipe that does not end; not around the imports for it."""
-    import hogwild.config  # noqa: F401
+    import hogwild.config.load  # noqa: F401
 
     with raising_on_signals():
         yield

@@ -14,7 +14,7 @@ import typer
 
 from hogwild.cli_base import print_result
 from hogwild.cli_init import SCHEMA, TASKS
-from hogwild.config_places import source
+from hogwild.config.locate import source
 from hogwild.errors import UsageError
 
 VARIABLE = "_HOGWILD_COMPLETE"  # set to the shell's name by its script
@@ -106,7 +106,7 @@ def _all(before: list[str], unfinished: str, group: Any) -> Iterator[Word]:
 def _arguments(name: str, before: list[str], unfinished: str) -> Iterator[Word]:
     """The arguments of the commands that take no job file."""
     from hogwild.cli_start import GROUPS
-    from hogwild.config_places import first_sentence
+    from hogwild.config.locate import first_sentence
 
     if name == "init":
         yield from ((task, first_sentence(source(each.job))) for task, each in TASKS.items())

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from hogwild.cli_base import print_result, reading
+from hogwild.config.of_run import CHOICES, checkpoint_of
 from hogwild.errors import ConfigError, NotFoundError, RunError, UsageError
 from hogwild.host import raise_noted, raising_on_signals
-from hogwild.run_config import CHOICES, checkpoint_of
 
 if TYPE_CHECKING:
     from hogwild.storage.checkpoint_format import Manifest
@@ -80,7 +80,7 @@ def _check_choice(option: str, given: str, choices: tuple[str, ...]) -> None:
 def _job_name(checkpoint: Path) -> str:
     """The name in the run's resolved.yaml. A checkpoint that was copied away from its run has none, nor has a run whose
     file was damaged: what its folder is called will do."""
-    from hogwild.config import load_job
+    from hogwild.config.load import load_job
 
     run = checkpoint.parent.parent
     try:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hogwild.cli_base import print_result, say
-from hogwild.config_places import source
+from hogwild.config.locate import source
 from hogwild.errors import NotFoundError, RunError, UsageError
 from hogwild.host import raise_noted
 
@@ -88,7 +88,7 @@ def init(
 
 def task_lines() -> list[str]:
     """`name  what it is`, one line each."""
-    from hogwild.config_places import first_sentence
+    from hogwild.config.locate import first_sentence
 
     width = max(map(len, TASKS))
     return [f"{name:<{width}}  {first_sentence(source(task.job))}" for name, task in TASKS.items()]
@@ -104,7 +104,7 @@ def job_text(task: Task) -> str:
 def _task(name: str) -> Task:
     if name in TASKS:
         return TASKS[name]
-    from hogwild.config_rules import suggestion
+    from hogwild.config.rules import suggestion
 
     raise UsageError(
         f"no task {name!r}{suggestion(name, [*TASKS])} (tasks: {', '.join(TASKS)})", code="usage/unknown-task"

@@ -8,8 +8,8 @@ from typing import Any
 
 from hogwild import host
 from hogwild.cli_text import plain_lines
-from hogwild.config import Job, load_job
-from hogwild.config_places import default_config
+from hogwild.config.load import Job, load_job
+from hogwild.config.locate import default_config
 from hogwild.measure import Question, Trial, best, settings, table, try_setting
 from hogwild.plan import omp_threads, plan_here
 

@@ -9,9 +9,9 @@ import typer
 from hogwild.cli_base import print_result, reading
 from hogwild.cli_export import Which, check_choice
 from hogwild.cli_options import DataDir, Json
+from hogwild.config.of_run import checkpoint_of, data_folder, resumed
 from hogwild.errors import NotFoundError, UsageError
 from hogwild.host import raise_noted, raising_on_signals
-from hogwild.run_config import checkpoint_of, data_folder, resumed
 
 if TYPE_CHECKING:
     from hogwild.report.write import Written

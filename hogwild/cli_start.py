@@ -10,10 +10,10 @@ import typer
 from hogwild.cli_base import print_result, reading
 from hogwild.cli_input import split_arguments
 from hogwild.cli_options import Arguments
-from hogwild.config_places import first_sentence
+from hogwild.config.locate import first_sentence
+from hogwild.config.of_run import load
 from hogwild.errors import UsageError
 from hogwild.host import raise_noted
-from hogwild.run_config import load
 
 # What `hogwild list` can list.
 GROUPS = {
@@ -68,25 +68,25 @@ def _rows(group: str) -> Iterator[tuple[str, str]]:
         yield from ((name, known.words) for name, known in CATALOG.items())
     elif group == "tasks":
         from hogwild.cli_init import TASKS
-        from hogwild.config_places import source
+        from hogwild.config.locate import source
 
         yield from ((name, first_sentence(source(task.job))) for name, task in TASKS.items())
     else:
-        from hogwild.config import list_configs
+        from hogwild.config.load import list_configs
 
         yield from ((str(path), first_sentence(path)) for path in list_configs())
 
 
 def schema_text() -> str:
     """The content of configs/job.schema.json."""
-    from hogwild.config import json_schema
+    from hogwild.config.load import json_schema
 
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def reference_text() -> str:
     """The content of docs/job-file.md."""
-    from hogwild.config import json_schema
-    from hogwild.job_reference import markdown
+    from hogwild.config.load import json_schema
+    from hogwild.config.reference import markdown
 
     return markdown(json_schema())

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hogwild.config import Job
-from hogwild.config_schema import Split
-from hogwild.config_types import Component
+from hogwild.config.field_types import Component
+from hogwild.config.load import Job
+from hogwild.config.schema import Split
 
 
 def plan_lines(job: Job) -> Iterator[str]:

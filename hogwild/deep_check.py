@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild import host
-from hogwild.config import Job, load_job
+from hogwild.config.load import Job, load_job
 from hogwild.errors import BuildError, HogwildError
 from hogwild.version import PACKAGE_ROOT
 

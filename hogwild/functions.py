@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hogwild.config import Job
-from hogwild.config_types import Component
+from hogwild.config.field_types import Component
+from hogwild.config.load import Job
 from hogwild.feeds.transform import Transform
 from hogwild.metrics import Own, catalog
 from hogwild.registry import Spec, build, build_callable, resolve

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hogwild.config import Job
+from hogwild.config.load import Job
 from hogwild.errors import UsageError
 from hogwild.kernels.fused import FusedUpdate, Side
 from hogwild.kernels.profile import HOT_BYTES, choose_hot

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import TensorDataset
 
-from hogwild.config_types import Component
+from hogwild.config.field_types import Component
 from hogwild.errors import DataError, HogwildError, ModelError, RunError
 from hogwild.registry import build, resolve
 from hogwild.scheduling.batch_plan import StreamPlan

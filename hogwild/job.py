@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from hogwild import lr
-from hogwild.config import Job
-from hogwild.config_schema import Split
-from hogwild.config_types import Component
+from hogwild.config.field_types import Component
+from hogwild.config.load import Job
+from hogwild.config.schema import Split
 from hogwild.data.files import set_data_dir
 from hogwild.devices.discovery import require_cpu
 from hogwild.errors import ModelError, OptimizerError

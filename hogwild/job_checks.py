@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from hogwild.compiled_model import check_compiler, scripted
-from hogwild.config import Job
-from hogwild.config_schema import Evaluate, Split
+from hogwild.config.load import Job
+from hogwild.config.schema import Evaluate, Split
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.evaluation import evaluating
 from hogwild.feeds.collate import Labels

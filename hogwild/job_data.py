@@ -6,9 +6,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from hogwild.config import Job
-from hogwild.config_schema import Split, loaders_for
-from hogwild.config_types import Component
+from hogwild.config.field_types import Component
+from hogwild.config.load import Job
+from hogwild.config.schema import Split, loaders_for
 from hogwild.errors import DataError, ModelError
 from hogwild.feeds.materialise import Held, Reader
 from hogwild.feeds.packed import Packed

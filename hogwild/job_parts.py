@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hogwild.config_types import Component
+from hogwild.config.field_types import Component
 from hogwild.feeds.transform import Transform
 from hogwild.fused_choice import Choice, Meetings
 from hogwild.identity import Identity

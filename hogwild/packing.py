@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from hogwild.config import Job
-from hogwild.config_schema import Split
-from hogwild.config_types import Component
+from hogwild.config.field_types import Component
+from hogwild.config.load import Job
+from hogwild.config.schema import Split
 from hogwild.errors import DataError
 from hogwild.feeds.materialise import Held, Reader, division
 from hogwild.feeds.packed import Packed

@@ -11,8 +11,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hogwild.config import Job
-from hogwild.config_schema import Train
+from hogwild.config.load import Job
+from hogwild.config.schema import Train
 from hogwild.devices import discovery
 from hogwild.devices.accelerator import CUDA
 from hogwild.errors import DeviceSharingError, UsageError

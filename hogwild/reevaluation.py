@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.config import Job
+from hogwild.config.load import Job
 from hogwild.errors import RunError, UsageError
 from hogwild.evaluation import Evaluator
 from hogwild.feeds.batch import Feed

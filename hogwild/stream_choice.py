@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset
 
 from hogwild import host
-from hogwild.config import Job
+from hogwild.config.load import Job
 from hogwild.errors import DataError
 from hogwild.feeds.collate import NUMBERS
 from hogwild.feeds.materialise import Part, division, ready_tensors

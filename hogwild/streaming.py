@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.config import Job
+from hogwild.config.load import Job
 from hogwild.errors import DataError, HogwildError, UsageError
 from hogwild.feeds.batch import Batch
 from hogwild.feeds.collate import BadBatch, Collator, Labels, Padding

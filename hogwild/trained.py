@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from hogwild.config import Job
+from hogwild.config.load import Job
 from hogwild.data.cache import Cache
 from hogwild.data.kept import load as load_kept
 from hogwild.errors import CheckpointError, DataError, HogwildError, RunError, UsageError

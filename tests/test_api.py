@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild.config import load_job
+from hogwild.config.load import load_job
 from hogwild.errors import ConfigError, HogwildError, ModelError, NotFoundError, UsageError, UserCodeError
 from tests.helpers.jobs import JOBS, Ended, Job
 from tests.helpers.processes import PATIENCE_S

@@ -18,7 +18,7 @@ from benchmarks.baselines.unguarded import Both
 from benchmarks.bench import FULL, QUICK, Bench, in_turn
 from benchmarks.figures import BARE, DDP, LENET, LIMIT, MLP, WELL_KNOWN
 from benchmarks.row import Row
-from hogwild.config import load_job
+from hogwild.config.load import load_job
 from hogwild.data import Mnist
 from hogwild.registry import build
 

@@ -20,7 +20,7 @@ from hogwild.chaos.inject import SIGNALS, Hit
 from hogwild.chaos.schedule import Fault, Limits
 from hogwild.chaos.verdict import Baseline, attempts_of, checks
 from hogwild.chaos.watch import Watch
-from hogwild.config import load_job
+from hogwild.config.load import load_job
 from hogwild.host import other_jobs
 from tests.helpers.jobs import JOBS, Ended, Job
 from tests.helpers.processes import PATIENCE_S, wait_for

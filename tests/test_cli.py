@@ -13,10 +13,10 @@ import pytest
 from hogwild import cli, host
 from hogwild.cli_input import split_arguments, with_command
 from hogwild.cli_text import summary_lines
-from hogwild.config import load_job
+from hogwild.config.load import load_job
+from hogwild.config.of_run import data_folder, resumed
 from hogwild.deep_check import deep_check
 from hogwild.errors import ConfigError, HogwildError, NotFoundError, UsageError
-from hogwild.run_config import data_folder, resumed
 from tests.helpers.processes import PATIENCE_S
 
 HOME = Path(__file__).resolve().parent.parent

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hogwild import torch_arguments
 from hogwild.cli_start import schema_text
-from hogwild.config import Job, default_config, job_from_mapping, list_configs, load_job
+from hogwild.config import torch_arguments
+from hogwild.config.load import Job, default_config, job_from_mapping, list_configs, load_job
 from hogwild.errors import ConfigError, NotFoundError, Problem
 
 GOOD = """\

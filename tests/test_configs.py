@@ -20,7 +20,7 @@ from PIL import Image
 
 from hogwild.cli import run as command
 from hogwild.cli_init import MODELINE, TASKS, job_text
-from hogwild.config_places import list_configs, source
+from hogwild.config.locate import list_configs, source
 from tests.helpers.jobs import Ended, in_turn
 
 CONFIGS = list_configs()[0].parent

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hogwild.config import load_job
+from hogwild.config.load import load_job
 from hogwild.device_update import DeviceUpdate
 from hogwild.devices.simulated import Simulated
 from hogwild.errors import DeviceSharingError

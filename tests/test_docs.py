@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hogwild import cli
-from hogwild.config import load_job
-from hogwild.job_reference import EXAMPLES
+from hogwild.config.load import load_job
+from hogwild.config.reference import EXAMPLES
 from tests.helpers.jobs import HOME, start
 from tests.helpers.pages import Step, as_json, beginning, blocks, steps
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn, optim
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from hogwild.config import job_from_mapping
+from hogwild.config.load import job_from_mapping
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.job import from_objects
 from tests.helpers.plain_loop import PlainLoop, Rule, Samples, differing_parameters, train_both

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from hogwild.config import Job, job_from_mapping
+from hogwild.config.load import Job, job_from_mapping
 from hogwild.errors import UsageError
 from hogwild.feeds.packed import Packed
 from hogwild.fused_choice import choose, meetings, options_set
@@ -198,7 +198,7 @@ class Sized:
 
 
 def test_a_model_takes_the_sizes_it_names_from_the_data_where_the_job_leaves_them_out() -> None:
-    from hogwild.config_types import Component
+    from hogwild.config.field_types import Component
 
     path = f"{__name__}.Sized"
     assert sizes_for(Component(class_path=path), ratings().spec.sizes) == {"users": 500, "items": 40}

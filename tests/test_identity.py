@@ -18,8 +18,8 @@ pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'"
 
 import hogwild
 from hogwild import cli
-from hogwild.config import load_job
-from hogwild.config_types import Component
+from hogwild.config.field_types import Component
+from hogwild.config.load import load_job
 from hogwild.errors import DataError, ModelError
 from hogwild.initial import load_initial
 from hogwild.job import build as from_file

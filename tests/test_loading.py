@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from hogwild.config import Job as Config
-from hogwild.config import job_from_mapping
+from hogwild.config.load import Job as Config
+from hogwild.config.load import job_from_mapping
 from hogwild.errors import DataError
 from hogwild.feeds.materialise import Held, InTurn, division, materialise
 from hogwild.feeds.resident import ResidentData, ResidentFeed

@@ -20,7 +20,7 @@ LR = 0.4
 
 @dataclass(frozen=True)
 class Config:
-    """What hogwild/config.py offers of a schedule."""
+    """What hogwild/config/load.py offers of a schedule."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hogwild import cli, host
-from hogwild.config import load_job
+from hogwild.config.load import load_job
 from hogwild.host import Cores
 from hogwild.measure import STOPPED, TOO_FEW, Question, Setting, Trial, best, read_trial, settings, table, try_setting
 from tests.helpers.jobs import Job

@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 import hogwild
 from hogwild import dry_step as steps
 from hogwild import host
-from hogwild.config import load_job
+from hogwild.config.load import load_job
 from hogwild.data import Digits
 from hogwild.dry_step import dry_step
 from hogwild.errors import MemoryShortError, OptimizerError

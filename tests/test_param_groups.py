@@ -14,8 +14,8 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild import cli
-from hogwild.config import job_from_mapping
-from hogwild.config_schema import Group
+from hogwild.config.load import job_from_mapping
+from hogwild.config.schema import Group
 from hogwild.errors import ConfigError, OptimizerError
 from hogwild.param_groups import param_groups
 from hogwild.storage.checkpoint import load

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hogwild.config import Job as Config
-from hogwild.config import job_from_mapping
+from hogwild.config.load import Job as Config
+from hogwild.config.load import job_from_mapping
 from hogwild.data import LibSvm, Ratings, kept
 from hogwild.data import parsing as parsing_module
 from hogwild.data.cache import DATA, Cache

@@ -12,10 +12,10 @@ import matplotlib
 import pytest
 
 from hogwild import cli_results
+from hogwild.config.of_run import resumed
 from hogwild.errors import HogwildError, NotFoundError, RunDirError, UsageError
 from hogwild.report import compare
 from hogwild.report.read import read_run
-from hogwild.run_config import resumed
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
 WICKED = "<script>alert('&')</script>"

@@ -16,10 +16,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import cli, run_config
+from hogwild import cli
 from hogwild.api import TrainResult
-from hogwild.config import load_job
-from hogwild.config_places import default_config
+from hogwild.config import of_run
+from hogwild.config.load import load_job
+from hogwild.config.locate import default_config
 from hogwild.errors import CheckpointError, DataError, HogwildError, UsageError
 from hogwild.storage import checkpoint
 from hogwild.storage.run_directory import MEASURED
@@ -377,7 +378,7 @@ def test_a_measured_exchange_holds_only_where_it_was_measured(
 ) -> None:
     text = load_job(default_config("digits"), ["train.exchange=direct"]).to_yaml()
     (tmp_path / "resolved.yaml").write_text(f"{MEASURED}direct was the faster\n{text}")
-    job, _, _ = run_config.resumed(tmp_path, changes, {})
+    job, _, _ = of_run.resumed(tmp_path, changes, {})
     run: Any = SimpleNamespace(resolved_file=tmp_path / "resolved.yaml")
     going_on = with_measured(run, job)
     check_changes(run, going_on)
@@ -390,4 +391,4 @@ def test_an_exchange_that_the_user_chose_contradicts_a_device_as_ever(tmp_path: 
     text = load_job(default_config("digits"), ["train.exchange=direct"]).to_yaml()
     (tmp_path / "resolved.yaml").write_text(text)
     with pytest.raises(HogwildError, match=r"train\.exchange: must be delta or auto"):
-        run_config.resumed(tmp_path, ["train.device=simulated"], {})
+        of_run.resumed(tmp_path, ["train.device=simulated"], {})

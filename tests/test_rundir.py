@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild.config import load_job
+from hogwild.config.load import load_job
 from hogwild.errors import NotFoundError, RunDirError
 from hogwild.storage import records
 from hogwild.storage.run_directory import RunDir, to_json

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from hogwild import host
-from hogwild.config import Job, job_from_mapping
+from hogwild.config.load import Job, job_from_mapping
 from hogwild.errors import CheckpointError, DataError, MemoryShortError, UsageError
 from hogwild.feeds.ring import Place, Ring
 from hogwild.feeds.stream_reader import Filler, Origin, Unreadable, copies_of, read_state, state_of

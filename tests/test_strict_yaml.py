@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hogwild.config.strict_yaml import MAX_BYTES, MAX_COPIES, Reading, Trap, decode, dump, read_scalar, readings
 from hogwild.errors import ConfigError, Problem
-from hogwild.strict_yaml import MAX_BYTES, MAX_COPIES, Reading, Trap, decode, dump, read_scalar, readings
 
 
 def read(text: str) -> Reading:

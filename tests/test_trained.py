@@ -12,7 +12,7 @@ pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'"
 
 import hogwild
 from hogwild import cli, snapshots
-from hogwild.config import load_job
+from hogwild.config.load import load_job
 from hogwild.errors import UsageError
 from hogwild.storage import checkpoint
 from hogwild.trained import Trained

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hogwild.config import Job, load_job
+from hogwild.config.load import Job, load_job
 from hogwild.shared_memory.scoreboard import Control, Scoreboard, Word
 from tests.helpers.trial_machine import DELTA, DIRECT, PLENTY_S, SOLO, STEP_S, Machine
 from workers.session import Session

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hogwild import metrics
-from hogwild.config_schema import Evaluate
+from hogwild.config.schema import Evaluate
 from hogwild.metrics import Panel
 from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from hogwild import prometheus
-from hogwild.config import Job
+from hogwild.config.load import Job
 from hogwild.errors import RunDirError
 from hogwild.fused_choice import Choice, Meetings
 from hogwild.glance import Glance

@@ -22,7 +22,7 @@ import cloudpickle
 import torch
 
 from hogwild import host
-from hogwild.config import Job
+from hogwild.config.load import Job
 from hogwild.data.parsing import Parsed, Parsing
 from hogwild.feeds.materialise import Held, divided, division, ready_tensors
 from hogwild.feeds.resident import ResidentData

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_flatten
 
 from hogwild import host, torch_settings
 from hogwild.compiled_model import model_key
-from hogwild.config import Job
+from hogwild.config.load import Job
 from hogwild.dry_step import trial_bytes
 from hogwild.errors import MemoryShortError, UsageError
 from hogwild.exchange import COPIES

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hogwild.config import Job
+from hogwild.config.load import Job
 from hogwild.traces import Window
 
 if TYPE_CHECKING:  # it imports torch

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild import scaler
-from hogwild.config import Job, load_job
+from hogwild.config.load import Job, load_job
 from hogwild.errors import CheckpointError, UsageError
 from hogwild.identity import require_same
 from hogwild.job import differences, initial_note

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hogwild import host, registry
-from hogwild.config import Job
-from hogwild.config_schema import loaders_for, surely_streams
+from hogwild.config.load import Job
+from hogwild.config.schema import loaders_for, surely_streams
 from hogwild.plan import Plan, plan_here
 from hogwild.traces import Window
 from workers.entry import without_collecting

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import torch
 
 from hogwild import host
-from hogwild.config import Job
+from hogwild.config.load import Job
 from hogwild.job_parts import Parts
 from hogwild.plan import Plan
 from hogwild.storage.records import explained

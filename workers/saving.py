@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from hogwild import host
-from hogwild.config_schema import Checkpoint
+from hogwild.config.schema import Checkpoint
 from hogwild.errors import CheckpointError, RunDirError
 from hogwild.host.background_thread import Background
 from hogwild.params import SharedModel

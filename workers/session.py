@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 
 from hogwild import host, scaler
-from hogwild.config import Job
+from hogwild.config.load import Job
 from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
 from hogwild.host.background_thread import Background
 from hogwild.job_parts import Parts

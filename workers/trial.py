@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from hogwild.config import Job
+from hogwild.config.load import Job
 from hogwild.placing import CPU, SHARED
 from hogwild.shared_memory.scoreboard import Control, Scoreboard, Word
 

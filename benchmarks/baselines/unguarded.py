@@ -18,8 +18,8 @@ from torch import Tensor
 
 from benchmarks.baselines.race import Line, race
 from benchmarks.commands import MNIST
-from hogwild.config import load_job
-from hogwild.config_schema import Job
+from hogwild.config.load import load_job
+from hogwild.config.schema import Job
 from hogwild.job import build
 from hogwild.params import SharedModel
 from hogwild.scheduling.work_queue import Kind, WorkItem

@@ -17,8 +17,8 @@ from hogwild.chaos.inject import Siege, Story
 from hogwild.chaos.report import Report, draw, outcomes_of
 from hogwild.chaos.schedule import Fault, Limits
 from hogwild.chaos.verdict import Baseline, Check, checks
-from hogwild.config import Job
-from hogwild.config_schema import cannot_stream, loaders_for, surely_streams
+from hogwild.config.load import Job
+from hogwild.config.schema import cannot_stream, loaders_for, surely_streams
 from hogwild.errors import HogwildError, UsageError
 from hogwild.plan import plan_here
 from hogwild.storage.run_directory import RESOLVED, RunDir

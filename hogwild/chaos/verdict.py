@@ -125,7 +125,7 @@ class _Run:
 
     @cached_property
     def resolved(self) -> dict[str, Any]:
-        from hogwild.config import load_job
+        from hogwild.config.load import load_job
 
         return load_job(self.folder / "resolved.yaml").model_dump()
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hogwild.config.strict_yaml import readings
 from hogwild.errors import ConfigError
 from hogwild.report.read import Run
 from hogwild.report.wording import flat
 from hogwild.storage.run_directory import LIBRARY
-from hogwild.strict_yaml import readings
 
 DEFAULT, JOB_FILE, OVERRIDE, CALL, UNKNOWN = "default", "job file", "override", "call", "not in the job file"
 
@@ -58,7 +58,7 @@ def _origin(key: str, value: Any, written: Mapping[str, Any], meant: Mapping[str
 
 def _meant(text: str) -> dict[str, Any] | None:
     """Every field of the job that the file alone describes; None where this version cannot read it."""
-    from hogwild.config import load_job
+    from hogwild.config.load import load_job
 
     if not text:
         return None

@@ -1,7 +1,7 @@
 """The job file as one frozen tree: every field, its type, its range, its default, and why it is there.
 
 Torch-free. What a value means where types cannot say it (an argument of a torch class, two fields that must
-agree) is in `config_rules.py`; how an error is worded is in `config_errors.py`; loading is in `config.py`.
+agree) is in `rules.py`; how an error is worded is in `messages.py`; loading is in `load.py`.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from hogwild.config_types import (
+from hogwild.config.field_types import (
     TAG,
     ClassPath,
     Component,
@@ -426,7 +426,7 @@ class Job(Section):
 
     def to_yaml(self) -> str:
         """The resolved job file: every field, and read back by `load_job` as an equal job."""
-        from hogwild.strict_yaml import dump
+        from hogwild.config.strict_yaml import dump
 
         return dump(self.model_dump())
 

@@ -1,7 +1,7 @@
 """Loading a job: default < YAML < `key=value` < named flag, checked strictly, all errors in one pass.
 Torch-free.
 
-The tree itself is in `config_schema.py`. A value is read with its place (`strict_yaml`), then replaced by
+The tree itself is in `schema.py`. A value is read with its place (`strict_yaml`), then replaced by
 what the command line says, and only the result is checked; so an error names the file's line or the command
 line.
 """
@@ -14,13 +14,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hogwild.config_errors import schema_findings
-from hogwild.config_places import default_config, list_configs, read_job_file
-from hogwild.config_rules import findings
-from hogwild.config_schema import Job
+from hogwild.config.locate import default_config, list_configs, read_job_file
+from hogwild.config.messages import schema_findings
+from hogwild.config.rules import findings
+from hogwild.config.schema import Job
+from hogwild.config.strict_yaml import BROKEN, Place, Reading, readings
+from hogwild.config.strict_yaml import Path as KeyPath
 from hogwild.errors import ConfigError, Problem
-from hogwild.strict_yaml import BROKEN, Place, Reading, readings
-from hogwild.strict_yaml import Path as KeyPath
 
 __all__ = ["Job", "default_config", "job_from_mapping", "json_schema", "list_configs", "load_job"]
 

@@ -8,10 +8,10 @@ from typing import Any, get_args
 from pydantic import Tag, ValidationError
 from pydantic_core import ErrorDetails
 
-from hogwild.config_rules import Finding, show, suggestion
-from hogwild.config_schema import Job
-from hogwild.config_types import TAG, Section
-from hogwild.strict_yaml import Path
+from hogwild.config.field_types import TAG, Section
+from hogwild.config.rules import Finding, show, suggestion
+from hogwild.config.schema import Job
+from hogwild.config.strict_yaml import Path
 
 _BOUNDS = {
     "greater_than": ("gt", ">"),

@@ -10,7 +10,7 @@ from hogwild.errors import NotFoundError, UsageError
 from hogwild.storage.run_directory import LIBRARY, MEASURED, PLACES
 
 if TYPE_CHECKING:
-    from hogwild.config import Job
+    from hogwild.config.load import Job
 
 CHOICES = ("best", "latest")
 
@@ -54,8 +54,8 @@ def load(
     job_file: Path | None, overrides: Sequence[str], flags: Mapping[str, object] | None = None
 ) -> tuple["Job", str]:
     """The job and its file's text; without a file the embedded default."""
-    from hogwild.config import load_job
-    from hogwild.config_places import default_config, read_job_file
+    from hogwild.config.load import load_job
+    from hogwild.config.locate import default_config, read_job_file
 
     path = job_file or default_config("digits")
     text = read_job_file(path)
@@ -66,7 +66,7 @@ def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) ->
     """The job as it was resolved, with today's changes on top; the file it came from, for the user's own
     modules. Raises UsageError for a run of the library's: its job file names classes, not the objects that were
     trained."""
-    from hogwild.config_places import read_job_file
+    from hogwild.config.locate import read_job_file
 
     if not run.is_dir():
         raise NotFoundError(f"run {run}: there is no such folder (looked for {run.absolute()})", code="run/not-found")

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
+from hogwild.config.strict_yaml import decode
 from hogwild.errors import NotFoundError
-from hogwild.strict_yaml import decode
 from hogwild.version import PACKAGE
 
 
@@ -17,7 +17,7 @@ def default_config(name: str) -> Path:
     """The embedded job file `name` (without .yaml). Raises NotFoundError."""
     path = _folder() / f"{name}.yaml"
     if not path.is_file():
-        from hogwild.config_rules import suggestion  # with it comes pydantic, which completion in a shell does without
+        from hogwild.config.rules import suggestion  # with it comes pydantic, which completion in a shell does without
 
         known = [config.stem for config in list_configs()]
         raise NotFoundError(
@@ -44,7 +44,7 @@ def _folder() -> Path:
 
 
 def _not_found(path: Path, error: OSError) -> str:
-    from hogwild.config_rules import suggestion
+    from hogwild.config.rules import suggestion
 
     place = path.absolute()
     nearby = [file.name for file in place.parent.glob("*.y*ml")] if place.parent.is_dir() else []
@@ -71,6 +71,6 @@ def first_sentence(job_file: Path) -> str:
 
 def source(name: str) -> Path:
     """A file in configs/, in a checkout or a wheel."""
-    from hogwild.config_places import default_config
+    from hogwild.config.locate import default_config
 
     return default_config("digits").parent / name

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from hogwild import torch_arguments
-from hogwild.config_schema import SGD, Supervise
+from hogwild.config import torch_arguments
+from hogwild.config.schema import SGD, Supervise
+from hogwild.config.strict_yaml import Path
+from hogwild.config.torch_arguments import Check
 from hogwild.metrics import catalog as metric_names
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES
-from hogwild.strict_yaml import Path
-from hogwild.torch_arguments import Check
 
 Finding = tuple[Path, str, bool, str]
 """Where, what is wrong, whether the place is the key's (True) or the value's (False), and the code."""

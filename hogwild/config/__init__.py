@@ -1,0 +1,1 @@
+"""The job file: YAML with line numbers, schema, rules, messages, reference."""
