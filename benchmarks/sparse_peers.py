@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.commands import ROOT, CommandFailed
-from hogwild.plan import VARIABLES
+from hogwild.planning.cpu_plan import VARIABLES
 
 Curve = Sequence[tuple[float, float]]
 

@@ -10,8 +10,8 @@ from hogwild import host
 from hogwild.cli_text import plain_lines
 from hogwild.config.load import Job, load_job
 from hogwild.config.locate import default_config
-from hogwild.measure import Question, Trial, best, settings, table, try_setting
-from hogwild.plan import omp_threads, plan_here
+from hogwild.planning.calibration import Question, Trial, best, settings, table, try_setting
+from hogwild.planning.cpu_plan import omp_threads, plan_here
 
 
 def answer(

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.host import binding_variables
-from hogwild.plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, OMP, VARIABLES, plan_here
+from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, OMP, VARIABLES, plan_here
 from hogwild.version import PACKAGE, PACKAGE_ROOT, __version__
 
 PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "NUMBA_NUM", "TORCHELASTIC_RUN_ID")

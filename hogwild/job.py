@@ -35,8 +35,8 @@ from hogwild.metrics import Panel
 from hogwild.packing import names_of, pack, show, sizes_for
 from hogwild.param_groups import freeze_parameters, late_parameters, param_groups, require_trained
 from hogwild.params import SharedModel, WorkerModel
-from hogwild.placing import CPU, is_on_device, with_devices
-from hogwild.plan import Plan, plan_here
+from hogwild.planning.cpu_plan import Plan, plan_here
+from hogwild.planning.device_placement import CPU, is_on_device, with_devices
 from hogwild.registry import build as build_component
 from hogwild.registry import build_callable
 from hogwild.scheduling.batch_plan import EpochPlan

@@ -31,7 +31,7 @@ from hogwild.feeds.stream_reader import (
     state_of,
     travels,
 )
-from hogwild.placing import SHARED, is_on_device
+from hogwild.planning.device_placement import SHARED, is_on_device
 from hogwild.registry import Spec
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.scheduling.range_schedule import LEASES_IN_HAND

@@ -14,8 +14,8 @@ from hogwild.device_update import DeviceUpdate
 from hogwild.devices.simulated import Simulated
 from hogwild.errors import DeviceSharingError
 from hogwild.params import SharedModel, WorkerModel
-from hogwild.placing import with_devices
-from hogwild.plan import Plan
+from hogwild.planning.cpu_plan import Plan
+from hogwild.planning.device_placement import with_devices
 from hogwild.updates import AutogradUpdate
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.shared_model import (

@@ -23,7 +23,7 @@ from hogwild.feeds.materialise import Held, InTurn, division, materialise
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.feeds.row_reader import BadRow, Rows, has_rows
 from hogwild.feeds.transform import TransformedFeed, tried
-from hogwild.plan import plan_here
+from hogwild.planning.cpu_plan import plan_here
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.row_ranges import Ranges
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn

@@ -11,7 +11,18 @@ import pytest
 from hogwild import cli, host
 from hogwild.config.load import load_job
 from hogwild.host import Cores
-from hogwild.measure import STOPPED, TOO_FEW, Question, Setting, Trial, best, read_trial, settings, table, try_setting
+from hogwild.planning.calibration import (
+    STOPPED,
+    TOO_FEW,
+    Question,
+    Setting,
+    Trial,
+    best,
+    read_trial,
+    settings,
+    table,
+    try_setting,
+)
 from tests.helpers.jobs import Job
 from tests.helpers.processes import marked, wait_for
 

@@ -21,7 +21,7 @@ from hogwild.errors import DataError, MemoryShortError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
 from hogwild.host import Memory
-from hogwild.plan import plan_here
+from hogwild.planning.cpu_plan import plan_here
 from hogwild.shared_memory.region import Region
 from tests.helpers.jobs import JOBS
 from tests.helpers.processes import PATIENCE_S

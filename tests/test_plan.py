@@ -13,7 +13,7 @@ import pytest
 from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.host import Core, Cores
-from hogwild.plan import VARIABLES, make_plan
+from hogwild.planning.cpu_plan import VARIABLES, make_plan
 from tests.helpers.jobs import RUN_PY, Job
 from tests.helpers.processes import PATIENCE_S
 
@@ -234,7 +234,7 @@ if sys.argv[1:]:
 before = sorted(os.sched_getaffinity(0))
 import torch
 narrowed = sorted(os.sched_getaffinity(0))
-from hogwild.plan import plan_here
+from hogwild.planning.cpu_plan import plan_here
 plan = plan_here("auto", "auto")
 after = sorted(os.sched_getaffinity(0))
 print(json.dumps({"before": before, "narrowed": narrowed, "after": after, "procs": plan.procs, "why": plan.reason}))

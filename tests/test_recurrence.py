@@ -17,7 +17,7 @@ import hogwild
 from hogwild.errors import BuildError, ConfigError, HogwildError, ModelError
 from hogwild.feeds.sample_order import LaneOrder
 from hogwild.models import CharRnn
-from hogwild.plan import plan_here
+from hogwild.planning.cpu_plan import plan_here
 from hogwild.recurrence import LaneState, detached, forward_of, takes_state
 from hogwild.scheduling.seeds import batch_seed
 from tests.helpers.jobs import read_events

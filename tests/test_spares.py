@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hogwild.plan import plan_here
+from hogwild.planning.cpu_plan import plan_here
 from tests.helpers.jobs import HOME, JOBS, Ended, Job
 from tests.helpers.processes import state_of, wait_for
 from workers.handle import Handle
@@ -108,7 +108,7 @@ def test_a_spare_that_somebody_has_stopped_or_killed_is_not_taken(lifeline: int)
 FILE_LIMIT = """
 import resource
 from hogwild.errors import RunError
-from hogwild.plan import FILES, FILES_PER_WORKER, plan_here
+from hogwild.planning.cpu_plan import FILES, FILES_PER_WORKER, plan_here
 from workers.head_start import HeadStart
 limit = FILES + 4 * FILES_PER_WORKER
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))

@@ -9,7 +9,7 @@ from functools import partial
 from hogwild import host
 from hogwild.devices import discovery
 from hogwild.errors import ModelError
-from hogwild.plan import Plan
+from hogwild.planning.cpu_plan import Plan
 from workers.handle import POLL_MS, REAP_S, Handle
 from workers.head_start import HeadStart
 from workers.messages import Setup

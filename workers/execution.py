@@ -24,8 +24,8 @@ from hogwild.job_checks import directions
 from hogwild.job_parts import Parts
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.params import SharedModel
-from hogwild.placing import with_devices
-from hogwild.plan import Plan
+from hogwild.planning.cpu_plan import Plan
+from hogwild.planning.device_placement import with_devices
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.storage.checkpoint import CheckpointWriter

@@ -23,7 +23,7 @@ from typing import Any
 
 from hogwild import host
 from hogwild.errors import UsageError
-from hogwild.plan import Plan
+from hogwild.planning.cpu_plan import Plan
 from hogwild.version import PACKAGE_ROOT
 from workers import entry
 from workers.messages import LOOK, HoldTask, LoadTask, ReadTask, Report, Setup, Start, Task, read_records, write_record

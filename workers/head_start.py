@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 from hogwild import host
-from hogwild.plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, Plan
+from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, Plan
 from workers.handle import POLL_MS, REAP_S, Handle
 
 

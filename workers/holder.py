@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from hogwild.errors import DeviceSharingError
 from hogwild.layout import region_name
 from hogwild.params import SharedModel
-from hogwild.placing import SHARED
-from hogwild.plan import Plan
+from hogwild.planning.cpu_plan import Plan
+from hogwild.planning.device_placement import SHARED
 from hogwild.shared_memory.region import Region
 from workers.handle import POLL_MS, REAP_S, Handle
 from workers.holding import FETCH, PUSH

@@ -21,8 +21,8 @@ from hogwild.job import arrange, bytes_needed, schedule_of
 from hogwild.job_checks import batch_of
 from hogwild.job_data import ring_spec_of
 from hogwild.job_parts import Parts
-from hogwild.placing import is_on_device
-from hogwild.plan import Plan
+from hogwild.planning.cpu_plan import Plan
+from hogwild.planning.device_placement import is_on_device
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.grid_schedule import GridSchedule
 from hogwild.scheduling.lane_schedule import LaneSchedule

@@ -10,7 +10,7 @@ import torch
 from hogwild import host
 from hogwild.config.load import Job
 from hogwild.job_parts import Parts
-from hogwild.plan import Plan
+from hogwild.planning.cpu_plan import Plan
 from hogwild.storage.records import explained
 from hogwild.storage.run_directory import LIBRARY, MEASURED, NAMES, RunDir
 from hogwild.version import __version__

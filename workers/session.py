@@ -21,8 +21,8 @@ from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
 from hogwild.host.background_thread import Background
 from hogwild.job_parts import Parts
 from hogwild.params import SharedModel
-from hogwild.placing import SHARED
-from hogwild.plan import Plan
+from hogwild.planning.cpu_plan import Plan
+from hogwild.planning.device_placement import SHARED
 from hogwild.scheduling.batch_plan import StreamPlan
 from hogwild.scheduling.work_queue import Release, WorkQueue
 from hogwild.shared_memory.scoreboard import Control, Scoreboard

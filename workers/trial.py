@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hogwild.config.load import Job
-from hogwild.placing import CPU, SHARED
+from hogwild.planning.device_placement import CPU, SHARED
 from hogwild.shared_memory.scoreboard import Control, Scoreboard, Word
 
 WARM_BATCHES = 10  # of each worker, before anything is measured: the first ones import, compile and allocate

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.multiprocessing
 
-from hogwild.plan import VARIABLES
+from hogwild.planning.cpu_plan import VARIABLES
 
 
 class RunnerDied(Exception):

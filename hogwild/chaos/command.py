@@ -20,7 +20,7 @@ from hogwild.chaos.verdict import Baseline, Check, checks
 from hogwild.config.load import Job
 from hogwild.config.schema import cannot_stream, loaders_for, surely_streams
 from hogwild.errors import HogwildError, UsageError
-from hogwild.plan import plan_here
+from hogwild.planning.cpu_plan import plan_here
 from hogwild.storage.run_directory import RESOLVED, RunDir
 
 MARK = "HOGWILD_CHAOS"  # in the environment of the job's processes, by which they are found; it changes nothing

@@ -23,7 +23,7 @@ ON_GPU = ("cuda", "simulated")
 
 
 def _devices(values: Mapping[str, Any]) -> Iterator[Finding]:
-    """What fields about devices must agree on; which devices there are is only known later (`placing.py`)."""
+    """What fields about devices must agree on; which devices there are is only known later (`device_placement.py`)."""
     train, optimizer = values.get("train"), values.get("optimizer")
     if not isinstance(train, Mapping):
         return

@@ -17,7 +17,7 @@ import torch
 
 from hogwild import host
 from hogwild.errors import UsageError
-from hogwild.plan import Plan
+from hogwild.planning.cpu_plan import Plan
 from hogwild.shared_memory.region import Region
 from tests.helpers.jobs import HOME, JOBS, Job
 from tests.helpers.processes import state_of, wait_for

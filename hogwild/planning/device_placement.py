@@ -16,7 +16,7 @@ from hogwild.config.schema import Train
 from hogwild.devices import discovery
 from hogwild.devices.accelerator import CUDA
 from hogwild.errors import DeviceSharingError, UsageError
-from hogwild.plan import Plan
+from hogwild.planning.cpu_plan import Plan
 
 CPU, REPLICA, SHARED = "cpu", "cuda-replica", "cuda-shared"
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")

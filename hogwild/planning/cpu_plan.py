@@ -50,7 +50,7 @@ class Plan:
     """`procs` trainers (0: the loop runs inside the parent) of `threads` threads; `environment` is what each
     child gets before it imports torch. `warning` is empty unless the machine is asked for more than it
     has. `cores`: the logical CPUs of each worker, by number; empty where workers are not pinned. `devices`:
-    where each computes (`placing.py`); empty on the CPU. `placement`: where parameters lie."""
+    where each computes (`device_placement.py`); empty on the CPU. `placement`: where parameters lie."""
 
     procs: int
     threads: int
