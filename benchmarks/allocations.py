@@ -27,7 +27,7 @@ from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.feeds.ring import Place, Ring, RingFeed, RingSpec
 from hogwild.feeds.stream_reader import Filler, Origin, Stream
 from hogwild.models import LeNet
-from hogwild.params import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.updates import AutogradUpdate
 

@@ -26,7 +26,7 @@ from hogwild.device_update import DeviceUpdate
 from hogwild.devices.cuda import Cuda
 from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentData, ResidentFeed
-from hogwild.params import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
 
 RUNS, PROCS = 3, 4

@@ -24,9 +24,9 @@ import torch
 from torch import nn
 
 from hogwild.errors import ModelError
+from hogwild.parameters.structure_file import not_calling_script_deprecated
+from hogwild.parameters.worker_model import check_same_memory
 from hogwild.storage.artifact_cache import Kept, cache_root
-from hogwild.structure import not_calling_script_deprecated
-from hogwild.worker_model import check_same_memory
 
 WHERE = "TORCHINDUCTOR_CACHE_DIR"
 MOST_GRAPHS = 256  # of one function, a few for each thaw; beyond torch's 8 the model itself would run

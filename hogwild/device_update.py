@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from hogwild.devices.pinned_memory import Pins
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.updates import AutogradUpdate
-from hogwild.worker_model import WorkerModel
 
 LOSS, SQUARE = range(2)  # of the numbers: the sum of the losses, of the squares of the gradients
 

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW
 
-from hogwild.dry_step import bare_step, parameters_of
 from hogwild.gradients import Gradients
-from hogwild.layout import Span
-from hogwild.optim import StateSlot
+from hogwild.parameters.flat_layout import Span
+from hogwild.parameters.state_layout import StateSlot
+from hogwild.parameters.trial_step import bare_step, parameters_of
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.shared_rules import HARDENED, PrivateState
-from hogwild.worker_model import WorkerModel
 
 _FUSED = (Adam, AdamW, Adagrad)
 

@@ -17,7 +17,7 @@ from operator import eq
 import torch
 from torch import Tensor, nn
 
-from hogwild.layout import FlatLayout, ParamSlot
+from hogwild.parameters.flat_layout import FlatLayout, ParamSlot
 
 _NARROW = (torch.float16, torch.bfloat16)  # their dot products overflow or lose everything: summed in float32
 

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from hogwild import snapshots
 from hogwild.config.field_types import Component
 from hogwild.data.files import beside, folders
 from hogwild.errors import ModelError, NotFoundError
 from hogwild.identity import by_name, identity_of, names_by_kind, read_names, rows_of
 from hogwild.param_groups import no_match
+from hogwild.parameters import state_dicts
 from hogwild.storage.checkpoint import load as load_checkpoint
 from hogwild.storage.checkpoint_format import MANIFEST, newest_good
 from hogwild.storage.run_directory import BEST, NAMES
@@ -80,7 +80,7 @@ def load_initial(
         _check(path, name, own[name], value)
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name in chosen.keys() & parameters.keys():  # not the buffers: a mask may well hold infinity
-        if not snapshots.is_finite(chosen[name]):
+        if not state_dicts.is_finite(chosen[name]):
             raise ModelError(
                 f"model.init_from: {path}: {name} is NaN or infinite; nothing can be learnt from there",
                 code="model/init-mismatch",

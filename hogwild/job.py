@@ -34,7 +34,7 @@ from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics import Panel
 from hogwild.packing import names_of, pack, show, sizes_for
 from hogwild.param_groups import freeze_parameters, late_parameters, param_groups, require_trained
-from hogwild.params import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan, plan_here
 from hogwild.planning.device_placement import CPU, is_on_device, with_devices
 from hogwild.registry import build as build_component

@@ -29,7 +29,7 @@ from hogwild.own_steps import (
     predictor,
     try_training_step,
 )
-from hogwild.params import OWN, converted, wants_channels_last
+from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
 from hogwild.precision import autocast, check_precision, device_type_of, widened
 from hogwild.recurrence import forward_of
 

@@ -17,7 +17,7 @@ from hogwild.held import hold
 from hogwild.job_parts import NORMS
 from hogwild.lr import NAMED
 from hogwild.packing import packs, read_packed
-from hogwild.params import wants_channels_last
+from hogwild.parameters.shared_model import wants_channels_last
 from hogwild.planning.cpu_plan import plan_here
 from hogwild.recurrence import takes_state
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan

@@ -27,7 +27,7 @@ from hogwild.job import build
 from hogwild.job_parts import Parts
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics.result_row import EvalSums
-from hogwild.params import SharedModel
+from hogwild.parameters.shared_model import SharedModel
 from hogwild.sources import Source
 from hogwild.storage.checkpoint import load
 from hogwild.storage.checkpoint_format import update_of

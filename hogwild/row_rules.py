@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, SparseAdam
 
-from hogwild.dry_step import parameters_of
-from hogwild.optim import StateSlot
 from hogwild.optimizers import RowWiseAdagrad
+from hogwild.parameters.state_layout import StateSlot
+from hogwild.parameters.trial_step import parameters_of
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.shared_rules import least_ratio, lost_squares
-from hogwild.worker_model import WorkerModel
 
 EPSILON, TINY = float(np.finfo(np.float32).eps), float(np.finfo(np.float32).smallest_normal)
 _ONE = np.float32(1)

@@ -24,10 +24,10 @@ from hogwild.feeds.materialise import InTurn, materialise
 from hogwild.feeds.packed import Packed, open_feed
 from hogwild.identity import read_names
 from hogwild.packing import packs, sizes_for
+from hogwild.parameters.state_dicts import load_model
 from hogwild.recurrence import forward_of
 from hogwild.registry import build, resolve
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.snapshots import load_model
 from hogwild.storage.checkpoint import load as load_checkpoint
 from hogwild.storage.run_directory import NAMES
 

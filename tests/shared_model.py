@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hogwild.params import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.updates import AutogradUpdate
 
 Batch = tuple[Tensor, Tensor]

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn, optim
 
-from hogwild.buffers import MASTER, REGION, block_of
-from hogwild.params import SharedModel
+from hogwild.parameters.buffers import MASTER, REGION, block_of
+from hogwild.parameters.shared_model import SharedModel
 from tests.shared_model import (
     attach,
     build,

@@ -21,11 +21,11 @@ from hogwild.compiled_model import ModelCache, model_key, scripted
 from hogwild.errors import ConfigError, HogwildError, ModelError
 from hogwild.functions import Functions
 from hogwild.job import from_objects
-from hogwild.params import WorkerModel
+from hogwild.parameters.shared_model import WorkerModel
+from hogwild.parameters.worker_model import check_same_memory
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Control, Row, Scoreboard, Word
 from hogwild.storage.artifact_cache import ASIDE, MANIFEST, new_scratch
-from hogwild.worker_model import check_same_memory
 from tests.helpers.one_trainer import Place, examples, go_on
 from tests.helpers.plain_loop import differing_parameters, ulps
 from tests.helpers.processes import wait_for

@@ -13,7 +13,7 @@ from hogwild.config.load import load_job
 from hogwild.device_update import DeviceUpdate
 from hogwild.devices.simulated import Simulated
 from hogwild.errors import DeviceSharingError
-from hogwild.params import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices
 from hogwild.updates import AutogradUpdate

@@ -15,18 +15,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import dry_step as steps
 from hogwild import host
 from hogwild.config.load import load_job
 from hogwild.data import Digits
-from hogwild.dry_step import dry_step
 from hogwild.errors import MemoryShortError, OptimizerError
 from hogwild.fused_choice import Choice
 from hogwild.job import state_of
-from hogwild.layout import plan_flats
 from hogwild.models import Mlp
-from hogwild.optim import plan_state
 from hogwild.optimizers import RowWiseAdagrad
+from hogwild.parameters import trial_step as steps
+from hogwild.parameters.flat_layout import plan_flats
+from hogwild.parameters.state_layout import plan_state
+from hogwild.parameters.trial_step import dry_step
 from hogwild.updates import AutogradUpdate
 from tests.jobs.late import LateLoss
 from tests.shared_model import (

@@ -12,11 +12,11 @@ import torch
 from torch import nn, optim
 from torch.testing._internal.two_tensor import TwoTensor
 
-from hogwild import layout, snapshots
 from hogwild.errors import CheckpointError, ModelError, OptimizerError
 from hogwild.param_groups import freeze_parameters
-from hogwild.params import SharedModel
-from hogwild.snapshots import check_groups
+from hogwild.parameters import flat_layout, state_dicts
+from hogwild.parameters.shared_model import SharedModel
+from hogwild.parameters.state_dicts import check_groups
 from tests.shared_model import (
     ConvNet,
     attach,
@@ -89,11 +89,11 @@ def test_planning_the_flats_takes_time_in_proportion_to_the_parameters(has_many_
         params = nn.ParameterList([nn.Parameter(torch.zeros(1)) for _ in range(count)])
         rule = optim.SGD([{"params": [param]} for param in params] if has_many_groups else params, 0.1)
         CountedInt.looks = 0
-        assert len(layout.plan_flats(params, rule).params) == count
+        assert len(flat_layout.plan_flats(params, rule).params) == count
         return CountedInt.looks
 
     counted = lambda things: ((CountedInt(i), thing) for i, thing in enumerate(things))  # noqa: E731
-    monkeypatch.setattr(layout, "enumerate", counted, raising=False)
+    monkeypatch.setattr(flat_layout, "enumerate", counted, raising=False)
     few, many = looks(50), looks(400)
     assert 0 < many <= 9 * few
 
@@ -513,7 +513,7 @@ def test_a_model_goes_back_to_a_snapshot_whatever_its_own_state_dict_and_load_do
         target.restore(snapshot)
         found = dict([*its_model.named_parameters(), *its_model.named_buffers()])
         assert found.keys() == saved.keys() and all(torch.equal(found[name], saved[name]) for name in saved)
-        assert snapshots.checked_state(target.layout.state, [*saved], target.optimizer, snapshot["optimizer"])[0]
+        assert state_dicts.checked_state(target.layout.state, [*saved], target.optimizer, snapshot["optimizer"])[0]
     own = snapshot["model"]
     assert own.keys() == model.state_dict().keys(), "what is exported is what the model says of itself"
 
@@ -721,19 +721,19 @@ def test_a_parameter_that_is_not_finite_is_seen():
 def test_one_bad_number_is_found_wherever_it_is(
     dtype: torch.dtype, bad: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "PIECE", 8)
+    monkeypatch.setattr(state_dicts, "PIECE", 8)
     values = torch.linspace(-2, 2, 3 * 5 * 7).to(dtype).view(3, 5, 7).permute(0, 2, 1)
-    assert snapshots.is_finite(values)
+    assert state_dicts.is_finite(values)
     for at in ((0, 0, 0), (1, 3, 2), (2, 6, 4)):
         spoilt = values.clone(memory_format=torch.preserve_format)
         spoilt[at] = bad
-        assert not snapshots.is_finite(spoilt)
+        assert not state_dicts.is_finite(spoilt)
 
 
 def test_numbers_near_the_end_of_the_range_are_finite_and_so_are_no_numbers() -> None:
     largest = torch.finfo(torch.float32).max
-    assert snapshots.is_finite(torch.tensor([largest, largest, -largest]))  # their sum is not
-    assert snapshots.is_finite(torch.empty(0)) and snapshots.is_finite(torch.tensor([True, False]))
+    assert state_dicts.is_finite(torch.tensor([largest, largest, -largest]))  # their sum is not
+    assert state_dicts.is_finite(torch.empty(0)) and state_dicts.is_finite(torch.tensor([True, False]))
 
 
 def test_a_snapshot_touches_neither_the_model_nor_the_optimizer() -> None:

@@ -12,7 +12,7 @@ from hogwild.device_update import DeviceUpdate
 from hogwild.devices import simulated
 from hogwild.devices.simulated import Simulated
 from hogwild.errors import ModelError
-from hogwild.params import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.recurrent_weights import WARNING, keep_weights
 from hogwild.updates import AutogradUpdate
 from tests.shared_model import (

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn, optim
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hogwild.layout import plan_flats
-from hogwild.optim import plan_state
 from hogwild.optimizers import RowWiseAdagrad
-from hogwild.params import SharedModel
+from hogwild.parameters.flat_layout import plan_flats
+from hogwild.parameters.shared_model import SharedModel
+from hogwild.parameters.state_layout import plan_state
 from hogwild.shared_rules import GROWING, least_ratio
 from hogwild.updates import AutogradUpdate
 from tests.shared_model import (

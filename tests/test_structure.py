@@ -14,9 +14,9 @@ import torch
 from torch import nn, optim
 
 from hogwild.errors import ModelError
-from hogwild.params import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel, WorkerModel
+from hogwild.parameters.structure_file import dump_structure, load_structure
 from hogwild.shared_memory.region import Region
-from hogwild.structure import dump_structure, load_structure
 from tests.helpers.processes import PATIENCE_S
 from tests.shared_model import (
     ConvNet,
@@ -409,9 +409,9 @@ def test_a_script_travels_without_its_numbers_and_reads_the_flats():
 
 CHILD = """
 import json, sys, torch
-from hogwild.params import WorkerModel
+from hogwild.parameters.shared_model import WorkerModel
 from hogwild.shared_memory.region import Region
-from hogwild.structure import dump_structure, load_structure
+from hogwild.parameters.structure_file import dump_structure, load_structure
 from hogwild.updates import AutogradUpdate
 from tests.shared_model import images, train
 places, path = json.loads(sys.argv[1]), sys.argv[2]

@@ -11,9 +11,10 @@ import torch
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 import hogwild
-from hogwild import cli, snapshots
+from hogwild import cli
 from hogwild.config.load import load_job
 from hogwild.errors import UsageError
+from hogwild.parameters import state_dicts
 from hogwild.storage import checkpoint
 from hogwild.trained import Trained
 from tests.helpers.jobs import Ended, in_turn
@@ -268,7 +269,7 @@ class Renames(torch.nn.Linear):
 
 def test_a_model_whose_state_dict_is_its_own_is_loaded_with_the_tensors_that_were_trained(tmp_path: Path) -> None:
     trained = Renames()
-    parts = snapshots.model_state(trained, snapshots.Copies())
+    parts = state_dicts.model_state(trained, state_dicts.Copies())
     folder = tmp_path / "run" / "checkpoints"
     folder.mkdir(parents=True)
     path = checkpoint.write(folder, "update-000000001", parts, {}, {})

@@ -15,7 +15,7 @@ from hogwild.feeds.batch import Feed
 from hogwild.feeds.packed import attach, open_feed, targets
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec
 from hogwild.host.thread_pools import limit_pools
-from hogwild.params import WorkerModel
+from hogwild.parameters.shared_model import WorkerModel
 from hogwild.recurrence import LaneState
 from hogwild.scaler import scaler_for
 from hogwild.scheduling.lane_schedule import steps_of

@@ -24,7 +24,7 @@ from workers.profile import Profile
 
 if TYPE_CHECKING:
     from hogwild.kernels.hot_rows import HotRows
-    from hogwild.worker_model import WorkerModel
+    from hogwild.parameters.worker_model import WorkerModel
     from workers.kit import Kit
 
 

@@ -23,7 +23,7 @@ from hogwild.job import state_of
 from hogwild.job_checks import directions
 from hogwild.job_parts import Parts
 from hogwild.lean_torch import sparing_the_compiler
-from hogwild.params import SharedModel
+from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices
 from hogwild.shared_memory.region import Region

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping
 
 from hogwild.errors import DeviceSharingError
-from hogwild.layout import region_name
-from hogwild.params import SharedModel
+from hogwild.parameters.flat_layout import region_name
+from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import SHARED
 from hogwild.shared_memory.region import Region

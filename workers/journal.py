@@ -20,7 +20,7 @@ from hogwild.errors import RunDirError
 from hogwild.fused_choice import Choice, Meetings
 from hogwild.glance import Glance
 from hogwild.host.background_thread import Background
-from hogwild.params import SharedModel
+from hogwild.parameters.shared_model import SharedModel
 from hogwild.screen import Look, Screen, look_for
 from hogwild.storage.run_directory import Records, RunDir
 from hogwild.tensorboard import Curves, NoCurves, is_installed

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from hogwild.feeds.sample_order import Order
     from hogwild.kernels.hot_rows import HotRows
     from hogwild.metrics import Panel
+    from hogwild.parameters.worker_model import WorkerModel
     from hogwild.recurrence import LaneState
     from hogwild.updates import Update
-    from hogwild.worker_model import WorkerModel
 
 
 @dataclass(frozen=True, slots=True)

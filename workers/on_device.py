@@ -15,7 +15,7 @@ from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentFeed
 from hogwild.feeds.ring import RingFeed
 from hogwild.feeds.transform import Transform, TransformedFeed
-from hogwild.params import WorkerModel
+from hogwild.parameters.shared_model import WorkerModel
 from hogwild.recurrent_weights import keep_weights
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word

@@ -22,7 +22,7 @@ from enum import Enum
 
 from hogwild import host
 from hogwild.errors import RunDirError
-from hogwild.exchange import copied_bytes
+from hogwild.parameters.exchange import copied_bytes
 from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.shared_memory.scoreboard import Command
 from workers import rollback

@@ -11,9 +11,7 @@ from torch.utils._pytree import tree_flatten
 from hogwild import host, torch_settings
 from hogwild.compiled_model import model_key
 from hogwild.config.load import Job
-from hogwild.dry_step import trial_bytes
 from hogwild.errors import MemoryShortError, UsageError
-from hogwild.exchange import COPIES
 from hogwild.feeds.packed import Spec
 from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.ring import Ring, RingSpec
@@ -21,6 +19,9 @@ from hogwild.job import arrange, bytes_needed, schedule_of
 from hogwild.job_checks import batch_of
 from hogwild.job_data import ring_spec_of
 from hogwild.job_parts import Parts
+from hogwild.parameters.exchange import COPIES
+from hogwild.parameters.structure_file import check_apart
+from hogwild.parameters.trial_step import trial_bytes
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import is_on_device
 from hogwild.scheduling.grid_plan import GridPlan
@@ -34,7 +35,6 @@ from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.sources import Source
 from hogwild.storage.artifact_cache import new_scratch
 from hogwild.storage.run_directory import RunDir
-from hogwild.structure import check_apart
 from hogwild.traces import Window, clear
 from workers.kit import Kit, Split
 from workers.ring_state import RingState

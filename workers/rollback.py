@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.errors import CheckpointError, RunDirError
-from hogwild.params import SharedModel
+from hogwild.parameters.shared_model import SharedModel
 from hogwild.storage.checkpoint import newest_good, set_aside_after, take_newest
 from hogwild.storage.run_directory import Cut, RunDir
 from workers.session import Session

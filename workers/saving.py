@@ -16,9 +16,9 @@ from hogwild import host
 from hogwild.config.schema import Checkpoint
 from hogwild.errors import CheckpointError, RunDirError
 from hogwild.host.background_thread import Background
-from hogwild.params import SharedModel
+from hogwild.parameters.shared_model import SharedModel
+from hogwild.parameters.state_dicts import Copies
 from hogwild.scheduling.work_queue import WorkQueue
-from hogwild.snapshots import Copies
 from hogwild.storage.checkpoint import CheckpointWriter, Failed, Written, checkpoint_name
 from hogwild.storage.checkpoint_format import update_of
 from hogwild.storage.run_directory import RunDir

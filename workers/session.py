@@ -20,7 +20,7 @@ from hogwild.config.load import Job
 from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
 from hogwild.host.background_thread import Background
 from hogwild.job_parts import Parts
-from hogwild.params import SharedModel
+from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import SHARED
 from hogwild.scheduling.batch_plan import StreamPlan

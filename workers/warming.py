@@ -21,8 +21,8 @@ from workers.compiling import MODEL, make_all_ready
 if TYPE_CHECKING:
     from hogwild.evaluation import Evaluator
     from hogwild.feeds.batch import Feed
+    from hogwild.parameters.worker_model import WorkerModel
     from hogwild.updates import AutogradUpdate
-    from hogwild.worker_model import WorkerModel
     from workers.kit import Kit
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.optimizers import RowWiseAdagrad
-from hogwild.params import SharedModel, WorkerModel
+from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.updates import AutogradUpdate
 
 RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {

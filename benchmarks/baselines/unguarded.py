@@ -21,7 +21,7 @@ from benchmarks.commands import MNIST
 from hogwild.config.load import load_job
 from hogwild.config.schema import Job
 from hogwild.job import build
-from hogwild.params import SharedModel
+from hogwild.parameters.shared_model import SharedModel
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Command, Control, Row, Scoreboard
 from workers.building import make_trainer

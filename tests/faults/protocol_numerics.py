@@ -98,7 +98,7 @@ class Crimes:
 
 
 class CountingExchange:
-    """As hogwild.exchange.Exchange: in delta the batches are kept, and take effect when they are flushed."""
+    """As hogwild.parameters.exchange.Exchange: in delta the batches are kept, and take effect when they are flushed."""
 
     def __init__(self, effects: Effects, worker: int, crimes: Crimes) -> None:
         self.is_delta = False

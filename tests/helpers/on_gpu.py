@@ -25,7 +25,7 @@ from hogwild.devices.pinned_memory import Pins
 from hogwild.errors import HogwildError
 from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentData, ResidentFeed
-from hogwild.params import WorkerModel
+from hogwild.parameters.shared_model import WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from tests.shared_model import ConvNet, build, images, train_plainly
 from tests.test_device_jobs import train

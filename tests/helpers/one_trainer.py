@@ -11,7 +11,7 @@ from torch import Tensor, nn, optim
 
 from hogwild.feeds.resident import ResidentData
 from hogwild.metrics import Panel
-from hogwild.params import SharedModel
+from hogwild.parameters.shared_model import SharedModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word

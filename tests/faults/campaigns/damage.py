@@ -10,7 +10,7 @@ import torch
 
 from hogwild.lean_torch import sparing_the_compiler
 from hogwild.models import Mlp
-from hogwild.params import SharedModel
+from hogwild.parameters.shared_model import SharedModel
 from hogwild.storage import checkpoint
 from tests.faults.damage import KINDS, OFTEN, Scene, make_runs, scene_of
 from tests.faults.tally import Tally

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hogwild.errors import ModelError, OptimizerError
-from hogwild.layout import extent
+from hogwild.parameters.flat_layout import extent
 from hogwild.shared_memory.region import is_dense_without_overlap
 
 

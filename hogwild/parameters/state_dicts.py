@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from hogwild import host
-from hogwild.dry_step import parameters_of
 from hogwild.errors import CheckpointError
-from hogwild.optim import StateLayout
+from hogwild.parameters.state_layout import StateLayout
+from hogwild.parameters.trial_step import parameters_of
 
 PIECE = 1 << 22  # numbers that are looked at in one call
 EXTRA = "_extra_state"  # torch's name for what a module's `get_extra_state` says

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hogwild.buffers import REGION, block_of
 from hogwild.devices.accelerator import Accelerator
 from hogwild.errors import ModelError
-from hogwild.exchange import Exchange
-from hogwild.optim_state import StateBlock
-from hogwild.replica import Replica
+from hogwild.parameters.buffers import REGION, block_of
+from hogwild.parameters.device_replica import Replica
+from hogwild.parameters.exchange import Exchange
+from hogwild.parameters.state_block import StateBlock
+from hogwild.parameters.structure_file import Layout, Loss, load_structure
 from hogwild.shared_memory.region import Region
-from hogwild.structure import Layout, Loss, load_structure
 
 
 @dataclass(slots=True)

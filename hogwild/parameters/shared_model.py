@@ -15,18 +15,19 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from hogwild import buffers, optim, snapshots
-from hogwild.buffers import MASTER, plan_buffers
-from hogwild.dry_step import parameters_of
 from hogwild.errors import ModelError, OptimizerError
-from hogwild.layout import NOTHING_LATE, plan_flats, region_name
-from hogwild.optim import State, plan_state
-from hogwild.optim_state import FAR_BEHIND, StateBlock
-from hogwild.rule_choice import shares_state
-from hogwild.shareable import check_model, check_optimizer
+from hogwild.parameters import buffers, state_dicts
+from hogwild.parameters import state_layout as optim
+from hogwild.parameters.buffers import MASTER, plan_buffers
+from hogwild.parameters.checks import check_model, check_optimizer
+from hogwild.parameters.flat_layout import NOTHING_LATE, plan_flats, region_name
+from hogwild.parameters.rule_choice import shares_state
+from hogwild.parameters.state_block import FAR_BEHIND, StateBlock
+from hogwild.parameters.state_layout import State, plan_state
+from hogwild.parameters.structure_file import Layout, Loss, check_structure, dump_structure
+from hogwild.parameters.trial_step import parameters_of
+from hogwild.parameters.worker_model import WorkerModel
 from hogwild.shared_memory.region import Region, own_strides
-from hogwild.structure import Layout, Loss, check_structure, dump_structure
-from hogwild.worker_model import WorkerModel
 
 __all__ = ["SharedModel", "WorkerModel"]
 
@@ -135,13 +136,13 @@ class SharedModel:
     def finite(self) -> bool:
         """No parameter holds NaN or infinity. One pass in pieces, which takes no memory; the interpreter lock is free
         meanwhile."""
-        return all(snapshots.is_finite(param) for param in self.model.parameters())
+        return all(state_dicts.is_finite(param) for param in self.model.parameters())
 
     def snapshot_bytes(self) -> int:
         """What private copies of everything a snapshot holds would take, in bytes."""
         return sum(region.nbytes for region in self.regions.values())
 
-    def snapshot(self, copies: snapshots.Copies | None = None) -> dict[str, Any]:
+    def snapshot(self, copies: state_dicts.Copies | None = None) -> dict[str, Any]:
         """After `merge_buffers`: private copies, or what `copies` makes of it; the shared memory itself is to be
         written before anybody trains on. `model` and `optimizer` as stock state_dicts (the shared state, or that of
         the most updates), `optimizer_private` one per worker, None where it has no state yet, `optimizer_updates`
@@ -149,11 +150,11 @@ class SharedModel:
 
         `torch.load(weights_only=True)` reads it back, unless the model's own `get_extra_state` says
         otherwise."""
-        copies = snapshots.Copies() if copies is None else copies
+        copies = state_dicts.Copies() if copies is None else copies
         blocks = [block.read(copies) for block in self._blocks()]
-        states = [snapshots.optimizer_state_dict(self.optimizer, *block) for block in blocks]
+        states = [state_dicts.optimizer_state_dict(self.optimizer, *block) for block in blocks]
         return {
-            **snapshots.model_state(self.model, copies),
+            **state_dicts.model_state(self.model, copies),
             "optimizer": states[self._exemplar()],
             "optimizer_private": [] if self.layout.state.shared else [s if s["state"] else None for s in states],
             "optimizer_updates": [] if self.layout.state.shared else [block.updates for block in self._blocks()],
@@ -167,15 +168,15 @@ class SharedModel:
         """Parameters, buffers and optimizer state are the snapshot's; before workers start. Worker k takes
         private state k mod old procs (then a sentence for the log is returned), or that of the most updates where
         that one is far behind. Raises CheckpointError; nothing was changed then."""
-        snapshots.check_parts(snapshot)
+        state_dicts.check_parts(snapshot)
         private = list(snapshot.get("optimizer_private") or [])
         shared = self.layout.state.shared
         sources, made = [snapshot["optimizer"]], [1]
         if private and not shared:
             sources, made = private, snapshot.get("optimizer_updates") or [int(own is not None) for own in private]
-        names = snapshots.names_of(self.model, self.optimizer)
-        read = [snapshots.checked_state(self.layout.state, names, self.optimizer, source) for source in sources]
-        snapshots.load_model(self.model, snapshot)
+        names = state_dicts.names_of(self.model, self.optimizer)
+        read = [state_dicts.checked_state(self.layout.state, names, self.optimizer, source) for source in sources]
+        state_dicts.load_model(self.model, snapshot)
         self.restart_buffers()
         for k, block in enumerate(self._blocks()):
             source = k % len(read)
@@ -197,7 +198,7 @@ class SharedModel:
             _move(param, torch.empty_strided(param.shape, strides, dtype=param.dtype))
         for buffer in self.model.buffers():
             _move(buffer, torch.empty_strided(buffer.shape, own_strides(buffer), dtype=buffer.dtype))
-        state, groups = self._blocks()[self._exemplar()].read(snapshots.Copies())
+        state, groups = self._blocks()[self._exemplar()].read(state_dicts.Copies())
         params = parameters_of(self.optimizer)
         for i, own in state.items():
             self.optimizer.state[params[i]] = own

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.dry_step import parameters_of
-from hogwild.optim import REGION, SpanState, State, StateLayout, StateSlot
+from hogwild.parameters.state_dicts import Copies
+from hogwild.parameters.state_layout import REGION, SpanState, State, StateLayout, StateSlot
+from hogwild.parameters.trial_step import parameters_of
 from hogwild.shared_memory.region import Region
-from hogwild.snapshots import Copies
 
 _NUMBER = {"int": int, "float": float, "bool": bool}
 _WHOLE_S = 0.5  # for a copy between two updates

@@ -23,8 +23,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from hogwild.dry_step import dry_step, parameters_of
-from hogwild.layout import FlatLayout, sparse_parameters
+from hogwild.parameters.flat_layout import FlatLayout, sparse_parameters
+from hogwild.parameters.trial_step import dry_step, parameters_of
 from hogwild.shared_memory.region import aligned, own_strides
 
 REGION = "state"

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from hogwild.layout import FlatLayout, Span, region_name
+from hogwild.parameters.flat_layout import FlatLayout, Span, region_name
 from hogwild.shared_memory.region import Region
 
 COPIES = 3  # of the trained parameters, in delta: local, snapshot, and where their difference is computed

@@ -23,16 +23,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hogwild import buffers, optim
 from hogwild.devices.accelerator import Accelerator, words
 from hogwild.devices.pinned_memory import Pins
-from hogwild.exchange import Exchange
-from hogwild.layout import FlatLayout, region_name
-from hogwild.lent import LentExchange
-from hogwild.optim import SpanState, StateLayout, StateSlot
-from hogwild.optim_state import StateBlock
+from hogwild.parameters import buffers, state_layout
+from hogwild.parameters.device_shared import LentExchange
+from hogwild.parameters.exchange import Exchange
+from hogwild.parameters.flat_layout import FlatLayout, region_name
+from hogwild.parameters.state_block import StateBlock
+from hogwild.parameters.state_layout import SpanState, StateLayout, StateSlot
+from hogwild.parameters.structure_file import Layout
 from hogwild.shared_memory.region import Region, aligned
-from hogwild.structure import Layout
 
 
 class DeviceExchange(Exchange):
@@ -154,12 +154,12 @@ class DeviceState(StateBlock):
     ) -> None:
         """`counters_too`: the rule wants its counters on the device (fused, capturable)."""
         self._private = _Private(layout.nbytes)
-        super().__init__(layout, {optim.REGION: self._private} if layout.nbytes else {}, 0)  # type: ignore[dict-item]
+        super().__init__(layout, {state_layout.REGION: self._private} if layout.nbytes else {}, 0)  # type: ignore[dict-item]
         self._accelerator, self._counters_too = accelerator, counters_too
         self._come = accelerator.event()
         self._home = StateBlock(layout, regions, block)
         self._whole = accelerator.empty(layout.nbytes)
-        pins.regions(regions, optim.REGION)
+        pins.regions(regions, state_layout.REGION)
         self._moved = [(self._home_words(piece), self._device_words(piece)) for piece in self._pieces()]
         self._read()
 
@@ -238,7 +238,7 @@ class Replica:
         lent: Mapping[str, str] | None = None,
     ) -> None:
         """Binds parameters and buffers of the model to the device, and moves what the loss holds. `lent`: handles of
-        flats that are there already, by region (`lent.py`)."""
+        flats that are there already, by region (`device_shared.py`)."""
         self.accelerator, self.pins = accelerator, Pins(accelerator)
         try:
             self._place(layout, parts, params, regions, worker, lent)

@@ -9,8 +9,8 @@ import torch
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, RAdam, RMSprop, SparseAdam
 from torch.optim import optimizer as torch_optimizer
 
-from hogwild.layout import FlatLayout, ParamSlot
 from hogwild.optimizers import RowWiseAdagrad
+from hogwild.parameters.flat_layout import FlatLayout, ParamSlot
 
 # What stock torch refuses for sparse gradients, and what has no kernel.
 _REFUSED: Mapping[type, tuple[str, ...]] = {

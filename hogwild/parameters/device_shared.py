@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from hogwild.devices.accelerator import Accelerator
 from hogwild.errors import DeviceSharingError
-from hogwild.exchange import Exchange
-from hogwild.layout import FlatLayout, region_name
+from hogwild.parameters.exchange import Exchange
+from hogwild.parameters.flat_layout import FlatLayout, region_name
 from hogwild.shared_memory.region import Region
 
 REFUSED = (

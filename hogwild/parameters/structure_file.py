@@ -28,12 +28,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from hogwild.buffers import REGION as BUFFERS
-from hogwild.buffers import BufferLayout, block_of
-from hogwild.dry_step import attributes_of
 from hogwild.errors import ModelError
-from hogwild.layout import FlatLayout, extent
-from hogwild.optim import StateLayout
+from hogwild.parameters.buffers import REGION as BUFFERS
+from hogwild.parameters.buffers import BufferLayout, block_of
+from hogwild.parameters.flat_layout import FlatLayout, extent
+from hogwild.parameters.state_layout import StateLayout
+from hogwild.parameters.trial_step import attributes_of
 from hogwild.shared_memory.region import Region
 
 

@@ -1,0 +1,1 @@
+"""The model in shared memory: layout, optimizer state, buffers, structure, exchange."""
