@@ -19,7 +19,6 @@ from torch.autograd.profiler import profile
 from benchmarks import commands
 from benchmarks.figures import Figure
 from benchmarks.row import Row
-from hogwild.device_update import DeviceUpdate
 from hogwild.devices.simulated import Simulated
 from hogwild.feeds.collate import Collator
 from hogwild.feeds.device_feed import SLOTS, DeviceFeed
@@ -29,7 +28,8 @@ from hogwild.feeds.stream_reader import Filler, Origin, Stream
 from hogwild.models import LeNet
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.updates import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate
+from hogwild.training.device_update import DeviceUpdate
 
 BATCH, BATCHES, WARM_UP, SYNC_EVERY = 64, 32, 8, 16
 A_NUMBER = 16  # bytes

@@ -18,8 +18,8 @@ from hogwild.config.load import Job
 from hogwild.errors import UsageError
 from hogwild.kernels.fused import FusedUpdate, Side
 from hogwild.kernels.profile import HOT_BYTES, choose_hot
-from hogwild.own_steps import has_training_step
 from hogwild.scheduling.grid_plan import MOST_SIDE, Grid
+from hogwild.training.model_steps import has_training_step
 
 if TYPE_CHECKING:
     from hogwild.feeds.packed import Packed

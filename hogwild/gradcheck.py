@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from hogwild.errors import ModelError
-from hogwild.own_steps import Losses, has_training_step, read_answer
+from hogwild.training.model_steps import Losses, has_training_step, read_answer
 
 SAMPLES = 4  # more than BatchNorm needs; each costs time in every difference
 SMALL = 20_000  # parameters of a module that is tried alone

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from hogwild import lr
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
 from hogwild.config.schema import Split
@@ -30,7 +29,6 @@ from hogwild.initial import load_initial
 from hogwild.job_checks import batch_of, inspect
 from hogwild.job_data import check_length, ring_spec_of, sources_of
 from hogwild.job_parts import Parts
-from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics import Panel
 from hogwild.packing import names_of, pack, show, sizes_for
 from hogwild.param_groups import freeze_parameters, late_parameters, param_groups, require_trained
@@ -41,7 +39,9 @@ from hogwild.registry import build as build_component
 from hogwild.registry import build_callable
 from hogwild.scheduling.batch_plan import EpochPlan
 from hogwild.scheduling.grid_plan import GridPlan
-from hogwild.updates import AutogradUpdate
+from hogwild.training import lr_schedule
+from hogwild.training.autograd_update import AutogradUpdate
+from hogwild.training.without_dynamo import sparing_the_compiler
 
 NO_KERNEL = Choice(None, "autograd: on a device, where no kernel of a model's own runs", is_worth_saying=False)
 
@@ -210,8 +210,8 @@ def _update_path(job: Job, parts: Parts) -> str:
     return AutogradUpdate(worker, grad_clip=job.train.grad_clip).path
 
 
-def schedule_of(job: Job, plan: EpochPlan) -> lr.Factor | None:
-    return lr.schedule_factor(job.lr_schedule, planned_updates(job, plan))
+def schedule_of(job: Job, plan: EpochPlan) -> lr_schedule.Factor | None:
+    return lr_schedule.schedule_factor(job.lr_schedule, planned_updates(job, plan))
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:

@@ -10,18 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from hogwild.compiled_model import check_compiler, scripted
 from hogwild.config.load import Job
 from hogwild.config.schema import Evaluate, Split
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
-from hogwild.evaluation import evaluating
 from hogwild.feeds.collate import Labels
 from hogwild.feeds.materialise import division
 from hogwild.feeds.transform import tried
-from hogwild.inference import why_not as why_no_inference
 from hogwild.job_parts import NORMS
 from hogwild.metrics import Panel
-from hogwild.own_steps import (
+from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
+from hogwild.training.autocast import autocast, check_precision, device_type_of, widened
+from hogwild.training.compiled_model import check_compiler, scripted
+from hogwild.training.evaluator import evaluating
+from hogwild.training.inference_mode import why_not as why_no_inference
+from hogwild.training.model_steps import (
     Losses,
     has_evaluation_step,
     has_training_step,
@@ -29,9 +31,7 @@ from hogwild.own_steps import (
     predictor,
     try_training_step,
 )
-from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
-from hogwild.precision import autocast, check_precision, device_type_of, widened
-from hogwild.recurrence import forward_of
+from hogwild.training.recurrent_state import forward_of
 
 if TYPE_CHECKING:
     from hogwild.job_parts import Parts

@@ -15,15 +15,15 @@ from hogwild.feeds.packed import Packed
 from hogwild.feeds.ring import BatchForm, RingSpec
 from hogwild.held import hold
 from hogwild.job_parts import NORMS
-from hogwild.lr import NAMED
 from hogwild.packing import packs, read_packed
 from hogwild.parameters.shared_model import wants_channels_last
 from hogwild.planning.cpu_plan import plan_here
-from hogwild.recurrence import takes_state
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.sources import Source
 from hogwild.stream_choice import is_iterable, split, why_streamed
 from hogwild.streaming import prepare, slots_of
+from hogwild.training.lr_schedule import NAMED
+from hogwild.training.recurrent_state import takes_state
 
 
 def lane_plan(job: Job, model: nn.Module, trained: Held, val: Any, notes: list[str]) -> BatchPlan:

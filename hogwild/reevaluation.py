@@ -17,7 +17,6 @@ from torch import Tensor
 
 from hogwild.config.load import Job
 from hogwild.errors import RunError, UsageError
-from hogwild.evaluation import Evaluator
 from hogwild.feeds.batch import Feed
 from hogwild.feeds.packed import Packed, open_feed
 from hogwild.feeds.resident import ResidentData
@@ -25,13 +24,14 @@ from hogwild.feeds.ring import Ring, RingFeed
 from hogwild.identity import require_same
 from hogwild.job import build
 from hogwild.job_parts import Parts
-from hogwild.lean_torch import sparing_the_compiler
 from hogwild.metrics.result_row import EvalSums
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.sources import Source
 from hogwild.storage.checkpoint import load
 from hogwild.storage.checkpoint_format import update_of
 from hogwild.storage.files import temporary
+from hogwild.training.evaluator import Evaluator
+from hogwild.training.without_dynamo import sparing_the_compiler
 
 FORMATS = (".npz", ".csv")
 

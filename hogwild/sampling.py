@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import UsageError
-from hogwild.recurrence import divided, takes_state
+from hogwild.training.recurrent_state import divided, takes_state
 
 SYMBOLS = "symbols"
 START = "\n"  # what an empty prompt stands for, where the model knows it: the beginning of a line

@@ -19,17 +19,17 @@ from hogwild.config.load import Job
 from hogwild.data.cache import Cache
 from hogwild.data.kept import load as load_kept
 from hogwild.errors import CheckpointError, DataError, HogwildError, RunError, UsageError
-from hogwild.evaluation import evaluating
 from hogwild.feeds.materialise import InTurn, materialise
 from hogwild.feeds.packed import Packed, open_feed
 from hogwild.identity import read_names
 from hogwild.packing import packs, sizes_for
 from hogwild.parameters.state_dicts import load_model
-from hogwild.recurrence import forward_of
 from hogwild.registry import build, resolve
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.storage.checkpoint import load as load_checkpoint
 from hogwild.storage.run_directory import NAMES
+from hogwild.training.evaluator import evaluating
+from hogwild.training.recurrent_state import forward_of
 
 if TYPE_CHECKING:
     from hogwild.recommending import Recommendation

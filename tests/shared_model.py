@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
-from hogwild.updates import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate
 
 Batch = tuple[Tensor, Tensor]
 Rule = Callable[..., torch.optim.Optimizer]

@@ -10,7 +10,7 @@ from torch.autograd.profiler import profile
 
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.updates import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate
 from tests.shared_model import (
     ConvNet,
     attach,

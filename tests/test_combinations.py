@@ -25,13 +25,13 @@ from hogwild.feeds.ring import BatchForm, Leaf, Place, Ring, RingFeed, RingSpec
 from hogwild.feeds.stream_reader import Origin, Stream
 from hogwild.feeds.transform import transformed
 from hogwild.gradcheck import check_gradients
-from hogwild.own_steps import Losses
-from hogwild.recurrence import LaneState
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
 from hogwild.scheduling.leases import Limits
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.sources import Source
 from hogwild.streaming import Streamed
+from hogwild.training.model_steps import Losses
+from hogwild.training.recurrent_state import LaneState
 from tests.helpers.jobs import Ended, in_turn
 from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)

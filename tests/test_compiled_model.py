@@ -15,9 +15,7 @@ from torch import Tensor, nn, optim
 from torch.utils.data import IterableDataset, TensorDataset
 
 import hogwild
-from hogwild import compiled_model
 from hogwild.api import _job
-from hogwild.compiled_model import ModelCache, model_key, scripted
 from hogwild.errors import ConfigError, HogwildError, ModelError
 from hogwild.functions import Functions
 from hogwild.job import from_objects
@@ -26,6 +24,8 @@ from hogwild.parameters.worker_model import check_same_memory
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Control, Row, Scoreboard, Word
 from hogwild.storage.artifact_cache import ASIDE, MANIFEST, new_scratch
+from hogwild.training import compiled_model
+from hogwild.training.compiled_model import ModelCache, model_key, scripted
 from tests.helpers.one_trainer import Place, examples, go_on
 from tests.helpers.plain_loop import differing_parameters, ulps
 from tests.helpers.processes import wait_for
@@ -601,7 +601,7 @@ def test_what_torch_compile_cannot_compile_is_an_error_of_the_model() -> None:
 def test_a_job_without_it_imports_no_compiler() -> None:
     """torch._dynamo takes a second, in every worker."""
     program = (
-        "import sys, torch; from hogwild.compiled_model import make; make('none', torch.nn.Linear(2, 2));"
+        "import sys, torch; from hogwild.training.compiled_model import make; make('none', torch.nn.Linear(2, 2));"
         "import workers.building; print('torch._dynamo' in sys.modules)"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -16,10 +16,10 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild.errors import UserCodeError
-from hogwild.lr import halved
 from hogwild.shared_memory.scoreboard import Control
 from hogwild.storage.checkpoint import load, newest_good
 from hogwild.storage.run_directory import RunDir
+from hogwild.training.lr_schedule import halved
 from tests.helpers.jobs import JOBS, Ended, in_turn
 from tests.helpers.one_trainer import Place, examples, go_on
 from tests.helpers.processes import PATIENCE_S

@@ -15,7 +15,7 @@ import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
-from hogwild.lr import Factor, schedule_factor
+from hogwild.training.lr_schedule import Factor, schedule_factor
 from tests.helpers.plain_loop import Both, Curve, PlainLoop, Rule, Samples, by_factor, train_both, ulps
 from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)

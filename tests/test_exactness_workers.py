@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 
-from hogwild.lr import Linear
+from hogwild.training.lr_schedule import Linear
 from tests.helpers.jobs import JOBS, Ended, Job
 from tests.helpers.plain_loop import (
     Curve,

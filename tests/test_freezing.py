@@ -15,7 +15,7 @@ import hogwild
 from hogwild.errors import ConfigError, ModelError
 from hogwild.param_groups import freeze_parameters, late_parameters
 from hogwild.parameters.shared_model import WorkerModel
-from hogwild.updates import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate
 from tests.helpers import one_trainer
 from tests.helpers.one_trainer import Place
 from tests.helpers.plain_loop import PlainLoop, Samples, differing_parameters, differing_state
@@ -144,7 +144,9 @@ def test_gradients_lie_where_the_parameters_do_before_and_after_a_thaw(monkeypat
     shared = build(model, optim.SGD(model.parameters(), lr=0.1), procs=1, late=LATE)
     worker = WorkerModel.attach(shared.structure, shared.regions, 0, 0)
     monkeypatch.setattr(WorkerModel, "device", torch.device("meta"))
-    monkeypatch.setattr("hogwild.updates.why_no_flat_rule", lambda *_: "a rule over both would need the device")
+    monkeypatch.setattr(
+        "hogwild.training.autograd_update.why_no_flat_rule", lambda *_: "a rule over both would need the device"
+    )
     update = AutogradUpdate(worker, grad_clip=None)
     for made in (0, FIRST):
         update.thaw(made)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
 from hogwild.errors import ClassPathError, UsageError, UserCodeError
-from hogwild.lr import Factor, schedule_factor
+from hogwild.training.lr_schedule import Factor, schedule_factor
 
 PLANNED = 50
 LR = 0.4

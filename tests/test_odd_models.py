@@ -13,9 +13,9 @@ from torch import Tensor, nn, optim
 from torch.utils.data import Dataset, TensorDataset
 
 import hogwild
-from hogwild import torch_settings
 from hogwild.api import TrainResult
 from hogwild.errors import ModelError, TrainingError
+from hogwild.training import torch_settings
 from tests.shared_model import same_bits
 
 FEATURES, CLASSES, BATCH = 4, 2, 8

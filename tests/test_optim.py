@@ -27,7 +27,7 @@ from hogwild.parameters import trial_step as steps
 from hogwild.parameters.flat_layout import plan_flats
 from hogwild.parameters.state_layout import plan_state
 from hogwild.parameters.trial_step import dry_step
-from hogwild.updates import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate
 from tests.jobs.late import LateLoss
 from tests.shared_model import (
     Branches,

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 import hogwild
 from hogwild.errors import HogwildError, ModelError
-from hogwild.inference import why_not
+from hogwild.training.inference_mode import why_not
 from tests.helpers.plain_loop import PlainLoop, differing_parameters
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 

@@ -15,14 +15,14 @@ from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import scaler
 from hogwild.errors import ConfigError, HogwildError
-from hogwild.precision import autocast, widened
-from hogwild.scaler import FIRST, RowScaler
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
 from hogwild.storage.checkpoint import load as load_checkpoint
+from hogwild.training import loss_scaler
+from hogwild.training.autocast import autocast, widened
+from hogwild.training.loss_scaler import FIRST, RowScaler
 from tests.helpers.plain_loop import PlainLoop, differing_parameters, differing_state, epoch_order, ulps
 from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)
@@ -213,7 +213,7 @@ def hogwild_summary(result: hogwild.TrainResult) -> dict[str, Any]:
 
 
 def test_the_scale_grows_after_many_finite_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaler, "GROW_AFTER", 3)
+    monkeypatch.setattr(loss_scaler, "GROW_AFTER", 3)
     different, reference, scale, result = both(
         tmp_path, "fp16", PlainLoop(), RULES["sgd"], loss=Loud(), growth_interval=3
     )
@@ -298,29 +298,29 @@ def test_a_replacement_goes_on_with_the_scale_of_its_row() -> None:
     second = RowScaler(Row(board, 1))
     assert second.scale == FIRST / 4 and board.words[1, Word.GOOD] == 1
     assert RowScaler(Row(board, 0)).scale == FIRST
-    assert scaler.overflows(board) == 2
+    assert loss_scaler.overflows(board) == 2
 
 
 def test_a_resume_with_other_procs_deals_the_scales_out() -> None:
     board = Scoreboard.allocate(3)
-    scaler.restore(board, [[1024.0, 7.0], [0.0, 0.0]])
-    assert scaler.state(board) == [[1024.0, 7.0], [0.0, 0.0], [1024.0, 7.0]]
+    loss_scaler.restore(board, [[1024.0, 7.0], [0.0, 0.0]])
+    assert loss_scaler.state(board) == [[1024.0, 7.0], [0.0, 0.0], [1024.0, 7.0]]
     assert RowScaler(Row(board, 1)).scale == FIRST, "it had trained nothing"
     empty = Scoreboard.allocate(2)
-    scaler.restore(empty, [])
-    assert scaler.state(empty) == []
+    loss_scaler.restore(empty, [])
+    assert loss_scaler.state(empty) == []
 
 
 @pytest.mark.parametrize("bad", [-1.0, 3.0, float("nan"), float("inf"), 2.0**99])
 def test_a_scale_that_none_can_be_is_refused(bad: float) -> None:
     board = Scoreboard.allocate(1)
     with pytest.raises(ValueError, match="powers of two"):
-        scaler.restore(board, [[bad, 0.0]])
+        loss_scaler.restore(board, [[bad, 0.0]])
     assert not np.any(board.floats[0, Word.SCALE])
 
 
 def test_a_resumed_run_ends_as_if_it_had_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaler, "GROW_AFTER", 5)  # so that the counter matters, too
+    monkeypatch.setattr(loss_scaler, "GROW_AFTER", 5)  # so that the counter matters, too
     rule: Rule = RULES["momentum"]
     data, loss = TensorDataset(*samples()), Loud()
     common: dict[str, Any] = {"precision": "fp16", "procs": 0, "threads": 1, "batch_size": 8, "epochs": 2}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from hogwild.optimizers import RowWiseAdagrad
-from hogwild.updates import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate
 from tests.shared_model import (
     attach,
     build,

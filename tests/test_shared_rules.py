@@ -19,8 +19,8 @@ from hogwild.optimizers import RowWiseAdagrad
 from hogwild.parameters.flat_layout import plan_flats
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.state_layout import plan_state
-from hogwild.shared_rules import GROWING, least_ratio
-from hogwild.updates import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate
+from hogwild.training.shared_state_rule import GROWING, least_ratio
 from tests.shared_model import (
     attach,
     one_thread,  # noqa: F401 (a fixture for every test here)

@@ -412,7 +412,7 @@ import json, sys, torch
 from hogwild.parameters.shared_model import WorkerModel
 from hogwild.shared_memory.region import Region
 from hogwild.parameters.structure_file import dump_structure, load_structure
-from hogwild.updates import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate
 from tests.shared_model import images, train
 places, path = json.loads(sys.argv[1]), sys.argv[2]
 regions = {name: Region.attach(fd, nbytes) for name, (fd, nbytes) in places.items()}

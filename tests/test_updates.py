@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from hogwild.updates import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate
 from tests.shared_model import (
     Branches,
     ConvNet,

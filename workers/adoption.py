@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from hogwild import torch_settings
+from hogwild.training import torch_settings
 from workers.messages import Start, Task
 
 

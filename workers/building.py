@@ -7,20 +7,21 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from hogwild import host, torch_settings
-from hogwild.compiled_model import make as make_runs
+from hogwild import host
 from hogwild.devices.accelerator import Accelerator
-from hogwild.evaluation import Evaluator
 from hogwild.feeds.batch import Feed
 from hogwild.feeds.packed import attach, open_feed, targets
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec
 from hogwild.host.thread_pools import limit_pools
 from hogwild.parameters.shared_model import WorkerModel
-from hogwild.recurrence import LaneState
-from hogwild.scaler import scaler_for
 from hogwild.scheduling.lane_schedule import steps_of
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Control, Row, Scoreboard
+from hogwild.training import torch_settings
+from hogwild.training.compiled_model import make as make_runs
+from hogwild.training.evaluator import Evaluator
+from hogwild.training.loss_scaler import scaler_for
+from hogwild.training.recurrent_state import LaneState
 from workers.adoption import adopt
 from workers.chunks import make_fused
 from workers.kit import Kit, Numerics, Split

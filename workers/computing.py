@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hogwild.devices.accelerator import Accelerator
-    from hogwild.updates import Update
+    from hogwild.training.autograd_update import Update
 
 
 class OnCpu:

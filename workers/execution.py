@@ -22,7 +22,6 @@ from hogwild.host.background_thread import Background
 from hogwild.job import state_of
 from hogwild.job_checks import directions
 from hogwild.job_parts import Parts
-from hogwild.lean_torch import sparing_the_compiler
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices
@@ -32,6 +31,7 @@ from hogwild.storage.checkpoint import CheckpointWriter
 from hogwild.storage.run_directory import LIBRARY, RunDir
 from hogwild.tensorboard import check_wanted
 from hogwild.traces import report
+from hogwild.training.without_dynamo import sparing_the_compiler
 from workers.evaluating import Evaluating, evaluation_limits
 from workers.head_start import HeadStart
 from workers.holder import holder_for

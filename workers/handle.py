@@ -130,7 +130,7 @@ class Handle:
         self._send(task, descriptors)
 
     def _send(self, task: Task, descriptors: Sequence[int]) -> None:
-        from hogwild.torch_settings import current  # torch is loaded by now
+        from hogwild.training.torch_settings import current  # torch is loaded by now
 
         changes = _changes(self.environment, os.environ)
         self.environment = dict(os.environ)  # as it is there then: what is sent later is what changes from now on

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from hogwild.evaluation import Evaluator
     from hogwild.feeds.batch import Feed
     from hogwild.feeds.packed import Spec
     from hogwild.feeds.resident import FieldSpec
@@ -23,8 +22,9 @@ if TYPE_CHECKING:
     from hogwild.kernels.hot_rows import HotRows
     from hogwild.metrics import Panel
     from hogwild.parameters.worker_model import WorkerModel
-    from hogwild.recurrence import LaneState
-    from hogwild.updates import Update
+    from hogwild.training.autograd_update import Update
+    from hogwild.training.evaluator import Evaluator
+    from hogwild.training.recurrent_state import LaneState
 
 
 @dataclass(frozen=True, slots=True)

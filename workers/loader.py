@@ -19,11 +19,11 @@ from collections.abc import Callable
 import cloudpickle
 import torch
 
-from hogwild import torch_settings
 from hogwild.feeds.ring import Beat, Ring, RingSpec
 from hogwild.feeds.stream_reader import Filler, Stream, Unreadable
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
+from hogwild.training import torch_settings
 from workers.adoption import adopt
 from workers.messages import LOOK, Leaving, LoadTask, ParentGone, Report, Start, read_records, write_record
 from workers.pulling import WAIT_MS

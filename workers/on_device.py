@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from hogwild.device_update import DeviceUpdate
 from hogwild.devices.accelerator import Accelerator
 from hogwild.devices.discovery import open_accelerator
 from hogwild.feeds.batch import Feed
@@ -16,10 +15,11 @@ from hogwild.feeds.resident import ResidentFeed
 from hogwild.feeds.ring import RingFeed
 from hogwild.feeds.transform import Transform, TransformedFeed
 from hogwild.parameters.shared_model import WorkerModel
-from hogwild.recurrent_weights import keep_weights
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word
-from hogwild.updates import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate
+from hogwild.training.cudnn_weights import keep_weights
+from hogwild.training.device_update import DeviceUpdate
 from workers.computing import ON_CPU, OnCpu, OnDevice
 from workers.kit import Kit
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch.utils._pytree import tree_flatten
 
-from hogwild import host, torch_settings
-from hogwild.compiled_model import model_key
+from hogwild import host
 from hogwild.config.load import Job
 from hogwild.errors import MemoryShortError, UsageError
 from hogwild.feeds.packed import Spec
@@ -36,6 +35,8 @@ from hogwild.sources import Source
 from hogwild.storage.artifact_cache import new_scratch
 from hogwild.storage.run_directory import RunDir
 from hogwild.traces import Window, clear
+from hogwild.training import torch_settings
+from hogwild.training.compiled_model import model_key
 from workers.kit import Kit, Split
 from workers.ring_state import RingState
 

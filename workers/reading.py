@@ -23,12 +23,12 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from hogwild import torch_settings
 from hogwild.errors import DataError
 from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.row_reader import BadRow, Rows
 from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shared_memory.region import Region
+from hogwild.training import torch_settings
 from workers.adoption import adopt
 from workers.messages import LOOK, ParentGone, ReadTask, Report, Start, read_records, write_record
 from workers.pulling import WAIT_MS

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hogwild import scaler
 from hogwild.config.load import Job, load_job
 from hogwild.errors import CheckpointError, UsageError
 from hogwild.identity import require_same
@@ -15,6 +14,7 @@ from hogwild.parameters.state_dicts import check_groups, check_parts
 from hogwild.storage.checkpoint import set_aside_after, sweep, take_newest
 from hogwild.storage.records import explained
 from hogwild.storage.run_directory import PLACES, RunDir
+from hogwild.training import loss_scaler
 from workers.outcome import Before
 from workers.session import Session
 
@@ -112,7 +112,7 @@ def _take_over(session: Session, state: dict[str, Any]) -> str | None:
         check_groups(shared.layout.state, shared.optimizer, state["optimizer"]["param_groups"])
         session.queue.restore(state["ledger"])
         session.take_over(state)
-        scaler.restore(session.board, state.get("scales", []))
+        loss_scaler.restore(session.board, state.get("scales", []))
         return shared.restore(state)
     except ValueError as error:
         raise CheckpointError(str(error), code="checkpoint/other-job") from error

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from hogwild import host, scaler
+from hogwild import host
 from hogwild.config.load import Job
 from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
 from hogwild.host.background_thread import Background
@@ -27,6 +27,7 @@ from hogwild.scheduling.batch_plan import StreamPlan
 from hogwild.scheduling.work_queue import Release, WorkQueue
 from hogwild.shared_memory.scoreboard import Control, Scoreboard
 from hogwild.storage.run_directory import RunDir
+from hogwild.training import loss_scaler
 from workers.divergence import Decision, Divergence
 from workers.evaluating import Evaluating
 from workers.holder import NoHolder
@@ -252,7 +253,7 @@ class Session:
     def begin_checkpoint(self, now: float) -> None:
         """Everybody is parked and booked, nothing is in flight: see `Saving.begin`."""
         rest: dict[str, Any] = {"seed": self.job.seed, "rollbacks": self.divergence.rollbacks}
-        rest["data"], rest["scales"] = self.parts.identity, scaler.state(self.board)
+        rest["data"], rest["scales"] = self.parts.identity, loss_scaler.state(self.board)
         if self.streamed is not None:
             rest["stream"] = self.streamed.state()
         self.clock.paused_for.append("checkpoint")

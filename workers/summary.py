@@ -5,9 +5,10 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from hogwild import host, scaler
+from hogwild import host
 from hogwild.errors import code_of
 from hogwild.shared_memory.scoreboard import Phase, idle_share
+from hogwild.training import loss_scaler
 from workers.outcome import Clock, Outcome
 from workers.session import Session
 from workers.stream_figures import about_waiting, ring_record, waiting_of
@@ -50,7 +51,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "exchange": session.exchange,
         "metrics": session.metrics,
         "best": session.best,
-        "overflows": scaler.overflows(board),
+        "overflows": loss_scaler.overflows(board),
         "restarts": session.before.restarts + session.restarts,
         "rollbacks": session.divergence.rollbacks,
         "lane_restarts": session.lane_restarts,

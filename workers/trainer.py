@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from hogwild.lr import halved
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard
+from hogwild.training.lr_schedule import halved
 from workers.chunks import Chunks
 from workers.kit import Kit, Numerics
 from workers.profile import Profile

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from hogwild.compiled_model import ModelCache, refusing
 from hogwild.feeds.transform import transformed
 from hogwild.shared_memory.scoreboard import Row
+from hogwild.training.compiled_model import ModelCache, refusing
 from workers.compiling import MODEL, make_all_ready
 
 if TYPE_CHECKING:
-    from hogwild.evaluation import Evaluator
     from hogwild.feeds.batch import Feed
     from hogwild.parameters.worker_model import WorkerModel
-    from hogwild.updates import AutogradUpdate
+    from hogwild.training.autograd_update import AutogradUpdate
+    from hogwild.training.evaluator import Evaluator
     from workers.kit import Kit
 
 

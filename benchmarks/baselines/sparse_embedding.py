@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hogwild.optimizers import RowWiseAdagrad
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
-from hogwild.updates import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate
 
 RULES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": partial(torch.optim.SGD, lr=0.05),

@@ -1,4 +1,4 @@
-"""A user's data set on its way into memory: taken as it is where it lies there already, read (`sparse_rows.py`) where it does
+"""A user's data set on its way into memory: taken as it is where it lies there already, read (`row_reader.py`) where it does
 not.
 
 has `.tensors` (TensorDataset, ours)      taken as it is

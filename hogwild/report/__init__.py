@@ -1,6 +1,6 @@
 """`hogwild report`: what a run was, as one page with pictures.
 
-    run directory ─► read.py ─► Run ─┬─► columns.py, simd.py ─► learning.py, figures.py, timeline.py ─► PNGs ─┐
+    run directory ─► read.py ─► Run ─┬─► columns.py, lanes.py ─► learning.py, figures.py, timeline.py ─► PNGs ─┐
                                      ├─► config_origin.py, tables.py ─► rows of text ──────────────────────────┤
                  several runs ───────┴─► compare.py, overlays.py ──────────────────────────────────────────────┤
                                                                              write.py: index.html ◄─ page.py ◄─┘

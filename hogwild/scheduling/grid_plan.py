@@ -108,7 +108,7 @@ class GridPlan:
     sides: tuple[int, int]
     bounds: tuple[int, ...]
     first_batches: np.ndarray = field(init=False, repr=False, compare=False)  # (cells + 1,) int64: of each cell
-    grid_cells: np.ndarray = field(init=False, repr=False, compare=False)  # (batches,) int64: of each batch
+    cells: np.ndarray = field(init=False, repr=False, compare=False)  # (batches,) int64: of each batch
     _firsts: np.ndarray = field(init=False, repr=False, compare=False)  # (batches + 1,) int64: first position of each
 
     merges: ClassVar[bool] = False  # no batch of a kernel can be too small
@@ -125,10 +125,10 @@ class GridPlan:
         batches = -(-np.diff(bounds) // self.batch_size)
         first_batches = np.zeros(len(bounds), np.int64)
         np.cumsum(batches, out=first_batches[1:])
-        grid_cells = np.repeat(np.arange(len(batches)), batches)
-        firsts = np.full(len(grid_cells) + 1, bounds[-1])
-        firsts[:-1] = bounds[grid_cells] + (np.arange(len(grid_cells)) - first_batches[grid_cells]) * self.batch_size
-        for name, value in (("first_batches", first_batches), ("cells", grid_cells), ("_firsts", firsts)):
+        cells = np.repeat(np.arange(len(batches)), batches)
+        firsts = np.full(len(cells) + 1, bounds[-1])
+        firsts[:-1] = bounds[cells] + (np.arange(len(cells)) - first_batches[cells]) * self.batch_size
+        for name, value in (("first_batches", first_batches), ("cells", cells), ("_firsts", firsts)):
             object.__setattr__(self, name, value)
 
     def __reduce__(self) -> "tuple[Callable[..., GridPlan], tuple[object, ...]]":

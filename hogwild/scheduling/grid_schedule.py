@@ -151,8 +151,8 @@ class GridSchedule:
     def most_in_hand(self, horizon: int, limits: Limits) -> int:
         """Two where every worker finds an unoccupied row and column then, and until so few cells are left that a second
         one in hand would keep others waiting."""
-        grid_cells = horizon * len(self._plan.bounds) / self._plan.batches
-        room = min(*self._plan.sides, int(grid_cells))
+        cells = horizon * len(self._plan.bounds) / self._plan.batches
+        room = min(*self._plan.sides, int(cells))
         return LEASES_IN_HAND if room > 2 * (limits.procs - 1) else 1
 
     def forget(self, epoch: int) -> None:

@@ -76,7 +76,7 @@ class Word(IntEnum):
     COMPILED = STALENESS + STALENESS_BINS  # so many things this incarnation has compiled for all, and kept if it could
     LANE_RESTARTS = auto()  # batches in the middle of a lane that began from zero state
     NO_INFERENCE = auto()  # 1: evaluations must leave tensors that training can use; for the whole attempt
-    SCALE = auto()  # float64: what this worker's losses are multiplied by in fp16 (`scaler.py`); 0: none yet
+    SCALE = auto()  # float64: what this worker's losses are multiplied by in fp16 (`loss_scaler.py`); 0: none yet
     GOOD = auto()  # finite updates since it changed
     OVERFLOWS = auto()  # backward passes made again at half of it
     FURTHER = 160  # first of sixteen float64: sums of the further losses of a training_step, then how many each adds up

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
-from hogwild.updates import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate
 from tests.shared_model import Batch, Rule, attach, build, train
 
 SGD = functools.partial(optim.SGD, lr=0.05)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from hogwild.lean_torch import sparing_the_compiler
 from hogwild.models import Mlp
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.storage import checkpoint
+from hogwild.training.without_dynamo import sparing_the_compiler
 from tests.faults.damage import KINDS, OFTEN, Scene, make_runs, scene_of
 from tests.faults.tally import Tally
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hogwild import inference
 from hogwild.errors import ModelError
+from hogwild.training import inference_mode
 
 # What begins or is in torch's message -> our code, and what it means.
 KNOWN = (
@@ -44,7 +44,7 @@ KNOWN = (
         "argmax, no_grad), or all parameters it uses are frozen (model.freeze)",
     ),
     (
-        inference.KEPT,
+        inference_mode.KEPT,
         "model/kept-inference",
         "a tensor made in an evaluation, under torch.inference_mode, is used in training: it was kept outside the "
         "model, in a global or a closure. Keep it in a buffer, or clone() it where training takes it",

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW
 
-from hogwild.gradients import Gradients
 from hogwild.parameters.flat_layout import Span
 from hogwild.parameters.state_layout import StateSlot
 from hogwild.parameters.trial_step import bare_step, parameters_of
 from hogwild.parameters.worker_model import WorkerModel
-from hogwild.shared_rules import HARDENED, PrivateState
+from hogwild.training.gradient_flat import Gradients
+from hogwild.training.shared_state_rule import HARDENED, PrivateState
 
 _FUSED = (Adam, AdamW, Adagrad)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hogwild.devices.pinned_memory import Pins
 from hogwild.parameters.worker_model import WorkerModel
-from hogwild.updates import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate
 
 LOSS, SQUARE = range(2)  # of the numbers: the sum of the losses, of the squares of the gradients
 

@@ -15,18 +15,18 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from hogwild.autograd_errors import explained
-from hogwild.flat_rule import FlatRule
-from hogwild.gradients import Gradients
-from hogwild.own_steps import Losses
 from hogwild.parameters.rule_choice import has_step_hooks, why_no_flat_rule, why_no_rows
 from hogwild.parameters.trial_step import bare_step
 from hogwild.parameters.worker_model import WorkerModel
-from hogwild.precision import autocast, device_type_of
-from hogwild.recurrence import forward_of
-from hogwild.row_rules import CompiledRows, NoRows, Rows
-from hogwild.scaler import Scaler, Unscaled
-from hogwild.shared_rules import describe as describe_shared
+from hogwild.training.autocast import autocast, device_type_of
+from hogwild.training.autograd_errors import explained
+from hogwild.training.flat_rule import FlatRule
+from hogwild.training.gradient_flat import Gradients
+from hogwild.training.loss_scaler import Scaler, Unscaled
+from hogwild.training.model_steps import Losses
+from hogwild.training.recurrent_state import forward_of
+from hogwild.training.shared_state_rule import describe as describe_shared
+from hogwild.training.sparse_rule import CompiledRows, NoRows, Rows
 
 
 class Update(Protocol):

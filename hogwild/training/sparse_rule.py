@@ -25,7 +25,7 @@ from hogwild.optimizers import RowWiseAdagrad
 from hogwild.parameters.state_layout import StateSlot
 from hogwild.parameters.trial_step import parameters_of
 from hogwild.parameters.worker_model import WorkerModel
-from hogwild.shared_rules import least_ratio, lost_squares
+from hogwild.training.shared_state_rule import least_ratio, lost_squares
 
 EPSILON, TINY = float(np.finfo(np.float32).eps), float(np.finfo(np.float32).smallest_normal)
 _ONE = np.float32(1)

@@ -11,9 +11,9 @@ from hogwild.errors import BuildError
 from hogwild.feeds.batch import Feed
 from hogwild.metrics import Loss, Panel
 from hogwild.metrics.result_row import EvalSums
-from hogwild.own_steps import predictor
-from hogwild.precision import autocast, device_type_of, widened
 from hogwild.scheduling.seeds import batch_seed
+from hogwild.training.autocast import autocast, device_type_of, widened
+from hogwild.training.model_steps import predictor
 
 EPOCH = -1  # for the seeds of an evaluation's batches: no epoch of training has them
 
@@ -59,7 +59,7 @@ class Evaluator:
     def sums(self, batches: Iterable[int], beat: Callable[[], None], infers: bool = False) -> EvalSums:
         """The metrics' sums over these batches of the validation data, whose outputs are kept if they are needed;
         `beat` is called after each. `infers`: under inference_mode, for a model that keeps nothing of it for training
-        (`inference.py`)."""
+        (`inference_mode.py`)."""
         training = [part for part in self._model.modules() if part.training]
         self._model.eval()
         sums = EvalSums()

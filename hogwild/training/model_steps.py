@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError
-from hogwild.recurrence import forward_of
+from hogwild.training.recurrent_state import forward_of
 
 LOSS = "loss"
 MOST_NAMES = 8  # further losses, each with words of its own in a worker's row

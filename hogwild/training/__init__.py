@@ -1,0 +1,1 @@
+"""One update: autograd, flat and sparse rules, mixed precision, schedules, evaluation."""
