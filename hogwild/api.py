@@ -306,7 +306,7 @@ def load(source: str | Path, *, which: str | None = None, data_dir: str | Path |
     """A run's model, ready to use: its best checkpoint, or `which="latest"`, or the checkpoint that `source` is. See
     `hogwild.trained`. Raises NotFoundError, UsageError, CheckpointError, RunError."""
     from hogwild.config.of_run import checkpoint_of, data_folder, resumed
-    from hogwild.data.files import set_data_dir
+    from hogwild.data.locate import set_data_dir
     from hogwild.registry import user_path
     from hogwild.trained import Trained
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hogwild.config.field_types import Component
-from hogwild.data.files import beside, folders
+from hogwild.data.locate import beside, folders
 from hogwild.errors import ModelError, NotFoundError
 from hogwild.identity import by_name, identity_of, names_by_kind, read_names, rows_of
 from hogwild.param_groups import no_match

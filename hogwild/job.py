@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
 from hogwild.config.schema import Split
-from hogwild.data.files import set_data_dir
+from hogwild.data.locate import set_data_dir
 from hogwild.devices.discovery import require_cpu
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.feeds.materialise import InTurn, Reader

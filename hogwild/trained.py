@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from hogwild.config.load import Job
 from hogwild.data.cache import Cache
-from hogwild.data.kept import load as load_kept
+from hogwild.data.packed_cache import load as load_kept
 from hogwild.errors import CheckpointError, DataError, HogwildError, RunError, UsageError
 from hogwild.feeds.materialise import InTurn, materialise
 from hogwild.feeds.packed import Packed, open_feed

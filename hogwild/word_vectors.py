@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hogwild.data.text_pairs import _lines, read_pairs
+from hogwild.data.word_pairs import _lines, read_pairs
 from hogwild.errors import DataError, UsageError
 from hogwild.metrics.rank_correlation import spearman
 
@@ -168,7 +168,7 @@ class WordVectors:
     @classmethod
     def load_word2vec(cls, path: str | os.PathLike[str], binary: bool = False) -> "WordVectors":
         """Reads word2vec's text or binary format, as word2vec.c, gensim and we write it. Raises DataError."""
-        from hogwild.data.files import read
+        from hogwild.data.locate import read
 
         content = read(Path(path))
         header, _, body = content.partition(b"\n")

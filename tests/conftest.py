@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from hogwild.data import files
+from hogwild.data import locate
 from tests.helpers.jobs import Job, start
 
 # A machine that does something else for a while makes no example wrong. In CI the examples are the same every time:
@@ -26,7 +26,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "patient")
 def data_folder() -> Iterator[None]:
     """A command line that is run in this process with --data-dir means that folder from then on: not the next test."""
     yield
-    files.set_data_dir(None)
+    locate.set_data_dir(None)
 
 
 @pytest.fixture(scope="module")

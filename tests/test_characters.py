@@ -13,7 +13,7 @@ from torch import nn
 import hogwild
 from hogwild import cli
 from hogwild.data import Characters, Names, Speakers
-from hogwild.data.files import set_data_dir
+from hogwild.data.locate import set_data_dir
 from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
 from hogwild.models import CharRnn, SequenceClassifier
 from hogwild.models.lstm_cell import CustomLstm

@@ -15,9 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild.data import Csv, csv_index
-from hogwild.data import csv as csv_module
-from hogwild.data.files import set_data_dir
+from hogwild.data import Csv, text_file
+from hogwild.data.csv import dataset as csv_module
+from hogwild.data.locate import set_data_dir
 from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
 
 HOUSES = b"""city,colour,area,rooms,price
@@ -146,8 +146,8 @@ def test_quoted_values_may_hold_delimiters_quotes_and_line_ends(tmp_path: Path) 
 def test_ranges_in_any_order_by_a_copy_of_the_object_are_the_file(
     tmp_path: Path, is_zipped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_index, "BLOCK", 64)
-    monkeypatch.setattr(csv_index, "READ", 192)
+    monkeypatch.setattr(text_file, "BLOCK", 64)
+    monkeypatch.setattr(text_file, "READ", 192)
     monkeypatch.setattr(csv_module, "PIECE", 300)
     values = np.random.default_rng(3).normal(size=(200, 3)).astype(np.float32)
     lines = [f'{a!s},"{b!s}",{c!s}' + "\n" * (1 + i % 3 // 2) for i, (a, b, c) in enumerate(values)]
@@ -177,11 +177,11 @@ def test_rows_are_where_python_finds_them(
     out = io.StringIO(newline="")
     csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n\n").writerows(records)
     folder = tmp_path_factory.mktemp("rows")
-    text = csv_index.Text(table(folder, out.getvalue().encode()))
+    text = text_file.Text(table(folder, out.getvalue().encode()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_index, "BLOCK", block)
-        patch.setattr(csv_index, "READ", 3 * block)
-        index = csv_index.count_rows(text, 0, 1)
+        patch.setattr(text_file, "BLOCK", block)
+        patch.setattr(text_file, "READ", 3 * block)
+        index = text_file.count_rows(text, 0, 1)
         assert index.rows == len(records)
         middle = min(cut, len(records))
         found: list[list[str]] = []

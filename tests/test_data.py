@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import hogwild.data
-from hogwild.data import Digits, FashionMnist, Mnist, Npz, files
+from hogwild.data import Digits, FashionMnist, Mnist, Npz, locate
 from hogwild.errors import DataError, NotFoundError, UsageError
 
 RNG = np.random.default_rng(1)
@@ -108,7 +108,7 @@ def test_mnist_without_normalize_is_between_zero_and_one(tmp_path: Path) -> None
 def test_fashion_mnist_has_its_own_mean_and_folder(tmp_path: Path) -> None:
     write_mnist(tmp_path / "fashion_mnist")
     write_mnist(tmp_path / "mnist", 255 - IMAGES)
-    files.set_data_dir(tmp_path)
+    locate.set_data_dir(tmp_path)
     x, _ = FashionMnist().tensors
     expected = (torch.from_numpy(IMAGES).double() / 255 - 0.2860) / 0.3530
     torch.testing.assert_close(x[:, 0].double(), expected, rtol=0, atol=1e-6)
@@ -188,48 +188,48 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_folders_are_looked_in_in_the_documented_order(tmp_path: Path) -> None:
-    files.set_data_dir(tmp_path)
-    assert files.folders(tmp_path / "mine", "mnist") == [tmp_path / "mine", tmp_path / "mnist", tmp_path]
+    locate.set_data_dir(tmp_path)
+    assert locate.folders(tmp_path / "mine", "mnist") == [tmp_path / "mine", tmp_path / "mnist", tmp_path]
 
 
 def test_each_folder_comes_before_the_next(tmp_path: Path) -> None:
-    files.set_data_dir(tmp_path)
+    locate.set_data_dir(tmp_path)
     for count, folder in ((1, tmp_path), (2, tmp_path / "mnist"), (3, tmp_path / "mine")):
         write_mnist(folder, IMAGES[:count], LABELS[:count])
         assert len(Mnist(root=folder if count == 3 else None)) == count
 
 
 def test_the_chosen_folder_comes_before_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert files.data_dir() is None
+    assert locate.data_dir() is None
     monkeypatch.setenv("HOGWILD_DATA", str(tmp_path / "variable"))
-    assert files.data_dir() == tmp_path / "variable"
-    files.set_data_dir(tmp_path / "chosen")
-    assert files.data_dir() == tmp_path / "chosen"
+    assert locate.data_dir() == tmp_path / "variable"
+    locate.set_data_dir(tmp_path / "chosen")
+    assert locate.data_dir() == tmp_path / "chosen"
 
 
 def test_a_relative_folder_stays_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    files.set_data_dir("here")
+    locate.set_data_dir("here")
     monkeypatch.chdir("/")
-    assert files.data_dir() == tmp_path / "here"
+    assert locate.data_dir() == tmp_path / "here"
 
 
 def test_an_empty_variable_names_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOGWILD_DATA", "")
-    assert files.data_dir() is None
+    assert locate.data_dir() is None
 
 
 def test_images_and_labels_never_come_from_two_folders(tmp_path: Path) -> None:
     write_mnist(tmp_path / "mine", IMAGES[:1], LABELS[:1])
     (tmp_path / "mine" / LABEL_FILE).unlink()
-    files.set_data_dir(write_mnist(tmp_path))
+    locate.set_data_dir(write_mnist(tmp_path))
     assert len(Mnist(root=tmp_path / "mine")) == 5
 
 
 def test_missing_files_are_named_with_every_folder_and_where_to_get_them(tmp_path: Path) -> None:
     mine = write_mnist(tmp_path / "mine")
     (mine / LABEL_FILE).unlink()
-    files.set_data_dir(tmp_path)
+    locate.set_data_dir(tmp_path)
     with pytest.raises(NotFoundError) as caught:
         Mnist(root=mine)
     message = str(caught.value)
@@ -318,7 +318,7 @@ def test_npz_is_looked_for_below_root_below_the_data_folder_and_here(
         save(tmp_path / folder / "sub" / "a.npz", x=X[:count], y=Y[:count])
     monkeypatch.chdir(tmp_path / "here")
     assert len(Npz("sub/a.npz")) == 1
-    files.set_data_dir(tmp_path / "dir")
+    locate.set_data_dir(tmp_path / "dir")
     assert len(Npz("sub/a.npz")) == 2
     assert len(Npz("sub/a.npz", root=tmp_path / "root")) == 3
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hogwild.data import FashionMnist, Mnist, download, files
+from hogwild.data import FashionMnist, Mnist, download, locate
 from hogwild.data.download import Published
 from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
 from tests.helpers.processes import PATIENCE_S
@@ -120,7 +120,7 @@ def test_what_is_not_there_is_fetched_checked_and_kept(server: Server, tmp_path:
 
 def test_files_go_to_the_root_or_the_data_sets_own_folder(server: Server, tmp_path: Path) -> None:
     Mnist(root=tmp_path / "mine", download=True, mirror=server.mirror("right"))
-    files.set_data_dir(tmp_path / "data")
+    locate.set_data_dir(tmp_path / "data")
     Mnist(download=True, mirror=server.mirror("right"))
     for folder in (tmp_path / "mine", tmp_path / "data" / "mnist"):
         assert sorted(os.listdir(folder)) == sorted(NAMES)
@@ -202,7 +202,7 @@ def test_nothing_is_asked_of_the_net_without_download(server: Server, tmp_path: 
 
 
 def test_the_published_sums_are_those_of_the_real_files() -> None:
-    folder = files.data_dir()
+    folder = locate.data_dir()
     if folder is None or not (folder / "mnist").is_dir():
         pytest.skip("HOGWILD_DATA has no folder mnist: no real files to compare with")
     for file in Mnist.published:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from hogwild.data import ImageFolder
-from hogwild.data.files import set_data_dir
+from hogwild.data.locate import set_data_dir
 from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)

@@ -12,7 +12,7 @@ import scipy.sparse
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from hogwild.data import LibSvm
-from hogwild.data import parsing as parsing_module
+from hogwild.data.text_parsing import passes as parsing_module
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed

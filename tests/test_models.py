@@ -97,7 +97,7 @@ def test_an_unknown_model_names_the_known_ones() -> None:
 
 def test_listing_models_and_data_imports_neither_torch_nor_numpy() -> None:
     code = (
-        "import sys, hogwild.models, hogwild.data, hogwild.data.files\n"
+        "import sys, hogwild.models, hogwild.data, hogwild.data.locate\n"
         "assert hogwild.models.CATALOG and hogwild.data.CATALOG\n"
         "print(sorted({'torch', 'numpy'} & set(sys.modules)))"
     )

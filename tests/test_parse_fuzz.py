@@ -51,11 +51,12 @@ def parse_everything(path: Path) -> None:
     from hypothesis import HealthCheck, example, given, settings
     from hypothesis import strategies as st
 
-    from hogwild.data import Jester, LibSvm, Ratings, Triples, kept, parsing
+    from hogwild.data import Jester, LibSvm, Ratings, Triples, packed_cache
+    from hogwild.data.text_parsing import passes
     from hogwild.errors import DataError
     from hogwild.feeds.materialise import InTurn
 
-    parsing.PIECE = 32
+    passes.PIECE = 32
     nearly = st.lists(st.sampled_from(WORDS), max_size=40).map(b"".join)
     path.write_bytes(b"1 1:1\n")
     trained = LibSvm(path).pack(InTurn(0))
@@ -73,7 +74,7 @@ def parse_everything(path: Path) -> None:
                 packed = dataset.pack(InTurn(0), "data.train", like, policy)
             except DataError:
                 continue
-            assert kept.outside(packed) == "", (content, type(dataset), kept.outside(packed))
+            assert packed_cache.outside(packed) == "", (content, type(dataset), packed_cache.outside(packed))
 
     @settings(max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=[*HealthCheck])
     @given(st.one_of(nearly, nearly, st.binary(max_size=120)), st.sampled_from(["fail", "skip"]))

@@ -13,10 +13,10 @@ import pytest
 
 from hogwild.config.load import Job as Config
 from hogwild.config.load import job_from_mapping
-from hogwild.data import LibSvm, Ratings, kept
-from hogwild.data import parsing as parsing_module
+from hogwild.data import LibSvm, Ratings, packed_cache
 from hogwild.data.cache import DATA, Cache
-from hogwild.data.parsing import Lines, Parsed, Pass, zeros
+from hogwild.data.text_parsing import passes as parsing_module
+from hogwild.data.text_parsing.passes import Lines, Parsed, Pass, zeros
 from hogwild.errors import DataError, MemoryShortError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
@@ -333,8 +333,8 @@ def test_arrays_that_point_outside_are_refused_when_they_are_loaded(packed: Pack
     """With right checksums: whoever wrote them."""
     said: list[str] = []
     cache = Cache(tmp_path, say=said.append)
-    assert kept.store(cache, "ab" * 8, Parsed(packed))
-    found = kept.load(cache, "ab" * 8)
+    assert packed_cache.store(cache, "ab" * 8, Parsed(packed))
+    found = packed_cache.load(cache, "ab" * 8)
     assert (found is not None) == (words == "") and (words in " ".join(said))
     if found is not None:
         assert same(found.packed, packed)
@@ -344,10 +344,10 @@ def test_what_does_not_fit_into_memory_is_mapped_without_being_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache, packed = Cache(tmp_path), table()
-    assert kept.store(cache, "ab" * 8, Parsed(packed))
+    assert packed_cache.store(cache, "ab" * 8, Parsed(packed))
     monkeypatch.setattr("hogwild.data.cache.Entry.matches", None)
-    monkeypatch.setattr("hogwild.data.kept.host.available_memory", lambda: Memory(10, "a test"))
-    found = kept.load(cache, "ab" * 8)
+    monkeypatch.setattr("hogwild.data.packed_cache.host.available_memory", lambda: Memory(10, "a test"))
+    found = packed_cache.load(cache, "ab" * 8)
     assert found is not None and same(found.packed, packed)
 
 
@@ -358,7 +358,7 @@ def test_a_cache_that_cannot_be_mapped_is_no_obstacle(
     (data,) = tmp_path.glob(f".cache/*/{DATA}")
     real = os.open
     monkeypatch.setattr(
-        kept.os, "open", lambda path, *rest: real(tmp_path / "nowhere" if path == data else path, *rest)
+        packed_cache.os, "open", lambda path, *rest: real(tmp_path / "nowhere" if path == data else path, *rest)
     )
     second, said = load(LibSvm(file), tmp_path, nobody)
     assert same(first, second) and any("cannot be mapped (No such file or directory)" in one for one in said.sentences)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hogwild.data import Jester, Ratings
-from hogwild.data import parsing as parsing_module
-from hogwild.data.rating_columns import TABLE_LIMIT
+from hogwild.data.rating_table import TABLE_LIMIT
+from hogwild.data.text_parsing import passes as parsing_module
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed

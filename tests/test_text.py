@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from hogwild.data import text as text_module
-from hogwild.data.parsing import Parsed, Parsing, Pass
 from hogwild.data.text import Text, WordTable
-from hogwild.data.text_pairs import WordPairs
+from hogwild.data.text_parsing.passes import Parsed, Parsing, Pass
+from hogwild.data.word_pairs import WordPairs
 from hogwild.errors import DataError, NotFoundError, UsageError
 from hogwild.feeds.packed import Packed, TokenFeed
 from hogwild.feeds.sample_order import InMemory

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hogwild.data import Triples
-from hogwild.data import parsing as parsing_module
+from hogwild.data.text_parsing import passes as parsing_module
 from hogwild.errors import DataError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed

@@ -23,7 +23,7 @@ import torch
 
 from hogwild import host
 from hogwild.config.load import Job
-from hogwild.data.parsing import Parsed, Parsing
+from hogwild.data.text_parsing.passes import Parsed, Parsing
 from hogwild.feeds.materialise import Held, divided, division, ready_tensors
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.row_reader import Rows

@@ -1,5 +1,5 @@
 """Text that is parsed into packed arrays, in the parent, before it is trained on: from the cache, mapped; or parsed in
-passes (`hogwild/data/parsing.py`). What takes more than a second of a pass is done by the workers that wait for their
+passes (`hogwild/data/text_parsing/passes.py`). What takes more than a second of a pass is done by the workers that wait for their
 set-up, piece by piece, straight into the memory that training reads it from.
 
     key ──► in the cache ──► mapped
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import cloudpickle
 
-from hogwild.data.parsing import Parsed, Parsing, Pass
+from hogwild.data.text_parsing.passes import Parsed, Parsing, Pass
 from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shared_memory.region import Region
 from workers.head_start import HeadStart
@@ -47,20 +47,20 @@ class Packer:
 
     def pack(self, parsing: Parsing) -> Parsed:
         """Raises DataError, MemoryShortError."""
-        from hogwild.data import kept
+        from hogwild.data import packed_cache
 
         if self.cache is None:
             return parsing.parse(self.run)
         began_s = time.monotonic()
         key = parsing.key()
         self.hash_s = time.monotonic() - began_s
-        found = kept.load(self.cache, key)
+        found = packed_cache.load(self.cache, key)
         if found is not None:
             self.is_cached = True
             return found
         parsed = parsing.parse(self.run)
         began_s = time.monotonic()
-        kept.store(self.cache, key, parsed)
+        packed_cache.store(self.cache, key, parsed)
         self.kept_s = time.monotonic() - began_s
         return parsed
 

@@ -64,7 +64,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Pieces of a text (`hogwild.data.parsing.Pass`), read as if they were rows: a range is one piece, and the step of
+    """Pieces of a text (`hogwild.data.text_parsing.passes.Pass`), read as if they were rows: a range is one piece, and the step of
     the pass puts what it finds where it belongs."""
 
     what: str

@@ -33,7 +33,7 @@ def _triples() -> tuple[Any, Any, dict[str, int]]:
     from benchmarks.commands import ROOT
     from benchmarks.sparse_data import data_folder
     from hogwild.config.load import load_job
-    from hogwild.data.files import set_data_dir
+    from hogwild.data.locate import set_data_dir
     from hogwild.feeds.materialise import InTurn
     from hogwild.packing import pack
 

@@ -5,7 +5,7 @@ Each class is map-style: `dataset[i]` is one sample, inputs first and the target
 Npz are `torch.utils.data.TensorDataset`s: `dataset.tensors` is all of it in memory, samples first. Csv and ImageFolder
 read only when they are asked: `dataset.rows(start, stop)` gives many samples at once, in any process, and
 `dataset.fingerprint()` is what `hogwild.data.cache` keeps them under. Importing this package imports no torch; a class
-is loaded at its first use. `hogwild.data.files` says where data files are looked for.
+is loaded at its first use. `hogwild.data.locate` says where data files are looked for.
 """
 
 import importlib
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hogwild.data.characters import Characters
-    from hogwild.data.csv import Csv
+    from hogwild.data.csv.dataset import Csv
     from hogwild.data.digits import Digits
     from hogwild.data.images import ImageFolder
     from hogwild.data.jester import Jester
+    from hogwild.data.labelled_lines import Names, Speakers
     from hogwild.data.libsvm import LibSvm
-    from hogwild.data.lines import Names, Speakers
     from hogwild.data.mnist import FashionMnist, Mnist
     from hogwild.data.npz import Npz
     from hogwild.data.ratings import Ratings
     from hogwild.data.text import Text
-    from hogwild.data.text_pairs import WordPairs
     from hogwild.data.triples import Triples
+    from hogwild.data.word_pairs import WordPairs
 
 __all__ = [
     "CATALOG", "Characters", "Csv", "Digits", "FashionMnist", "ImageFolder", "Jester", "LibSvm", "Mnist", "Names",
@@ -51,7 +51,7 @@ CATALOG: dict[str, str] = {
 }
 
 _HOMES = {
-    "Csv": "hogwild.data.csv",
+    "Csv": "hogwild.data.csv.dataset",
     "ImageFolder": "hogwild.data.images",
     "Digits": "hogwild.data.digits",
     "Mnist": "hogwild.data.mnist",
@@ -62,10 +62,10 @@ _HOMES = {
     "Jester": "hogwild.data.jester",
     "Triples": "hogwild.data.triples",
     "Text": "hogwild.data.text",
-    "WordPairs": "hogwild.data.text_pairs",
+    "WordPairs": "hogwild.data.word_pairs",
     "Characters": "hogwild.data.characters",
-    "Speakers": "hogwild.data.lines",
-    "Names": "hogwild.data.lines",
+    "Speakers": "hogwild.data.labelled_lines",
+    "Names": "hogwild.data.labelled_lines",
 }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from hogwild.data.files import Wanted, beside, check_split, find, folders, read
+from hogwild.data.locate import Wanted, beside, check_split, find, folders, read
 from hogwild.errors import DataError, UsageError
 
 OWN_FOLDER, FILE = "tinyshakespeare", "input.txt"
@@ -25,7 +25,7 @@ class Characters(TensorDataset):
 
     The last `fraction` of the text is for split val, what comes before it for train. A character's number is its place
     among all characters of the whole file, sorted: `vocabularies["symbols"]`. tinyshakespeare has 65. `path` is looked
-    for as `hogwild.data.files` says, the own folder being `tinyshakespeare`.
+    for as `hogwild.data.locate` says, the own folder being `tinyshakespeare`.
 
     Raises NotFoundError where there is no such file, DataError where it is not UTF-8 or too short, UsageError for other
     arguments."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from hogwild.data.files import check_split
+from hogwild.data.locate import check_split
 
 FILE = Path(__file__).with_name("digits.npz")  # what it is and its licence: digits.txt beside it
 

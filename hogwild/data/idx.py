@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hogwild.data.files import read
+from hogwild.data.locate import read
 from hogwild.errors import DataError
 
 _UNSIGNED_BYTE = 8

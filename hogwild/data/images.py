@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hogwild.data.files import beside, folders, require
+from hogwild.data.locate import beside, folders, require
 from hogwild.errors import DataError, NotFoundError, UsageError
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.data.kept import digest_of, file_digest
-from hogwild.data.parsing import (
+from hogwild.data.packed_cache import digest_of, file_digest
+from hogwild.data.rating_table import Rated, Wishes, numbered
+from hogwild.data.ratings import KINDS, RULES, holdout_of
+from hogwild.data.text_parsing.passes import (
     Count,
     Finds,
     Lines,
@@ -24,8 +26,6 @@ from hogwild.data.parsing import (
     find_text,
     found_in,
 )
-from hogwild.data.rating_columns import Rated, Wishes, numbered
-from hogwild.data.ratings import KINDS, RULES, holdout_of
 from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import Region
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from hogwild.data.kept import digest_of, file_digest
-from hogwild.data.parsing import (
+from hogwild.data.packed_cache import digest_of, file_digest
+from hogwild.data.text_parsing.passes import (
     Count,
     Finds,
     Lines,

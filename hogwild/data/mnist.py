@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from hogwild.data.download import Published, cache_folder, fetch
-from hogwild.data.files import Wanted, check_split, find, folders
 from hogwild.data.idx import read_idx
+from hogwild.data.locate import Wanted, check_split, find, folders
 from hogwild.errors import DataError, UsageError
 
 SIDE = 28
@@ -25,7 +25,7 @@ class Mnist(TensorDataset):
     samples.
 
     Files: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte,
-    each also with .gz and also spelt train-images.idx3-ubyte; looked for as `hogwild.data.files` says, the
+    each also with .gz and also spelt train-images.idx3-ubyte; looked for as `hogwild.data.locate` says, the
     own folder being `mnist`. `normalize` subtracts the mean of the training pixels and divides by their
     deviation, as everybody does; without it x is in [0, 1].
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from hogwild.data.files import Wanted, beside, find, folders
+from hogwild.data.locate import Wanted, beside, find, folders
 from hogwild.errors import DataError
 
 # torch computes little with unsigned numbers above 8 bits: each goes to a signed type that can hold it.

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hogwild.data.kept import digest_of, file_digest
-from hogwild.data.parsing import (
+from hogwild.data.packed_cache import digest_of, file_digest
+from hogwild.data.rating_table import DELIMITERS, Columns, Form, Holdout, Rated, Wishes, form_of, numbered
+from hogwild.data.text_parsing.passes import (
     Count,
     Finds,
     Lines,
@@ -25,8 +26,7 @@ from hogwild.data.parsing import (
     found_in,
     moved_together,
 )
-from hogwild.data.rating_columns import DELIMITERS, Columns, Form, Holdout, Rated, Wishes, form_of, numbered
-from hogwild.data.words import numbered_columns
+from hogwild.data.text_parsing.vocabulary import numbered_columns
 from hogwild.errors import UsageError
 from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import Region

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hogwild.data.parsing import Lines, PackedFile, Parsed, Parsing, Run, find_text
+from hogwild.data.text_parsing.passes import Lines, PackedFile, Parsed, Parsing, Run, find_text
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.packed import Packed
 from hogwild.shared_memory.region import Region
@@ -66,7 +66,7 @@ class TextParsing:
 
     def key(self) -> str:
         """Of the file's content, the options and the training data's words."""
-        from hogwild.data.kept import digest_of, file_digest
+        from hogwild.data.packed_cache import digest_of, file_digest
 
         data, like = self.data, self.like
         return digest_of("Text", VERSION, file_digest(data.path), data.min_count, data.context, self.on_bad_line, like)

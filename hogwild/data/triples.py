@@ -6,9 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.data.kept import digest_of, file_digest
-from hogwild.data.parsing import Finds, Lines, PackedFile, Parsed, Parsing, Run, choice, counted, empty_file, find_text
-from hogwild.data.words import Vocabulary, in_order, numbered_columns
+from hogwild.data.packed_cache import digest_of, file_digest
+from hogwild.data.text_parsing.passes import (
+    Finds,
+    Lines,
+    PackedFile,
+    Parsed,
+    Parsing,
+    Run,
+    choice,
+    counted,
+    empty_file,
+    find_text,
+)
+from hogwild.data.text_parsing.vocabulary import Vocabulary, in_order, numbered_columns
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 

@@ -47,7 +47,7 @@ class Reader(Protocol):
     def read(self, dataset: Any, what: str, *, fraction: float | None, channels_last: bool) -> tuple[Held, ...]: ...
 
     def pack(self, parsing: Any) -> Any:
-        """What a `hogwild.data.parsing.Parsing` makes of its file: its `Parsed`."""
+        """What a `hogwild.data.text_parsing.passes.Parsing` makes of its file: its `Parsed`."""
         ...
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.data.parsing import Finds
+from hogwild.data.text_parsing.passes import Finds
 from hogwild.errors import DataError
 
 MOST_WORDS = 2**31 - 2

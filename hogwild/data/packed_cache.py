@@ -18,8 +18,8 @@ import numpy as np
 
 from hogwild import host
 from hogwild.data.cache import DATA, Cache, Entry, Spec
-from hogwild.data.csv_index import Text
-from hogwild.data.parsing import Parsed
+from hogwild.data.text_file import Text
+from hogwild.data.text_parsing.passes import Parsed
 from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import ALIGNMENT, Region, aligned
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from hogwild.data.csv_columns import MISSING_CODE, Codes, Layout
+from hogwild.data.csv.columns import MISSING_CODE, Codes, Layout
 from hogwild.errors import DataError
 
 # What stands for "no number here" in files from pandas, R, spreadsheets, databases and the UCI archive.

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from hogwild.data.text_parsing.vocabulary import in_order
 from hogwild.data.triples import in_numbers_of
-from hogwild.data.words import in_order
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import Region

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hogwild.data.csv_index import GZIP, Text
-from hogwild.data.files import Wanted, beside, find, folders, require
+from hogwild.data.locate import Wanted, beside, find, folders, require
+from hogwild.data.text_file import GZIP, Text
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.packed import Packed
 from hogwild.shared_memory.region import Region

@@ -1,5 +1,5 @@
 """Records of a text file as arrays. Quickly, by pyarrow, where they are as they should be; else once more by
-`csv_careful.py`, which says what is wrong, or reads it after all.
+`slow_parse.py`, which says what is wrong, or reads it after all.
 
 Missing numbers are NaN here and missing codes -1: nothing else can be either, because a NaN in the file is missing and
 an infinity is an error."""
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.data.csv_careful import LARGEST_CLASS, MISSING, Careful, Records, Table
-from hogwild.data.csv_columns import MISSING_CODE, Codes
+from hogwild.data.csv.columns import MISSING_CODE, Codes
+from hogwild.data.csv.slow_parse import LARGEST_CLASS, MISSING, Careful, Records, Table
 
 UTF8 = "utf8"  # by this name alone pyarrow knows that nothing needs to be recoded
 

@@ -4,7 +4,7 @@ import codecs
 import csv
 import io
 
-from hogwild.data.csv_index import Text
+from hogwild.data.text_file import Text
 from hogwild.errors import DataError
 
 HEAD = 1 << 20  # bytes in which the header, or the first row, must end

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hogwild.data.csv_careful import Format, Records, Table
-from hogwild.data.csv_columns import MISSING_CODE, Column, layout
-from hogwild.data.csv_header import read_header
-from hogwild.data.csv_index import Text, count_rows
-from hogwild.data.csv_parse import Parser
-from hogwild.data.files import Wanted, beside, find, folders, require
+from hogwild.data.csv.columns import MISSING_CODE, Column, layout
+from hogwild.data.csv.header import read_header
+from hogwild.data.csv.parse import Parser
+from hogwild.data.csv.slow_parse import Format, Records, Table
+from hogwild.data.locate import Wanted, beside, find, folders, require
+from hogwild.data.text_file import Text, count_rows
 from hogwild.errors import DataError, UsageError
 
 PIECE = 1 << 20  # bytes of text parsed at a time: they, and what is made of them, stay in the caches

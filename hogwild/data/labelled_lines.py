@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from hogwild.data.characters import ADVICE, FILE, OWN_FOLDER, check_fraction, find_own, text_of
-from hogwild.data.files import beside, check_split, folders
+from hogwild.data.locate import beside, check_split, folders
 from hogwild.errors import DataError, NotFoundError
 
 HELD_BACK = 10  # every tenth speech is for validation

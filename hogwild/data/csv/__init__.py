@@ -1,0 +1,1 @@
+"""Comma-separated tables of any size."""

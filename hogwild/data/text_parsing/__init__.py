@@ -1,0 +1,1 @@
+"""Text read in parallel passes, and the words in it numbered."""
