@@ -16,7 +16,7 @@ from hogwild.kernels.fused import Chunk
 from hogwild.kernels.hot_rows import HotRows
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.models.factorization_machine import FactorizationMachine
-from hogwild.models.linear_sparse import LinearUpdate, SparseLinear
+from hogwild.models.sparse_linear import LinearUpdate, SparseLinear
 from tests.helpers.reverted import reverted
 
 FEATURES, SAMPLES = 40, 32

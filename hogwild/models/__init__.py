@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from hogwild.models.knowledge_graph import ComplEx, DistMult, TransE
     from hogwild.models.lenet import LeNet
     from hogwild.models.linear import LogisticRegression
-    from hogwild.models.linear_sparse import SparseLinear
     from hogwild.models.matrix_factorization import BprFactorization, MatrixFactorization
     from hogwild.models.mlp import Mlp
     from hogwild.models.skipgram import SkipGram
+    from hogwild.models.sparse_linear import SparseLinear
     from hogwild.models.tabular import Tabular
 
 __all__ = [
@@ -59,7 +59,7 @@ CATALOG: dict[str, str] = {
 _HOMES = {
     "CharRnn": "hogwild.models.char_rnn",
     "SequenceClassifier": "hogwild.models.char_rnn",
-    "SparseLinear": "hogwild.models.linear_sparse",
+    "SparseLinear": "hogwild.models.sparse_linear",
     "FactorizationMachine": "hogwild.models.factorization_machine",
     "SkipGram": "hogwild.models.skipgram",
     "LogisticRegression": "hogwild.models.linear",

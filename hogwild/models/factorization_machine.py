@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
 from hogwild.kernels.optimizer_rules import ADAGRAD, Numbers, rule_of, sums_of, why_not, words
-from hogwild.models.ids import require_csr
-from hogwild.models.linear_sparse import csr_views, hot_copies, kind_of, scores, unsuitable
+from hogwild.models.row_checks import require_csr
+from hogwild.models.sparse_linear import csr_views, hot_copies, kind_of, scores, unsuitable
 
 SPREAD = 0.01  # standard deviation of the factors at the start: at 0 they would have no gradient
 

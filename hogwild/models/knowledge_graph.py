@@ -25,7 +25,6 @@ from torch.optim import SGD, Adagrad
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
 from hogwild.kernels.optimizer_rules import Numbers
-from hogwild.models.ids import require_ids
 from hogwild.models.knowledge_graph_ranking import (
     METRICS,
     CandidateLoss,
@@ -36,6 +35,7 @@ from hogwild.models.knowledge_graph_ranking import (
     known_answers,
 )
 from hogwild.models.matrix_factorization import why_not
+from hogwild.models.row_checks import require_ids
 from hogwild.optimizers import RowWiseAdagrad
 
 NEAR = 1e-12  # squared distance below which there is no direction

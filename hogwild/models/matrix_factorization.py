@@ -18,7 +18,7 @@ from torch.optim import SGD, Adagrad
 from hogwild.errors import ModelError
 from hogwild.kernels import optimizer_rules
 from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
-from hogwild.models.ids import require_ids
+from hogwild.models.row_checks import require_ids
 from hogwild.optimizers import RowWiseAdagrad
 
 SPREAD = 0.1  # standard deviation of the numbers of a row at the beginning

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
 from hogwild.kernels.optimizer_rules import ADAGRAD, Numbers, rule_of, sums_of, why_not, words
 from hogwild.losses import HingeLoss, LogisticLoss
-from hogwild.models.ids import require_csr
+from hogwild.models.row_checks import require_csr
 
 SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # as kernels/linear.py has them, which needs numba
 SOFTMAX = -1
