@@ -15,8 +15,8 @@ from benchmarks.commands import ROOT
 from benchmarks.sparse_data import data_folder
 from hogwild.config.load import load_job
 from hogwild.feeds.sample_order import Order
-from hogwild.job import build
-from hogwild.job_parts import Parts
+from hogwild.job.build import build
+from hogwild.job.parts import Parts
 from hogwild.kernels.fused import Chunk, FusedUpdate
 from hogwild.scheduling.seeds import batch_seed
 

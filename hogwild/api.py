@@ -115,11 +115,11 @@ def train(
     claim_our_packages()
     from hogwild.feeds.materialise import Reader
     from hogwild.feeds.packed import Packed
-    from hogwild.functions import Functions
-    from hogwild.job import from_objects, initial_note
-    from hogwild.job_parts import Parts
-    from hogwild.packing import names_of, packs
-    from hogwild.param_groups import freeze_parameters
+    from hogwild.job.build import from_objects, initial_note
+    from hogwild.job.functions import Functions
+    from hogwild.job.packed_data import names_of, packs
+    from hogwild.job.parameter_groups import freeze_parameters
+    from hogwild.job.parts import Parts
     from workers.request import Request
     from workers.run import run
 

@@ -31,7 +31,7 @@ child(int(sys.argv[2]))
 
 
 def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradients: bool = False) -> dict[str, Any]:
-    """What `hogwild.job.deep_check` finds, from a child process. Raises what it raised, with the same exit
+    """What `hogwild.job.build.deep_check` finds, from a child process. Raises what it raised, with the same exit
     status."""
     task = {"job": job.to_yaml(), "job_file": _text(job_file), "data_dir": _text(data_dir), "gradients": gradients}
     home = PACKAGE_ROOT
@@ -53,7 +53,7 @@ def child(descriptor: int) -> None:
     task = json.load(sys.stdin)
     job_file, data_dir = _path(task["job_file"]), _path(task["data_dir"])
     try:
-        from hogwild.job import deep_check as look
+        from hogwild.job.build import deep_check as look
         from hogwild.registry import user_path
 
         user_path(job_file)

@@ -21,12 +21,12 @@ from hogwild.feeds.batch import Feed
 from hogwild.feeds.packed import Packed, open_feed
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.ring import Ring, RingFeed
-from hogwild.identity import require_same
-from hogwild.job import build
-from hogwild.job_parts import Parts
+from hogwild.job.build import build
+from hogwild.job.identity import require_same
+from hogwild.job.parts import Parts
+from hogwild.job.source import Source
 from hogwild.metrics.result_row import EvalSums
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.sources import Source
 from hogwild.storage.checkpoint import load
 from hogwild.storage.checkpoint_format import update_of
 from hogwild.storage.files import temporary

@@ -21,8 +21,8 @@ from hogwild.data.packed_cache import load as load_kept
 from hogwild.errors import CheckpointError, DataError, HogwildError, RunError, UsageError
 from hogwild.feeds.materialise import InTurn, materialise
 from hogwild.feeds.packed import Packed, open_feed
-from hogwild.identity import read_names
-from hogwild.packing import packs, sizes_for
+from hogwild.job.identity import read_names
+from hogwild.job.packed_data import packs, sizes_for
 from hogwild.parameters.state_dicts import load_model
 from hogwild.registry import build, resolve
 from hogwild.scheduling.batch_plan import BatchPlan

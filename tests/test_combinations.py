@@ -24,12 +24,12 @@ from hogwild.feeds.device_feed import DeviceFeed
 from hogwild.feeds.ring import BatchForm, Leaf, Place, Ring, RingFeed, RingSpec
 from hogwild.feeds.stream_reader import Origin, Stream
 from hogwild.feeds.transform import transformed
-from hogwild.gradcheck import check_gradients
+from hogwild.job.gradient_check import check_gradients
+from hogwild.job.source import Source
+from hogwild.job.stream_setup import Streamed
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
 from hogwild.scheduling.leases import Limits
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
-from hogwild.sources import Source
-from hogwild.streaming import Streamed
 from hogwild.training.model_steps import Losses
 from hogwild.training.recurrent_state import LaneState
 from tests.helpers.jobs import Ended, in_turn

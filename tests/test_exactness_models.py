@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from hogwild.config.load import job_from_mapping
 from hogwild.errors import ModelError, OptimizerError
-from hogwild.job import from_objects
+from hogwild.job.build import from_objects
 from tests.helpers.plain_loop import PlainLoop, Rule, Samples, differing_parameters, train_both
 from tests.shared_model import (
     Branches,

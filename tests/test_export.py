@@ -95,7 +95,7 @@ def test_a_safetensors_export_gives_a_fresh_model_the_same_outputs(
     assert torch.equal(fresh.eval()(probe()), model(probe()))
     with safetensors.safe_open(out.strip(), "pt") as file:
         words = file.metadata()
-    assert (words["hogwild.job"], words["hogwild.training.autograd_update"]) == ("tied", str(UPDATES))
+    assert (words["hogwild.job.build"], words["hogwild.training.autograd_update"]) == ("tied", str(UPDATES))
     assert words["decode.weight"] == "encode.weight", "the checkpoint's own words are kept"
     saved = run / "checkpoints" / "latest" / MODEL
     assert tensor_bytes(Path(out.strip())) == tensor_bytes(saved) and Path(out.strip()).stat().st_size % 4 == 0

@@ -14,8 +14,8 @@ from hogwild.feeds import row_reader, sample_order
 from hogwild.feeds.materialise import materialise
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.feeds.sample_order import make_order
+from hogwild.job.source import Source
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.sources import Source
 
 SAMPLES = 41
 TYPES = [

@@ -10,9 +10,9 @@ from torch import nn
 from hogwild.config.load import Job, job_from_mapping
 from hogwild.errors import UsageError
 from hogwild.feeds.packed import Packed
-from hogwild.fused_choice import choose, meetings, options_set
+from hogwild.job.packed_data import packs, sizes_for
+from hogwild.job.update_choice import choose, meetings, options_set
 from hogwild.kernels.fused import Side
-from hogwild.packing import packs, sizes_for
 
 
 class Update:

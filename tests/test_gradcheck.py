@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hogwild import cli
 from hogwild.errors import ModelError
-from hogwild.gradcheck import FEW, LOOKED_AT, check_gradients
+from hogwild.job.gradient_check import FEW, LOOKED_AT, check_gradients
 from tests.helpers.jobs import HOME
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 

@@ -21,8 +21,8 @@ from hogwild import cli
 from hogwild.config.field_types import Component
 from hogwild.config.load import load_job
 from hogwild.errors import DataError, ModelError
-from hogwild.initial import load_initial
-from hogwild.job import build as from_file
+from hogwild.job.build import build as from_file
+from hogwild.job.initial_values import load_initial
 from hogwild.registry import build
 from hogwild.storage import checkpoint
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)

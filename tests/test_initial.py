@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 import hogwild
 from hogwild import cli
 from hogwild.errors import HogwildError, ModelError
-from hogwild.initial import load_initial, read_tensors
+from hogwild.job.initial_values import load_initial, read_tensors
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 
 DATA = TensorDataset(torch.randn(16, 4, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3)

@@ -19,8 +19,8 @@ from hogwild import host
 from hogwild.config.load import load_job
 from hogwild.data import Digits
 from hogwild.errors import MemoryShortError, OptimizerError
-from hogwild.fused_choice import Choice
-from hogwild.job import state_of
+from hogwild.job.build import state_of
+from hogwild.job.update_choice import Choice
 from hogwild.models import Mlp
 from hogwild.optimizers import RowWiseAdagrad
 from hogwild.parameters import trial_step as steps

@@ -17,7 +17,7 @@ from hogwild import cli
 from hogwild.config.load import job_from_mapping
 from hogwild.config.schema import Group
 from hogwild.errors import ConfigError, OptimizerError
-from hogwild.param_groups import param_groups
+from hogwild.job.parameter_groups import param_groups
 from hogwild.storage.checkpoint import load
 from tests.helpers.plain_loop import PlainLoop
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)

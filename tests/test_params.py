@@ -13,7 +13,7 @@ from torch import nn, optim
 from torch.testing._internal.two_tensor import TwoTensor
 
 from hogwild.errors import CheckpointError, ModelError, OptimizerError
-from hogwild.param_groups import freeze_parameters
+from hogwild.job.parameter_groups import freeze_parameters
 from hogwild.parameters import flat_layout, state_dicts
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.state_dicts import check_groups

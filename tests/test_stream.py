@@ -19,12 +19,12 @@ from hogwild.config.load import Job, job_from_mapping
 from hogwild.errors import CheckpointError, DataError, MemoryShortError, UsageError
 from hogwild.feeds.ring import Place, Ring
 from hogwild.feeds.stream_reader import Filler, Origin, Unreadable, copies_of, read_state, state_of
-from hogwild.held import hold
 from hogwild.host.cgroups import Memory
+from hogwild.job.stream_choice import why_streamed
+from hogwild.job.stream_setup import prepare, slots_of
+from hogwild.job.validation_ring import hold
 from hogwild.registry import Spec
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
-from hogwild.stream_choice import why_streamed
-from hogwild.streaming import prepare, slots_of
 
 BATCH = 4
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from hogwild import host
 from hogwild.feeds.materialise import InTurn
-from hogwild.job import planned_updates
+from hogwild.job.build import planned_updates
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices
 from hogwild.tensorboard import check_wanted

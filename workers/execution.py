@@ -19,9 +19,9 @@ import cloudpickle
 from hogwild import host
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
 from hogwild.host.background_thread import Background
-from hogwild.job import state_of
-from hogwild.job_checks import directions
-from hogwild.job_parts import Parts
+from hogwild.job.build import state_of
+from hogwild.job.checks import directions
+from hogwild.job.parts import Parts
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices

@@ -17,9 +17,9 @@ from typing import Any
 from hogwild import prometheus
 from hogwild.config.load import Job
 from hogwild.errors import RunDirError
-from hogwild.fused_choice import Choice, Meetings
 from hogwild.glance import Glance
 from hogwild.host.background_thread import Background
+from hogwild.job.update_choice import Choice, Meetings
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.screen import Look, Screen, look_for
 from hogwild.storage.run_directory import Records, RunDir

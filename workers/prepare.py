@@ -14,10 +14,11 @@ from hogwild.errors import MemoryShortError, UsageError
 from hogwild.feeds.packed import Spec
 from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.ring import Ring, RingSpec
-from hogwild.job import arrange, bytes_needed, schedule_of
-from hogwild.job_checks import batch_of
-from hogwild.job_data import ring_spec_of
-from hogwild.job_parts import Parts
+from hogwild.job.build import arrange, bytes_needed, schedule_of
+from hogwild.job.checks import batch_of
+from hogwild.job.data import ring_spec_of
+from hogwild.job.parts import Parts
+from hogwild.job.source import Source
 from hogwild.parameters.exchange import COPIES
 from hogwild.parameters.structure_file import check_apart
 from hogwild.parameters.trial_step import trial_bytes
@@ -31,7 +32,6 @@ from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Scoreboard
-from hogwild.sources import Source
 from hogwild.storage.artifact_cache import new_scratch
 from hogwild.storage.run_directory import RunDir
 from hogwild.traces import Window, clear

@@ -11,7 +11,7 @@ import numpy as np
 
 from hogwild import host
 from hogwild.glance import Glance, WorkerGlance, workers_record
-from hogwild.job import schedule_of
+from hogwild.job.build import schedule_of
 from hogwild.shared_memory.scoreboard import STALENESS_BINS, Phase, Word
 from hogwild.training.lr_schedule import NAMED, Factor
 from workers.session import Session

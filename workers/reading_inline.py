@@ -2,8 +2,8 @@
 one."""
 
 from hogwild.feeds.stream_reader import Filler, Unreadable, copies_of
+from hogwild.job.stream_setup import own_random_state
 from hogwild.scheduling.stream_epoch import Request
-from hogwild.streaming import own_random_state
 from workers.ring_state import RingState
 
 LOADER = 0

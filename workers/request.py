@@ -10,7 +10,7 @@ from hogwild.traces import Window
 
 if TYPE_CHECKING:  # it imports torch
     from hogwild.feeds.materialise import Reader
-    from hogwild.job_parts import Parts
+    from hogwild.job.parts import Parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from hogwild.config.load import Job, load_job
 from hogwild.errors import CheckpointError, UsageError
-from hogwild.identity import require_same
-from hogwild.job import differences, initial_note
+from hogwild.job.build import differences, initial_note
+from hogwild.job.identity import require_same
 from hogwild.parameters.state_dicts import check_groups, check_parts
 from hogwild.storage.checkpoint import set_aside_after, sweep, take_newest
 from hogwild.storage.records import explained

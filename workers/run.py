@@ -43,7 +43,7 @@ def run_job(
     host.require_linux()
     with _begun(job, is_real=not dry_run) as (planned, early):
         with without_collecting():
-            from hogwild.job import build
+            from hogwild.job.build import build
             from workers import dry_run as dry
             from workers import execution
 

@@ -9,7 +9,7 @@ import torch
 
 from hogwild import host
 from hogwild.config.load import Job
-from hogwild.job_parts import Parts
+from hogwild.job.parts import Parts
 from hogwild.planning.cpu_plan import Plan
 from hogwild.storage.records import explained
 from hogwild.storage.run_directory import LIBRARY, MEASURED, NAMES, RunDir

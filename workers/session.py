@@ -19,7 +19,7 @@ from hogwild import host
 from hogwild.config.load import Job
 from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
 from hogwild.host.background_thread import Background
-from hogwild.job_parts import Parts
+from hogwild.job.parts import Parts
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import SHARED

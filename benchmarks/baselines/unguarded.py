@@ -20,7 +20,7 @@ from benchmarks.baselines.race import Line, race
 from benchmarks.commands import MNIST
 from hogwild.config.load import load_job
 from hogwild.config.schema import Job
-from hogwild.job import build
+from hogwild.job.build import build
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Command, Control, Row, Scoreboard

@@ -24,8 +24,8 @@ from torch.nn.parameter import is_lazy
 from hogwild.config.field_types import Component
 from hogwild.data.locate import beside, folders
 from hogwild.errors import ModelError, NotFoundError
-from hogwild.identity import by_name, identity_of, names_by_kind, read_names, rows_of
-from hogwild.param_groups import no_match
+from hogwild.job.identity import by_name, identity_of, names_by_kind, read_names, rows_of
+from hogwild.job.parameter_groups import no_match
 from hogwild.parameters import state_dicts
 from hogwild.storage.checkpoint import load as load_checkpoint
 from hogwild.storage.checkpoint_format import MANIFEST, newest_good

@@ -16,7 +16,7 @@ from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.feeds.collate import Labels
 from hogwild.feeds.materialise import division
 from hogwild.feeds.transform import tried
-from hogwild.job_parts import NORMS
+from hogwild.job.parts import NORMS
 from hogwild.metrics import Panel
 from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
 from hogwild.training.autocast import autocast, check_precision, device_type_of, widened
@@ -34,8 +34,8 @@ from hogwild.training.model_steps import (
 from hogwild.training.recurrent_state import forward_of
 
 if TYPE_CHECKING:
-    from hogwild.job_parts import Parts
-    from hogwild.sources import Source
+    from hogwild.job.parts import Parts
+    from hogwild.job.source import Source
 
 TRIAL_SAMPLES = 3  # more than two: a loss that broadcasts (2, 2) over 2 labels would be wrong with any other number
 UNLABELLED = -100  # what torch's classification losses leave out unless told otherwise

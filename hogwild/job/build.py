@@ -1,6 +1,6 @@
 """From a checked job file to the objects that are trained, in the supervisor, before workers start: the model, the
 loss, the optimizer and the data, each looked at closely enough that what can be known to fail does not start
-(`job_checks.py`).
+(`checks.py`).
 
 `build` makes them from class paths, `from_objects` takes a library caller's own.
 """
@@ -20,18 +20,18 @@ from hogwild.data.locate import set_data_dir
 from hogwild.devices.discovery import require_cpu
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.feeds.materialise import InTurn, Reader
-from hogwild.functions import Functions
-from hogwild.fused_choice import Choice, choose, meetings
-from hogwild.gradcheck import SAMPLES as GRADIENT_SAMPLES
-from hogwild.gradcheck import check_gradients
-from hogwild.identity import identity_of
-from hogwild.initial import load_initial
-from hogwild.job_checks import batch_of, inspect
-from hogwild.job_data import check_length, ring_spec_of, sources_of
-from hogwild.job_parts import Parts
+from hogwild.job.checks import batch_of, inspect
+from hogwild.job.data import check_length, ring_spec_of, sources_of
+from hogwild.job.functions import Functions
+from hogwild.job.gradient_check import SAMPLES as GRADIENT_SAMPLES
+from hogwild.job.gradient_check import check_gradients
+from hogwild.job.identity import identity_of
+from hogwild.job.initial_values import load_initial
+from hogwild.job.packed_data import names_of, pack, show, sizes_for
+from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
+from hogwild.job.parts import Parts
+from hogwild.job.update_choice import Choice, choose, meetings
 from hogwild.metrics import Panel
-from hogwild.packing import names_of, pack, show, sizes_for
-from hogwild.param_groups import freeze_parameters, late_parameters, param_groups, require_trained
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan, plan_here
 from hogwild.planning.device_placement import CPU, is_on_device, with_devices

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from hogwild.config.field_types import Component
 from hogwild.feeds.transform import Transform
-from hogwild.fused_choice import Choice, Meetings
-from hogwild.identity import Identity
+from hogwild.job.identity import Identity
+from hogwild.job.source import Source
+from hogwild.job.update_choice import Choice, Meetings
 from hogwild.metrics import Panel
-from hogwild.sources import Source
 
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 

@@ -22,9 +22,9 @@ from torch.utils.data import TensorDataset
 
 from hogwild.config.field_types import Component
 from hogwild.errors import DataError, HogwildError, ModelError, RunError
+from hogwild.job.source import Source
 from hogwild.registry import build, resolve
 from hogwild.scheduling.batch_plan import StreamPlan
-from hogwild.sources import Source
 from hogwild.storage.run_directory import NAMES
 
 BLOCK = 1 << 20  # bytes that are hashed at once

@@ -13,15 +13,15 @@ from hogwild.errors import DataError, ModelError
 from hogwild.feeds.materialise import Held, Reader
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.ring import BatchForm, RingSpec
-from hogwild.held import hold
-from hogwild.job_parts import NORMS
-from hogwild.packing import packs, read_packed
+from hogwild.job.packed_data import packs, read_packed
+from hogwild.job.parts import NORMS
+from hogwild.job.source import Source
+from hogwild.job.stream_choice import is_iterable, split, why_streamed
+from hogwild.job.stream_setup import prepare, slots_of
+from hogwild.job.validation_ring import hold
 from hogwild.parameters.shared_model import wants_channels_last
 from hogwild.planning.cpu_plan import plan_here
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
-from hogwild.sources import Source
-from hogwild.stream_choice import is_iterable, split, why_streamed
-from hogwild.streaming import prepare, slots_of
 from hogwild.training.lr_schedule import NAMED
 from hogwild.training.recurrent_state import takes_state
 

@@ -10,9 +10,9 @@ from torch.utils._pytree import tree_leaves
 from hogwild.feeds.batch import Batch
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.resident import ResidentData
-from hogwild.held import HeldRing
+from hogwild.job.stream_setup import Streamed
+from hogwild.job.validation_ring import HeldRing
 from hogwild.scheduling.batch_plan import OPEN, EpochPlan
-from hogwild.streaming import Streamed
 
 _AT_ITS_END = "known at the end of the stream"
 METRIC_SAMPLES = 64  # spread over the validation data, so that a metric sees more than one class

@@ -11,8 +11,8 @@ from hogwild import host
 from hogwild.errors import MemoryShortError
 from hogwild.feeds.ring import Place, Ring, RingSpec
 from hogwild.feeds.stream_reader import Filler, Unreadable
+from hogwild.job.stream_setup import Streamed, own_random_state
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
-from hogwild.streaming import Streamed, own_random_state
 
 LOOKS = 8  # for memory, while what is free now is filled: others take of it, too
 

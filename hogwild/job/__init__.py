@@ -1,0 +1,1 @@
+"""From a checked job file to objects that can be trained."""
