@@ -20,7 +20,7 @@ from hogwild.registry import claim_our_packages
 from hogwild.storage.run_directory import LIBRARY, require_current_folder
 
 if TYPE_CHECKING:
-    from hogwild.trained import Trained
+    from hogwild.inference.trained_model import Trained
 
 SECTIONS = ("model", "loss", "data", "optimizer", "train")  # partly filled by the call itself
 WHOLE = ("lr_schedule", "evaluate", "checkpoint", "supervise", "log", "name", "seed")
@@ -304,11 +304,11 @@ def _path_of(thing: Any) -> str:
 
 def load(source: str | Path, *, which: str | None = None, data_dir: str | Path | None = None) -> "Trained":
     """A run's model, ready to use: its best checkpoint, or `which="latest"`, or the checkpoint that `source` is. See
-    `hogwild.trained`. Raises NotFoundError, UsageError, CheckpointError, RunError."""
+    `hogwild.inference.trained_model`. Raises NotFoundError, UsageError, CheckpointError, RunError."""
     from hogwild.config.of_run import checkpoint_of, data_folder, resumed
     from hogwild.data.locate import set_data_dir
+    from hogwild.inference.trained_model import Trained
     from hogwild.registry import user_path
-    from hogwild.trained import Trained
 
     path = checkpoint_of(Path(source), which)
     run = path.parent.parent

@@ -55,18 +55,18 @@ def eval_(
     from hogwild.registry import user_path
 
     user_path(users_file)
-    from hogwild import reevaluation
+    from hogwild.inference import evaluate
 
     raise_noted()
     with raising_on_signals():
-        found = reevaluation.reevaluate(job, path, folder, keep_outputs=predictions is not None)
+        found = evaluate.reevaluate(job, path, folder, keep_outputs=predictions is not None)
         if predictions is not None:
-            reevaluation.write_predictions(found, predictions)
+            evaluate.write_predictions(found, predictions)
     names = [name for name in ("best", "latest") if (path.parent / name).resolve() == path]
     if as_json:
-        print_result(reevaluation.as_json(found, " and ".join(names)))
+        print_result(evaluate.as_json(found, " and ".join(names)))
         return 0
-    for line in reevaluation.lines_of(found, f" ({' and '.join(names)})" if names else ""):
+    for line in evaluate.lines_of(found, f" ({' and '.join(names)})" if names else ""):
         print_result(line)
     if predictions is not None:
         print_result(f"  predictions: {predictions}")

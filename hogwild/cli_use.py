@@ -13,7 +13,7 @@ from hogwild.cli_results import check_file
 from hogwild.host import raise_noted, raising_on_signals
 
 if TYPE_CHECKING:
-    from hogwild.trained import Trained
+    from hogwild.inference.trained_model import Trained
 
 Run = Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A run directory, or one checkpoint of it.")]
 Top = Annotated[int, typer.Option(min=1, help="How many.")]
@@ -34,7 +34,7 @@ def predict(
         with reading():
             check_file("--out", out)
     model = _model(source, which, data_dir)
-    from hogwild.reevaluation import write_outputs
+    from hogwild.inference.evaluate import write_outputs
 
     with raising_on_signals():
         outputs = model.predict(input_)

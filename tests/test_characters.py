@@ -15,9 +15,9 @@ from hogwild import cli
 from hogwild.data import Characters, Names, Speakers
 from hogwild.data.locate import set_data_dir
 from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
+from hogwild.inference.sample_text import sample
 from hogwild.models import CharRnn, SequenceClassifier
 from hogwild.models.lstm_cell import CustomLstm
-from hogwild.sampling import sample
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 
 PLAY = """\

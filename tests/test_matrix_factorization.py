@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad
 
 from hogwild.errors import ModelError, UsageError
+from hogwild.inference.recommend import UNKNOWN, WITH_RATED, items_of, recommend
 from hogwild.kernels.fused import Chunk, Tally
 from hogwild.kernels.hot_rows import HotRows
 from hogwild.models import BprFactorization, MatrixFactorization
 from hogwild.models.matrix_factorization import BprLoss
 from hogwild.optimizers import RowWiseAdagrad
-from hogwild.recommending import UNKNOWN, WITH_RATED, items_of, recommend
 
 pytest.importorskip("numba")
 # torch's own Adagrad says so of the sparse tensors that it makes, once per process.

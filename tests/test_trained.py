@@ -14,9 +14,9 @@ import hogwild
 from hogwild import cli
 from hogwild.config.load import load_job
 from hogwild.errors import UsageError
+from hogwild.inference.trained_model import Trained
 from hogwild.parameters import state_dicts
 from hogwild.storage import checkpoint
-from hogwild.trained import Trained
 from tests.helpers.jobs import Ended, in_turn
 
 RULE = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05}}

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from hogwild.errors import DataError, UsageError
+from hogwild.inference.word_vectors import Agreement, Section, WordVectors
 from hogwild.metrics.rank_correlation import spearman
-from hogwild.word_vectors import Agreement, Section, WordVectors
 
 WORDS = ["king", "man", "woman", "queen", "apple", "Paris"]
 

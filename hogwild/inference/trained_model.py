@@ -32,8 +32,8 @@ from hogwild.training.evaluator import evaluating
 from hogwild.training.recurrent_state import forward_of
 
 if TYPE_CHECKING:
-    from hogwild.recommending import Recommendation
-    from hogwild.word_vectors import WordVectors
+    from hogwild.inference.recommend import Recommendation
+    from hogwild.inference.word_vectors import WordVectors
 
 BATCH = 4096  # samples predicted at once
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Trained:
     @property
     def vectors(self) -> "WordVectors":
         """The words and their vectors. Raises UsageError for a model without."""
-        from hogwild.word_vectors import WordVectors
+        from hogwild.inference.word_vectors import WordVectors
 
         if "words" not in self.names or not hasattr(self.model, "vectors"):
             raise UsageError(f"{self.checkpoint}: its model has no words", code="usage/no-words")
@@ -103,9 +103,9 @@ class Trained:
         return WordVectors(self.names["words"], vectors.detach().numpy())
 
     def sample(self, prompt: str = "", length: int = 400, temperature: float = 1.0, seed: int = 1) -> str:
-        """`length` characters that follow `prompt` (`hogwild.sampling`). Raises UsageError for a model that predicts no
+        """`length` characters that follow `prompt` (`hogwild.inference.sample_text`). Raises UsageError for a model that predicts no
         characters, and for a prompt with one that it does not know."""
-        from hogwild.sampling import SYMBOLS, sample
+        from hogwild.inference.sample_text import SYMBOLS, sample
 
         if SYMBOLS not in self.names:
             raise UsageError(f"{self.checkpoint}: its model predicts no characters", code="usage/no-symbols")
@@ -114,7 +114,7 @@ class Trained:
     def recommend(self, user: Any, top: int = 10) -> "Recommendation":
         """Items for a user, named as in the training data, without those it has rated, where that data is still at
         hand; a note says where it is not. Raises UsageError for a model without users and items."""
-        from hogwild.recommending import recommend
+        from hogwild.inference.recommend import recommend
 
         if not {"users", "items"} <= self.names.keys():
             raise UsageError(f"{self.checkpoint}: its model has no users and items", code="usage/no-users")
@@ -124,7 +124,7 @@ class Trained:
 
     def _rated(self, user: Any) -> np.ndarray | None:
         """The items that a user of the training data has rated; None without that data."""
-        from hogwild.recommending import items_of, number_of
+        from hogwild.inference.recommend import items_of, number_of
 
         number = number_of(self.names["users"], user)
         if number is None:
