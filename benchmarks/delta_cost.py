@@ -17,7 +17,7 @@ from benchmarks.bench import NO_EVALUATION, say
 from benchmarks.figures import Figure
 from benchmarks.row import Row
 from benchmarks.wrong_tool import SIZES
-from hogwild.traces import PHASES, PhaseRecord
+from hogwild.monitoring.profile_report import PHASES, PhaseRecord
 
 SYNC_EVERY = 16
 SHARE = Figure(

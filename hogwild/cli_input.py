@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hogwild.errors import UsageError
 
 if TYPE_CHECKING:
-    from hogwild.traces import Window
+    from hogwild.monitoring.profile_report import Window
 
 COMMANDS = (
     "train",
@@ -87,7 +87,7 @@ def profile_window(given: str | None) -> "Window | None":
     """What --profile A:B asks for. Raises UsageError."""
     if given is None:
         return None
-    from hogwild.traces import LONGEST, Window
+    from hogwild.monitoring.profile_report import LONGEST, Window
 
     found = re.fullmatch(r"([0-9]{1,15}):([0-9]{1,15})", given)
     if found is None or not 0 < int(found[2]) - int(found[1]) <= LONGEST:

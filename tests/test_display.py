@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from hogwild import screen as screen_module
-from hogwild.display import COLUMNS, Display, blocks, columns_for, duration, number, shown_workers
-from hogwild.glance import Glance, WorkerGlance
-from hogwild.screen import Look, Screen, look_for
+from hogwild.monitoring import terminal_writer as screen_module
+from hogwild.monitoring.job_view import Glance, WorkerGlance
+from hogwild.monitoring.live_display import COLUMNS, Display, blocks, columns_for, duration, number, shown_workers
+from hogwild.monitoring.terminal_writer import Look, Screen, look_for
 from tests.helpers.jobs import RUN_PY, environment, read_events
 from tests.helpers.processes import PATIENCE_S, marked, state_of, wait_for
 from tests.helpers.terminal import Reader, Terminal

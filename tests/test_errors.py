@@ -21,7 +21,7 @@ from tests.helpers.processes import PATIENCE_S
 ROOT = Path(__file__).resolve().parent.parent
 AREAS = ("usage", "config", "data", "device", "model", "optimizer", "run", "checkpoint", "train", "report", "export")
 PARTS = ("Cause", "How to see", "How to fix")
-TAGS = Path("hogwild/tensorboard.py")  # its scalars have names of the same form
+TAGS = Path("hogwild/monitoring/tensorboard.py")  # its scalars have names of the same form
 PROBLEM = Problem("job.yaml", 3, 5, "train.epochs", "must be >= 1, got 0", "config/out-of-range")
 OTHER = Problem("job.yaml", 4, 1, "sede", "unknown key", "config/unknown-key")
 

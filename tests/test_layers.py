@@ -194,8 +194,8 @@ ONLY = {
     "workers.blocked": set(),
     "workers.roster": {"hogwild.errors", "workers.setbacks"},
     "workers.setbacks": {"hogwild.errors", "workers.messages"},
-    "hogwild.traces": {"hogwild.errors", "hogwild.storage.records"},
-    "workers.profile": {"hogwild.traces"},
+    "hogwild.monitoring.profile_report": {"hogwild.errors", "hogwild.storage.records"},
+    "workers.profile": {"hogwild.monitoring.profile_report"},
     "workers.entry": {"hogwild.host", "workers.building", "workers.messages"},
 }
 
@@ -228,7 +228,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("hogwild.feeds.sample_order", "hogwild.training.lr_schedule", "hogwild.optimizers"),
     ("hogwild.metrics.catalog",),
-    ("hogwild.glance", "hogwild.screen", "hogwild.display", "hogwild.prometheus", "hogwild.tensorboard"),
+    (
+        "hogwild.monitoring.job_view",
+        "hogwild.monitoring.terminal_writer",
+        "hogwild.monitoring.live_display",
+        "hogwild.monitoring.prometheus",
+        "hogwild.monitoring.tensorboard",
+    ),
     ("hogwild.losses", "hogwild.metrics.result_row", "hogwild.metrics*"),
     ("hogwild.host.background_thread",),
     (
@@ -240,7 +246,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.storage.run_directory",
         "hogwild.storage.checkpoint*",
     ),
-    ("hogwild.traces",),
+    ("hogwild.monitoring.profile_report",),
     (
         "hogwild.config.load*",
         "hogwild.config.torch_arguments",
@@ -682,7 +688,7 @@ LIGHT = (
     "hogwild.doctor*",
     "hogwild.chaos*",
     "hogwild.storage.run_directory",
-    "hogwild.traces",
+    "hogwild.monitoring.profile_report",
     "hogwild.host*",
     "workers",
     "workers.entry",

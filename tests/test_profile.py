@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hogwild import cli
-from hogwild.traces import PAUSE, PHASES, SETTLING, PhaseRecord, phases_name, read_phases
+from hogwild.monitoring.profile_report import PAUSE, PHASES, SETTLING, PhaseRecord, phases_name, read_phases
 from tests.helpers.jobs import HOME, JOBS, Ended, in_turn
 from workers.profile import NoProfile, Profile, Stopwatch, make_profile
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hogwild import prometheus
-from hogwild.glance import Glance, WorkerGlance, workers_record
-from hogwild.screen import Look
+from hogwild.monitoring import prometheus
+from hogwild.monitoring.job_view import Glance, WorkerGlance, workers_record
+from hogwild.monitoring.terminal_writer import Look
 from hogwild.shared_memory import scoreboard
 from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard
 from hogwild.storage.run_directory import RunDir

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 import hogwild
-from hogwild import cli_results, prometheus
-from hogwild.glance import StreamGlance, WorkerGlance
+from hogwild import cli_results
+from hogwild.monitoring import prometheus
+from hogwild.monitoring.job_view import StreamGlance, WorkerGlance
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.shared_memory.scoreboard import Phase

@@ -12,9 +12,9 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from hogwild import tensorboard
 from hogwild.errors import UsageError
-from hogwild.tensorboard import BEGIN_AT, Curves, add_figures, check_wanted
+from hogwild.monitoring import tensorboard
+from hogwild.monitoring.tensorboard import BEGIN_AT, Curves, add_figures, check_wanted
 from tests.helpers.jobs import in_turn
 
 

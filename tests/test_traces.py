@@ -9,7 +9,7 @@ import pytest
 
 from hogwild.cli_input import profile_window
 from hogwild.errors import UsageError
-from hogwild.traces import (
+from hogwild.monitoring.profile_report import (
     PhaseRecord,
     Window,
     clear,

@@ -5,9 +5,9 @@ from typing import Any
 from hogwild import host
 from hogwild.feeds.materialise import InTurn
 from hogwild.job.build import planned_updates
+from hogwild.monitoring.tensorboard import check_wanted
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices
-from hogwild.tensorboard import check_wanted
 from hogwild.training.without_dynamo import sparing_the_compiler
 from workers.prepare import check_lanes, check_memory
 from workers.request import Request

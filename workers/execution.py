@@ -22,6 +22,8 @@ from hogwild.host.background_thread import Background
 from hogwild.job.build import state_of
 from hogwild.job.checks import directions
 from hogwild.job.parts import Parts
+from hogwild.monitoring.profile_report import report
+from hogwild.monitoring.tensorboard import check_wanted
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices
@@ -29,8 +31,6 @@ from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.storage.checkpoint import CheckpointWriter
 from hogwild.storage.run_directory import LIBRARY, RunDir
-from hogwild.tensorboard import check_wanted
-from hogwild.traces import report
 from hogwild.training.without_dynamo import sparing_the_compiler
 from workers.evaluating import Evaluating, evaluation_limits
 from workers.head_start import HeadStart

@@ -11,10 +11,10 @@ import torch
 from hogwild import host
 from hogwild.devices.discovery import flushes_denormal
 from hogwild.errors import NOT_FINITE, TrainingError
+from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word
-from hogwild.traces import PAUSE
 from workers import rollback
 from workers.building import make_trainer
 from workers.kit import Kit

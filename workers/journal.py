@@ -14,16 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hogwild import prometheus
 from hogwild.config.load import Job
 from hogwild.errors import RunDirError
-from hogwild.glance import Glance
 from hogwild.host.background_thread import Background
 from hogwild.job.update_choice import Choice, Meetings
+from hogwild.monitoring import prometheus
+from hogwild.monitoring.job_view import Glance
+from hogwild.monitoring.tensorboard import Curves, NoCurves, is_installed
+from hogwild.monitoring.terminal_writer import Look, Screen, look_for
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.screen import Look, Screen, look_for
 from hogwild.storage.run_directory import Records, RunDir
-from hogwild.tensorboard import Curves, NoCurves, is_installed
 from workers.request import Request
 
 LAST_STATUS_S = 10.0

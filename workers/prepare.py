@@ -19,6 +19,7 @@ from hogwild.job.checks import batch_of
 from hogwild.job.data import ring_spec_of
 from hogwild.job.parts import Parts
 from hogwild.job.source import Source
+from hogwild.monitoring.profile_report import Window, clear
 from hogwild.parameters.exchange import COPIES
 from hogwild.parameters.structure_file import check_apart
 from hogwild.parameters.trial_step import trial_bytes
@@ -34,7 +35,6 @@ from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.storage.artifact_cache import new_scratch
 from hogwild.storage.run_directory import RunDir
-from hogwild.traces import Window, clear
 from hogwild.training import torch_settings
 from hogwild.training.compiled_model import model_key
 from workers.kit import Kit, Split

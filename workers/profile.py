@@ -17,14 +17,14 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Protocol
 
-from hogwild.traces import PAUSE, SETTLING, PhaseRecord, Window, phases_name, read_phases, trace_name
+from hogwild.monitoring.profile_report import PAUSE, SETTLING, PhaseRecord, Window, phases_name, read_phases, trace_name
 
 BOOKKEEPING, WAIT = "bookkeeping", "wait"
 BETWEEN = (WAIT, PAUSE)  # phases outside of an update
 
 
 class Profile(Protocol):
-    """What the training loop tells about itself. A phase is one of hogwild.traces.PHASES, or PAUSE."""
+    """What the training loop tells about itself. A phase is one of hogwild.monitoring.profile_report.PHASES, or PAUSE."""
 
     def begin_update(self, number: int) -> None:
         """Before anything of the update is done; it begins in the phase `bookkeeping`. `number`: this worker's updates

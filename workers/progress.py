@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hogwild import host
-from hogwild.glance import Glance, WorkerGlance, workers_record
 from hogwild.job.build import schedule_of
+from hogwild.monitoring.job_view import Glance, WorkerGlance, workers_record
 from hogwild.shared_memory.scoreboard import STALENESS_BINS, Phase, Word
 from hogwild.training.lr_schedule import NAMED, Factor
 from workers.session import Session

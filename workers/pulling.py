@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from hogwild.errors import NOT_FINITE, DeviceMemoryError, HogwildError
+from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
-from hogwild.traces import PAUSE
 from workers.messages import LOOK, Leaving, ParentGone, Report, Start, read_records, write_record
 from workers.trainer import NonFiniteGradient, Trainer
 

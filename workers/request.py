@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hogwild.config.load import Job
-from hogwild.traces import Window
+from hogwild.monitoring.profile_report import Window
 
 if TYPE_CHECKING:  # it imports torch
     from hogwild.feeds.materialise import Reader

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from hogwild import host, registry
 from hogwild.config.load import Job
 from hogwild.config.schema import loaders_for, surely_streams
+from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import Plan, plan_here
-from hogwild.traces import Window
 from workers.entry import without_collecting
 from workers.head_start import HeadStart
 from workers.request import Request

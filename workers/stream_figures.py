@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.glance import StreamGlance, WorkerGlance
+from hogwild.monitoring.job_view import StreamGlance, WorkerGlance
 from hogwild.shared_memory.scoreboard import Phase
 from workers.ring_state import RingState
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hogwild import tensorboard
 from hogwild.errors import UsageError
+from hogwild.monitoring import tensorboard
 from hogwild.report import compare, tables
 from hogwild.report.page import Picture, contents, gallery, header, notes, page, table
 from hogwild.report.read import Run, read_run

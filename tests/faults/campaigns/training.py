@@ -16,7 +16,7 @@ from pathlib import Path
 from hogwild import host
 from hogwild.chaos.verdict import Baseline
 from hogwild.chaos.watch import Target
-from hogwild.traces import read_phases
+from hogwild.monitoring.profile_report import read_phases
 from tests.faults.invariants import Counted, in_doubt, miscount_of, unaccounted, violations
 from tests.faults.roll import Roll
 from tests.faults.schedule import Lives

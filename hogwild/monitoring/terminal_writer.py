@@ -18,11 +18,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING
 
-from hogwild.glance import Glance
 from hogwild.host import terminal
+from hogwild.monitoring.job_view import Glance
 
 if TYPE_CHECKING:
-    from hogwild.display import Display
+    from hogwild.monitoring.live_display import Display
 
 MOST_MESSAGES = 1000  # that wait for a terminal; later ones are counted instead
 ANSWER_S = 1.0  # a terminal that takes nothing for so long is not waited for again
@@ -223,7 +223,7 @@ class _Writer:
     def _frame(self, glance: Glance, width: int, height: int, is_last: bool) -> list[tuple[str, int]]:
         try:
             if self._display is None:
-                from hogwild.display import Display
+                from hogwild.monitoring.live_display import Display
 
                 self._display = Display(encoding=getattr(sys.stderr, "encoding", None) or "ascii")
             return self._display.frame(glance, width, height, is_last=is_last)

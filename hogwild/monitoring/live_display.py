@@ -1,5 +1,5 @@
 """A glance as a picture of the job for a terminal: rich texts, one per line, never wider than they may be. Pure but for
-what a trend remembers; `screen.py` puts it on the terminal.
+what a trend remembers; `terminal_writer.py` puts it on the terminal.
 
     mlp-digits  running  0:01:23  left about 0:04:10        runs/20260101-mlp-digits
     job    ━━━━━━━━━━━━━━━━━╸─────────────────────────────  33 %  update 12,345 of 37,000
@@ -17,8 +17,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from hogwild.glance import Glance, StreamGlance, WorkerGlance
 from hogwild.host.terminal import printable
+from hogwild.monitoring.job_view import Glance, StreamGlance, WorkerGlance
 
 TREND = 16  # values that a trend remembers
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hogwild.glance import Glance
+from hogwild.monitoring.job_view import Glance
 
 FILE = "metrics.prom"
 STATES = ("starting", "running", "evaluating", "saving", "paused", "succeeded", "stopped", "cancelled", "failed")
