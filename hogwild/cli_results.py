@@ -14,7 +14,7 @@ from hogwild.errors import NotFoundError, UsageError
 from hogwild.host import raise_noted, raising_on_signals
 
 if TYPE_CHECKING:
-    from hogwild.report.write import Written
+    from hogwild.report.report import Written
 
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs; several are laid over each other.")]
@@ -85,7 +85,7 @@ def answer(runs: list[Path], *, out: Path | None, as_json: bool) -> tuple[int, l
     """Writes the page and its pictures, and answers the exit status and the lines for stdout. One run: RUN/report;
     several: RUN/report/report-NAME1-NAME2 of the first; or `out`. Raises NotFoundError where a run is not there,
     UsageError without matplotlib or for a run named twice, RunDirError where nothing can be written."""
-    from hogwild.report.write import write_comparison, write_report  # numpy, and matplotlib to draw
+    from hogwild.report.report import write_comparison, write_report  # numpy, and matplotlib to draw
 
     written = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out)
     return 0, [_json(written)] if as_json else _lines(written)

@@ -14,8 +14,8 @@ import pytest
 from hogwild import cli_results
 from hogwild.config.of_run import resumed
 from hogwild.errors import HogwildError, NotFoundError, RunDirError, UsageError
-from hogwild.report import compare
-from hogwild.report.read import read_run
+from hogwild.report import comparison
+from hogwild.report.run_data import read_run
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
 WICKED = "<script>alert('&')</script>"
@@ -170,7 +170,7 @@ def test_without_matplotlib_the_error_names_the_extra(tmp_path: Path, monkeypatc
 
 
 def test_the_report_is_made_without_torch_and_matplotlib_is_imported_only_to_draw() -> None:
-    code = "import sys, hogwild.report.write; print([name for name in ('torch', 'matplotlib') if name in sys.modules])"
+    code = "import sys, hogwild.report.report; print([name for name in ('torch', 'matplotlib') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
@@ -186,7 +186,7 @@ def test_runs_are_compared_by_what_differs(story_run: Path, tmp_path: Path) -> N
     names = {"learning-time", "learning-samples", "learning-updates", "throughput", "staleness", "memory"}
     assert {file.stem for file in folder.glob("*.png")} == names
     assert Page(folder / "index.html").parts <= PARTS
-    outcome, configuration, machine = compare.differences([read_run(story_run), read_run(other)])
+    outcome, configuration, machine = comparison.differences([read_run(story_run), read_run(other)])
     assert configuration.rows == [("optimizer.class_path", "torch.optim.SGD", "torch.optim.Adam")]
     assert machine.rows == []
     assert ("updates", "1,500", "400") in outcome.rows

@@ -11,9 +11,9 @@ import pytest
 from hogwild.report import tables
 from hogwild.report.columns import PIXEL_COLUMNS, curve, percentile, smooth
 from hogwild.report.config_origin import DEFAULT, JOB_FILE, OVERRIDE, settings
-from hogwild.report.lanes import ABSENT, ALIVE, COLUMNS, STARTING, Lanes, lanes
 from hogwild.report.learning import best_updates
-from hogwild.report.read import Run, Table, read_run
+from hogwild.report.phase_bars import ABSENT, ALIVE, COLUMNS, STARTING, Lanes, lanes
+from hogwild.report.run_data import Run, Table, read_run
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
 # ---- reading --------------------------------------------------------------------------------------------------------

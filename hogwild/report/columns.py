@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hogwild.report.read import Floats
+from hogwild.report.run_data import Floats
 
 PIXEL_COLUMNS = 1200  # what the plots are wide, a little more: a curve never has more than four points for each
 GAP = 10.0  # times the usual distance between records: nobody recorded in between

@@ -9,8 +9,8 @@ from typing import Any
 
 from hogwild.config.strict_yaml import readings
 from hogwild.errors import ConfigError
-from hogwild.report.read import Run
-from hogwild.report.wording import flat
+from hogwild.report.format import flat
+from hogwild.report.run_data import Run
 from hogwild.storage.run_directory import LIBRARY
 
 DEFAULT, JOB_FILE, OVERRIDE, CALL, UNKNOWN = "default", "job file", "override", "call", "not in the job file"

@@ -10,9 +10,10 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from hogwild.report.columns import curve, percentile, smooth
+from hogwild.report.format import number
 from hogwild.report.learning import WIDE, Axis, learning, metric_names, three_axes
 from hogwild.report.page import Picture
-from hogwild.report.read import Run, Table
+from hogwild.report.run_data import Run, Table
 from hogwild.report.style import (
     COLOURS,
     GREY,
@@ -26,7 +27,6 @@ from hogwild.report.style import (
     use_rate,
 )
 from hogwild.report.timeline import timeline
-from hogwild.report.wording import number
 
 OLDEST = 127  # the histogram's last bin holds everything from here on (scoreboard.py)
 MOST_BARS = 64

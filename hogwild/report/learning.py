@@ -11,10 +11,10 @@ from matplotlib.ticker import EngFormatter
 from hogwild.metrics.catalog import LOSS, known
 from hogwild.report.columns import curve, smooth, spans_decades
 from hogwild.report.config_origin import plain_values
+from hogwild.report.format import time_unit
 from hogwild.report.page import Picture
-from hogwild.report.read import Floats, Run, Table
+from hogwild.report.run_data import Floats, Run, Table
 from hogwild.report.style import COLOURS, GREY, from_zero, legend_above, new_figure, picture, plain, use_log
-from hogwild.report.wording import time_unit
 
 WIDE = 9.0  # inches: full width of the page
 HALF = 6.4

@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hogwild.report.columns import Curve, curve, smooth, spans_decades
-from hogwild.report.compare import labels
+from hogwild.report.comparison import labels
 from hogwild.report.learning import FEW, HALF, MOST_METRICS, ROW, WIDE, Axis, metric_names, three_axes
 from hogwild.report.page import Picture
-from hogwild.report.read import Floats, Run
+from hogwild.report.run_data import Floats, Run
 from hogwild.report.style import colour_of, new_figure, picture, plain, use_bytes, use_log, use_rate
 
 NAMES = ("learning-time", "learning-samples", "learning-updates", "throughput", "staleness", "memory")

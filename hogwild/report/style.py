@@ -16,9 +16,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from hogwild.report.format import binary_unit
 from hogwild.report.page import Picture
-from hogwild.report.read import Floats
-from hogwild.report.wording import binary_unit
+from hogwild.report.run_data import Floats
 
 # Okabe and Ito's colours, which every kind of colour vision tells apart, without the yellow that white swallows.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from hogwild.report.config_origin import DEFAULT, OVERRIDE, plain_values, settings
-from hogwild.report.read import Run
-from hogwild.report.wording import duration, exact, flat, moment, number, size, told
+from hogwild.report.format import duration, exact, flat, moment, number, size, told
+from hogwild.report.run_data import Run
 
 MOST_EVENTS = 200
 # Told by the pictures, or the everyday life of a job; of all of them there is a count.

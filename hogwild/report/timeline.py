@@ -7,10 +7,10 @@ from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from hogwild.report.lanes import ABSENT, ALIVE, STARTING, Lanes, lanes
 from hogwild.report.learning import WIDE, Axis
 from hogwild.report.page import Picture
-from hogwild.report.read import Run, Table
+from hogwild.report.phase_bars import ABSENT, ALIVE, STARTING, Lanes, lanes
+from hogwild.report.run_data import Run, Table
 from hogwild.report.style import new_figure, picture, plain
 
 COLOUR_OF = {

@@ -13,10 +13,10 @@ import numpy as np
 
 from hogwild.errors import UsageError
 from hogwild.monitoring import tensorboard
-from hogwild.report import compare, tables
+from hogwild.report import comparison, tables
+from hogwild.report.format import moment
 from hogwild.report.page import Picture, contents, gallery, header, notes, page, table
-from hogwild.report.read import Run, read_run
-from hogwild.report.wording import moment
+from hogwild.report.run_data import Run, read_run
 from hogwild.storage.files import replace
 from hogwild.storage.records import explained
 
@@ -74,11 +74,13 @@ def write_comparison(paths: Sequence[Path], out: Path | None = None) -> Written:
         with drawing():
             drawn = list(overlays(runs))
     missing = [
-        f"{name}: {line}" for name, run in zip(compare.labels(runs), runs, strict=True) for line in tables.missing(run)
+        f"{name}: {line}"
+        for name, run in zip(comparison.labels(runs), runs, strict=True)
+        for line in tables.missing(run)
     ]
-    found = list(compare.differences(runs))
+    found = list(comparison.differences(runs))
     texts = [
-        header(" and ".join(compare.labels(runs)), [str(run.path) for run in runs]),
+        header(" and ".join(comparison.labels(runs)), [str(run.path) for run in runs]),
         contents([*(["Pictures"] if drawn else []), *(one.title for one in found)]),
         table(found[0]),
         *([gallery("Pictures", drawn)] if drawn else []),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hogwild.report.read import Floats, Run
+from hogwild.report.run_data import Floats, Run
 
 COLUMNS = 1000
 HEIGHT = 20  # pixels of a bar: a share of one twentieth is seen

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hogwild.report.config_origin import plain_values
-from hogwild.report.read import Run
+from hogwild.report.format import exact, flat, told
+from hogwild.report.run_data import Run
 from hogwild.report.tables import Rows, headline
-from hogwild.report.wording import exact, flat, told
 
 NOT_THERE = "\N{EN DASH}"
 OF_ITSELF = {"run_dir", "pid", "argv", "checkpoint"}  # differs between any two runs and says nothing
