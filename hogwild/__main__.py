@@ -18,7 +18,7 @@ def main() -> NoReturn:
     from hogwild.host.topology import remember_affinity
 
     remember_affinity()  # before anything can import torch, which may narrow it
-    from hogwild.cli import run
+    from hogwild.cli.main import run
 
     statuses.append(run(sys.argv[1:]))
     sys.exit(statuses[0])

@@ -25,7 +25,8 @@ import torch
 from torch import nn
 
 import hogwild
-from hogwild import cli, host
+from hogwild import host
+from hogwild.cli import main
 from hogwild.errors import BuildError, ConfigError, DataError, HogwildError, ModelError, OptimizerError, UsageError
 from tests.bad_input import guilty
 from tests.bad_input.row import job, model
@@ -91,7 +92,7 @@ def test_a_bad_input_is_one_clear_error_with_its_status_its_code_and_its_place(
 ) -> None:
     row = TABLE[crime]
     needs_a_folder = row.command[0] == "train" and not {"--resume", "--run-dir"} & {*row.command}
-    found = cli.run([*row.command, *(("--run-dir", str(tmp_path / "new/run")) if needs_a_folder else ())])
+    found = main.run([*row.command, *(("--run-dir", str(tmp_path / "new/run")) if needs_a_folder else ())])
     shown = capsys.readouterr()
     assert (found, code_of(shown.err)) == (row.status, row.code), shown.err
     for word in row.words:
@@ -130,7 +131,7 @@ def test_a_run_directory_that_cannot_be_one_is_an_error_and_stays_as_it_was(
     prepare, code, words = PLACES[place]
     prepare(tmp_path / "run")
     before = [(path, path.is_file() and path.read_text()) for path in tmp_path.rglob("*")]
-    assert cli.run([*job(), "--run-dir", str(tmp_path / "run")]) == 1
+    assert main.run([*job(), "--run-dir", str(tmp_path / "run")]) == 1
     err = capsys.readouterr().err
     assert words in err
     assert code_of(err) == code
@@ -141,14 +142,14 @@ def test_a_run_directory_that_cannot_be_one_is_an_error_and_stays_as_it_was(
 def test_a_run_directory_that_cannot_be_made_is_an_error(
     run_dir: str, in_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run([*job(), "--run-dir", run_dir]) == 1
+    assert main.run([*job(), "--run-dir", run_dir]) == 1
     err = capsys.readouterr().err
     assert "cannot make the run directory" in err
     assert code_of(err) == "run/not-writable"
 
 
 def test_a_job_that_does_not_start_leaves_the_users_own_empty_folder(in_folder: Path, tmp_path: Path) -> None:
-    assert cli.run([*model("AllFrozen"), "--run-dir", str(tmp_path)]) == 1
+    assert main.run([*model("AllFrozen"), "--run-dir", str(tmp_path)]) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -157,7 +158,7 @@ def test_a_number_of_threads_that_is_none_is_a_usage_error(
     value: str, in_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", value)
-    assert cli.run([*job(), "--run-dir", "run"]) == 2
+    assert main.run([*job(), "--run-dir", "run"]) == 2
     err = capsys.readouterr().err
     assert f"OMP_NUM_THREADS={value}: must be a whole number from 1 to 1024" in err
     assert code_of(err) == "usage/omp-threads"
@@ -359,7 +360,7 @@ def test_a_second_job_in_a_run_directory_is_refused_and_the_first_goes_on(
 ) -> None:
     first = command("model.class_path=guilty.Waits", "train.epochs=20")
     wait_for("the first job's status", (first.run_dir / "status.json").exists)
-    assert cli.run([*(job() if option == "--run-dir" else ("train",)), option, str(first.run_dir)]) == 1
+    assert main.run([*(job() if option == "--run-dir" else ("train",)), option, str(first.run_dir)]) == 1
     assert f"is in use by another job, process {first.process.pid}" in capsys.readouterr().err
     assert first.process.poll() is None
     (in_folder / "finish").touch()

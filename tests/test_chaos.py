@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from hogwild import cli
 from hogwild.chaos import schedule
 from hogwild.chaos.command import Order
 from hogwild.chaos.inject import SIGNALS, Hit
 from hogwild.chaos.schedule import Fault, Limits
 from hogwild.chaos.verdict import Baseline, attempts_of, checks
 from hogwild.chaos.watch import Watch
+from hogwild.cli import main
 from hogwild.config.load import load_job
 from hogwild.host import other_jobs
 from tests.helpers.jobs import JOBS, Ended, Job
@@ -144,7 +144,7 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_started(
     arguments: list[str], status: int, said: str, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.run(["chaos", *arguments]) == status
+    assert main.run(["chaos", *arguments]) == status
     written = capsys.readouterr()
     assert said in written.err and written.out == ""
     assert list(tmp_path.iterdir()) == []
@@ -155,7 +155,7 @@ def test_a_dry_run_prints_the_schedule_and_starts_nothing(
     tmp_path: Path, monkeypatch: Any, capsys: Any, said: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.run(["chaos", *said, "--kills", "10", "--seed", "0", "--dry-run"]) == 0
+    assert main.run(["chaos", *said, "--kills", "10", "--seed", "0", "--dry-run"]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == "seed 0"
     assert [" ".join(line.replace(" s ", " ", 1).split()) for line in lines] == GOLDEN

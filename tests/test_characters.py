@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hogwild
-from hogwild import cli
+from hogwild.cli import main
 from hogwild.data import Characters, Names, Speakers
 from hogwild.data.locate import set_data_dir
 from hogwild.errors import DataError, HogwildError, NotFoundError, UsageError
@@ -242,7 +242,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     assert len({*PLAY}) == 33
     (folder / "job.yaml").write_text(json.dumps(job))
-    assert cli.run(["train", str(folder / "job.yaml"), "--run-dir", str(folder / "run")]) == 0
+    assert main.run(["train", str(folder / "job.yaml"), "--run-dir", str(folder / "run")]) == 0
     set_data_dir(None)
     return folder / "run"
 
@@ -253,7 +253,7 @@ Say = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str]) -> Say:
     def run(*argv: object) -> tuple[int, str, str]:
-        status = cli.run([str(one) for one in argv])
+        status = main.run([str(one) for one in argv])
         told = capsys.readouterr()
         return status, told.out, told.err
 

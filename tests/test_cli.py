@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from hogwild import cli, host
-from hogwild.cli_input import split_arguments, with_command
-from hogwild.cli_text import summary_lines
+from hogwild import host
+from hogwild.cli import main
+from hogwild.cli.arguments import split_arguments, with_command
+from hogwild.cli.deep_check import deep_check
+from hogwild.cli.text import summary_lines
 from hogwild.config.load import load_job
 from hogwild.config.of_run import data_folder, resumed
-from hogwild.deep_check import deep_check
 from hogwild.errors import ConfigError, HogwildError, NotFoundError, UsageError
 from tests.helpers.processes import PATIENCE_S
 
@@ -104,18 +105,18 @@ def test_job_file_and_overrides_come_in_any_order() -> None:
 def test_bad_usage_ends_with_its_status_and_words_on_stderr(
     arguments: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(arguments) == status
+    assert main.run(arguments) == status
     out, err = capsys.readouterr()
     assert said in err and out == "" and "Traceback" not in err
 
 
 def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["check", "nowhere.yaml", "--debug"]) == 3
+    assert main.run(["check", "nowhere.yaml", "--debug"]) == 3
     assert "Traceback" in capsys.readouterr().err
 
 
 def test_check_prints_ok_and_a_plan_to_stdout(job_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["check", str(job_file), "train.procs=3"]) == 0
+    assert main.run(["check", str(job_file), "train.procs=3"]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[0] == f"{job_file}: ok" and "procs 3" in out and err == ""
 
@@ -123,7 +124,7 @@ def test_check_prints_ok_and_a_plan_to_stdout(job_file: Path, capsys: pytest.Cap
 def test_check_reports_all_errors_with_their_places(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text(GOOD + "optimizer: {class_pth: x}\ntrain: {epochs: 0}\n")
-    assert cli.run(["check", str(bad)]) == 2
+    assert main.run(["check", str(bad)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith(f"{bad}:3:13: optimizer.class_pth: unknown key; did you mean 'class_path'?")
     assert lines[1] == f"{bad}:4:17: train.epochs: must be >= 1, got 0 [config/out-of-range]"
@@ -133,24 +134,24 @@ def test_check_reports_all_errors_with_their_places(tmp_path: Path, capsys: pyte
 def test_what_show_prints_is_a_job_file_that_resolves_to_itself(
     job_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(["show", str(job_file), "optimizer.init_args.lr=1e-3"]) == 0
+    assert main.run(["show", str(job_file), "optimizer.init_args.lr=1e-3"]) == 0
     first = capsys.readouterr().out
     shown = tmp_path / "shown.yaml"
     shown.write_text(first)
-    assert cli.run(["show", str(shown)]) == 0
+    assert main.run(["show", str(shown)]) == 0
     assert capsys.readouterr().out == first
     assert load_job(shown).optimizer.init_args == {"lr": 0.001}
 
 
 def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     for what, name in (("models", "hogwild.models.LeNet"), ("data", "hogwild.data.Digits"), ("configs", "digits.yaml")):
-        assert cli.run(["list", what]) == 0
+        assert main.run(["list", what]) == 0
         assert name in capsys.readouterr().out
 
 
 def test_the_lists_have_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     for what in ("models", "data", "configs"):
-        assert cli.run(["list", what]) == 0
+        assert main.run(["list", what]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines and all(line.strip() and len(line) < 160 for line in lines)
         assert len({line.split()[0] for line in lines}) == len(lines)
@@ -182,7 +183,7 @@ def test_the_plan_of_a_job_is_printed_with_its_reasons(
         monkeypatch.setenv(name, value)
     if "threads=7" in override and host.usable_cores().usable >= 7:
         override = "train.threads=1000"
-    assert cli.run(["plan", str(job_file), override, *(["train.procs=1"] if "threads" in override else [])]) == status
+    assert main.run(["plan", str(job_file), override, *(["train.procs=1"] if "threads" in override else [])]) == status
     out, err = capsys.readouterr()
     assert said in (err if status else out) and not (out if status else err)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from hogwild import cli, cli_completion
-from hogwild.cli_completion import VARIABLE, candidates
-from hogwild.cli_input import COMMANDS
+from hogwild.cli import completion, main
+from hogwild.cli.arguments import COMMANDS
+from hogwild.cli.completion import VARIABLE, candidates
 from tests.helpers.processes import PATIENCE_S
 
 HOME = Path(__file__).resolve().parent.parent
@@ -27,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def words(*typed: str) -> list[str]:
-    return [word for word, _ in candidates([*typed[:-1]], typed[-1], typer.main.get_command(cli.app))]
+    return [word for word, _ in candidates([*typed[:-1]], typed[-1], typer.main.get_command(main.app))]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_what_may_follow_is_offered(typed: list[str], offered: list[str]) -> Non
 
 def test_every_command_is_offered_and_known() -> None:
     assert {*COMMANDS} <= {*words("")}
-    assert {*COMMANDS} == {*typer.main.get_command(cli.app).commands}  # type: ignore[attr-defined]
+    assert {*COMMANDS} == {*typer.main.get_command(main.app).commands}  # type: ignore[attr-defined]
 
 
 def test_every_field_of_a_job_can_be_reached() -> None:
@@ -84,12 +84,12 @@ def test_each_shell_is_answered_in_its_way(
 ) -> None:
     """bash cuts words at = and replaces what is after it; the others replace the whole word."""
     monkeypatch.setenv(VARIABLE, shell)
-    assert cli.run(["train", "train.exchange=di"]) == 0
+    assert main.run(["train", "train.exchange=di"]) == 0
     assert capsys.readouterr().out == f"{printed}\n"
 
 
 def test_a_shell_that_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["completion", "tcsh"]) == 2
+    assert main.run(["completion", "tcsh"]) == 2
     assert "must be one of bash, zsh, fish" in capsys.readouterr().err
 
 
@@ -100,7 +100,7 @@ def test_bash_completes_with_the_printed_script_and_imports_nothing_heavy(here: 
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -X importtime "{HOME}/run.py" "$@" 2>"{here}/imported"\n')
     program.chmod(0o755)
-    (here / "script").write_text(cli_completion.BASH)
+    (here / "script").write_text(completion.BASH)
     asked = 'source ./script; COMP_LINE="hogwild train job.yaml train.exch"; COMP_POINT=${#COMP_LINE}\n'
     asked += (
         'compopt() { echo compopt "$@"; }; _hogwild_completion hogwild; echo "${COMPREPLY[@]}"; complete -p hogwild'

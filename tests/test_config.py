@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from hogwild.cli_start import schema_text
+from hogwild.cli.catalog import schema_text
 from hogwild.config import torch_arguments
 from hogwild.config.load import Job, default_config, job_from_mapping, list_configs, load_job
 from hogwild.errors import ConfigError, NotFoundError, Problem

@@ -18,8 +18,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from hogwild.cli import run as command
-from hogwild.cli_init import MODELINE, TASKS, job_text
+from hogwild.cli.init import MODELINE, TASKS, job_text
+from hogwild.cli.main import run as command
 from hogwild.config.locate import list_configs, source
 from tests.helpers.jobs import Ended, in_turn
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hogwild import cli
+from hogwild.cli import main
 from hogwild.config.load import load_job
 from hogwild.config.reference import EXAMPLES
 from tests.helpers.jobs import HOME, start
@@ -146,7 +146,7 @@ def test_every_job_file_in_a_page_is_right() -> None:
 
 
 def test_the_reference_of_the_job_file_is_the_one_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["schema", "--markdown"]) == 0
+    assert main.run(["schema", "--markdown"]) == 0
     is_equal = capsys.readouterr().out == (HOME / "docs" / "job-file.md").read_text()
     assert is_equal, "run: python run.py schema --markdown > docs/job-file.md"
 

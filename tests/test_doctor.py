@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from hogwild import doctor, host
-from hogwild.doctor import variable_findings
+from hogwild import host
+from hogwild.cli import doctor
+from hogwild.cli.doctor import variable_findings
 from hogwild.host import Core, Cores, Memory
 from tests.helpers.jobs import RUN_PY
 from tests.helpers.processes import PATIENCE_S

@@ -223,7 +223,7 @@ def test_a_signal_while_the_command_line_itself_is_imported_is_no_traceback(
         (("schema",), "pydantic"),
         (("list", "models"), "hogwild.models"),
         (("list", "configs"), "hogwild.config.load"),
-        (("check", "--deep"), "hogwild.deep_check"),
+        (("check", "--deep"), "hogwild.cli.deep_check"),
         (("train", "--dry-run"), WORKERS),
     ],
 )
@@ -337,7 +337,7 @@ numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 for number in numbers:
     signal.signal(number, own)
 
-import hogwild, hogwild.api, hogwild.cli, hogwild.__main__, workers.run
+import hogwild, hogwild.api, hogwild.cli.main, hogwild.__main__, workers.run
 assert [signal.getsignal(number) for number in numbers] == [own] * 3, "imported"
 
 import torch

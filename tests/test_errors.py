@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hogwild import cli, errors
+from hogwild import errors
+from hogwild.cli import main
 from hogwild.errors import CODES, ConfigError, DataError, Diverged, HogwildError, Problem
 from tests.helpers.processes import PATIENCE_S
 
@@ -184,7 +185,7 @@ def test_a_problem_ends_with_its_code() -> None:
 def said_by(*command: str) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        status = cli.run(command)
+        status = main.run(command)
     return status, out.getvalue(), err.getvalue()
 
 
@@ -211,7 +212,7 @@ def test_an_exception_that_is_none_of_ours_has_a_code_and_no_traceback(monkeypat
     def breaks(system: str = "") -> None:
         raise KeyError("our mistake")
 
-    monkeypatch.setattr(cli, "require_linux", breaks)
+    monkeypatch.setattr(main, "require_linux", breaks)
     status, out, err = said_by("check", "--json")
     assert (status, json.loads(out)["error_code"]) == (1, "run/unexpected")
     assert "KeyError: 'our mistake'" in err and "Traceback" not in err

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import cli
+from hogwild.cli import main
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 
 ASKED = "evaluate.metrics=[accuracy, top3, auc, macro_f1, log_loss, perplexity, judging.gini]"
@@ -59,7 +59,7 @@ def best_of(job: Ended) -> str:
 
 
 def run_eval(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
-    assert cli.run(["eval", *argv, "--json"]) == 0
+    assert main.run(["eval", *argv, "--json"]) == 0
     answer: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
     return answer
 
@@ -131,7 +131,7 @@ def test_a_run_that_goes_on_remembers_its_best_and_its_patience(
 ) -> None:
     job = ended["patience"]
     first = job.summary["best"]["updates"]
-    assert cli.run(["train", "--resume", str(job.run_dir), "evaluate.patience=3", "--no-progress"]) == 0
+    assert main.run(["train", "--resume", str(job.run_dir), "evaluate.patience=3", "--no-progress"]) == 0
     capsys.readouterr()
     assert job.reason == ("succeeded", "patience")
     assert len(evaluations(job)) == 4 and job.summary["best"]["updates"] == first
@@ -144,7 +144,7 @@ def test_a_run_that_goes_back_has_the_best_of_what_is_left(
     job = ended["three"]
     assert best_of(job) == "update-000000270"
     (job.run_dir / "checkpoints" / best_of(job) / "state.pt").write_bytes(b"damaged")
-    assert cli.run(["train", "--resume", str(job.run_dir), "train.epochs=2", "--no-progress"]) == 0
+    assert main.run(["train", "--resume", str(job.run_dir), "train.epochs=2", "--no-progress"]) == 0
     capsys.readouterr()
     assert best_of(job) == "update-000000180" and job.summary["best"]["updates"] == 180
 
@@ -201,7 +201,7 @@ def test_metrics_that_cannot_be_are_refused_before_anything_starts(
 ) -> None:
     monkeypatch.syspath_prepend(JOBS)
     monkeypatch.chdir(tmp_path)
-    assert cli.run(["train", JUDGING, "train.procs=0", *settings]) == status
+    assert main.run(["train", JUDGING, "train.procs=0", *settings]) == status
     said = capsys.readouterr().err
     assert words in said and code in said
     assert list(tmp_path.iterdir()) == []

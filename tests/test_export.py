@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import cli
+from hogwild.cli import main
 from hogwild.storage.checkpoint_format import MODEL, checkpoint_name
 
 UPDATES = 4
@@ -72,7 +72,7 @@ def export(
     monkeypatch.chdir(folder)
 
     def call(*arguments: object) -> tuple[int, str, str]:
-        status = cli.run(["export", *map(str, arguments)])
+        status = main.run(["export", *map(str, arguments)])
         return status, *capsys.readouterr()
 
     yield call

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hogwild import cli
+from hogwild.cli import main
 from hogwild.errors import ModelError
 from hogwild.job.gradient_check import FEW, LOOKED_AT, check_gradients
 from tests.helpers.jobs import HOME
@@ -180,11 +180,11 @@ def test_the_example_is_right_and_trains_and_keeps_its_state(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.run(["check", str(EXAMPLE / "job.yaml"), "--gradcheck"]) == 0
+    assert main.run(["check", str(EXAMPLE / "job.yaml"), "--gradcheck"]) == 0
     assert "result: analytic and numeric gradients agree" in capfd.readouterr().out
     run = str(tmp_path / "run")
     job = [str(EXAMPLE / "job.yaml"), "train.procs=0", "train.epochs=2", "--run-dir", run, "--no-progress"]
-    assert cli.run(["train", *job]) == 0
+    assert main.run(["train", *job]) == 0
     state = torch.load(Path(run) / "checkpoints" / "latest" / "state.pt", weights_only=True)["model"]
     assert state["limited._extra_state"]["calls"] >= 0 and len(state["limited.sharpness"]) == 32
 
@@ -196,7 +196,7 @@ def test_the_example_with_a_mistake_ends_with_status_1_and_its_code(
     text = (EXAMPLE / "smooth.py").read_text()
     assert "upstream * cubed" in text
     (tmp_path / "smooth.py").write_text(text.replace("upstream * cubed", "upstream * inverse"))
-    assert cli.run(["check", str(tmp_path / "job.yaml"), "--gradcheck"]) == 1
+    assert main.run(["check", str(tmp_path / "job.yaml"), "--gradcheck"]) == 1
     said = capfd.readouterr().err
     assert "module limited (Limited): the gradient of input 0 of limited[" in said and "model/wrong-gradient" in said
 

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, TensorDataset
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 import hogwild
-from hogwild import cli
+from hogwild.cli import main
 from hogwild.config.field_types import Component
 from hogwild.config.load import load_job
 from hogwild.errors import DataError, ModelError
@@ -58,7 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "log": {"tensorboard": False},
     }
     (folder / "job.yaml").write_text(json.dumps(job))
-    assert cli.run(["train", str(folder / "job.yaml"), "--run-dir", str(folder / "run"), "--no-progress"]) == 0
+    assert main.run(["train", str(folder / "job.yaml"), "--run-dir", str(folder / "run"), "--no-progress"]) == 0
     return folder.rename(folder.with_name("moved"))  # where it was, nothing is found any more
 
 
@@ -75,7 +75,7 @@ def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def say(capfd: pytest.CaptureFixture[str]) -> Say:
     def run(*argv: str) -> tuple[int, str]:
         capfd.readouterr()
-        status = cli.run([*argv])
+        status = main.run([*argv])
         found = capfd.readouterr()
         return status, found.out + found.err
 

@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 import yaml
 
-from hogwild import cli
-from hogwild.cli_init import MODELINE, SCHEMA, TASKS, job_text
+from hogwild.cli import main
+from hogwild.cli.init import MODELINE, SCHEMA, TASKS, job_text
 
 Captured = pytest.CaptureFixture[str]
 
@@ -22,19 +22,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_job_file_passes_check_as_it_was_written(task: str, here: Path, capsys: Captured) -> None:
-    assert cli.run(["init", task]) == 0
+    assert main.run(["init", task]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("wrote job.yaml: change ") and out[-2:] == [
         "next: hogwild check job.yaml --deep",
         "then: hogwild train job.yaml",
     ]
     assert {f"wrote {file.name}" for file in here.iterdir() if file.name != "job.yaml"} == {*out[1:-2]}
-    assert cli.run(["check", "job.yaml"]) == 0, capsys.readouterr().err
+    assert main.run(["check", "job.yaml"]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_an_editor_finds_the_schema_beside_the_job_file_and_the_job_right(task: str, here: Path) -> None:
-    assert cli.run(["init", task]) == 0
+    assert main.run(["init", task]) == 0
     text = (here / "job.yaml").read_text()
     first = text.splitlines()[0]
     assert first.startswith(MODELINE)
@@ -45,11 +45,11 @@ def test_an_editor_finds_the_schema_beside_the_job_file_and_the_job_right(task: 
 def test_what_is_there_already_stays_unless_it_is_forced(here: Path, capsys: Captured) -> None:
     for name in ("job.yaml", "mymodel.py", SCHEMA):
         (here / name).write_text("mine")
-    assert cli.run(["init", "own-model"]) == 2
+    assert main.run(["init", "own-model"]) == 2
     said = capsys.readouterr()
     assert said.out == "" and "job.yaml: is there already" in said.err and "--force" in said.err
     assert (here / "job.yaml").read_text() == "mine"
-    assert cli.run(["init", "own-model", "--force"]) == 0
+    assert main.run(["init", "own-model", "--force"]) == 0
     assert (here / "job.yaml").read_text() == job_text(TASKS["own-model"])
     assert {(here / name).read_text() for name in ("mymodel.py", SCHEMA)} == {"mine"}, "--force is about the job file"
     said = capsys.readouterr()
@@ -57,15 +57,15 @@ def test_what_is_there_already_stays_unless_it_is_forced(here: Path, capsys: Cap
 
 
 def test_a_second_job_in_the_same_folder_shares_what_lies_beside_it(here: Path, capsys: Captured) -> None:
-    assert cli.run(["init", "csv-regression"]) == 0
+    assert main.run(["init", "csv-regression"]) == 0
     capsys.readouterr()
-    assert cli.run(["init", "csv-classification", "--out", "second.yaml"]) == 0
+    assert main.run(["init", "csv-classification", "--out", "second.yaml"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3, "neither written again nor complained about"
     assert {file.name for file in here.iterdir()} == {"job.yaml", "second.yaml", "houses.csv", SCHEMA}
 
 
 def test_a_dash_prints_the_job_and_writes_nothing(here: Path, capsys: Captured) -> None:
-    assert cli.run(["init", "own-model", "--out", "-"]) == 0
+    assert main.run(["init", "own-model", "--out", "-"]) == 0
     said = capsys.readouterr()
     assert said.out == job_text(TASKS["own-model"]) and "mymodel.py is written with --out FILE" in said.err
     assert not list(here.iterdir())
@@ -83,7 +83,7 @@ def test_a_dash_prints_the_job_and_writes_nothing(here: Path, capsys: Captured) 
 def test_what_cannot_be_written_or_listed_is_said(
     arguments: list[str], status: int, said: str, capsys: Captured
 ) -> None:
-    assert cli.run(arguments) == status
+    assert main.run(arguments) == status
     out, err = capsys.readouterr()
     assert out == "" and said in err and "Traceback" not in err
 
@@ -91,14 +91,14 @@ def test_what_cannot_be_written_or_listed_is_said(
 def test_the_tasks_are_listed_with_a_line_each(capsys: Captured) -> None:
     listed = []
     for arguments in (["init", "--list"], ["init"], ["list", "tasks"]):
-        assert cli.run(arguments) == 0
+        assert main.run(arguments) == 0
         listed.append(capsys.readouterr().out)
     assert listed[0] == listed[1] == listed[2]
     assert [line.split()[0] for line in listed[0].splitlines()] == [*TASKS]
 
 
 def test_everything_is_listed_under_headings_with_a_line_about_each(capsys: Captured) -> None:
-    assert cli.run(["list"]) == 0
+    assert main.run(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     headings = [line for line in lines if not line.startswith(" ")]
     assert [heading.partition(":")[0] for heading in headings] == ["models", "data", "configs", "metrics", "tasks"]

@@ -16,7 +16,7 @@ from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import cli
+from hogwild.cli import main
 from hogwild.errors import HogwildError, ModelError
 from hogwild.job.initial_values import load_initial, read_tensors
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
@@ -278,9 +278,9 @@ def test_the_command_line_finds_it_beside_the_job_file_and_check_lists_it(
         "  init_from: base.pt\ndata: {train: {class_path: hogwild.data.Digits, init_args: {split: test}}}\n"
     )
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert cli.run(["check", str(folder / "job.yaml"), "--deep", "--json"]) == 0
+    assert main.run(["check", str(folder / "job.yaml"), "--deep", "--json"]) == 0
     (note,) = (one for one in json.loads(capfd.readouterr().out)["notes"] if "init_from" in one)
     assert "2 of the model's 4 tensors" in note and note.endswith("not in the model, not used: more")
     os.unlink(folder / "base.pt")
-    assert cli.run(["check", str(folder / "job.yaml"), "--deep"]) == 3
+    assert main.run(["check", str(folder / "job.yaml"), "--deep"]) == 3
     assert f"looked for {folder / 'base.pt'}, {tmp_path / 'elsewhere' / 'base.pt'}" in capfd.readouterr().err

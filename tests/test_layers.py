@@ -99,7 +99,7 @@ def matches(path: str, patterns: tuple[str, ...]) -> bool:
 
 # hogwild/ is what parent and workers share, and every test of it runs without starting a worker.
 ASKS_WORKERS = {
-    ("hogwild/cli.py", "workers.run"),
+    ("hogwild/cli/main.py", "workers.run"),
     ("hogwild/api.py", "workers.run"),
     ("hogwild/api.py", "workers.request"),
 }
@@ -324,12 +324,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     (
         "hogwild.planning.calibration",
-        "hogwild.doctor*",
+        "hogwild.cli.doctor*",
         "hogwild.inference.evaluate",
         "hogwild.inference.trained_model",
     ),
     ("hogwild.chaos*", "hogwild.report*"),
-    ("hogwild.deep_check", "hogwild.cli*", "hogwild.api", "hogwild.__main__"),
+    ("hogwild.cli.deep_check", "hogwild.cli.main*", "hogwild.api", "hogwild.__main__"),
     ("workers", "workers.*"),
 )
 
@@ -675,7 +675,7 @@ LIGHT = (
     "hogwild",
     "hogwild.__main__",
     "hogwild.errors",
-    "hogwild.cli*",
+    "hogwild.cli.main*",
     "hogwild.config.load*",
     "hogwild.config.strict_yaml",
     "hogwild.config.torch_arguments",
@@ -685,7 +685,7 @@ LIGHT = (
     "hogwild.scheduling.work_queue",
     "hogwild.planning.cpu_plan",
     "hogwild.planning.calibration",
-    "hogwild.doctor*",
+    "hogwild.cli.doctor*",
     "hogwild.chaos*",
     "hogwild.storage.run_directory",
     "hogwild.monitoring.profile_report",

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hogwild import cli, host
+from hogwild import host
+from hogwild.cli import main
 from hogwild.config.load import load_job
 from hogwild.host import Cores
 from hogwild.planning.calibration import (
@@ -241,9 +242,9 @@ def test_a_signal_ends_the_measurement_and_leaves_nothing(
 def test_plan_measure_prints_the_table_and_fails_where_nothing_could_be_measured(
     guilty: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.run(["plan", str(guilty), "--measure", "--json"]) == 0
+    assert main.run(["plan", str(guilty), "--measure", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["best"] in said["trials"] and len(said["trials"]) == len(settings(host.usable_cores(), 1))
-    assert cli.run(["plan", str(guilty), "--measure", "model.init_args.crime=raises"]) == 1
+    assert main.run(["plan", str(guilty), "--measure", "model.init_args.crime=raises"]) == 1
     out = capsys.readouterr().out
     assert out.startswith("procs: ") and out.count("failed") == len(said["trials"]) and "a crime" in out

@@ -22,7 +22,7 @@ INSIDE = """
 import os, sys
 from pathlib import Path
 Path(sys.argv.pop(1)).write_text(str(os.getpid()))
-from hogwild.cli import run
+from hogwild.cli.main import run
 sys.exit(run(sys.argv[1:]))
 """
 

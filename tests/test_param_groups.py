@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import cli
+from hogwild.cli import main
 from hogwild.config.load import job_from_mapping
 from hogwild.config.schema import Group
 from hogwild.errors import ConfigError, OptimizerError
@@ -182,10 +182,10 @@ def test_groups_beside_an_optimizer_object_are_an_error(tmp_path):
 
 
 def test_check_prints_the_groups(tmp_path, capsys):
-    assert cli.run(["check", str(job_file(tmp_path))]) == 0
+    assert main.run(["check", str(job_file(tmp_path))]) == 0
     shown = capsys.readouterr().out
     assert "group    *.bias norm*: weight_decay=0.0, momentum=0.5" in shown
-    assert cli.run(["show", str(job_file(tmp_path))]) == 0
+    assert main.run(["show", str(job_file(tmp_path))]) == 0
     assert "'*.bias'" in capsys.readouterr().out
 
 
@@ -217,7 +217,7 @@ def job_file(folder: Path) -> Path:
 
 def test_a_job_with_groups_gives_the_bits_of_the_plain_loop_with_the_same_groups(tmp_path, capsys):
     run_dir = tmp_path / "run"
-    assert cli.run(["train", str(job_file(tmp_path)), "--run-dir", str(run_dir), "--json"]) == 0
+    assert main.run(["train", str(job_file(tmp_path)), "--run-dir", str(run_dir), "--json"]) == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
 
     torch.manual_seed(LOOP.seed)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hogwild import cli
+from hogwild.cli import main
 from hogwild.monitoring.profile_report import PAUSE, PHASES, SETTLING, PhaseRecord, phases_name, read_phases
 from tests.helpers.jobs import HOME, JOBS, Ended, in_turn
 from workers.profile import NoProfile, Profile, Stopwatch, make_profile
@@ -306,5 +306,5 @@ def test_a_resumed_job_records_its_own_updates(ended: dict[str, Ended]) -> None:
 
 @pytest.mark.parametrize("given", ["5", "5:5", "9:3", "a:b", "-1:3"])
 def test_a_window_that_is_none_is_a_usage_error(given: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["train", "--profile", given]) == 2
+    assert main.run(["train", "--profile", given]) == 2
     assert f"--profile {given}: must be A:B" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from hogwild import cli_results
+from hogwild.cli import results
 from hogwild.config.of_run import resumed
 from hogwild.errors import HogwildError, NotFoundError, RunDirError, UsageError
 from hogwild.report import comparison
@@ -53,7 +53,7 @@ class Page(HTMLParser):
 
 
 def report(*runs: Path, out: Path | None = None) -> dict[str, object]:
-    status, lines = cli_results.answer(list(runs), out=out, as_json=True)
+    status, lines = results.answer(list(runs), out=out, as_json=True)
     assert status == 0
     (line,) = lines
     found: dict[str, object] = json.loads(line)
@@ -120,7 +120,7 @@ def test_a_page_is_replaced_and_pictures_of_the_one_before_are_removed(story_run
 def test_a_run_without_any_record_is_a_clear_page(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "resolved.yaml").write_text(RESOLVED)
-    status, lines = cli_results.answer([tmp_path / "run"], out=tmp_path / "there", as_json=False)
+    status, lines = results.answer([tmp_path / "run"], out=tmp_path / "there", as_json=False)
     words = Page(tmp_path / "there" / "index.html").words
     assert status == 0
     assert lines[0] == str(tmp_path / "there" / "index.html")

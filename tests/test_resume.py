@@ -16,8 +16,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild import cli
 from hogwild.api import TrainResult
+from hogwild.cli import main
 from hogwild.config import of_run
 from hogwild.config.load import load_job
 from hogwild.config.locate import default_config
@@ -317,15 +317,15 @@ def test_the_command_line_refuses_the_run_of_a_call_whose_objects_it_cannot_buil
 ) -> None:
     before = content(copy)
     for more in ([], ["--dry-run"], ["train.epochs=2"]):
-        assert cli.run(["train", "--resume", str(copy), *more]) == 2
+        assert main.run(["train", "--resume", str(copy), *more]) == 2
         said = capsys.readouterr().err
         assert f"run {copy} was made by a call of hogwild.train" in said
         assert f"with resume={str(copy)!r} and the same objects" in said
     assert content(copy) == before
     for command in ("check", "show"):
-        assert cli.run([command, str(copy / "resolved.yaml")]) == 0
+        assert main.run([command, str(copy / "resolved.yaml")]) == 0
     call(epochs=2, resume=copy)
-    assert cli.run(["--resume", str(copy)]) == 2, "it is still a run of the library's"
+    assert main.run(["--resume", str(copy)]) == 2, "it is still a run of the library's"
 
 
 OWN_RULE = """

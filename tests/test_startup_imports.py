@@ -32,7 +32,7 @@ UNUSED = (
 COMMAND = """
 import json, sys
 from pathlib import Path
-from hogwild.cli import run
+from hogwild.cli.main import run
 
 status = run(sys.argv[2:])
 Path(sys.argv[1]).write_text(json.dumps(sorted(sys.modules)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hogwild.cli_input import profile_window
+from hogwild.cli.arguments import profile_window
 from hogwild.errors import UsageError
 from hogwild.monitoring.profile_report import (
     PhaseRecord,

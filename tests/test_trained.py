@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 import hogwild
-from hogwild import cli
+from hogwild.cli import main
 from hogwild.config.load import load_job
 from hogwild.errors import UsageError
 from hogwild.inference.trained_model import Trained
@@ -76,7 +76,7 @@ def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, list[str
     """A command's exit status, lines and messages."""
 
     def run(*argv: object) -> tuple[int, list[str], str]:
-        status = cli.run([str(one) for one in argv])
+        status = main.run([str(one) for one in argv])
         found = capsys.readouterr()
         return status, found.out.splitlines(), found.err
 

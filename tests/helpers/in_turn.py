@@ -9,7 +9,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from hogwild import cli, host
+from hogwild import host
+from hogwild.cli import main as cli
 
 STACKS_WAIT_S = 4.0  # less than what the roster gives a killed worker to be gone
 

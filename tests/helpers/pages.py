@@ -143,10 +143,10 @@ def _one(here: Path, step: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(words: list[str]) -> int:
-    from hogwild import cli
+    from hogwild.cli import main
 
     if words[:2] == ["python", "run.py"] or words[0] == "hogwild":
-        return cli.run(words[2 if words[0] == "python" else 1 :])
+        return main.run(words[2 if words[0] == "python" else 1 :])
     if words[0] == "python":
         sys.path.insert(0, str(Path.cwd()))
         runpy.run_path(words[1], run_name="__main__")

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hogwild.cli_base import print_result, reading
-from hogwild.cli_input import split_arguments
-from hogwild.cli_options import Arguments
+from hogwild.cli.arguments import split_arguments
+from hogwild.cli.options import Arguments
+from hogwild.cli.output import print_result, reading
 from hogwild.config.locate import first_sentence
 from hogwild.config.of_run import load
 from hogwild.errors import UsageError
@@ -67,7 +67,7 @@ def _rows(group: str) -> Iterator[tuple[str, str]]:
 
         yield from ((name, known.words) for name, known in CATALOG.items())
     elif group == "tasks":
-        from hogwild.cli_init import TASKS
+        from hogwild.cli.init import TASKS
         from hogwild.config.locate import source
 
         yield from ((name, first_sentence(source(task.job))) for name, task in TASKS.items())

@@ -24,7 +24,7 @@ _CHILD = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 sys.path.insert(0, sys.argv[1])
-from hogwild.deep_check import child
+from hogwild.cli.deep_check import child
 sys.path.remove(sys.argv[1])
 child(int(sys.argv[2]))
 """

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hogwild.cli_base import print_result
-from hogwild.cli_init import SCHEMA, TASKS
+from hogwild.cli.init import SCHEMA, TASKS
+from hogwild.cli.output import print_result
 from hogwild.config.locate import source
 from hogwild.errors import UsageError
 
@@ -105,7 +105,7 @@ def _all(before: list[str], unfinished: str, group: Any) -> Iterator[Word]:
 
 def _arguments(name: str, before: list[str], unfinished: str) -> Iterator[Word]:
     """The arguments of the commands that take no job file."""
-    from hogwild.cli_start import GROUPS
+    from hogwild.cli.catalog import GROUPS
     from hogwild.config.locate import first_sentence
 
     if name == "init":

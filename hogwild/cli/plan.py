@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild import host
-from hogwild.cli_text import plain_lines
+from hogwild.cli.text import plain_lines
 from hogwild.config.load import Job, load_job
 from hogwild.config.locate import default_config
 from hogwild.planning.calibration import Question, Trial, best, settings, table, try_setting

@@ -18,10 +18,10 @@ from typing import Annotated, Any
 
 import typer
 
-from hogwild import cli_completion, cli_export, cli_init, cli_results, cli_start, cli_use
-from hogwild.cli_base import flush_results, hold_standard_streams, print_result, reading, say
-from hogwild.cli_input import COMMANDS, profile_window, refuse_beside_resume, split_arguments, with_command
-from hogwild.cli_options import Arguments, DataDir, Every, Faults, Json, Kills, NewRun, Procs, ScheduleOnly, Seed
+from hogwild.cli import catalog, completion, export, init, predict, results
+from hogwild.cli.arguments import COMMANDS, profile_window, refuse_beside_resume, split_arguments, with_command
+from hogwild.cli.options import Arguments, DataDir, Every, Faults, Json, Kills, NewRun, Procs, ScheduleOnly, Seed
+from hogwild.cli.output import flush_results, hold_standard_streams, print_result, reading, say
 from hogwild.config.of_run import data_folder, load, resumed
 from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
@@ -49,8 +49,8 @@ def run(argv: Sequence[str]) -> int:
         raise_noted()
         require_linux()
         require_current_folder()
-        if shell := os.environ.get(cli_completion.VARIABLE):
-            return cli_completion.answer(shell, argv, typer.main.get_command(app))
+        if shell := os.environ.get(completion.VARIABLE):
+            return completion.answer(shell, argv, typer.main.get_command(app))
         arguments = with_command([argument for argument in argv if argument != "--debug"])
         command = typer.main.get_command(app)
         # Not `app(...)`: that makes a bare status of a Ctrl-C or a reader that is gone before we can say anything.
@@ -99,7 +99,7 @@ def train(
         else:
             job, job_text = load(job_file, overrides, flags)
     if procs == "auto" and resume is None and not dry_run:
-        from hogwild.cli_plan import question_of, with_measured_plan
+        from hogwild.cli.plan import question_of, with_measured_plan
 
         with raising_on_signals():
             question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
@@ -138,7 +138,7 @@ def check(
     as_json: Json = False,
 ) -> int:
     """Checks a job file: all errors, with their places, in one pass."""
-    from hogwild.cli_text import plain_lines, plan_lines
+    from hogwild.cli.text import plain_lines, plan_lines
 
     job_file, overrides = split_arguments(arguments)
     with reading():
@@ -146,7 +146,7 @@ def check(
     found: dict[str, Any] = {}
     deep = deep or gradcheck
     if deep:
-        from hogwild.deep_check import deep_check
+        from hogwild.cli.deep_check import deep_check
 
         with raising_on_signals():
             found = deep_check(job, job_file, data_folder(data_dir, None), gradients=gradcheck)
@@ -167,7 +167,7 @@ def plan(
     as_json: Json = False,
 ) -> int:
     """Prints how many workers and threads the job gets on this machine, and why."""
-    from hogwild.cli_plan import answer, question_of
+    from hogwild.cli.plan import answer, question_of
 
     job_file, overrides = split_arguments(arguments)
     with reading():
@@ -212,7 +212,7 @@ def chaos(
 @app.command()
 def doctor(data_dir: DataDir = None, as_json: Json = False) -> int:
     """Says in plain words what this machine offers, and what stands in the way of training."""
-    from hogwild.doctor import answer
+    from hogwild.cli.doctor import answer
 
     with raising_on_signals():
         status, lines = answer(data_folder(data_dir, None), as_json=as_json)
@@ -221,18 +221,18 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> int:
     return status
 
 
-app.command("show")(cli_start.show)
-app.command("schema")(cli_start.schema)
-app.command("list")(cli_start.list_)
-app.command("init")(cli_init.init)
-app.command("export")(cli_export.export)
-app.command("eval")(cli_results.eval_)
-app.command("predict")(cli_use.predict)
-app.command("most-similar")(cli_use.most_similar)
-app.command("recommend")(cli_use.recommend)
-app.command("sample")(cli_use.sample)
-app.command("report")(cli_results.report)
-app.command("completion")(cli_completion.completion)
+app.command("show")(catalog.show)
+app.command("schema")(catalog.schema)
+app.command("list")(catalog.list_)
+app.command("init")(init.init)
+app.command("export")(export.export)
+app.command("eval")(results.eval_)
+app.command("predict")(predict.predict)
+app.command("most-similar")(predict.most_similar)
+app.command("recommend")(predict.recommend)
+app.command("sample")(predict.sample)
+app.command("report")(results.report)
+app.command("completion")(completion.completion)
 
 
 def _flags(procs: str | None) -> dict[str, object]:
@@ -241,7 +241,7 @@ def _flags(procs: str | None) -> dict[str, object]:
 
 
 def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
-    from hogwild.cli_text import plain_lines, summary_lines
+    from hogwild.cli.text import plain_lines, summary_lines
 
     if as_json:
         from hogwild.storage.run_directory import to_json

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hogwild.cli_base import print_result, reading
-from hogwild.cli_export import Which, check_choice
-from hogwild.cli_options import DataDir, Json
+from hogwild.cli.export import Which, check_choice
+from hogwild.cli.options import DataDir, Json
+from hogwild.cli.output import print_result, reading
 from hogwild.config.of_run import checkpoint_of, data_folder, resumed
 from hogwild.errors import NotFoundError, UsageError
 from hogwild.host import raise_noted, raising_on_signals

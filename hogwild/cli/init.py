@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hogwild.cli_base import print_result, say
+from hogwild.cli.output import print_result, say
 from hogwild.config.locate import source
 from hogwild.errors import NotFoundError, RunError, UsageError
 from hogwild.host import raise_noted

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from hogwild.cli_base import print_result, reading
+from hogwild.cli.output import print_result, reading
 from hogwild.config.of_run import CHOICES, checkpoint_of
 from hogwild.errors import ConfigError, NotFoundError, RunError, UsageError
 from hogwild.host import raise_noted, raising_on_signals

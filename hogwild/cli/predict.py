@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hogwild.cli_base import print_result, reading
-from hogwild.cli_export import Which, check_choice
-from hogwild.cli_options import DataDir, Json
-from hogwild.cli_results import check_file
+from hogwild.cli.export import Which, check_choice
+from hogwild.cli.options import DataDir, Json
+from hogwild.cli.output import print_result, reading
+from hogwild.cli.results import check_file
 from hogwild.host import raise_noted, raising_on_signals
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""The command line: arguments in, lines out, exit status."""
