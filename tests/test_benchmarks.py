@@ -20,7 +20,7 @@ from benchmarks.figures import BARE, DDP, LENET, LIMIT, MLP, WELL_KNOWN
 from benchmarks.row import Row
 from hogwild.config.load import load_job
 from hogwild.data import Mnist
-from hogwild.registry import build
+from hogwild.user_code import build
 
 THREE = Settings(updates=3, warm_up=1, batch_size=8)
 WAY = limit.WAYS[0]

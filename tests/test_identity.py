@@ -23,8 +23,8 @@ from hogwild.config.load import load_job
 from hogwild.errors import DataError, ModelError
 from hogwild.job.build import build as from_file
 from hogwild.job.initial_values import load_initial
-from hogwild.registry import build
 from hogwild.storage import checkpoint
+from hogwild.user_code import build
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 
 Say = Callable[..., tuple[int, str]]

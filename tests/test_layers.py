@@ -139,7 +139,7 @@ ONLY = {
     },
     "hogwild.config.strict_yaml": {"hogwild.errors"},
     "hogwild.config.torch_arguments": set(),
-    "hogwild.registry": {"hogwild.errors"},
+    "hogwild.user_code": {"hogwild.errors"},
     "hogwild.devices.accelerator": {"hogwild.devices.cuda", "hogwild.devices.simulated", "hogwild.errors"},
     "hogwild.devices.cuda": {"hogwild.devices.accelerator", "hogwild.errors"},
     "hogwild.devices.simulated": {
@@ -213,7 +213,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "hogwild.training.without_dynamo",
         "hogwild.training.torch_settings",
         "hogwild.training.autocast",
-        "hogwild.registry",
+        "hogwild.user_code",
         "hogwild.config.strict_yaml",
     ),
     (
@@ -405,7 +405,7 @@ def test_the_registry_alone_claims_the_name_of_workers_without_importing_a_modul
         and dotted(node.func) in ("importlib.import_module", "import_module", "__import__")
         and any(isinstance(arg, ast.Constant) and str(arg.value).split(".")[0] == "workers" for arg in node.args)
     }
-    assert named == {("hogwild/registry.py", "claim_our_packages")}
+    assert named == {("hogwild/user_code.py", "claim_our_packages")}
 
 
 @pytest.mark.parametrize("module", sorted(ONLY))
@@ -679,7 +679,7 @@ LIGHT = (
     "hogwild.config.load*",
     "hogwild.config.strict_yaml",
     "hogwild.config.torch_arguments",
-    "hogwild.registry",
+    "hogwild.user_code",
     "hogwild.scheduling.batch_plan",
     "hogwild.scheduling.leases",
     "hogwild.scheduling.work_queue",

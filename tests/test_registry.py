@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hogwild.errors import BuildError, ClassPathError, ConfigError, DataError, UsageError
-from hogwild.registry import build, build_callable, claim_our_packages, resolve, user_path
+from hogwild.user_code import build, build_callable, claim_our_packages, resolve, user_path
 
 USER_CODE = """
 from hogwild.errors import DataError
@@ -168,7 +168,7 @@ def test_a_users_own_workers_package_shadows_nothing_of_ours(tmp_path: Path) -> 
     (tmp_path / "workers").mkdir()
     (tmp_path / "workers" / "__init__.py").write_text("raise RuntimeError('the wrong workers')")
     program = (
-        "import hogwild.registry as r; r.user_path(None); import workers, workers.messages; print(workers.__file__)"
+        "import hogwild.user_code as r; r.user_path(None); import workers, workers.messages; print(workers.__file__)"
     )
     home = Path(__file__).resolve().parent.parent
     done = subprocess.run(

@@ -23,8 +23,8 @@ from hogwild.host.cgroups import Memory
 from hogwild.job.stream_choice import why_streamed
 from hogwild.job.stream_setup import prepare, slots_of
 from hogwild.job.validation_ring import hold
-from hogwild.registry import Spec
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
+from hogwild.user_code import Spec
 
 BATCH = 4
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hogwild import host, registry
+from hogwild import host, user_code
 from hogwild.config.load import Job
 from hogwild.config.schema import loaders_for, surely_streams
 from hogwild.monitoring.profile_report import Window
@@ -55,7 +55,7 @@ def run_job(
             run_dir=run_dir,
             resume=resume,
             data_dir=data_dir.absolute() if data_dir else None,
-            user_folders=tuple(registry.user_path(job_file)),  # after our imports, which they could shadow
+            user_folders=tuple(user_code.user_path(job_file)),  # after our imports, which they could shadow
             progress=progress,
             profile=profile,
             began_s=host.process_start_s(),

@@ -54,7 +54,7 @@ def child(descriptor: int) -> None:
     job_file, data_dir = _path(task["job_file"]), _path(task["data_dir"])
     try:
         from hogwild.job.build import deep_check as look
-        from hogwild.registry import user_path
+        from hogwild.user_code import user_path
 
         user_path(job_file)
         job = load_job(None, source_text=task["job"])

@@ -104,7 +104,7 @@ def train(
         with raising_on_signals():
             question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
             job = with_measured_plan(job, question, flags, say)
-    from hogwild.registry import claim_our_packages
+    from hogwild.user_code import claim_our_packages
 
     claim_our_packages()
     from workers.run import run_job

@@ -52,7 +52,7 @@ def eval_(
         folder = data_folder(data_dir, run)
         if predictions is not None:
             check_file("--predictions", predictions)
-    from hogwild.registry import user_path
+    from hogwild.user_code import user_path
 
     user_path(users_file)
     from hogwild.inference import evaluate

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hogwild.errors import DataError, NotFoundError, UsageError
-from hogwild.registry import job_folder
+from hogwild.user_code import job_folder
 
 _chosen: Path | None = None
 

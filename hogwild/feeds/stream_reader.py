@@ -28,9 +28,9 @@ from hogwild.feeds.collate import BadBatch, Collator
 from hogwild.feeds.materialise import number_of
 from hogwild.feeds.ring import Place, Ring
 from hogwild.feeds.sample_order import make_order
-from hogwild.registry import Spec, build
 from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan
 from hogwild.scheduling.seeds import mix
+from hogwild.user_code import Spec, build
 
 READ_SEED, BEGIN_SEED = -6, -7  # what a batch's records draw; what an iterator draws when it begins
 

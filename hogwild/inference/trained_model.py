@@ -24,12 +24,12 @@ from hogwild.feeds.packed import Packed, open_feed
 from hogwild.job.identity import read_names
 from hogwild.job.packed_data import packs, sizes_for
 from hogwild.parameters.state_dicts import load_model
-from hogwild.registry import build, resolve
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.storage.checkpoint import load as load_checkpoint
 from hogwild.storage.run_directory import NAMES
 from hogwild.training.evaluator import evaluating
 from hogwild.training.recurrent_state import forward_of
+from hogwild.user_code import build, resolve
 
 if TYPE_CHECKING:
     from hogwild.inference.recommend import Recommendation

@@ -35,13 +35,13 @@ from hogwild.metrics import Panel
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan, plan_here
 from hogwild.planning.device_placement import CPU, is_on_device, with_devices
-from hogwild.registry import build as build_component
-from hogwild.registry import build_callable
 from hogwild.scheduling.batch_plan import EpochPlan
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.training import lr_schedule
 from hogwild.training.autograd_update import AutogradUpdate
 from hogwild.training.without_dynamo import sparing_the_compiler
+from hogwild.user_code import build as build_component
+from hogwild.user_code import build_callable
 
 NO_KERNEL = Choice(None, "autograd: on a device, where no kernel of a model's own runs", is_worth_saying=False)
 

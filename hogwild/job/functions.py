@@ -9,7 +9,7 @@ from hogwild.config.field_types import Component
 from hogwild.config.load import Job
 from hogwild.feeds.transform import Transform
 from hogwild.metrics import Own, catalog
-from hogwild.registry import Spec, build, build_callable, resolve
+from hogwild.user_code import Spec, build, build_callable, resolve
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from torch.utils.data import TensorDataset
 from hogwild.config.field_types import Component
 from hogwild.errors import DataError, HogwildError, ModelError, RunError
 from hogwild.job.source import Source
-from hogwild.registry import build, resolve
 from hogwild.scheduling.batch_plan import StreamPlan
 from hogwild.storage.run_directory import NAMES
+from hogwild.user_code import build, resolve
 
 BLOCK = 1 << 20  # bytes that are hashed at once
 LIMIT = 256 * BLOCK  # of a field; of a larger one, blocks spread over all of it: 0.2 s

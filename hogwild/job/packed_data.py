@@ -22,7 +22,7 @@ from hogwild.config.schema import Split
 from hogwild.errors import DataError
 from hogwild.feeds.materialise import Held, Reader, division
 from hogwild.feeds.packed import Packed
-from hogwild.registry import build, resolve
+from hogwild.user_code import build, resolve
 
 VOCABULARIES = "vocabularies"
 

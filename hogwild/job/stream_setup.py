@@ -33,10 +33,10 @@ from hogwild.feeds.stream_reader import (
 )
 from hogwild.job.stream_choice import is_iterable
 from hogwild.planning.device_placement import SHARED, is_on_device
-from hogwild.registry import Spec
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.scheduling.range_schedule import LEASES_IN_HAND
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND
+from hogwild.user_code import Spec
 
 SPARE_SLOTS = 2  # times what cannot do without: a loader that is slow for a while keeps nobody waiting
 LOOK_RECORDS = 256  # whose sizes are looked at where they vary
