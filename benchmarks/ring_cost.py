@@ -3,7 +3,7 @@
 
     python -m benchmarks.ring_cost --way ring      one stream of batches, in processes of its own; prints one JSON line
 
-Ours, per batch: the loader's own loop (`workers/loader.py`: generators seeded, order, beats, the rows stacked into the
+Ours, per batch: the loader's own loop (`workers/child/loader.py`: generators seeded, order, beats, the rows stacked into the
 slot, its head, the answer over its pipe); the supervisor's turn (poll, answer, schedule, table row, request over its
 pipe); a lease of the real queue, over a pipe to the worker; the worker's views (table, head), its acknowledgement over
 a pipe, and the books of the queue. Supervisor and worker take turns in one process here, so that both ways have two
@@ -43,7 +43,7 @@ from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.leases import Limits
 from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.scheduling.work_queue import WorkQueue
-from workers.loader import FILLED, LEAVE, LoaderLoop
+from workers.child.loader import FILLED, LEAVE, LoaderLoop
 from workers.messages import LOOK, Leaving, LoadTask, Start, read_records, write_record
 from workers.ring_state import RingState
 

@@ -113,7 +113,7 @@ def test_omp_num_threads_is_in_every_childs_environment_before_torch_is_imported
 
 
 def test_a_childs_first_lines_import_no_torch() -> None:
-    code = "import sys, workers.entry; print('torch' in sys.modules)"
+    code = "import sys, workers.child.entry; print('torch' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "False"
 

@@ -15,10 +15,10 @@ from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
-from workers import chunks
-from workers.chunks import Chunks
-from workers.kit import Fused
-from workers.profile import make_profile
+from workers.child import fused_trainer
+from workers.child.fused_trainer import Chunks
+from workers.child.profiler import make_profile
+from workers.child.spec import Fused
 
 SEED, BATCH = 5, 10
 
@@ -80,7 +80,7 @@ class Clock:
             return run(chunk)
 
         monkeypatch.setattr(update, "run", slow)
-        monkeypatch.setattr(chunks.time, "monotonic_ns", lambda: self.ns)
+        monkeypatch.setattr(fused_trainer.time, "monotonic_ns", lambda: self.ns)
 
 
 def place(samples: int, *, sync_every: int = 16, hot: bool = False, **update: Any) -> tuple[Chunks, Recorder, Noting]:
@@ -130,7 +130,7 @@ def test_a_batch_that_takes_long_is_made_in_pieces_with_a_beat_between(monkeypat
     monkeypatch.setattr(row, "beat", lambda: beats.append(len(recorder.given)))
     train(worker, 4)
     sizes = [len(chunk.rows) for chunk in recorder.given]
-    assert sizes[0] == BATCH and max(sizes[1:]) <= BATCH * chunks.LONGEST_S / 0.2
+    assert sizes[0] == BATCH and max(sizes[1:]) <= BATCH * fused_trainer.LONGEST_S / 0.2
     assert recorder.rows == list(range(4 * BATCH)) and beats
     assert len({chunk.seed for chunk in recorder.given}) == 4, "a seed belongs to a batch"
 

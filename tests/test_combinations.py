@@ -37,7 +37,7 @@ from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)
     same_bits,
 )
-from workers.on_device import feeding
+from workers.child.on_device import feeding
 
 SAMPLES = 52
 LOSS = nn.CrossEntropyLoss()

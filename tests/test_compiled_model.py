@@ -30,7 +30,7 @@ from tests.helpers.one_trainer import Place, examples, go_on
 from tests.helpers.plain_loop import differing_parameters, ulps
 from tests.helpers.processes import wait_for
 from tests.shared_model import build, one_thread  # noqa: F401 (one_thread is a fixture for every test here)
-from workers.compiling import MODEL, make_all_ready
+from workers.child.compile_once import MODEL, make_all_ready
 from workers.prepare import share_data
 
 SAMPLES, FEATURES, HIDDEN, CLASSES = 107, 13, 17, 5
@@ -602,7 +602,7 @@ def test_a_job_without_it_imports_no_compiler() -> None:
     """torch._dynamo takes a second, in every worker."""
     program = (
         "import sys, torch; from hogwild.training.compiled_model import make; make('none', torch.nn.Linear(2, 2));"
-        "import workers.building; print('torch._dynamo' in sys.modules)"
+        "import workers.child.build; print('torch._dynamo' in sys.modules)"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "False"

@@ -18,7 +18,7 @@ from hogwild.kernels import compiling
 from hogwild.kernels.compiling import Cache, kernel
 from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard, Word
 from hogwild.storage.artifact_cache import MANIFEST, cache_root
-from workers.compiling import make_all_ready, make_ready
+from workers.child.compile_once import make_all_ready, make_ready
 from workers.messages import ParentGone
 
 NAME = "a kernel of the tests"
@@ -226,8 +226,8 @@ def test_nobody_waits_for_a_compiler_when_the_parent_is_gone(root: Path, board: 
 SERVED = """
 import os, socket
 from tests.test_compiling import NAME, Scoreboard, Waiting, add_up, make_ready
-from workers.entry import Leaving, Start
-from workers.pulling import serve
+from workers.child.entry import Leaving, Start
+from workers.child.worker_loop import serve
 supervisor, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 lifeline, its_end = os.pipe()
 def die(beats):

@@ -26,7 +26,7 @@ from tests.shared_model import (
     train,
 )
 from tests.test_replica import made
-from workers.holding import Flats
+from workers.child.gpu_owner import Flats
 
 COUNTING, FAILING = str(JOBS / "counting.yaml"), str(JOBS / "failing_gpu.yaml")
 DIVERGING = str(JOBS / "diverging.yaml")

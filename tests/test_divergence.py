@@ -24,9 +24,9 @@ from tests.helpers.jobs import JOBS, Ended, in_turn
 from tests.helpers.one_trainer import Place, examples, go_on
 from tests.helpers.processes import PATIENCE_S
 from workers import execution, rollback
+from workers.child.trainer import Trainer
 from workers.divergence import MOST_IN_VAIN, Decision, Divergence
 from workers.rollback import KEEP_REJECTED
-from workers.trainer import Trainer
 
 JOB = str(JOBS / "diverging.yaml")
 SAMPLES, BATCH = 1600, 4

@@ -138,7 +138,7 @@ from pathlib import Path
 
 class Failing:
     def find_spec(self, name, path=None, target=None):
-        if name == "workers.building" and "--multiprocessing-fork" in sys.orig_argv:
+        if name == "workers.child.build" and "--multiprocessing-fork" in sys.orig_argv:
             print("said before there was a log")
             try:
                 (Path(os.environ["DIARY"]) / "claimed").touch(exist_ok=False)

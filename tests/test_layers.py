@@ -195,8 +195,8 @@ ONLY = {
     "workers.roster": {"hogwild.errors", "workers.setbacks"},
     "workers.setbacks": {"hogwild.errors", "workers.messages"},
     "hogwild.monitoring.profile_report": {"hogwild.errors", "hogwild.storage.records"},
-    "workers.profile": {"hogwild.monitoring.profile_report"},
-    "workers.entry": {"hogwild.host", "workers.building", "workers.messages"},
+    "workers.child.profiler": {"hogwild.monitoring.profile_report"},
+    "workers.child.entry": {"hogwild.host", "workers.child.build", "workers.messages"},
 }
 
 # From the bottom to the top; a module imports, at module level, only what lies in its own row or below. What is in no
@@ -335,22 +335,22 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 
 # Inside workers/: the child's side knows nothing of the parent's, and the decisions nothing of either.
 CHILD = {
-    "workers.entry",
-    "workers.building",
-    "workers.pulling",
-    "workers.trainer",
-    "workers.kit",
-    "workers.chunks",
-    "workers.compiling",
-    "workers.warming",
-    "workers.computing",
-    "workers.holding",
-    "workers.on_device",
-    "workers.profile",
+    "workers.child.entry",
+    "workers.child.build",
+    "workers.child.worker_loop",
+    "workers.child.trainer",
+    "workers.child.spec",
+    "workers.child.fused_trainer",
+    "workers.child.compile_once",
+    "workers.child.warm_up_model",
+    "workers.child.device_hooks",
+    "workers.child.gpu_owner",
+    "workers.child.on_device",
+    "workers.child.profiler",
     "workers.messages",
-    "workers.reading",
+    "workers.child.row_reader",
     "hogwild.scheduling.row_ranges",
-    "workers.loader",
+    "workers.child.loader",
 }
 PARENT = {
     "workers.stream_figures",
@@ -691,7 +691,7 @@ LIGHT = (
     "hogwild.monitoring.profile_report",
     "hogwild.host*",
     "workers",
-    "workers.entry",
+    "workers.child.entry",
     "workers.messages",
     "workers.roster",
     "workers.request",
@@ -708,9 +708,9 @@ TORCHLESS = (
     "hogwild.shared_memory.region",
     "hogwild.scheduling.work_queue",
     "workers.messages",
-    "workers.profile",
-    "workers.pulling",
-    "workers.trainer",
+    "workers.child.profiler",
+    "workers.child.worker_loop",
+    "workers.child.trainer",
 )
 IMPORT_EACH = """
 import importlib, json, sys

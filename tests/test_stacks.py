@@ -38,7 +38,7 @@ DUMP = f"""Thread 0x00007f0000000640 (most recent call first):
 Current thread 0x00007f0000000740 (most recent call first):
   File "{LIBRARY}", line 1 in wait
   File "/nowhere/mymodel.py", line 31 in forward
-  File "{HERE.parents[1]}/workers/trainer.py", line 5 in train
+  File "{HERE.parents[1]}/workers/child/trainer.py", line 5 in train
   File "<string>", line 1 in <module>
 """
 

@@ -21,10 +21,10 @@ from tests.shared_model import (
     same_bits,
     train_plainly,
 )
-from workers import trainer as trainer_module
+from workers.child import trainer as trainer_module
+from workers.child.trainer import LONGEST_EXCHANGE_NS, NonFiniteGradient
+from workers.child.worker_loop import WorkerLoop, serve
 from workers.messages import LOOK, RECORD, Leaving, ParentGone, Report, Start, write_record
-from workers.pulling import WorkerLoop, serve
-from workers.trainer import LONGEST_EXCHANGE_NS, NonFiniteGradient
 
 # ---- the order of things --------------------------------------------------------------------------------------------
 

@@ -32,12 +32,12 @@ from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.storage.checkpoint import CheckpointWriter
 from hogwild.storage.run_directory import LIBRARY, RunDir
 from hogwild.training.without_dynamo import sparing_the_compiler
+from workers.child.spec import Kit
 from workers.evaluating import Evaluating, evaluation_limits
 from workers.head_start import HeadStart
 from workers.holder import holder_for
 from workers.inline import Inline
 from workers.journal import journal_for, wants_progress
-from workers.kit import Kit
 from workers.loading import Loading
 from workers.messages import Setup
 from workers.outcome import Clock, Outcome

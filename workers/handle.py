@@ -25,7 +25,7 @@ from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.planning.cpu_plan import Plan
 from hogwild.version import PACKAGE_ROOT
-from workers import entry
+from workers.child import entry
 from workers.messages import LOOK, HoldTask, LoadTask, ReadTask, Report, Setup, Start, Task, read_records, write_record
 
 PAYLOAD_LIMIT = 4096  # bytes of our own arguments; CPython 3.11 can hang in start() when all of it passes 64 KiB

@@ -1,4 +1,4 @@
-"""The supervisor's side of `holding.py`: a process that holds the flats on a GPU, started before the workers are set
+"""The supervisor's side of `gpu_owner.py`: a process that holds the flats on a GPU, started before the workers are set
 up, ended after the last of them. Its calls block; in a pause they are made by the errand's thread.
 
 If it dies, the parameters are gone: the job fails, and a resume goes on from the last checkpoint."""
@@ -16,8 +16,8 @@ from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import SHARED
 from hogwild.shared_memory.region import Region
+from workers.child.gpu_owner import FETCH, PUSH
 from workers.handle import POLL_MS, REAP_S, Handle
-from workers.holding import FETCH, PUSH
 from workers.messages import HoldTask, Report
 
 COPY_S = 120.0  # for one copy of all parameters

@@ -16,14 +16,14 @@ from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word
 from workers import rollback
-from workers.building import make_trainer
-from workers.kit import Kit
+from workers.child.build import make_trainer
+from workers.child.spec import Kit
+from workers.child.trainer import NonFiniteGradient, Trainer
 from workers.outcome import Outcome
 from workers.progress import Progress
 from workers.reading_inline import Reading
 from workers.saving import LAST_WRITE_S
 from workers.session import Session, pss_bytes_of
-from workers.trainer import NonFiniteGradient, Trainer
 
 WORKER = 0
 

@@ -19,8 +19,8 @@ from hogwild.feeds.ring import Beat
 from hogwild.scheduling.stream_epoch import Request
 from hogwild.shared_memory.region import Region
 from hogwild.storage.run_directory import RunDir
+from workers.child.loader import ENDED, LEAVE
 from workers.handle import POLL_MS, REAP_S, Handle
-from workers.loader import ENDED, LEAVE
 from workers.messages import LOOK, LoadTask, Report
 from workers.ring_state import RingState
 from workers.roster import Abandon, Action, Fail, Kill, Reading, Roster, Spawn

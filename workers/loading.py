@@ -1,6 +1,6 @@
 """A job's data on its way into memory, in the parent, before it is trained on. What is read quickly is read here; what
 takes longer than a second is read by the workers that started early and wait for their set-up, straight into the shared
-memory that training uses (`readers.py`, `reading.py`), or comes from the cache beside the runs.
+memory that training uses (`readers.py`, `row_reader.py`), or comes from the cache beside the runs.
 
     ready tensors ──► taken as they are
     rows ──► read here, as long as less than a second is left ──► all
@@ -29,12 +29,12 @@ from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.row_reader import Rows
 from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shared_memory.region import Region
+from workers.child.row_reader import Destination, Recipe
 from workers.head_start import HeadStart
 from workers.journal import Journal
 from workers.messages import ReadTask
 from workers.packing import Packer
 from workers.readers import Patience, Readers
-from workers.reading import Destination, Recipe
 from workers.reading_line import ReadingLine
 
 if TYPE_CHECKING:

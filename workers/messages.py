@@ -117,7 +117,7 @@ class LoadTask(Task):
 
 @dataclass(frozen=True, slots=True)
 class HoldTask(Task):
-    """What a process needs that holds the flats on `device` for all workers (`holding.py`), instead of a set-up."""
+    """What a process needs that holds the flats on `device` for all workers (`gpu_owner.py`), instead of a set-up."""
 
     device: str
     regions: tuple[tuple[str, int], ...]  # the flats

@@ -17,10 +17,10 @@ import cloudpickle
 from hogwild.data.text_parsing.passes import Parsed, Parsing, Pass
 from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shared_memory.region import Region
+from workers.child.row_reader import PassRecipe, Pieces
 from workers.head_start import HeadStart
 from workers.messages import ReadTask
 from workers.readers import Patience, Readers
-from workers.reading import PassRecipe, Pieces
 
 if TYPE_CHECKING:
     from hogwild.data.cache import Cache

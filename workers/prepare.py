@@ -37,7 +37,7 @@ from hogwild.storage.artifact_cache import new_scratch
 from hogwild.storage.run_directory import RunDir
 from hogwild.training import torch_settings
 from hogwild.training.compiled_model import model_key
-from workers.kit import Kit, Split
+from workers.child.spec import Kit, Split
 from workers.ring_state import RingState
 
 KEY_SAMPLES = 3  # of a batch whose rows are looked at: the strides of a single one say nothing

@@ -24,9 +24,9 @@ from hogwild.job.build import build
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Command, Control, Row, Scoreboard
-from workers.building import make_trainer
+from workers.child.build import make_trainer
+from workers.child.trainer import Trainer
 from workers.prepare import share_data
-from workers.trainer import Trainer
 
 OVERRIDES = ("data.val=null", "train.procs=1", "train.threads=1")
 EPOCH = 0

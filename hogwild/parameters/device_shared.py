@@ -1,4 +1,4 @@
-"""Parameters that lie on one GPU, in memory that a process of its own holds (`workers/holding.py`) and lends to all
+"""Parameters that lie on one GPU, in memory that a process of its own holds (`workers/child/gpu_owner.py`) and lends to all
 workers: every update writes them there, without a lock.
 
 The race is that of direct exchange (`exchange.py`): a kernel reads and writes every word, and so do those of the other

@@ -42,8 +42,8 @@ from tests.faults.protocol_scenario import HANG_S, Account, Policy, Scenario
 from tests.faults.protocol_trouble import Trouble
 from tests.faults.tally import Tally
 from workers import roster as roster_module
+from workers.child.spec import Kit, Numerics, Split
 from workers.handle import Handle
-from workers.kit import Kit, Numerics, Split
 from workers.roster import Abandon, Action, Kill, Reading, Roster, Spawn
 from workers.setbacks import Death
 

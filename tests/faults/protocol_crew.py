@@ -14,12 +14,12 @@ from typing import Any
 from hogwild import host
 from hogwild.shared_memory.scoreboard import Row, Scoreboard
 from workers import handle as handle_module
+from workers.child.profiler import NoProfile
+from workers.child.spec import Kit, Numerics
+from workers.child.trainer import Trainer
+from workers.child.worker_loop import serve
 from workers.handle import Handle
-from workers.kit import Kit, Numerics
 from workers.messages import Leaving, Start
-from workers.profile import NoProfile
-from workers.pulling import serve
-from workers.trainer import Trainer
 
 # What is given to a child must not be made before the fork: it is the child's own.
 MakeNumerics = Callable[[int, int], Numerics]  # (worker, incarnation)

@@ -39,12 +39,13 @@ from tests.faults.protocol_numerics import (
     Memory,
     NumberedBatch,
 )
-from workers import messages, pulling, trainer
+from workers import messages
+from workers.child import trainer, worker_loop
+from workers.child.spec import Kit, Numerics, Split
 from workers.handle import Handle
-from workers.kit import Kit, Numerics, Split
 from workers.messages import Start
 
-TRACED = {module.__file__ for module in (pulling, trainer, scoreboard, messages, protocol_numerics)}
+TRACED = {module.__file__ for module in (worker_loop, trainer, scoreboard, messages, protocol_numerics)}
 PASSED = 77  # the exit status of a victim that came through
 VICTIM, HEIR = 0, 1
 MOST_POINTS = 20_000
@@ -85,7 +86,7 @@ class Tracer:
         code = frame.f_code
         if code.co_filename not in TRACED:
             return None
-        if code is pulling.WorkerLoop._next.__code__:
+        if code is worker_loop.WorkerLoop._next.__code__:
             self._looks += 1
             if self._looks == 2:
                 os._exit(PASSED)
@@ -283,7 +284,7 @@ def _get_ready(start: Start, point: int) -> None:
     ticks = count(1)
     clock = SimpleNamespace(monotonic_ns=lambda: 1000 * next(ticks))
     scoreboard.time = trainer.time = clock  # type: ignore[assignment]
-    pulling.WAIT_MS = PATIENCE_MS
+    worker_loop.WAIT_MS = PATIENCE_MS
     sys.settrace(Tracer(point).call)
 
 

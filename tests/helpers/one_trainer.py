@@ -16,9 +16,9 @@ from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
 from tests.shared_model import build
-from workers.building import make_trainer
-from workers.kit import Kit, Split
-from workers.trainer import Trainer
+from workers.child.build import make_trainer
+from workers.child.spec import Kit, Split
+from workers.child.trainer import Trainer
 
 FEATURES, CLASSES, BATCH, SEED = 4, 2, 8, 3
 OTHER = 1  # the worker that exists only on the scoreboard

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterator
 
 from hogwild import host
+from workers.child.standard_streams import STANDARD_ERROR, redirect
 from workers.messages import Leaving, ParentGone, Report, Start
-from workers.standard_streams import STANDARD_ERROR, redirect
 
 
 def main(start: Start) -> None:
@@ -33,7 +33,7 @@ def main(start: Start) -> None:
     cores = host.affinity()
     channel = socket.socket(fileno=start.channel)
     with without_collecting():
-        from workers.dispatch import run  # imports torch
+        from workers.child.dispatch import run  # imports torch
 
     gc.freeze()  # a collection looks at torch's few hundred thousand objects never again
     host.set_affinity(cores)  # an OpenMP runtime with OMP_PROC_BIND has bound us to one core by now

@@ -1,5 +1,5 @@
 """What a worker does with an item: train its batches, update by update, or evaluate them. No pipes here:
-`pulling.py` runs a `Trainer` in a child process, `inline.py` in the supervisor itself (`procs: 0`). No torch here
+`worker_loop.py` runs a `Trainer` in a child process, `inline.py` in the supervisor itself (`procs: 0`). No torch here
 either: what computes is given (`Numerics`), so the order of things can be tested, and killed, without it.
 
     direct   gather -> forward, backward (privately) -> finite? -> intent -> apply to the flats -> commit -> counters
@@ -19,9 +19,9 @@ from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard
 from hogwild.training.lr_schedule import halved
-from workers.chunks import Chunks
-from workers.kit import Kit, Numerics
-from workers.profile import Profile
+from workers.child.fused_trainer import Chunks
+from workers.child.profiler import Profile
+from workers.child.spec import Kit, Numerics
 
 CHECK_BOUND_EVERY = 256  # updates between two looks at where the parameters lie
 # An exchange of slow updates ends early: the clocks of a start and of a deadlock (supervise) count commits.

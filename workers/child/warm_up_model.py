@@ -16,14 +16,14 @@ from torch.utils._pytree import tree_map
 from hogwild.feeds.transform import transformed
 from hogwild.shared_memory.scoreboard import Row
 from hogwild.training.compiled_model import ModelCache, refusing
-from workers.compiling import MODEL, make_all_ready
+from workers.child.compile_once import MODEL, make_all_ready
 
 if TYPE_CHECKING:
     from hogwild.feeds.batch import Feed
     from hogwild.parameters.worker_model import WorkerModel
     from hogwild.training.autograd_update import AutogradUpdate
     from hogwild.training.evaluator import Evaluator
-    from workers.kit import Kit
+    from workers.child.spec import Kit
 
 
 def make_model_ready(

@@ -1,4 +1,4 @@
-"""Where a worker computes: what `building.py` makes on the CPU, made for the device that the job gives this worker, if
+"""Where a worker computes: what `build.py` makes on the CPU, made for the device that the job gives this worker, if
 it gives one."""
 
 import time
@@ -20,8 +20,8 @@ from hogwild.shared_memory.scoreboard import Row, Word
 from hogwild.training.autograd_update import AutogradUpdate
 from hogwild.training.cudnn_weights import keep_weights
 from hogwild.training.device_update import DeviceUpdate
-from workers.computing import ON_CPU, OnCpu, OnDevice
-from workers.kit import Kit
+from workers.child.device_hooks import ON_CPU, OnCpu, OnDevice
+from workers.child.spec import Kit
 
 # A GPU's driver takes the memory of a worker that was killed back a while after the process is gone (FAILURES 77).
 WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6)

@@ -3,15 +3,15 @@
 import socket
 from typing import TYPE_CHECKING
 
-from workers.adoption import adopt
-from workers.building import build_trainer
+from workers.child.adoption import adopt
+from workers.child.build import build_trainer
+from workers.child.standard_streams import settle
+from workers.child.trainer import Trainer
+from workers.child.worker_loop import serve
 from workers.messages import HoldTask, Leaving, LoadTask, ParentGone, ReadTask, Setup, Start, receive_task
-from workers.pulling import serve
-from workers.standard_streams import settle
-from workers.trainer import Trainer
 
 if TYPE_CHECKING:
-    from workers.loader import LoaderLoop
+    from workers.child.loader import LoaderLoop
 
 
 def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
@@ -24,16 +24,16 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
                 settle(task.log, task.stacks)
                 return build_trainer(start, task, descriptors)
             if isinstance(task, LoadTask):
-                from workers.loader import make_loader  # few jobs stream
+                from workers.child.loader import make_loader  # few jobs stream
 
                 return make_loader(start, channel, leaving, task, descriptors)
             if isinstance(task, HoldTask):
-                from workers.holding import hold  # one process of few jobs
+                from workers.child.gpu_owner import hold  # one process of few jobs
 
                 adopt(start, task)
                 hold(channel, task, descriptors)
                 raise ParentGone("nothing is to be held any more")
-            from workers.reading import read  # few jobs have data that is read so
+            from workers.child.row_reader import read  # few jobs have data that is read so
 
             assert isinstance(task, ReadTask)
 

@@ -1,5 +1,5 @@
 """What a worker builds after its first lines: it receives the set-up, maps the shared memory, builds the trainer, and
-pulls items then (`pulling.py`)."""
+pulls items then (`worker_loop.py`)."""
 
 from collections.abc import Callable, Mapping
 
@@ -22,13 +22,13 @@ from hogwild.training.compiled_model import make as make_runs
 from hogwild.training.evaluator import Evaluator
 from hogwild.training.loss_scaler import scaler_for
 from hogwild.training.recurrent_state import LaneState
-from workers.adoption import adopt
-from workers.chunks import make_fused
-from workers.kit import Kit, Numerics, Split
+from workers.child.adoption import adopt
+from workers.child.fused_trainer import make_fused
+from workers.child.on_device import attached, computing, feeding, opened, seeding, updating
+from workers.child.profiler import Profile, make_profile
+from workers.child.spec import Kit, Numerics, Split
+from workers.child.trainer import Trainer
 from workers.messages import Setup, Start
-from workers.on_device import attached, computing, feeding, opened, seeding, updating
-from workers.profile import Profile, make_profile
-from workers.trainer import Trainer
 
 
 def build_trainer(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
@@ -121,13 +121,13 @@ def _around(
         scaler=scaler_for(kit.precision, row),
     )
     if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
-        from workers.compiling import make_ready  # numba takes half a second
+        from workers.child.compile_once import make_ready  # numba takes half a second
 
         print(make_ready(rows.name, rows.warm_up, row, lifeline), flush=True)
     host_feed = _feed(kit.train, regions["data-train"], kit.seed, copies=kit.copies_slots)
     feed = feeding(model, host_feed, kit.transform, kit.seed)
     if kit.compile == "inductor":
-        from workers.warming import make_model_ready  # with torch's compiler: another second
+        from workers.child.warm_up_model import make_model_ready  # with torch's compiler: another second
 
         print(make_model_ready(kit, model, update, feed, evaluator, row, lifeline), flush=True)
     place = computing(accelerator, feed)

@@ -17,8 +17,8 @@ from hogwild.errors import NOT_FINITE, DeviceMemoryError, HogwildError
 from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
+from workers.child.trainer import NonFiniteGradient, Trainer
 from workers.messages import LOOK, Leaving, ParentGone, Report, Start, read_records, write_record
-from workers.trainer import NonFiniteGradient, Trainer
 
 _COMMAND, _ACTIVE = int(Control.COMMAND), int(Control.ACTIVE)  # plain integers: looked at before every update
 _FIRST_ITEM = int(Control.FIRST_ITEM)

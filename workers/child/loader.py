@@ -24,10 +24,10 @@ from hogwild.feeds.stream_reader import Filler, Stream, Unreadable
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
 from hogwild.training import torch_settings
-from workers.adoption import adopt
+from workers.child.adoption import adopt
+from workers.child.standard_streams import settle
+from workers.child.worker_loop import WAIT_MS
 from workers.messages import LOOK, Leaving, LoadTask, ParentGone, Report, Start, read_records, write_record
-from workers.pulling import WAIT_MS
-from workers.standard_streams import settle
 
 FILLED, ENDED = 0, 1
 LEAVE = 1  # in the first word of a record that names no slot

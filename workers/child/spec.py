@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hogwild.kernels.fused import FusedUpdate
 from hogwild.scheduling.batch_plan import EpochPlan
-from workers.computing import ON_CPU, OnCpu
+from workers.child.device_hooks import ON_CPU, OnCpu
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,9 +29,9 @@ from hogwild.feeds.row_reader import BadRow, Rows
 from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shared_memory.region import Region
 from hogwild.training import torch_settings
-from workers.adoption import adopt
+from workers.child.adoption import adopt
+from workers.child.worker_loop import WAIT_MS
 from workers.messages import LOOK, ParentGone, ReadTask, Report, Start, read_records, write_record
-from workers.pulling import WAIT_MS
 
 BEATS = 8  # words of a reader, a cache line
 

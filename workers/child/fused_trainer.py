@@ -19,13 +19,13 @@ from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row
-from workers.kit import Fused
-from workers.profile import Profile
+from workers.child.profiler import Profile
+from workers.child.spec import Fused
 
 if TYPE_CHECKING:
     from hogwild.kernels.hot_rows import HotRows
     from hogwild.parameters.worker_model import WorkerModel
-    from workers.kit import Kit
+    from workers.child.spec import Kit
 
 
 TARGET_S = 0.02
@@ -135,7 +135,7 @@ class Chunks:
 def make_fused(kit: "Kit", model: "WorkerModel", region: Region, row: Row, lifeline: int | None) -> tuple[Fused, str]:
     """The update, and how its kernels came to be there. What needs numba is imported here: few jobs do."""
     from hogwild.feeds.packed import PackedSpec
-    from workers.compiling import make_ready
+    from workers.child.compile_once import make_ready
 
     update = cast(Fusable, model.model).fused(model.loss, model.optimizer)
     if isinstance(update, str):
