@@ -29,9 +29,9 @@ from hogwild.scheduling.row_ranges import Ranges
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, wait_for
 from workers.child.row_reader import BEATS, Destination, Recipe, _Reader
-from workers.head_start import HeadStart
 from workers.loading import Loading
 from workers.messages import LOOK, Report, Start, write_record
+from workers.processes.early_start import HeadStart
 
 SLOW = str(JOBS / "slow_data.yaml")
 COUNT = 100

@@ -11,7 +11,6 @@ import pytest
 
 from hogwild.errors import RunError
 from hogwild.host import descriptor_count
-from workers.handle import Handle
 from workers.messages import (
     LOOK,
     MAX_DATAGRAM,
@@ -24,6 +23,7 @@ from workers.messages import (
     receive_task,
     write_record,
 )
+from workers.processes.handle import Handle
 
 PIPE_BUF_MIN = 512  # POSIX: writes up to here are all or nothing
 

@@ -7,7 +7,7 @@ import pytest
 
 from hogwild.errors import CrashLoop, Deadlocked, HogwildError, TrainingError, UserCodeError, WorkersLost
 from workers.messages import Report
-from workers.roster import (
+from workers.processes.roster import (
     FIRST_BACKOFF_S,
     GAP_S,
     LONGEST_BACKOFF_S,
@@ -22,7 +22,7 @@ from workers.roster import (
     Spawn,
     State,
 )
-from workers.setbacks import Death, End
+from workers.processes.setbacks import Death, End
 
 STEP_S = 0.25  # between two ticks; a binary fraction, so that sums of it are exact
 

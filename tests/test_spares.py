@@ -15,8 +15,8 @@ import pytest
 from hogwild.planning.cpu_plan import plan_here
 from tests.helpers.jobs import HOME, JOBS, Ended, Job
 from tests.helpers.processes import state_of, wait_for
-from workers.handle import Handle
-from workers.spares import FIRST_PAUSE_S, LONGEST_PAUSE_S, Pace, Spares
+from workers.processes.handle import Handle
+from workers.processes.spares import FIRST_PAUSE_S, LONGEST_PAUSE_S, Pace, Spares
 
 COUNTING = str(JOBS / "counting.yaml")
 BATCH = 4
@@ -109,7 +109,7 @@ FILE_LIMIT = """
 import resource
 from hogwild.errors import RunError
 from hogwild.planning.cpu_plan import FILES, FILES_PER_WORKER, plan_here
-from workers.head_start import HeadStart
+from workers.processes.early_start import HeadStart
 limit = FILES + 4 * FILES_PER_WORKER
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 HeadStart(0).raise_file_limit(plan_here(1, 1))

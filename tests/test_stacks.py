@@ -19,8 +19,8 @@ from hogwild.host import kernel_stacks
 from hogwild.storage.run_directory import RunDir
 from tests.helpers.jobs import JOBS, Ended, InTurn, begin_in_turn
 from tests.helpers.processes import state_of, wait_for
-from workers import blocked, stacks
-from workers.blocked import blocked_in, training_thread
+from workers.processes import blocked_call, stacks
+from workers.processes.blocked_call import blocked_in, training_thread
 
 COUNTING = str(JOBS / "counting.yaml")
 # As in test_supervision.py: no machine leaves a healthy worker silent for so long.
@@ -72,7 +72,7 @@ def test_a_long_line_of_source_is_cut(tmp_path: Path) -> None:
     file = tmp_path / "long.py"
     file.write_text("x = " + "1 + " * 100 + "1\n")
     quoted = blocked_in(f'Thread 0x01 (most recent call first):\n  File "{file}", line 1 in <module>\n')
-    assert len(quoted) < blocked.LONGEST_LINE + 60
+    assert len(quoted) < blocked_call.LONGEST_LINE + 60
 
 
 # ---- what the kernel says --------------------------------------------------------------------------------------------

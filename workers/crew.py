@@ -10,11 +10,11 @@ from hogwild import host
 from hogwild.devices import discovery
 from hogwild.errors import ModelError
 from hogwild.planning.cpu_plan import Plan
-from workers.handle import POLL_MS, REAP_S, Handle
-from workers.head_start import HeadStart
 from workers.messages import Setup
+from workers.processes.early_start import HeadStart
+from workers.processes.handle import POLL_MS, REAP_S, Handle
+from workers.processes.spares import Spares
 from workers.session import Session
-from workers.spares import Spares
 
 
 class Crew:

@@ -34,14 +34,14 @@ from hogwild.storage.run_directory import LIBRARY, RunDir
 from hogwild.training.without_dynamo import sparing_the_compiler
 from workers.child.spec import Kit
 from workers.evaluating import Evaluating, evaluation_limits
-from workers.head_start import HeadStart
-from workers.holder import holder_for
 from workers.inline import Inline
 from workers.journal import journal_for, wants_progress
 from workers.loading import Loading
 from workers.messages import Setup
 from workers.outcome import Clock, Outcome
 from workers.prepare import check_lanes, check_memory, lay_out, ring_state, training_queue, with_profile
+from workers.processes.early_start import HeadStart
+from workers.processes.gpu_owner import holder_for
 from workers.request import Request
 from workers.resume import check_changes, record, restore, with_measured
 from workers.rollback import give_up

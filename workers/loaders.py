@@ -20,12 +20,12 @@ from hogwild.scheduling.stream_epoch import Request
 from hogwild.shared_memory.region import Region
 from hogwild.storage.run_directory import RunDir
 from workers.child.loader import ENDED, LEAVE
-from workers.handle import POLL_MS, REAP_S, Handle
 from workers.messages import LOOK, LoadTask, Report
+from workers.processes.handle import POLL_MS, REAP_S, Handle
+from workers.processes.roster import Abandon, Action, Fail, Kill, Reading, Roster, Spawn
+from workers.processes.setbacks import Death, End, Setbacks
 from workers.ring_state import RingState
-from workers.roster import Abandon, Action, Fail, Kill, Reading, Roster, Spawn
 from workers.session import Session
-from workers.setbacks import Death, End, Setbacks
 
 LEAVE_S = 1.0  # for user code to end in order
 

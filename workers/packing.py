@@ -18,8 +18,8 @@ from hogwild.data.text_parsing.passes import Parsed, Parsing, Pass
 from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shared_memory.region import Region
 from workers.child.row_reader import PassRecipe, Pieces
-from workers.head_start import HeadStart
 from workers.messages import ReadTask
+from workers.processes.early_start import HeadStart
 from workers.readers import Patience, Readers
 
 if TYPE_CHECKING:

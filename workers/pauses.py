@@ -28,7 +28,7 @@ from hogwild.shared_memory.scoreboard import Command
 from workers import rollback
 from workers.crew import Crew
 from workers.outcome import Outcome
-from workers.roster import GAP_S, Roster
+from workers.processes.roster import GAP_S, Roster
 from workers.run_files import write_choice
 from workers.saving import MEMORY_MARGIN
 from workers.session import Session

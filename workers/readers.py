@@ -19,9 +19,9 @@ from hogwild.errors import DataError
 from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shared_memory.region import Region
 from workers.child.row_reader import BEATS, Beat
-from workers.handle import POLL_MS, REAP_S, Handle
-from workers.head_start import HeadStart
 from workers.messages import LOOK, ReadTask, Report
+from workers.processes.early_start import HeadStart
+from workers.processes.handle import POLL_MS, REAP_S, Handle
 
 IN_HAND = 2  # ranges: the next one is there when one is done
 TURN_S = 1.0  # what one turn of the loop adds to a silence at most: a parent that was stopped accuses nobody

@@ -19,7 +19,7 @@ from hogwild.config.schema import loaders_for, surely_streams
 from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import Plan, plan_here
 from workers.child.entry import without_collecting
-from workers.head_start import HeadStart
+from workers.processes.early_start import HeadStart
 from workers.request import Request
 
 if TYPE_CHECKING:

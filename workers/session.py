@@ -30,9 +30,9 @@ from hogwild.storage.run_directory import RunDir
 from hogwild.training import loss_scaler
 from workers.divergence import Decision, Divergence
 from workers.evaluating import Evaluating
-from workers.holder import NoHolder
 from workers.journal import Journal
 from workers.outcome import Before, Clock, Due, Outcome
+from workers.processes.gpu_owner import NoHolder
 from workers.ring_state import RingState
 from workers.saving import LAST_WRITE_S, Saving
 from workers.trial import Verdict, exchange_of

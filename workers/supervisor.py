@@ -16,16 +16,16 @@ from hogwild.host.background_thread import Background, responsive
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
 from workers.burials import Burials
 from workers.crew import Crew
-from workers.handle import Handle
-from workers.head_start import HeadStart
 from workers.loaders import Loaders
 from workers.messages import Setup
 from workers.outcome import Outcome
 from workers.pauses import Pauses
+from workers.processes.early_start import HeadStart
+from workers.processes.handle import Handle
+from workers.processes.roster import Abandon, Action, Kill, Reading, Roster, Spawn, State
+from workers.processes.stacks import LOOK_MS, Blocked, Stacks
 from workers.progress import Progress
-from workers.roster import Abandon, Action, Kill, Reading, Roster, Spawn, State
 from workers.session import Session, pss_bytes_of
-from workers.stacks import LOOK_MS, Blocked, Stacks
 
 LOOP_WAIT_MS = 20
 PSS_EVERY_S = 10.0  # the kernel walks all page tables for it

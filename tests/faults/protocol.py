@@ -41,11 +41,11 @@ from tests.faults.protocol_numerics import (
 from tests.faults.protocol_scenario import HANG_S, Account, Policy, Scenario
 from tests.faults.protocol_trouble import Trouble
 from tests.faults.tally import Tally
-from workers import roster as roster_module
 from workers.child.spec import Kit, Numerics, Split
-from workers.handle import Handle
-from workers.roster import Abandon, Action, Kill, Reading, Roster, Spawn
-from workers.setbacks import Death
+from workers.processes import roster as roster_module
+from workers.processes.handle import Handle
+from workers.processes.roster import Abandon, Action, Kill, Reading, Roster, Spawn
+from workers.processes.setbacks import Death
 
 WAIT_MS = 2
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from hogwild import host
 from hogwild.shared_memory.scoreboard import Row, Scoreboard
-from workers import handle as handle_module
 from workers.child.profiler import NoProfile
 from workers.child.spec import Kit, Numerics
 from workers.child.trainer import Trainer
 from workers.child.worker_loop import serve
-from workers.handle import Handle
 from workers.messages import Leaving, Start
+from workers.processes import handle as handle_module
+from workers.processes.handle import Handle
 
 # What is given to a child must not be made before the fork: it is the child's own.
 MakeNumerics = Callable[[int, int], Numerics]  # (worker, incarnation)

@@ -42,8 +42,8 @@ from tests.faults.protocol_numerics import (
 from workers import messages
 from workers.child import trainer, worker_loop
 from workers.child.spec import Kit, Numerics, Split
-from workers.handle import Handle
 from workers.messages import Start
+from workers.processes.handle import Handle
 
 TRACED = {module.__file__ for module in (worker_loop, trainer, scoreboard, messages, protocol_numerics)}
 PASSED = 77  # the exit status of a victim that came through

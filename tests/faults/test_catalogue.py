@@ -21,7 +21,7 @@ from hogwild.planning.cpu_plan import Plan
 from hogwild.shared_memory.region import Region
 from tests.helpers.jobs import HOME, JOBS, Job
 from tests.helpers.processes import state_of, wait_for
-from workers.handle import PATH_LIMIT, Handle
+from workers.processes.handle import PATH_LIMIT, Handle
 
 PAGE = HOME / "docs" / "failures.md"
 ENTRIES = 100

@@ -126,7 +126,7 @@ class Handle:
         self._send(task, descriptors)
 
     def ask_to_hold(self, task: HoldTask, descriptors: Sequence[int]) -> None:
-        """Instead of a set-up: it is no worker then, and answers what `holder.py` asks."""
+        """Instead of a set-up: it is no worker then, and answers what `gpu_owner.py` asks."""
         self._send(task, descriptors)
 
     def _send(self, task: Task, descriptors: Sequence[int]) -> None:

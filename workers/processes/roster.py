@@ -25,7 +25,7 @@ from enum import Enum
 from typing import Protocol
 
 from hogwild.errors import HogwildError, WorkersLost
-from workers.setbacks import Death, End, Setbacks, Standstill
+from workers.processes.setbacks import Death, End, Setbacks, Standstill
 
 GAP_S = 1.0
 FIRST_BACKOFF_S = 0.1

@@ -17,8 +17,8 @@ from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import SHARED
 from hogwild.shared_memory.region import Region
 from workers.child.gpu_owner import FETCH, PUSH
-from workers.handle import POLL_MS, REAP_S, Handle
 from workers.messages import HoldTask, Report
+from workers.processes.handle import POLL_MS, REAP_S, Handle
 
 COPY_S = 120.0  # for one copy of all parameters
 

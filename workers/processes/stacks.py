@@ -23,8 +23,8 @@ from pathlib import Path
 
 from hogwild import host
 from hogwild.storage.run_directory import RunDir
-from workers.blocked import blocked_in
-from workers.handle import Handle
+from workers.processes.blocked_call import blocked_in
+from workers.processes.handle import Handle
 
 STACKS_WAIT_S = 0.5
 LOOK_MS = 2  # between two looks for an answer, of the thread and of the loop

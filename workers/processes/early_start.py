@@ -15,7 +15,7 @@ from types import TracebackType
 
 from hogwild import host
 from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, Plan
-from workers.handle import POLL_MS, REAP_S, Handle
+from workers.processes.handle import POLL_MS, REAP_S, Handle
 
 
 class HeadStart:

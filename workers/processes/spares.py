@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hogwild import host
-from workers.handle import Handle
+from workers.processes.handle import Handle
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 60.0
