@@ -45,7 +45,7 @@ from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.scheduling.work_queue import WorkQueue
 from workers.child.loader import FILLED, LEAVE, LoaderLoop
 from workers.messages import LOOK, Leaving, LoadTask, Start, read_records, write_record
-from workers.ring_state import RingState
+from workers.session.ring_state import RingState
 
 BATCH, FEATURES = 64, 784
 SLOTS = 8  # what a job of one worker and one loader has; as many batches may be under way in the queue

@@ -23,10 +23,11 @@ from hogwild.training.lr_schedule import halved
 from tests.helpers.jobs import JOBS, Ended, in_turn
 from tests.helpers.one_trainer import Place, examples, go_on
 from tests.helpers.processes import PATIENCE_S
-from workers import execution, rollback
+from workers import execution
 from workers.child.trainer import Trainer
-from workers.divergence import MOST_IN_VAIN, Decision, Divergence
-from workers.rollback import KEEP_REJECTED
+from workers.session import rollback
+from workers.session.divergence import MOST_IN_VAIN, Decision, Divergence
+from workers.session.rollback import KEEP_REJECTED
 
 JOB = str(JOBS / "diverging.yaml")
 SAMPLES, BATCH = 1600, 4

@@ -353,9 +353,9 @@ CHILD = {
     "workers.child.loader",
 }
 PARENT = {
-    "workers.stream_figures",
+    "workers.session.stream_figures",
     "workers.loaders",
-    "workers.ring_state",
+    "workers.session.ring_state",
     "workers.reading_inline",
     "workers.loading",
     "workers.packing",
@@ -368,14 +368,14 @@ PARENT = {
     "workers.processes.handle",
     "workers.processes.gpu_owner",
     "workers.pauses",
-    "workers.rollback",
-    "workers.session",
-    "workers.journal",
+    "workers.session.rollback",
+    "workers.session.session",
+    "workers.session.journal",
     "workers.run",
     "workers.execution",
     "workers.dry_run",
     "workers.processes.early_start",
-    "workers.saving",
+    "workers.session.checkpointing",
     "workers.processes.stacks",
 }
 
@@ -550,7 +550,7 @@ HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
             *("*datetime.now", "*datetime.utcnow", "*datetime.today"),
         ),
         (
-            "workers/journal.py",
+            "workers/session/journal.py",
             "workers/processes/stacks.py",
             "hogwild/storage/checkpoint.py",
             "hogwild/storage/run_directory.py",

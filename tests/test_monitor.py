@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from workers.monitor import Monitor
+from workers.session.early_stopping import Monitor
 
 NAN = math.nan
 

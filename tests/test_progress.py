@@ -16,8 +16,8 @@ from hogwild.shared_memory import scoreboard
 from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard
 from hogwild.storage.run_directory import RunDir
 from tests.helpers.jobs import Ended, in_turn
-from workers.journal import Journal
-from workers.progress import SampleRate, _percentiles, workers_gap_s
+from workers.session.journal import Journal
+from workers.session.progress import SampleRate, _percentiles, workers_gap_s
 
 LINE = re.compile(r'^([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)$')
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\\n]|\\["\\n])*)"')

@@ -26,7 +26,7 @@ from hogwild.storage import checkpoint
 from hogwild.storage.run_directory import MEASURED
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import wait_for
-from workers.resume import check_changes, with_measured
+from workers.session.resume import check_changes, with_measured
 
 COUNTING = str(JOBS / "counting.yaml")
 CRAWLING = str(JOBS / "crawling.yaml")

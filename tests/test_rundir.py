@@ -24,7 +24,7 @@ from hogwild.errors import NotFoundError, RunDirError
 from hogwild.storage import records
 from hogwild.storage.run_directory import RunDir, to_json
 from tests.helpers.processes import PATIENCE_S
-from workers.run_files import write_choice
+from workers.session.run_files import write_choice
 
 DEADLINE_S = PATIENCE_S
 

@@ -19,7 +19,7 @@ from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.state_dicts import Copies
 from hogwild.storage import checkpoint
 from tests.shared_model import ConvNet, build, images, train, updating
-from workers import saving
+from workers.session import checkpointing
 
 
 class Mixed(nn.Module):
@@ -192,7 +192,7 @@ def test_with_short_memory_every_checkpoint_is_of_its_own_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = {k: job(tmp_path / f"until-{k}", 0, k)[k] for k in range(1, UPDATES + 1)}
-    monkeypatch.setattr(saving, "MEMORY_MARGIN", 1e15)
+    monkeypatch.setattr(checkpointing, "MEMORY_MARGIN", 1e15)
     short = job(tmp_path / "short", 0)
     assert SHORT in said(tmp_path / "short") and SHORT not in said(tmp_path / "until-1")
     assert short.keys() == expected.keys()
@@ -202,7 +202,7 @@ def test_with_short_memory_every_checkpoint_is_of_its_own_update(
 
 
 def test_with_short_memory_workers_wait_for_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving, "MEMORY_MARGIN", 1e15)
+    monkeypatch.setattr(checkpointing, "MEMORY_MARGIN", 1e15)
     checkpoints = job(tmp_path / "run", 2, MORE_UPDATES)
     assert SHORT in said(tmp_path / "run")
     for update, path in checkpoints.items():

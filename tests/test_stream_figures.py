@@ -22,8 +22,8 @@ from hogwild.shared_memory.scoreboard import Phase
 from tests.helpers.jobs import HOME, read_events
 from tests.test_display import glance, plain
 from tests.test_progress import parsed
-from workers import stream_figures
-from workers.ring_state import RingState
+from workers.session import stream_figures
+from workers.session.ring_state import RingState
 
 STREAM = StreamGlance(loaders=2, wanted=3, filled=5, slots=12, deaths=4, waits="workers wait for loaders")
 ROWS = [{"loader": k, "state": "training"} for k in range(2)]

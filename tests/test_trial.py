@@ -9,8 +9,7 @@ import pytest
 from hogwild.config.load import Job, load_job
 from hogwild.shared_memory.scoreboard import Control, Scoreboard, Word
 from tests.helpers.trial_machine import DELTA, DIRECT, PLENTY_S, SOLO, STEP_S, Machine
-from workers.session import Session
-from workers.trial import (
+from workers.session.exchange_trial import (
     BOTH,
     ENOUGH,
     LONGEST_S,
@@ -26,6 +25,7 @@ from workers.trial import (
     why_settled,
     words_of,
 )
+from workers.session.session import Session
 
 FASTER = {DIRECT: 512.0, DELTA: 1024.0, SOLO: 768.0}
 

@@ -11,7 +11,7 @@ from workers.crew import Crew
 from workers.processes.handle import Handle
 from workers.processes.roster import Action, Fail, Roster
 from workers.processes.setbacks import Death, End
-from workers.session import Session
+from workers.session.session import Session
 
 LONGEST_WORDS = 300
 EVALUATION_EPOCH = -2  # where an exception in an evaluation is charged to, for the roster

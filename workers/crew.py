@@ -14,7 +14,7 @@ from workers.messages import Setup
 from workers.processes.early_start import HeadStart
 from workers.processes.handle import POLL_MS, REAP_S, Handle
 from workers.processes.spares import Spares
-from workers.session import Session
+from workers.session.session import Session
 
 
 class Crew:

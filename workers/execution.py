@@ -33,22 +33,22 @@ from hogwild.storage.checkpoint import CheckpointWriter
 from hogwild.storage.run_directory import LIBRARY, RunDir
 from hogwild.training.without_dynamo import sparing_the_compiler
 from workers.child.spec import Kit
-from workers.evaluating import Evaluating, evaluation_limits
 from workers.inline import Inline
-from workers.journal import journal_for, wants_progress
 from workers.loading import Loading
 from workers.messages import Setup
-from workers.outcome import Clock, Outcome
 from workers.prepare import check_lanes, check_memory, lay_out, ring_state, training_queue, with_profile
 from workers.processes.early_start import HeadStart
 from workers.processes.gpu_owner import holder_for
 from workers.request import Request
-from workers.resume import check_changes, record, restore, with_measured
-from workers.rollback import give_up
-from workers.run_files import write_descriptions
-from workers.saving import LAST_WRITE_S, Saving
-from workers.session import Session
-from workers.summary import summarise
+from workers.session.checkpointing import LAST_WRITE_S, Saving
+from workers.session.evaluation import Evaluating, evaluation_limits
+from workers.session.journal import journal_for, wants_progress
+from workers.session.outcome import Clock, Outcome
+from workers.session.resume import check_changes, record, restore, with_measured
+from workers.session.rollback import give_up
+from workers.session.run_files import write_descriptions
+from workers.session.session import Session
+from workers.session.summary import summarise
 from workers.supervisor import Supervisor
 
 WRITE_LOOK_S = 0.1  # between two looks for a second signal while the last checkpoint is written

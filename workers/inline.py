@@ -15,15 +15,15 @@ from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word
-from workers import rollback
 from workers.child.build import make_trainer
 from workers.child.spec import Kit
 from workers.child.trainer import NonFiniteGradient, Trainer
-from workers.outcome import Outcome
-from workers.progress import Progress
 from workers.reading_inline import Reading
-from workers.saving import LAST_WRITE_S
-from workers.session import Session, pss_bytes_of
+from workers.session import rollback
+from workers.session.checkpointing import LAST_WRITE_S
+from workers.session.outcome import Outcome
+from workers.session.progress import Progress
+from workers.session.session import Session, pss_bytes_of
 
 WORKER = 0
 

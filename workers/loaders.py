@@ -24,8 +24,8 @@ from workers.messages import LOOK, LoadTask, Report
 from workers.processes.handle import POLL_MS, REAP_S, Handle
 from workers.processes.roster import Abandon, Action, Fail, Kill, Reading, Roster, Spawn
 from workers.processes.setbacks import Death, End, Setbacks
-from workers.ring_state import RingState
-from workers.session import Session
+from workers.session.ring_state import RingState
+from workers.session.session import Session
 
 LEAVE_S = 1.0  # for user code to end in order
 

@@ -30,12 +30,12 @@ from hogwild.feeds.row_reader import Rows
 from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shared_memory.region import Region
 from workers.child.row_reader import Destination, Recipe
-from workers.journal import Journal
 from workers.messages import ReadTask
 from workers.packing import Packer
 from workers.processes.early_start import HeadStart
 from workers.readers import Patience, Readers
 from workers.reading_line import ReadingLine
+from workers.session.journal import Journal
 
 if TYPE_CHECKING:
     from hogwild.data.cache import Cache, Spec

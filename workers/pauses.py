@@ -1,5 +1,5 @@
 """Pauses: everybody parks, the flats are at rest, and something is done that needs that: an evaluation, a checkpoint,
-another way to exchange (`trial.py`), the end.
+another way to exchange (`exchange_trial.py`), the end.
 
     (running) -- due --> PARKING -- all parked --> MERGING --> EVALUATING -- all slices done --> CONCLUDING
                                                       '-------- nothing to evaluate -----------------^ |
@@ -25,14 +25,14 @@ from hogwild.errors import RunDirError
 from hogwild.parameters.exchange import copied_bytes
 from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.shared_memory.scoreboard import Command
-from workers import rollback
 from workers.crew import Crew
-from workers.outcome import Outcome
 from workers.processes.roster import GAP_S, Roster
-from workers.run_files import write_choice
-from workers.saving import MEMORY_MARGIN
-from workers.session import Session
-from workers.trial import Trial, ways_of, why_settled, words_of
+from workers.session import rollback
+from workers.session.checkpointing import MEMORY_MARGIN
+from workers.session.exchange_trial import Trial, ways_of, why_settled, words_of
+from workers.session.outcome import Outcome
+from workers.session.run_files import write_choice
+from workers.session.session import Session
 
 
 class Stage(Enum):

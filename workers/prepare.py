@@ -38,7 +38,7 @@ from hogwild.storage.run_directory import RunDir
 from hogwild.training import torch_settings
 from hogwild.training.compiled_model import model_key
 from workers.child.spec import Kit, Split
-from workers.ring_state import RingState
+from workers.session.ring_state import RingState
 
 KEY_SAMPLES = 3  # of a batch whose rows are looked at: the strides of a single one say nothing
 

@@ -4,7 +4,7 @@ one."""
 from hogwild.feeds.stream_reader import Filler, Unreadable, copies_of
 from hogwild.job.stream_setup import own_random_state
 from hogwild.scheduling.stream_epoch import Request
-from workers.ring_state import RingState
+from workers.session.ring_state import RingState
 
 LOADER = 0
 

@@ -18,14 +18,14 @@ from workers.burials import Burials
 from workers.crew import Crew
 from workers.loaders import Loaders
 from workers.messages import Setup
-from workers.outcome import Outcome
 from workers.pauses import Pauses
 from workers.processes.early_start import HeadStart
 from workers.processes.handle import Handle
 from workers.processes.roster import Abandon, Action, Kill, Reading, Roster, Spawn, State
 from workers.processes.stacks import LOOK_MS, Blocked, Stacks
-from workers.progress import Progress
-from workers.session import Session, pss_bytes_of
+from workers.session.outcome import Outcome
+from workers.session.progress import Progress
+from workers.session.session import Session, pss_bytes_of
 
 LOOP_WAIT_MS = 20
 PSS_EVERY_S = 10.0  # the kernel walks all page tables for it

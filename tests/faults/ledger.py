@@ -29,7 +29,7 @@ from hogwild.scheduling.leases import Limits, Progress, WorkItem
 from hogwild.scheduling.stream_epoch import Request
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.scheduling.work_queue import WorkQueue
-from workers.ring_state import RingState
+from workers.session.ring_state import RingState
 
 Batch = tuple[int, int]  # epoch, number
 KINDS = ("sharded", "sharded", "sharded", "map", "map", "ranges", "lanes", "grid")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hogwild.shared_memory.scoreboard import Command, Control, Scoreboard, Word
-from workers.trial import BOTH, WARM_BATCHES, Trial, Verdict, Way
+from workers.session.exchange_trial import BOTH, WARM_BATCHES, Trial, Verdict, Way
 
 DIRECT, DELTA, SOLO = Way.DIRECT, Way.DELTA, Way.SOLO
 PLENTY_S = 1e6  # of the job is left

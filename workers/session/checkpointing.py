@@ -22,7 +22,7 @@ from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.storage.checkpoint import CheckpointWriter, Failed, Written, checkpoint_name
 from hogwild.storage.checkpoint_format import update_of
 from hogwild.storage.run_directory import RunDir
-from workers.journal import Journal
+from workers.session.journal import Journal
 
 MEMORY_MARGIN = 1.2
 LAST_WRITE_S = 600.0  # how long the end of a job waits for a checkpoint in flight

@@ -15,8 +15,8 @@ from hogwild.storage.checkpoint import set_aside_after, sweep, take_newest
 from hogwild.storage.records import explained
 from hogwild.storage.run_directory import PLACES, RunDir
 from hogwild.training import loss_scaler
-from workers.outcome import Before
-from workers.session import Session
+from workers.session.outcome import Before
+from workers.session.session import Session
 
 # What a resumed job may change; anything else would make it another job.
 MAY_CHANGE = (

@@ -9,9 +9,9 @@ from hogwild import host
 from hogwild.errors import code_of
 from hogwild.shared_memory.scoreboard import Phase, idle_share
 from hogwild.training import loss_scaler
-from workers.outcome import Clock, Outcome
-from workers.session import Session
-from workers.stream_figures import about_waiting, ring_record, waiting_of
+from workers.session.outcome import Clock, Outcome
+from workers.session.session import Session
+from workers.session.stream_figures import about_waiting, ring_record, waiting_of
 
 SKIPPED_SHARE = 0.05
 GAINED = 1.1  # times one worker alone: with less, the others were worth nothing
@@ -106,7 +106,7 @@ def _about_skipped(session: Session) -> str | None:
 
 
 def _about_workers(session: Session) -> str | None:
-    """Against one worker alone, measured in the first seconds of the job (`trial.py`)."""
+    """Against one worker alone, measured in the first seconds of the job (`exchange_trial.py`)."""
     verdict, procs = session.verdict, session.plan.procs
     speedup = verdict.speedup if verdict is not None else None
     if speedup is None or speedup >= GAINED:

@@ -17,8 +17,8 @@ from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.scheduling.work_queue import Kind, Limits, WorkItem, WorkQueue
 from hogwild.shared_memory.scoreboard import Scoreboard
-from workers.monitor import Monitor
-from workers.outcome import Outcome
+from workers.session.early_stopping import Monitor
+from workers.session.outcome import Outcome
 
 SLICE_BATCHES = 16
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from hogwild.monitoring.job_view import StreamGlance, WorkerGlance
 from hogwild.shared_memory.scoreboard import Phase
-from workers.ring_state import RingState
+from workers.session.ring_state import RingState
 
 ALIVE = ("starting", "ready", "training")
 WAITED = 0.2  # of the workers' time since the last record: less is no more than the way of a batch through the parent

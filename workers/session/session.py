@@ -28,14 +28,14 @@ from hogwild.scheduling.work_queue import Release, WorkQueue
 from hogwild.shared_memory.scoreboard import Control, Scoreboard
 from hogwild.storage.run_directory import RunDir
 from hogwild.training import loss_scaler
-from workers.divergence import Decision, Divergence
-from workers.evaluating import Evaluating
-from workers.journal import Journal
-from workers.outcome import Before, Clock, Due, Outcome
 from workers.processes.gpu_owner import NoHolder
-from workers.ring_state import RingState
-from workers.saving import LAST_WRITE_S, Saving
-from workers.trial import Verdict, exchange_of
+from workers.session.checkpointing import LAST_WRITE_S, Saving
+from workers.session.divergence import Decision, Divergence
+from workers.session.evaluation import Evaluating
+from workers.session.exchange_trial import Verdict, exchange_of
+from workers.session.journal import Journal
+from workers.session.outcome import Before, Clock, Due, Outcome
+from workers.session.ring_state import RingState
 
 QUARANTINE_SHARE = 0.01  # more of the job's batches than this in quarantine, and the job fails
 

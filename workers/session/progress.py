@@ -14,8 +14,8 @@ from hogwild.job.build import schedule_of
 from hogwild.monitoring.job_view import Glance, WorkerGlance, workers_record
 from hogwild.shared_memory.scoreboard import STALENESS_BINS, Phase, Word
 from hogwild.training.lr_schedule import NAMED, Factor
-from workers.session import Session
-from workers.stream_figures import ring_record, stream_glance
+from workers.session.session import Session
+from workers.session.stream_figures import ring_record, stream_glance
 
 Rows = Callable[[], Sequence[Mapping[str, Any]]]
 ALIVE = ("starting", "ready", "training")

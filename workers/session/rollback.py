@@ -18,7 +18,7 @@ from hogwild.errors import CheckpointError, RunDirError
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.storage.checkpoint import newest_good, set_aside_after, take_newest
 from hogwild.storage.run_directory import Cut, RunDir
-from workers.session import Session
+from workers.session.session import Session
 
 KEEP_REJECTED = 3  # checkpoints that are set aside, in all
 

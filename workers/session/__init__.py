@@ -1,0 +1,1 @@
+"""The state of a running job apart from its processes, and what it writes down."""
