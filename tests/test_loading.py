@@ -29,7 +29,7 @@ from hogwild.scheduling.row_ranges import Ranges
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, wait_for
 from workers.child.row_reader import BEATS, Destination, Recipe, _Reader
-from workers.loading import Loading
+from workers.loading.loading import Loading
 from workers.messages import LOOK, Report, Start, write_record
 from workers.processes.early_start import HeadStart
 
@@ -196,7 +196,7 @@ def test_random_items_are_the_same_in_whatever_ranges_they_are_read_and_the_call
 def test_rows_are_written_where_a_copy_of_the_whole_would_have_them(
     fraction: float | None, channels_last: bool
 ) -> None:
-    from workers.loading import Sections
+    from workers.loading.loading import Sections
 
     images, labels = torch.rand(40, 3, 4, 5), torch.arange(40)
     rows = Rows.of([(images[k], labels[k]) for k in range(40)], "data.train", 9)

@@ -25,9 +25,9 @@ from hogwild.planning.cpu_plan import plan_here
 from hogwild.shared_memory.region import Region
 from tests.helpers.jobs import JOBS
 from tests.helpers.processes import PATIENCE_S
-from workers import packing
-from workers.loading import Loading
-from workers.packing import Packer
+from workers.loading import packing
+from workers.loading.loading import Loading
+from workers.loading.packing import Packer
 from workers.processes.early_start import HeadStart
 
 ROWS = "".join(f"{n % 2} {1 + n % 7}:{n} {8 + n % 5}:1\n" for n in range(600))

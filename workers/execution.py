@@ -34,7 +34,7 @@ from hogwild.storage.run_directory import LIBRARY, RunDir
 from hogwild.training.without_dynamo import sparing_the_compiler
 from workers.child.spec import Kit
 from workers.inline import Inline
-from workers.loading import Loading
+from workers.loading.loading import Loading
 from workers.messages import Setup
 from workers.prepare import check_lanes, check_memory, lay_out, ring_state, training_queue, with_profile
 from workers.processes.early_start import HeadStart

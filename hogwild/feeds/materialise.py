@@ -3,7 +3,7 @@ not.
 
 has `.tensors` (TensorDataset, ours)      taken as it is
 any other                                 read; by this process (`InTurn`), or, where that takes long, by the workers
-                                          that wait for their set-up (`workers/loading.py`)
+                                          that wait for their set-up (`workers/loading/loading.py`)
 """
 
 import logging

@@ -18,9 +18,9 @@ from hogwild.data.text_parsing.passes import Parsed, Parsing, Pass
 from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shared_memory.region import Region
 from workers.child.row_reader import PassRecipe, Pieces
+from workers.loading.readers import Patience, Readers
 from workers.messages import ReadTask
 from workers.processes.early_start import HeadStart
-from workers.readers import Patience, Readers
 
 if TYPE_CHECKING:
     from hogwild.data.cache import Cache

@@ -30,11 +30,11 @@ from hogwild.feeds.row_reader import Rows
 from hogwild.scheduling.row_ranges import Ranges
 from hogwild.shared_memory.region import Region
 from workers.child.row_reader import Destination, Recipe
+from workers.loading.packing import Packer
+from workers.loading.progress_line import ReadingLine
+from workers.loading.readers import Patience, Readers
 from workers.messages import ReadTask
-from workers.packing import Packer
 from workers.processes.early_start import HeadStart
-from workers.readers import Patience, Readers
-from workers.reading_line import ReadingLine
 from workers.session.journal import Journal
 
 if TYPE_CHECKING:

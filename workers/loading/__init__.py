@@ -1,0 +1,1 @@
+"""Data that is read or parsed before training, by workers that started early."""
