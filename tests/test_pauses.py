@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hogwild.shared_memory.scoreboard import Command
-from workers.pauses import Pauses, Stage
 from workers.session.outcome import Due, Outcome
+from workers.supervision.pauses import Pauses, Stage
 
 GRACE_S = 10.0
 STOP = Outcome("stopped", "SIGTERM")

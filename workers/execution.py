@@ -33,7 +33,6 @@ from hogwild.storage.checkpoint import CheckpointWriter
 from hogwild.storage.run_directory import LIBRARY, RunDir
 from hogwild.training.without_dynamo import sparing_the_compiler
 from workers.child.spec import Kit
-from workers.inline import Inline
 from workers.loading.loading import Loading
 from workers.messages import Setup
 from workers.prepare import check_lanes, check_memory, lay_out, ring_state, training_queue, with_profile
@@ -49,7 +48,8 @@ from workers.session.rollback import give_up
 from workers.session.run_files import write_descriptions
 from workers.session.session import Session
 from workers.session.summary import summarise
-from workers.supervisor import Supervisor
+from workers.supervision.inline import Inline
+from workers.supervision.supervisor import Supervisor
 
 WRITE_LOOK_S = 0.1  # between two looks for a second signal while the last checkpoint is written
 LET_GO_S = 30.0  # how long a call that was cancelled waits for a thread that is in the caller's model

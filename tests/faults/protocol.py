@@ -1,7 +1,7 @@
 """The protocol of leases, without torch and at full speed: thousands of deaths a minute, and the books must be right
 after each. What is real here: WorkQueue, Scoreboard, Row, Roster, Handle, the pipes, WorkerLoop, Trainer, pauses by the
 control row, evaluation items. What is not: the mathematics (`protocol_numerics.py`), and that processes are forked
-(`protocol_crew.py`). The turn of the loop below is the turn of workers/supervisor.py, without its session.
+(`protocol_crew.py`). The turn of the loop below is the turn of workers/supervision/supervisor.py, without its session.
 
     faults from inside    at a seeded step of a worker's work: killed, stopped, left, raised; poison batches always
     faults from outside   signals at random times, whatever the worker is doing
@@ -245,7 +245,7 @@ class Run:
             self._forget(handle)
         self._nursery.cut_lifeline()
 
-    # ---- pauses, as workers/pauses.py ----------------------------------------------------------------------------
+    # ---- pauses, as workers/supervision/pauses.py ----------------------------------------------------------------------------
 
     def _advance_pause(self) -> None:
         is_barrier = self.queue.is_epoch_settled(self.queue.open_until - 1)

@@ -25,7 +25,6 @@ from hogwild.errors import RunDirError
 from hogwild.parameters.exchange import copied_bytes
 from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.shared_memory.scoreboard import Command
-from workers.crew import Crew
 from workers.processes.roster import GAP_S, Roster
 from workers.session import rollback
 from workers.session.checkpointing import MEMORY_MARGIN
@@ -33,6 +32,7 @@ from workers.session.exchange_trial import Trial, ways_of, why_settled, words_of
 from workers.session.outcome import Outcome
 from workers.session.run_files import write_choice
 from workers.session.session import Session
+from workers.supervision.crew import Crew
 
 
 class Stage(Enum):

@@ -14,11 +14,7 @@ from hogwild import host
 from hogwild.errors import Deadlocked
 from hogwild.host.background_thread import Background, responsive
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
-from workers.burials import Burials
-from workers.crew import Crew
-from workers.loaders import Loaders
 from workers.messages import Setup
-from workers.pauses import Pauses
 from workers.processes.early_start import HeadStart
 from workers.processes.handle import Handle
 from workers.processes.roster import Abandon, Action, Kill, Reading, Roster, Spawn, State
@@ -26,6 +22,10 @@ from workers.processes.stacks import LOOK_MS, Blocked, Stacks
 from workers.session.outcome import Outcome
 from workers.session.progress import Progress
 from workers.session.session import Session, pss_bytes_of
+from workers.supervision.crew import Crew
+from workers.supervision.deaths import Burials
+from workers.supervision.loaders import Loaders
+from workers.supervision.pauses import Pauses
 
 LOOP_WAIT_MS = 20
 PSS_EVERY_S = 10.0  # the kernel walks all page tables for it

@@ -7,11 +7,11 @@ from hogwild import host
 from hogwild.errors import TrainingError
 from hogwild.scheduling.work_queue import Release
 from hogwild.shared_memory.scoreboard import Phase, Word
-from workers.crew import Crew
 from workers.processes.handle import Handle
 from workers.processes.roster import Action, Fail, Roster
 from workers.processes.setbacks import Death, End
 from workers.session.session import Session
+from workers.supervision.crew import Crew
 
 LONGEST_WORDS = 300
 EVALUATION_EPOCH = -2  # where an exception in an evaluation is charged to, for the roster

@@ -18,12 +18,12 @@ from hogwild.shared_memory.scoreboard import Row, Word
 from workers.child.build import make_trainer
 from workers.child.spec import Kit
 from workers.child.trainer import NonFiniteGradient, Trainer
-from workers.reading_inline import Reading
 from workers.session import rollback
 from workers.session.checkpointing import LAST_WRITE_S
 from workers.session.outcome import Outcome
 from workers.session.progress import Progress
 from workers.session.session import Session, pss_bytes_of
+from workers.supervision.inline_reader import Reading
 
 WORKER = 0
 
