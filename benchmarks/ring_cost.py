@@ -3,12 +3,12 @@
 
     python -m benchmarks.ring_cost --way ring      one stream of batches, in processes of its own; prints one JSON line
 
-Ours, per batch: the loader's own loop (`workers/child/loader.py`: generators seeded, order, beats, the rows stacked into the
-slot, its head, the answer over its pipe); the supervisor's turn (poll, answer, schedule, table row, request over its
-pipe); a lease of the real queue, over a pipe to the worker; the worker's views (table, head), its acknowledgement over
-a pipe, and the books of the queue. Supervisor and worker take turns in one process here, so that both ways have two
-processes; every record still goes through a pipe. What is left out of the supervisor: beats judged, status and log,
-which happen some times a second and not once a batch.
+Ours, per batch: the loader's own loop (`workers/child/loader.py`: generators seeded, order, beats, the rows stacked
+into the slot, its head, the answer over its pipe); the supervisor's turn (poll, answer, schedule, table row, request
+over its pipe); a lease of the real queue, over a pipe to the worker; the worker's views (table, head), its
+acknowledgement over a pipe, and the books of the queue. Supervisor and worker take turns in one process here, so that
+both ways have two processes; every record still goes through a pipe. What is left out of the supervisor: beats judged,
+status and log, which happen some times a second and not once a batch.
 
 Theirs, per batch: the same rows stacked straight into new shared memory, put, got. The records themselves are prepared
 in both: reading them is the user's code, and the same."""

@@ -1,5 +1,5 @@
-"""A user's data set on its way into memory: taken as it is where it lies there already, read (`row_reader.py`) where it does
-not.
+"""A user's data set on its way into memory: taken as it is where it lies there already, read (`row_reader.py`) where it
+does not.
 
 has `.tensors` (TensorDataset, ours)      taken as it is
 any other                                 read; by this process (`InTurn`), or, where that takes long, by the workers

@@ -103,8 +103,8 @@ class Trained:
         return WordVectors(self.names["words"], vectors.detach().numpy())
 
     def sample(self, prompt: str = "", length: int = 400, temperature: float = 1.0, seed: int = 1) -> str:
-        """`length` characters that follow `prompt` (`hogwild.inference.sample_text`). Raises UsageError for a model that predicts no
-        characters, and for a prompt with one that it does not know."""
+        """`length` characters that follow `prompt` (`hogwild.inference.sample_text`). Raises UsageError for a model
+        that predicts no characters, and for a prompt with one that it does not know."""
         from hogwild.inference.sample_text import SYMBOLS, sample
 
         if SYMBOLS not in self.names:

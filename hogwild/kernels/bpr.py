@@ -4,8 +4,8 @@ score higher than one that it has not, drawn anew each time.
     x = item_bias[i] - item_bias[j] + users[u] . (items[i] - items[j]);   loss = log(1 + exp(-x))
 
 j is drawn uniformly; one that the user has is drawn again. SGD and Adagrad; the race, the order in a chunk, `rates` and
-their like are those of `matrix_factorization.py`. The row of j is written wherever it is, also where a grid of cells keeps
-workers out of each other's items: it is one of all items, so two workers seldom meet there.
+their like are those of `matrix_factorization.py`. The row of j is written wherever it is, also where a grid of cells
+keeps workers out of each other's items: it is one of all items, so two workers seldom meet there.
 
     bounds (U+1,) int64, had (N,) int32: the items of user u are had[bounds[u]:bounds[u+1]], in ascending order"""
 

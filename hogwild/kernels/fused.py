@@ -6,8 +6,8 @@
 
 It reads each sample from the job's arrays, computes its gradient and writes it straight into the shared parameters,
 without a lock and without autograd: the algorithm of the Hogwild paper itself (Niu, Recht, Ré and Wright, 2011). A
-chunk is some batches of an item; the loop over chunks is in Python (`workers/child/fused_trainer.py`), so that signals, pauses and
-beats get through, and a kill costs at most one chunk in doubt.
+chunk is some batches of an item; the loop over chunks is in Python (`workers/child/fused_trainer.py`), so that signals,
+pauses and beats get through, and a kill costs at most one chunk in doubt.
 
 No numba here: what can be trained so is known without it."""
 

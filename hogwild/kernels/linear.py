@@ -11,9 +11,10 @@ once, into a local variable, the own square is added there, and the step divides
 
 whatever others write. Dividing by `sums[j]` read again would be a step of rate * g / eps where it came back as 0.
 
-Hot features. `mine` (F,) is this worker's copy of them, NaN where a feature is not hot (`hot_rows.py`), or `weight` itself.
-A row's most frequent features come first: four at a time are read from `mine` until a sum is NaN, the few that are left
-are asked one by one. So a hot one that comes later is found, too, and four without a NaN need no question at all.
+Hot features. `mine` (F,) is this worker's copy of them, NaN where a feature is not hot (`hot_rows.py`), or `weight`
+itself. A row's most frequent features come first: four at a time are read from `mine` until a sum is NaN, the few that
+are left are asked one by one. So a hot one that comes later is found, too, and four without a NaN need no question at
+all.
 
 Speed. Indices are unsigned (`indices.view(uint32)`): of a signed one numba asks at every access whether it counts from
 the end, which cost more than half of it. No array goes to a function inside a loop, which would count references. The

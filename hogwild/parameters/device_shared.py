@@ -1,5 +1,5 @@
-"""Parameters that lie on one GPU, in memory that a process of its own holds (`workers/child/gpu_owner.py`) and lends to all
-workers: every update writes them there, without a lock.
+"""Parameters that lie on one GPU, in memory that a process of its own holds (`workers/child/gpu_owner.py`) and lends to
+all workers: every update writes them there, without a lock.
 
 The race is that of direct exchange (`exchange.py`): a kernel reads and writes every word, and so do those of the other
 workers, at the same time. Workers own nothing that others map, so a killed one takes nothing along: its context goes,

@@ -1,5 +1,5 @@
-"""Which positions a batch holds, and seeds; which samples stand there says `sample_order.py`. Pure functions of (seed, epoch,
-position), so every process computes the same answer by itself and nobody has to be asked. No torch, no state."""
+"""Which positions a batch holds, and seeds; which samples stand there says `sample_order.py`. Pure functions of (seed,
+epoch, position), so every process computes the same answer by itself and nobody has to be asked. No torch, no state."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol

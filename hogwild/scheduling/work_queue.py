@@ -4,11 +4,11 @@
 
 The ledger's unit is the batch. An item is a range of batches of one epoch, a whole number of updates long (an update
 is `accumulate` batches, applied at once; the last one of an epoch may be shorter). From which free range it is cut,
-the schedule says: the first (`range_schedule.py`), one that conflicts with no other worker's (`grid_schedule.py`), or what
-continues the worker's own (`lane_schedule.py`). A worker commits exchange by exchange: `sync_every` updates, fewer at the end
-of an item. The supervisor `observe`s how far each lease has come, from the worker's commit word; all counters follow
-from that, so a snapshot at any moment is exact to the last observation and a checkpoint is this object's `state()`
-taken when every worker is parked."""
+the schedule says: the first (`range_schedule.py`), one that conflicts with no other worker's (`grid_schedule.py`), or
+what continues the worker's own (`lane_schedule.py`). A worker commits exchange by exchange: `sync_every` updates, fewer
+at the end of an item. The supervisor `observe`s how far each lease has come, from the worker's commit word; all
+counters follow from that, so a snapshot at any moment is exact to the last observation and a checkpoint is this
+object's `state()` taken when every worker is parked."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace

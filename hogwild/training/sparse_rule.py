@@ -105,21 +105,19 @@ class CompiledRows:
 
     def warm_up(self) -> None:
         """Every kernel that this worker calls, over no rows: nothing is changed."""
-        sparse_rows, total = np.zeros((1, 1), np.float32), np.zeros(1, np.float32)
+        table, total = np.zeros((1, 1), np.float32), np.zeros(1, np.float32)
         indices, values, zero = np.zeros(0, np.int64), np.zeros((0, 1), np.float32), np.float32(0)
         rule = type(self._optimizer)
         chains = self._chained(indices, 1)
         self.kernels.squared_norm(values, *chains, total)
         if rule is SGD:
-            self.kernels.sgd(sparse_rows, indices, values, zero, zero)
+            self.kernels.sgd(table, indices, values, zero, zero)
         elif rule is Adagrad:
-            self.kernels.adagrad(sparse_rows, sparse_rows, indices, values, zero, *chains, total, zero, zero)
+            self.kernels.adagrad(table, table, indices, values, zero, *chains, total, zero, zero)
         elif rule is RowWiseAdagrad:
-            self.kernels.row_adagrad(sparse_rows, total, indices, values, zero, *chains, total, zero, zero, zero)
+            self.kernels.row_adagrad(table, total, indices, values, zero, *chains, total, zero, zero, zero)
         else:
-            self.kernels.lazy_adam(
-                sparse_rows, sparse_rows, sparse_rows, indices, values, zero, *chains, total, *(zero,) * 6
-            )
+            self.kernels.lazy_adam(table, table, table, indices, values, zero, *chains, total, *(zero,) * 6)
 
     def squares(self, param: nn.Parameter) -> float | None:
         """The square of the norm of its gradient, rows that occur twice summed; None where it is not for us."""

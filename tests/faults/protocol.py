@@ -245,7 +245,8 @@ class Run:
             self._forget(handle)
         self._nursery.cut_lifeline()
 
-    # ---- pauses, as workers/supervision/pauses.py ----------------------------------------------------------------------------
+    # ---- pauses, as workers/supervision/pauses.py
+    # ----------------------------------------------------------------------------
 
     def _advance_pause(self) -> None:
         is_barrier = self.queue.is_epoch_settled(self.queue.open_until - 1)

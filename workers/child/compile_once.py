@@ -20,7 +20,8 @@ KERNELS, MODEL = 1, 2  # in this order, where a job has both
 
 
 class Cache(Protocol):
-    """`hogwild/storage/artifact_cache.py`'s folder, and how what is in it is made. Both answer words for the log, if any."""
+    """`hogwild/storage/artifact_cache.py`'s folder, and how what is in it is made. Both answer words for the log, if
+    any."""
 
     def is_whole(self) -> bool: ...
     def load(self, run: Callable[[], object]) -> str | None: ...

@@ -24,7 +24,8 @@ BETWEEN = (WAIT, PAUSE)  # phases outside of an update
 
 
 class Profile(Protocol):
-    """What the training loop tells about itself. A phase is one of hogwild.monitoring.profile_report.PHASES, or PAUSE."""
+    """What the training loop tells about itself. A phase is one of hogwild.monitoring.profile_report.PHASES, or
+    PAUSE."""
 
     def begin_update(self, number: int) -> None:
         """Before anything of the update is done; it begins in the phase `bookkeeping`. `number`: this worker's updates

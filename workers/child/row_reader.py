@@ -64,8 +64,8 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Pieces of a text (`hogwild.data.text_parsing.passes.Pass`), read as if they were rows: a range is one piece, and the step of
-    the pass puts what it finds where it belongs."""
+    """Pieces of a text (`hogwild.data.text_parsing.passes.Pass`), read as if they were rows: a range is one piece, and
+    the step of the pass puts what it finds where it belongs."""
 
     what: str
     count: int

@@ -1,6 +1,6 @@
 """Text that is parsed into packed arrays, in the parent, before it is trained on: from the cache, mapped; or parsed in
-passes (`hogwild/data/text_parsing/passes.py`). What takes more than a second of a pass is done by the workers that wait for their
-set-up, piece by piece, straight into the memory that training reads it from.
+passes (`hogwild/data/text_parsing/passes.py`). What takes more than a second of a pass is done by the workers that wait
+for their set-up, piece by piece, straight into the memory that training reads it from.
 
     key ──► in the cache ──► mapped
        '──► pass after pass: here, as long as less than a second is left ──► all ──► into the cache
