@@ -178,7 +178,7 @@ def _own_functions(settings: dict[str, Any]) -> dict[str, Any]:
     listed = section.get("metrics") if isinstance(section, Mapping) else None
     if not isinstance(listed, list | tuple) or not any(callable(metric) for metric in listed):
         return found
-    from hogwild.metrics import named
+    from hogwild.metrics.panel import named
 
     paths = [_path_of(metric) if callable(metric) else metric for metric in listed]
     settings["evaluate"] = {**cast("Mapping[str, Any]", section), "metrics": paths}

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+__all__ = ["RowWiseAdagrad"]
+
 
 class RowWiseAdagrad(torch.optim.Optimizer):
     """Adagrad with one accumulator per row instead of one per number: an embedding table needs a few bytes of state per

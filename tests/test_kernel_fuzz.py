@@ -67,9 +67,7 @@ def families(random: np.random.Generator) -> list[tuple[Any, Any, Any, dict[str,
     from torch import nn, optim
 
     from hogwild import models
-    from hogwild.losses import LogisticLoss
-    from hogwild.models.knowledge_graph_ranking import SoftmaxLoss
-    from hogwild.models.skipgram import NegativeSampling
+    from hogwild.losses import LogisticLoss, NegativeSampling, SoftmaxLoss
     from hogwild.optimizers import RowWiseAdagrad
 
     features, users, items, words = (int(n) for n in random.integers(2, 30, 4))

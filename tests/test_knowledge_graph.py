@@ -10,15 +10,15 @@ from torch.optim import SGD, Adagrad, Adam
 
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Chunk
-from hogwild.models.knowledge_graph import GROUP, ComplEx, DistMult, GraphUpdate, KnowledgeGraph, TransE
-from hogwild.models.knowledge_graph_ranking import (
-    LogisticLoss,
-    MarginLoss,
-    SoftmaxLoss,
-    hits_1,
-    hits_3,
-    hits_10,
-    mrr,
+from hogwild.losses import CandidateLogisticLoss, MarginLoss, SoftmaxLoss
+from hogwild.metrics.ranks import hits_1, hits_3, hits_10, mrr
+from hogwild.models.knowledge_graph import (
+    GROUP,
+    ComplEx,
+    DistMult,
+    GraphUpdate,
+    KnowledgeGraph,
+    TransE,
 )
 from hogwild.optimizers import RowWiseAdagrad
 
@@ -26,7 +26,7 @@ pytest.importorskip("numba")
 from hogwild.kernels import knowledge_graph
 
 MODELS = (ComplEx, DistMult, TransE)
-LOSSES = (SoftmaxLoss(), LogisticLoss(), MarginLoss(2.0))
+LOSSES = (SoftmaxLoss(), CandidateLogisticLoss(), MarginLoss(2.0))
 ENTITIES, RELATIONS, DRAWN = 30, 4, 13
 
 

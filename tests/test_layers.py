@@ -51,11 +51,9 @@ class Source:
                     base = ".".join([*package.split(".")[: len(package.split(".")) - node.level + 1], base]).strip(".")
                 yield from (Import(base, alias.name, inside, node.lineno) for alias in node.names)
 
-    def ours(self, *, at_module_level: bool = False) -> Iterator[tuple[str, Import]]:
+    def ours(self) -> Iterator[tuple[str, Import]]:
         """The modules of this project that it imports."""
         for found in self.imports():
-            if at_module_level and found.inside:
-                continue
             for target in (f"{found.module}.{found.name}", found.module):
                 if target in modules() and target != self.module:
                     yield target, found
@@ -97,293 +95,104 @@ def matches(path: str, patterns: tuple[str, ...]) -> bool:
 
 # ---- who may import whom --------------------------------------------------------------------------------------------
 
-# hogwild/ is what parent and workers share, and every test of it runs without starting a worker.
+# From the bottom to the top. A name is a package, with all that is below it, or a single module; the longest name that
+# fits is a file's place. A file imports from its own package and from floors below: at module level, inside functions,
+# and for types alike. What has no place is an error, so that a new package is given one by a decision.
+FLOORS = (
+    "hogwild.error_codes",
+    "hogwild.errors hogwild.version",
+    "hogwild.user_code hogwild.host",
+    "hogwild.storage",
+    "hogwild.kernels",
+    "hogwild.scheduling",
+    "hogwild.losses hogwild.optimizers",
+    "hogwild.metrics",
+    "hogwild.shared_memory",
+    "hogwild.devices",
+    "hogwild.feeds",
+    "hogwild.config",
+    "hogwild.planning",
+    "hogwild.parameters",
+    "hogwild.training",
+    "hogwild.data",
+    "hogwild.models",
+    "hogwild.job",
+    "hogwild.inference",
+    "hogwild.monitoring",
+    "hogwild.report",
+    "hogwild.chaos",
+    "workers.messages workers.request",
+    "workers.child",
+    "workers.processes",
+    "workers.session",
+    "workers.loading",
+    "workers.supervision",
+    "workers.prepare",
+    "workers.execution workers.dry_run",
+    "workers.run",
+    "hogwild.api",
+    "hogwild.cli",
+    "hogwild hogwild.__main__",
+    "workers",
+)
+PLACES = {name: number for number, row in enumerate(FLOORS) for name in row.split()}
+FACES = {"hogwild", "workers"}  # the packages themselves are their own __init__ alone
+
+# Decisions without torch, clock, process, lock or file: event in, answer out.
+PURE = ("hogwild.scheduling.*", "workers.processes.roster", "workers.processes.setbacks")
+IMPURE = {"torch", "time", "os", "threading", "multiprocessing", "socket", "subprocess", "random", "psutil"}
+
+# hogwild/ is what parent and workers share; importing it starts none of the supervisor's code.
 ASKS_WORKERS = {
     ("hogwild/cli/main.py", "workers.run"),
     ("hogwild/api.py", "workers.run"),
     ("hogwild/api.py", "workers.request"),
 }
 
-# Modules whose worth is that they need little: a module -> all of ours that it may import, functions included.
-ONLY = {
-    "hogwild.errors": {"hogwild.error_codes"},
-    "hogwild.error_codes": set(),
-    "hogwild.kernels.fused": {"hogwild.kernels.hot_rows"},
-    "hogwild.host.background_thread": set(),
-    "hogwild.scheduling.batch_plan": set(),
-    "hogwild.scheduling.leases": set(),
-    "hogwild.scheduling.range_schedule": {"hogwild.scheduling.batch_plan", "hogwild.scheduling.leases"},
-    "hogwild.scheduling.stream_epoch": {"hogwild.scheduling.leases", "hogwild.scheduling.batch_plan"},
-    "hogwild.scheduling.stream_schedule": {
-        "hogwild.scheduling.batch_plan",
-        "hogwild.scheduling.range_schedule",
-        "hogwild.scheduling.leases",
-        "hogwild.scheduling.stream_epoch",
-    },
-    "hogwild.feeds.ring": {"hogwild.errors", "hogwild.feeds.resident", "hogwild.shared_memory.region"},
-    "hogwild.scheduling.lane_schedule": {
-        "hogwild.scheduling.batch_plan",
-        "hogwild.scheduling.range_schedule",
-        "hogwild.scheduling.leases",
-    },
-    "hogwild.scheduling.work_queue": {
-        "hogwild.scheduling.batch_plan",
-        "hogwild.scheduling.range_schedule",
-        "hogwild.scheduling.leases",
-    },
-    "hogwild.scheduling.grid_plan": {
-        "hogwild.kernels",
-        "hogwild.kernels.parsing.grid_cells",
-        "hogwild.kernels.parsing.ordering",
-        "hogwild.kernels.parsing.warm_up",
-    },
-    "hogwild.config.strict_yaml": {"hogwild.errors"},
-    "hogwild.config.torch_arguments": set(),
-    "hogwild.user_code": {"hogwild.errors"},
-    "hogwild.devices.accelerator": {"hogwild.devices.cuda", "hogwild.devices.simulated", "hogwild.errors"},
-    "hogwild.devices.cuda": {"hogwild.devices.accelerator", "hogwild.errors"},
-    "hogwild.devices.simulated": {
-        "hogwild.devices.accelerator",
-        "hogwild.errors",
-        "hogwild.host.procfs",
-        "hogwild.shared_memory.region",
-    },
-    "hogwild.host.topology": set(),
-    "hogwild.host.cgroups": {"hogwild.host.topology"},
-    "hogwild.host.procfs": set(),
-    "hogwild.host.kernel_stacks": {"hogwild.host.procfs"},
-    "hogwild.host.resource_tracker": {"hogwild.host.procfs"},
-    "hogwild.host.signals": {"hogwild.errors", "hogwild.host.resource_tracker"},
-    "hogwild.host": {
-        "hogwild.errors",
-        "hogwild.host.cgroups",
-        "hogwild.host.procfs",
-        "hogwild.host.signals",
-        "hogwild.host.kernel_stacks",
-        "hogwild.host.topology",
-        "hogwild.host.resource_tracker",
-    },
-    "hogwild.planning.cpu_plan": {"hogwild.errors", "hogwild.host"},
-    "hogwild.storage.records": {"hogwild.errors"},
-    "hogwild.storage.files": {"hogwild.storage.records"},
-    "hogwild.storage.run_directory": {
-        "hogwild.storage.files",
-        "hogwild.errors",
-        "hogwild.host",
-        "hogwild.storage.records",
-    },
-    "hogwild.shared_memory.region": {"hogwild.errors", "hogwild.host"},
-    "hogwild.metrics.catalog": set(),
-    "hogwild.metrics.result_row": {"hogwild.metrics.catalog"},
-    "hogwild.feeds.sample_order": {"hogwild.scheduling.batch_plan"},
-    "hogwild.feeds.resident": {
-        "hogwild.scheduling.batch_plan",
-        "hogwild.feeds.sample_order",
-        "hogwild.shared_memory.region",
-    },
-    "hogwild.feeds.row_reader": {"hogwild.scheduling.batch_plan", "hogwild.errors", "hogwild.host"},
-    "hogwild.feeds.materialise": {
-        "hogwild.scheduling.batch_plan",
-        "hogwild.errors",
-        "hogwild.feeds.resident",
-        "hogwild.feeds.packed",
-        "hogwild.feeds.row_reader",
-    },
-    "hogwild.scheduling.row_ranges": set(),
-    "workers.messages": {"hogwild.errors"},
-    "workers.processes.blocked_call": set(),
-    "workers.processes.roster": {"hogwild.errors", "workers.processes.setbacks"},
-    "workers.processes.setbacks": {"hogwild.errors", "workers.messages"},
-    "hogwild.monitoring.profile_report": {"hogwild.errors", "hogwild.storage.records"},
-    "workers.child.profiler": {"hogwild.monitoring.profile_report"},
-    "workers.child.entry": {"hogwild.host", "workers.child.build", "workers.messages"},
-}
 
-# From the bottom to the top; a module imports, at module level, only what lies in its own row or below. What is in no
-# row is an error, so that a new module is given its place by a decision.
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("hogwild", "hogwild.errors", "hogwild.error_codes"),
-    (
-        "hogwild.host*",
-        "hogwild.storage.artifact_cache",
-        "hogwild.training.compiled_model",
-        "hogwild.devices.accelerator",
-        "hogwild.devices.cuda",
-        "hogwild.devices.simulated",
-        "hogwild.training.without_dynamo",
-        "hogwild.training.torch_settings",
-        "hogwild.training.autocast",
-        "hogwild.user_code",
-        "hogwild.config.strict_yaml",
-    ),
-    (
-        "hogwild.scheduling.batch_plan",
-        "hogwild.scheduling.grid_plan",
-        "hogwild.scheduling.leases",
-        "hogwild.scheduling.range_schedule",
-        "hogwild.scheduling.lane_schedule",
-        "hogwild.scheduling.work_queue",
-        "hogwild.scheduling.stream_epoch",
-        "hogwild.scheduling.stream_schedule",
-    ),
-    ("hogwild.feeds.sample_order", "hogwild.training.lr_schedule", "hogwild.optimizers"),
-    ("hogwild.metrics.catalog",),
-    (
-        "hogwild.monitoring.job_view",
-        "hogwild.monitoring.terminal_writer",
-        "hogwild.monitoring.live_display",
-        "hogwild.monitoring.prometheus",
-        "hogwild.monitoring.tensorboard",
-    ),
-    ("hogwild.losses", "hogwild.metrics.result_row", "hogwild.metrics*"),
-    ("hogwild.host.background_thread",),
-    (
-        "hogwild.shared_memory.region",
-        "hogwild.planning.cpu_plan",
-        "hogwild.host.thread_pools",
-        "hogwild.storage.records",
-        "hogwild.storage.files",
-        "hogwild.storage.run_directory",
-        "hogwild.storage.checkpoint*",
-    ),
-    ("hogwild.monitoring.profile_report",),
-    (
-        "hogwild.config.load*",
-        "hogwild.config.torch_arguments",
-        "hogwild.config.reference",
-        "hogwild.planning.device_placement",
-    ),
-    (
-        "hogwild.shared_memory.scoreboard*",
-        "hogwild.training.loss_scaler",
-        "hogwild.scheduling.grid_schedule",
-        "hogwild.feeds.resident",
-        "hogwild.training.recurrent_state",
-    ),
-    (
-        "hogwild.feeds.packed",
-        "hogwild.kernels*",
-        "hogwild.feeds.row_reader",
-        "hogwild.feeds.materialise",
-        "hogwild.models*",
-        "hogwild.data*",
-        "hogwild.inference.recommend",
-        "hogwild.inference.sample_text",
-        "hogwild.inference.word_vectors",
-    ),
-    (
-        "hogwild.feeds.ring",
-        "hogwild.feeds.collate",
-        "hogwild.feeds.stream_reader",
-        "hogwild.job.stream_choice",
-        "hogwild.job.stream_setup",
-        "hogwild.job.validation_ring",
-        "hogwild.job.source",
-    ),
-    ("hogwild.feeds.transform", "hogwild.job.identity"),
-    (
-        "hogwild.parameters.flat_layout",
-        "hogwild.training.gradient_flat",
-        "hogwild.parameters.checks",
-        "hogwild.parameters.buffers",
-        "hogwild.parameters.trial_step",
-    ),
-    ("hogwild.training.model_steps", "hogwild.training.inference_mode", "hogwild.training.autograd_errors"),
-    (
-        "hogwild.parameters.state_layout",
-        "hogwild.parameters.state_block",
-        "hogwild.parameters.state_dicts",
-        "hogwild.parameters.structure_file",
-        "hogwild.job.parameter_groups",
-        "hogwild.job.initial_values",
-        "hogwild.parameters.exchange",
-        "hogwild.parameters.device_shared",
-        "hogwild.devices.pinned_memory",
-        "hogwild.feeds.device_feed",
-        "hogwild.parameters.device_replica",
-        "hogwild.training.cudnn_weights",
-        "hogwild.training.shared_state_rule",
-    ),
-    (
-        "hogwild.parameters.worker_model",
-        "hogwild.training.flat_rule",
-        "hogwild.training.sparse_rule",
-        "hogwild.parameters.shared_model",
-        "hogwild.training.autograd_update",
-        "hogwild.training.device_update",
-    ),
-    ("hogwild.training.evaluator",),
-    (
-        "hogwild.job.update_choice",
-        "hogwild.job.gradient_check",
-        "hogwild.job.packed_data",
-        "hogwild.job.functions",
-        "hogwild.job.build",
-        "hogwild.job.data",
-        "hogwild.job.checks",
-    ),
-    (
-        "hogwild.planning.calibration",
-        "hogwild.cli.doctor*",
-        "hogwild.inference.evaluate",
-        "hogwild.inference.trained_model",
-    ),
-    ("hogwild.chaos*", "hogwild.report*"),
-    ("hogwild.cli.deep_check", "hogwild.cli.main*", "hogwild.api", "hogwild.__main__"),
-    ("workers", "workers.*"),
-)
-
-# Inside workers/: the child's side knows nothing of the parent's, and the decisions nothing of either.
-CHILD = {
-    "workers.child.entry",
-    "workers.child.build",
-    "workers.child.worker_loop",
-    "workers.child.trainer",
-    "workers.child.spec",
-    "workers.child.fused_trainer",
-    "workers.child.compile_once",
-    "workers.child.warm_up_model",
-    "workers.child.device_hooks",
-    "workers.child.gpu_owner",
-    "workers.child.on_device",
-    "workers.child.profiler",
-    "workers.messages",
-    "workers.child.row_reader",
-    "hogwild.scheduling.row_ranges",
-    "workers.child.loader",
-}
-PARENT = {
-    "workers.session.stream_figures",
-    "workers.supervision.loaders",
-    "workers.session.ring_state",
-    "workers.supervision.inline_reader",
-    "workers.loading.loading",
-    "workers.loading.packing",
-    "workers.loading.progress_line",
-    "workers.loading.readers",
-    "workers.supervision.supervisor",
-    "workers.supervision.deaths",
-    "workers.supervision.crew",
-    "workers.processes.spares",
-    "workers.processes.handle",
-    "workers.processes.gpu_owner",
-    "workers.supervision.pauses",
-    "workers.session.rollback",
-    "workers.session.session",
-    "workers.session.journal",
-    "workers.run",
-    "workers.execution",
-    "workers.dry_run",
-    "workers.processes.early_start",
-    "workers.session.checkpointing",
-    "workers.processes.stacks",
-}
+def home_of(module: str) -> str:
+    """The entry of FLOORS that a module belongs to."""
+    fitting = [name for name in PLACES if module == name or (name not in FACES and module.startswith(f"{name}."))]
+    assert fitting, f"{module} has no place in FLOORS"
+    return max(fitting, key=len)
 
 
-def layer(module: str) -> int:
-    rows = [number for number, row in enumerate(LAYERS) if matches(module, row)]
-    assert len(rows) == 1, f"{module} must have one place in LAYERS, not {len(rows)}"
-    return rows[0]
+def test_every_import_goes_to_a_floor_below_or_stays_in_its_package() -> None:
+    upward = [
+        f"{place(source, found.line)}: {source.module} imports {target}, which is not below it"
+        for source in sources()
+        for target, found in source.ours()
+        if (own := home_of(source.module)) != (other := home_of(target)) and PLACES[other] >= PLACES[own]
+    ]
+    assert upward == []
+
+
+def test_every_place_in_the_floors_exists() -> None:
+    assert set(PLACES) <= modules()
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    graph = {source.module: {target for target, _ in source.ours()} for source in sources()}
+    while graph:
+        free = {module for module, needs in graph.items() if not needs & graph.keys()}
+        assert free, f"a circle among {sorted(graph)}"
+        graph = {module: needs for module, needs in graph.items() if module not in free}
+
+
+def test_decisions_are_pure() -> None:
+    impure = [
+        f"{place(source, found.line)}: {found.module}"
+        for source in sources()
+        if matches(source.module, PURE)
+        for found in source.imports()
+        if found.module.split(".")[0] in IMPURE
+    ]
+    assert impure == []
+
+
+def test_a_package_says_in_its_docstring_what_it_is_for() -> None:
+    silent = [s.path for s in sources() if s.path.endswith("__init__.py") and not ast.get_docstring(s.tree)]
+    assert silent == []
 
 
 def test_hogwild_imports_workers_only_inside_functions_of_the_command_line_and_the_library_call() -> None:
@@ -396,7 +205,7 @@ def test_hogwild_imports_workers_only_inside_functions_of_the_command_line_and_t
     assert asked == {(path, target, True) for path, target in ASKS_WORKERS}
 
 
-def test_the_registry_alone_claims_the_name_of_workers_without_importing_a_module_of_it() -> None:
+def test_user_code_alone_claims_the_name_of_workers_without_importing_a_module_of_it() -> None:
     named = {
         (source.path, inside)
         for source in sources("hogwild")
@@ -408,53 +217,9 @@ def test_the_registry_alone_claims_the_name_of_workers_without_importing_a_modul
     assert named == {("hogwild/user_code.py", "claim_our_packages")}
 
 
-@pytest.mark.parametrize("module", sorted(ONLY))
-def test_a_small_module_imports_only_what_it_may(module: str) -> None:
-    (source,) = (source for source in sources() if source.module == module)
-    assert {target for target, _ in source.ours()} <= ONLY[module]
-
-
-def test_every_module_imports_only_from_its_own_layer_or_below() -> None:
-    upward = [
-        f"{place(source, found.line)}: {source.module} (layer {layer(source.module)}) imports {target} "
-        f"(layer {layer(target)})"
-        for source in sources()
-        if source.module not in ("hogwild", "hogwild.__main__")
-        for target, found in source.ours(at_module_level=True)
-        if layer(target) > layer(source.module) and not is_only_for_types(source, found)
-    ]
-    assert upward == []
-
-
-def test_modules_do_not_import_each_other_in_a_circle() -> None:
-    graph = {
-        source.module: {t for t, found in source.ours(at_module_level=True) if not is_only_for_types(source, found)}
-        for source in sources()
-    }
-    while graph:
-        free = {module for module, needs in graph.items() if not needs & graph.keys()}
-        assert free, f"a circle among {sorted(graph)}"
-        graph = {module: needs for module, needs in graph.items() if module not in free}
-
-
-def test_what_runs_in_a_worker_imports_nothing_of_the_supervisor() -> None:
-    for source in sources("workers"):
-        if source.module in CHILD:
-            assert not {target for target, _ in source.ours()} & PARENT, source.path
-
-
-def is_only_for_types(source: Source, found: Import) -> bool:
-    return any(
-        isinstance(node, ast.If)
-        and dotted(node.test).endswith("TYPE_CHECKING")
-        and node.lineno < found.line <= (node.end_lineno or 0)
-        for node in ast.walk(source.tree)
-    )
-
-
 # ---- one home for each piece of machinery ---------------------------------------------------------------------------
 
-HOST = ("hogwild/host*.py",)
+HOST = ("hogwild/host/*.py",)
 
 
 def dotted(node: ast.AST) -> str:
@@ -532,7 +297,7 @@ def calls(name: str) -> Callable[[Source], Iterator[int]]:
 
 
 HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
-    "torch.cuda": (uses_module("torch.cuda"), ("hogwild/device*.py",)),
+    "torch.cuda": (uses_module("torch.cuda"), ("hogwild/devices/*.py",)),
     "/proc and /sys": (says("/proc", "/sys"), HOST),
     "os.sched_*": (uses_attribute("os.sched_*"), HOST),
     "ctypes": (uses_module("ctypes"), HOST),
@@ -675,17 +440,14 @@ LIGHT = (
     "hogwild",
     "hogwild.__main__",
     "hogwild.errors",
-    "hogwild.cli.main*",
-    "hogwild.config.load*",
-    "hogwild.config.strict_yaml",
-    "hogwild.config.torch_arguments",
+    "hogwild.cli*",
+    "hogwild.config*",
     "hogwild.user_code",
     "hogwild.scheduling.batch_plan",
     "hogwild.scheduling.leases",
     "hogwild.scheduling.work_queue",
     "hogwild.planning.cpu_plan",
     "hogwild.planning.calibration",
-    "hogwild.cli.doctor*",
     "hogwild.chaos*",
     "hogwild.storage.run_directory",
     "hogwild.monitoring.profile_report",

@@ -14,8 +14,8 @@ from hogwild.errors import ModelError, UsageError
 from hogwild.inference.recommend import UNKNOWN, WITH_RATED, items_of, recommend
 from hogwild.kernels.fused import Chunk, Tally
 from hogwild.kernels.hot_rows import HotRows
+from hogwild.losses import BprLoss
 from hogwild.models import BprFactorization, MatrixFactorization
-from hogwild.models.matrix_factorization import BprLoss
 from hogwild.optimizers import RowWiseAdagrad
 
 pytest.importorskip("numba")

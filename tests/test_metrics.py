@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hogwild.errors import BuildError, UsageError
-from hogwild.metrics import Panel, meets, named
+from hogwild.metrics.panel import Panel, meets, named
 from hogwild.metrics.result_row import WORDS, EvalSums
 
 N, C = 37, 4

@@ -14,7 +14,8 @@ from hogwild.errors import ModelError
 from hogwild.kernels import skipgram as kernels
 from hogwild.kernels.compiling import kernel
 from hogwild.kernels.fused import Chunk, Tally
-from hogwild.models.skipgram import NegativeSampling, Pairs, SkipGram, SkipGramUpdate, alias_tables, keep_probabilities
+from hogwild.losses import NegativeSampling, Pairs
+from hogwild.models.skipgram import SkipGram, SkipGramUpdate, alias_tables, keep_probabilities
 
 RATE = 0.05
 Arrays = Mapping[str, np.ndarray]

@@ -58,7 +58,7 @@ def runs(jobs_folder: Path) -> Mapping[str, Ended]:
     (folder / "words.yaml").write_text(
         job(
             model={"class_path": "hogwild.models.SkipGram", "init_args": {"dim": 8, "sample": 0}},
-            loss={"class_path": "hogwild.models.skipgram.NegativeSampling"},
+            loss={"class_path": "hogwild.losses.NegativeSampling"},
             data={"train": {"class_path": "hogwild.data.Text", "init_args": {"path": "text.txt"}}, "batch_size": 512},
             train={"procs": 0, "epochs": 3},
         )

@@ -8,7 +8,7 @@ import torch
 
 from hogwild.errors import DataError, UsageError
 from hogwild.inference.word_vectors import Agreement, Section, WordVectors
-from hogwild.metrics.rank_correlation import spearman
+from hogwild.metrics.ranks import spearman
 
 WORDS = ["king", "man", "woman", "queen", "apple", "Paris"]
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from hogwild.metrics.ranks import mrr
 from hogwild.models.knowledge_graph import ComplEx
-from hogwild.models.knowledge_graph_ranking import mrr
 
 SIDES = ("lhs", "rhs")  # of its operators: applied to heads, to find tails, and to tails
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hogwild.kernels.compiling import is_finite, kernel
+from hogwild.kernels import is_finite, kernel
 
 
 @kernel

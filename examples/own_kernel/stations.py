@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from hogwild.feeds.packed import Packed
-from hogwild.kernels.fused import Tally
+from hogwild.data import Packed
+from hogwild.kernels import Tally
 
 
 class Readings:

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from hogwild.data.text import Text
     from hogwild.data.triples import Triples
     from hogwild.data.word_pairs import WordPairs
+    from hogwild.feeds.packed import Packed
 
 __all__ = [
     "CATALOG", "Characters", "Csv", "Digits", "FashionMnist", "ImageFolder", "Jester", "LibSvm", "Mnist", "Names",
-    "Npz", "Ratings", "Speakers", "Text", "Triples", "WordPairs",
+    "Npz", "Packed", "Ratings", "Speakers", "Text", "Triples", "WordPairs",
 ]  # fmt: skip
 
 # What `hogwild list data` prints.
@@ -51,6 +52,7 @@ CATALOG: dict[str, str] = {
 }
 
 _HOMES = {
+    "Packed": "hogwild.feeds.packed",  # what `pack` of a data set of your own returns
     "Csv": "hogwild.data.csv.dataset",
     "ImageFolder": "hogwild.data.images",
     "Digits": "hogwild.data.digits",

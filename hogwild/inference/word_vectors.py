@@ -11,7 +11,7 @@ import torch
 
 from hogwild.data.word_pairs import _lines, read_pairs
 from hogwild.errors import DataError, UsageError
-from hogwild.metrics.rank_correlation import spearman
+from hogwild.metrics.ranks import spearman
 
 QUESTIONS_AT_ONCE = 512  # products with every word, (512, V), in memory at one time
 LIKE = 0.6  # of a misspelt word and one that is known: difflib's ratio

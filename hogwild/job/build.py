@@ -31,7 +31,7 @@ from hogwild.job.packed_data import names_of, pack, show, sizes_for
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
 from hogwild.job.parts import Parts
 from hogwild.job.update_choice import Choice, choose, meetings
-from hogwild.metrics import Panel
+from hogwild.metrics.panel import Panel
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan, plan_here
 from hogwild.planning.device_placement import CPU, is_on_device, with_devices

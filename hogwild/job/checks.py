@@ -17,7 +17,7 @@ from hogwild.feeds.collate import Labels
 from hogwild.feeds.materialise import division
 from hogwild.feeds.transform import tried
 from hogwild.job.parts import NORMS
-from hogwild.metrics import Panel
+from hogwild.metrics.panel import Panel
 from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
 from hogwild.training.autocast import autocast, check_precision, device_type_of, widened
 from hogwild.training.compiled_model import check_compiler, scripted

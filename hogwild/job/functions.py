@@ -8,7 +8,8 @@ from typing import Any
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
 from hogwild.feeds.transform import Transform
-from hogwild.metrics import Own, catalog
+from hogwild.metrics import catalog
+from hogwild.metrics.panel import Own
 from hogwild.user_code import Spec, build, build_callable, resolve
 
 

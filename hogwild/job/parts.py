@@ -12,7 +12,7 @@ from hogwild.feeds.transform import Transform
 from hogwild.job.identity import Identity
 from hogwild.job.source import Source
 from hogwild.job.update_choice import Choice, Meetings
-from hogwild.metrics import Panel
+from hogwild.metrics.panel import Panel
 
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 

@@ -1,11 +1,18 @@
-"""What an evaluation reports: the loss, and metrics that are named in a job, by the model, or the user's own.
+"""Metrics: what an evaluation computes beside the loss.
 
-loss_sums.py   the loss of a whole set from its batches       predictions.py   what an output says
-additive.py     metrics that add up                            whole_set.py    metrics that need all outputs at once
-panel.py    the metrics of one job"""
+A job names those that are built in by their short names (`hogwild list metrics`), and any function of yours by its
+class path. The names below are such functions. Importing this package imports no torch."""
 
-from hogwild.metrics.loss_sums import Loss as Loss
-from hogwild.metrics.panel import Own as Own
-from hogwild.metrics.panel import Panel as Panel
-from hogwild.metrics.panel import meets as meets
-from hogwild.metrics.panel import named as named
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hogwild.metrics.ranks import hits_1, hits_3, hits_10, mrr, spearman
+
+__all__ = ["hits_1", "hits_3", "hits_10", "mrr", "spearman"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(importlib.import_module("hogwild.metrics.ranks"), name)
+    raise AttributeError(f"module 'hogwild.metrics' has no attribute {name!r}; it has {', '.join(__all__)}")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hogwild.models.knowledge_graph import ComplEx, DistMult, TransE
     from hogwild.models.lenet import LeNet
     from hogwild.models.linear import LogisticRegression
+    from hogwild.models.lstm_cell import CustomLstm
     from hogwild.models.matrix_factorization import BprFactorization, MatrixFactorization
     from hogwild.models.mlp import Mlp
     from hogwild.models.skipgram import SkipGram
@@ -24,6 +25,7 @@ __all__ = [
     "CharRnn",
     "ComplEx",
     "ConvNet",
+    "CustomLstm",
     "DistMult",
     "FactorizationMachine",
     "LeNet",
@@ -47,16 +49,17 @@ CATALOG: dict[str, str] = {
     "CharRnn": "a text's next character, with a state: lstm, gru, custom (symbols, embedding, hidden, layers, cell)",
     "SequenceClassifier": "sequences of any length and their class (symbols, classes, embedding, hidden, layers, cell)",
     "SparseLinear": "sparse rows, a weight per feature: logistic, hinge, squared, softmax (features, classes, bias)",
-    "SkipGram": "vectors of words from a text; loss in skipgram (words, dim, window, negatives, shared, sample)",
+    "SkipGram": "vectors of words; loss: NegativeSampling (words, dim, window, negatives, shared, sample)",
     "FactorizationMachine": "sparse rows, and every two features' interaction (features, factors)",
     "ComplEx": "a knowledge graph's triples, turned and stretched (entities, relations, dim, negatives, reciprocal)",
-    "DistMult": "a knowledge graph's triples, stretched; arguments as ComplEx, losses in knowledge_graph_ranking",
+    "DistMult": "a knowledge graph's triples, stretched; arguments as ComplEx, losses in hogwild.losses",
     "TransE": "a knowledge graph's triples as steps: head + relation is near tail; arguments as ComplEx",
     "BprFactorization": "users and items, ranked (BPR), for what users have (users, items, factors, l2)",
     "MatrixFactorization": "users and items, biases and products, for ratings (users, items, factors, bias, mean, l2)",
 }
 
 _HOMES = {
+    "CustomLstm": "hogwild.models.lstm_cell",  # a layer, for models of your own
     "CharRnn": "hogwild.models.char_rnn",
     "SequenceClassifier": "hogwild.models.char_rnn",
     "SparseLinear": "hogwild.models.sparse_linear",

@@ -25,15 +25,8 @@ from torch.optim import SGD, Adagrad
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
 from hogwild.kernels.optimizer_rules import Numbers
-from hogwild.models.knowledge_graph_ranking import (
-    METRICS,
-    CandidateLoss,
-    LogisticLoss,
-    MarginLoss,
-    SoftmaxLoss,
-    filtered_ranks,
-    known_answers,
-)
+from hogwild.losses import CandidateLogisticLoss, CandidateLoss, MarginLoss, SoftmaxLoss
+from hogwild.metrics.ranks import OF_RANKS
 from hogwild.models.matrix_factorization import why_not
 from hogwild.models.row_checks import require_ids
 from hogwild.optimizers import RowWiseAdagrad
@@ -46,7 +39,7 @@ class KnowledgeGraph(nn.Module):
     deviation of an entity's numbers in the beginning; relations begin as the identity. `sparse`: gradients under
     autograd are of the touched rows alone."""
 
-    metrics = METRICS
+    metrics = OF_RANKS
     operator: ClassVar[str]  # complex, product or translation
     is_distance: ClassVar[bool] = False
     in_blocks = ("relations",)  # all of them, then their inverses: rows are not interleaved
@@ -156,8 +149,8 @@ class KnowledgeGraph(nn.Module):
         return found
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
-        """The compiled update for SoftmaxLoss, LogisticLoss and MarginLoss, with SGD, Adagrad and RowWiseAdagrad; or
-        why there is none."""
+        """The compiled update for SoftmaxLoss, CandidateLogisticLoss and MarginLoss, with SGD, Adagrad and
+        RowWiseAdagrad; or why there is none."""
         if type(loss) not in LOSSES:
             known = ", ".join(kind.__name__ for kind in LOSSES)
             return f"its fused update is for {known}, not for {type(loss).__qualname__}"
@@ -185,7 +178,7 @@ class TransE(KnowledgeGraph):
     is_distance = True
 
 
-LOSSES = (SoftmaxLoss, LogisticLoss, MarginLoss)  # in the order of kernels/graph.py
+LOSSES = (SoftmaxLoss, CandidateLogisticLoss, MarginLoss)  # in the order of kernels/graph.py
 RULES = {SGD: "SGD", Adagrad: "Adagrad", RowWiseAdagrad: "row-wise Adagrad"}  # of kernels/graph.py
 OPERATORS = ("complex", "product", "translation")
 GROUP = 64  # triples: fewer share what was drawn with too few, more learn too little from each other
@@ -280,3 +273,34 @@ def _scratch(group: int, negatives: int, dim: int) -> tuple[np.ndarray, ...]:
     tables = [np.zeros(shape, np.float32) for shape in shapes]
     lists = [np.zeros(rows, np.float32)] + [np.zeros(queries, np.float32) for _ in range(4)]
     return (*names, drawn, *places, *tables, *lists)
+
+
+def known_answers(triples: np.ndarray, entities: int, relations: int) -> np.ndarray:
+    """(N, 3) -> (M,) int64, sorted, each once: question * entities + answer, where a question is entity * 2 * relations
+    + relation, + relations for the head's. Raises ValueError where that is no 64-bit number."""
+    if entities * entities * 2 * relations >= 2**63:
+        raise ValueError(f"{entities:,} entities and {relations:,} relations are too many to be filtered")
+    h, r, t = (triples[:, k].astype(np.int64) for k in range(3))
+    tails = (h * (2 * relations) + r) * entities + t
+    heads = (t * (2 * relations) + r + relations) * entities + h
+    return np.unique(np.concatenate([tails, heads]))
+
+
+def filtered_ranks(scores: Tensor, triples: Tensor, side: int, known: Tensor, relations: int) -> Tensor:
+    """scores (B, entities), overwritten, of the tails (side 0) or heads (1) of triples (B, 3) -> ranks (B,) float32.
+    `known` as `known_answers` gives it. A score that is NaN is worse as the right answer, and better as another, than
+    all that are not: no model gains by it."""
+    entities = scores.shape[1]
+    answers = triples[:, 2 - 2 * side]
+    own = scores.gather(1, answers[:, None])
+    questions = (triples[:, 2 * side] * (2 * relations) + triples[:, 1] + relations * side) * entities
+    first, stop = torch.searchsorted(known, questions), torch.searchsorted(known, questions + entities)
+    counts = stop - first
+    rows = torch.repeat_interleave(torch.arange(len(triples), device=known.device), counts)
+    begins = counts.cumsum(0) - counts
+    places = torch.arange(len(rows), device=known.device) - begins[rows] + first[rows]
+    scores[rows, known[places] - questions[rows]] = -torch.inf
+    scores.scatter_(1, answers[:, None], -torch.inf)
+    tied = (scores == own).sum(1)
+    above = (~(scores <= own)).sum(1)
+    return 1.0 + above.float() + 0.5 * tied.float()

@@ -18,6 +18,7 @@ from torch.optim import SGD, Adagrad
 from hogwild.errors import ModelError
 from hogwild.kernels import optimizer_rules
 from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
+from hogwild.losses import BprLoss
 from hogwild.models.row_checks import require_ids
 from hogwild.optimizers import RowWiseAdagrad
 
@@ -216,16 +217,8 @@ class BprFactorization(_Factors):
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
         """For `BprLoss`, with SGD or Adagrad."""
         if type(loss) is not BprLoss:
-            return f"its fused update is for hogwild.models.matrix_factorization.BprLoss, not for {_name(loss)}"
+            return f"its fused update is for hogwild.losses.BprLoss, not for {_name(loss)}"
         return why_not(self, optimizer, [SGD, Adagrad]) or RankingUpdate(type(optimizer))
-
-
-class BprLoss(nn.Module):
-    """The mean of log(1 + exp(-margin)). What is known about a sample is that it is there: no target is used."""
-
-    def forward(self, margins: Tensor, target: Tensor) -> Tensor:
-        """margins (B,), target (B,) -> a number."""
-        return nn.functional.softplus(-margins).mean()
 
 
 def check_arrays(arrays: Mapping[str, np.ndarray], users: int, items: int) -> None:

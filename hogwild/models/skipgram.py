@@ -6,7 +6,7 @@ window reaches over them; its size is drawn for each word; the in-vector of a co
 drawn by count^0.75."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,35 +15,14 @@ from torch import Tensor, nn
 
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
-from hogwild.metrics.rank_correlation import spearman
+from hogwild.losses import NegativeSampling, Pairs
+from hogwild.metrics.ranks import spearman
 
 if TYPE_CHECKING:
     from hogwild.kernels.fused import FusedUpdate
 
 
 FLATTENED = 0.75  # the power of a word's count, as a negative
-
-
-class Pairs(NamedTuple):
-    """`scores` (P, 1 + K): of pairs of a context and the word it stands beside, then of that context and K negatives.
-    `weights` (P, 1 + K): what each counts, 0 for a negative that is the word itself; per sample of the batch."""
-
-    scores: Tensor
-    weights: Tensor
-
-
-class NegativeSampling(nn.Module):
-    """-log sigmoid(score) of pairs that are there, -log sigmoid(-score) of those that are drawn: the sum over the pairs
-    of a sample, the mean over the batch."""
-
-    def forward(self, output: Pairs | Tensor, target: Tensor) -> Tensor:
-        """`output` as SkipGram gives it; of a text `target` is not looked at. Of pairs of words, similarities (B,) and
-        scores (B,) of people: the mean squared difference."""
-        if isinstance(output, Tensor):
-            return F.mse_loss(output, target.to(output.dtype))
-        signs = torch.full_like(output.scores, -1.0)
-        signs[:, 0] = 1.0
-        return -(output.weights * F.logsigmoid(signs * output.scores)).sum()
 
 
 class SkipGram(nn.Module):
@@ -119,9 +98,7 @@ class SkipGram(nn.Module):
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> "FusedUpdate | str":
         """The compiled update for this loss and rule, or why there is none."""
         if type(loss) is not NegativeSampling:
-            return (
-                f"its fused update is for hogwild.models.skipgram.NegativeSampling, not for {type(loss).__qualname__}"
-            )
+            return f"its fused update is for hogwild.losses.NegativeSampling, not for {type(loss).__qualname__}"
         if type(optimizer) is not torch.optim.SGD:
             return f"its fused update knows SGD, not {type(optimizer).__qualname__}"
         for group in optimizer.param_groups:

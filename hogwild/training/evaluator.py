@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from hogwild.errors import BuildError
 from hogwild.feeds.batch import Feed
-from hogwild.metrics import Loss, Panel
+from hogwild.metrics.loss_sums import Loss
+from hogwild.metrics.panel import Panel
 from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.training.autocast import autocast, device_type_of, widened

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from hogwild.feeds.resident import ResidentData
-from hogwild.metrics import Panel
+from hogwild.metrics.panel import Panel
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.work_queue import Kind, WorkItem

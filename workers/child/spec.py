@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hogwild.feeds.ring import RingSpec
     from hogwild.feeds.sample_order import Order
     from hogwild.kernels.hot_rows import HotRows
-    from hogwild.metrics import Panel
+    from hogwild.metrics.panel import Panel
     from hogwild.parameters.worker_model import WorkerModel
     from hogwild.training.autograd_update import Update
     from hogwild.training.evaluator import Evaluator

@@ -12,7 +12,7 @@ from typing import Any
 
 from hogwild import metrics
 from hogwild.config.schema import Evaluate
-from hogwild.metrics import Panel
+from hogwild.metrics.panel import Panel
 from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.scheduling.work_queue import Kind, Limits, WorkItem, WorkQueue

@@ -1,0 +1,39 @@
+"""Metrics of ranks: the correlation of two orders, and how far up right answers stand."""
+
+from typing import Any
+
+from torch import Tensor
+
+
+def spearman(outputs: Tensor, targets: Tensor) -> float:
+    """Spearman's rank correlation of outputs (N,) with targets (N,), ties at the middle of their ranks; NaN where one
+    of them is all alike. A metric: `evaluate.metrics: [hogwild.metrics.spearman]`."""
+    a, b = (_ranks(side.detach().double().reshape(-1)) for side in (outputs, targets))
+    a, b = a - a.mean(), b - b.mean()
+    return float((a * b).sum() / (a.square().sum() * b.square().sum()).sqrt())
+
+
+def _ranks(values: Tensor) -> Tensor:
+    _, group, sizes = values.unique(return_inverse=True, return_counts=True)
+    middle: Tensor = (sizes.cumsum(0) - (sizes - 1) / 2).double()
+    return middle[group]
+
+
+def mrr(ranks: Tensor, targets: Tensor) -> float:
+    """Mean reciprocal rank of ranks (N, 2), one of each question of a triple."""
+    return float(ranks.double().reciprocal().mean())
+
+
+def _hits(k: int) -> Any:
+    def hits(ranks: Tensor, targets: Tensor) -> float:
+        return float((ranks <= k).double().mean())
+
+    hits.__name__ = hits.__qualname__ = f"hits_{k}"
+    hits.__doc__ = f"Share of right answers among the first {k}."
+    hits.higher_is_better = True  # type: ignore[attr-defined]
+    return hits
+
+
+mrr.higher_is_better = True  # type: ignore[attr-defined]
+hits_1, hits_3, hits_10 = _hits(1), _hits(3), _hits(10)
+OF_RANKS = (mrr, hits_1, hits_3, hits_10)
