@@ -23,7 +23,7 @@ from hogwild.devices.simulated import Simulated
 from hogwild.feeds.collate import Collator
 from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentData, ResidentFeed
-from hogwild.feeds.ring import Place, Ring, RingFeed, RingSpec
+from hogwild.feeds.ring import Ring, RingFeed, RingSpec, SlotWord
 from hogwild.feeds.stream_reader import Filler, Origin, Stream
 from hogwild.models import LeNet
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
@@ -96,7 +96,7 @@ class Streaming:
 
     def fill(self, number: int) -> None:
         row = self._ring.table[number % SLOTS]
-        row[Place.EPOCH], row[Place.BATCH], row[Place.FILLED] = 0, number, 1
+        row[SlotWord.EPOCH], row[SlotWord.BATCH], row[SlotWord.FILLED] = 0, number, 1
         self._filler.fill(number % SLOTS)
 
 

@@ -51,9 +51,9 @@ class Kernel:
 
     def compile(self) -> None:
         """From the cache that a job has filled, or here."""
-        from hogwild.kernels.compiling import Cache
+        from hogwild.kernels.compiling import KernelCache
 
-        cache = Cache.of(self.update.name)
+        cache = KernelCache.of(self.update.name)
         run: Callable[[], object] = lambda: self.update.run(Chunk(np.empty(0, np.int64), 0))  # noqa: E731
         if cache.is_whole():
             cache.load(run)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SECTIONS = ("model", "loss", "data", "optimizer", "train")  # partly filled by the call itself
 WHOLE = ("lr_schedule", "evaluate", "checkpoint", "supervise", "log", "name", "seed")
 OF_OBJECTS = {"model", "loss", "optimizer"}  # an object, and the name of a section
-BY_NAME: Any = ...  # the default of an object: it was given by its name, or is missing
+UNSET: Any = ...  # the default of an object: it was given by its name, or is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,10 @@ class TrainResult:
 
 
 def train(
-    model: nn.Module = BY_NAME,
-    dataset: Dataset = BY_NAME,
-    loss: Any = BY_NAME,
-    optimizer: Optimizer = BY_NAME,
+    model: nn.Module = UNSET,
+    dataset: Dataset = UNSET,
+    loss: Any = UNSET,
+    optimizer: Optimizer = UNSET,
     /,
     *,
     val: Dataset | Mapping[str, float] | None = None,
@@ -202,14 +202,14 @@ def _objects(positional: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]
     given = dict(zip(("model", "dataset", "loss", "optimizer"), positional, strict=True))
     by_name = [name for name in given if name in settings]
     sections = [name for name in by_name if name in OF_OBJECTS and isinstance(settings[name], Mapping)]
-    missing = [name for name in given if given[name] is BY_NAME and name not in by_name]
-    twice = [name for name in by_name if given[name] is not BY_NAME and name not in sections]
+    missing = [name for name in given if given[name] is UNSET and name not in by_name]
+    twice = [name for name in by_name if given[name] is not UNSET and name not in sections]
     if missing or twice:
         wrong = [f"{name} is missing" for name in missing] + [f"{name} is given twice" for name in twice]
         raise UsageError(
             f"{LIBRARY} takes a model, a dataset, a loss and an optimizer: {', '.join(wrong)}", code="usage/objects"
         )
-    return [settings.pop(name) if thing is BY_NAME else thing for name, thing in given.items()]
+    return [settings.pop(name) if thing is UNSET else thing for name, thing in given.items()]
 
 
 def _job(
@@ -217,7 +217,7 @@ def _job(
 ) -> Job:
     """The call as a job file: objects by the path of their class, so that the run directory says what was trained.
     Raises ConfigError with everything that is wrong with the keywords."""
-    draft = _Draft(
+    draft = _KeywordDraft(
         {
             "name": type(model).__name__.lower(),
             "model": {"class_path": _path_of(model)},
@@ -240,7 +240,7 @@ def _job(
 
 
 @dataclass(slots=True)
-class _Draft:
+class _KeywordDraft:
     """The sections of a job file, as keywords fill them; what is wrong with a keyword itself is in `problems`."""
 
     values: dict[str, Any]

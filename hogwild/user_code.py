@@ -23,7 +23,7 @@ from hogwild.errors import BuildError, ClassPathError, ConfigError, HogwildError
 _job_folder: Path | None = None  # set by `user_path`
 
 
-class Spec(Protocol):
+class ComponentSpec(Protocol):
     """A section of the job file that names a class: `model`, `loss`, `data.train`, `optimizer`."""
 
     @property
@@ -52,7 +52,7 @@ def resolve(class_path: str) -> Any:
     return found
 
 
-def build(spec: Spec, *positional: Any, **extra: Any) -> Any:
+def build(spec: ComponentSpec, *positional: Any, **extra: Any) -> Any:
     """Calls what `spec` names with its init_args, after `positional` and beside `extra`, which we fill in.
 
     Raises ClassPathError for the path, ConfigError for arguments that do not fit the signature, BuildError
@@ -71,7 +71,7 @@ def build(spec: Spec, *positional: Any, **extra: Any) -> Any:
         ) from error
 
 
-def build_callable(spec: Spec) -> Any:
+def build_callable(spec: ComponentSpec) -> Any:
     """What is called with tensors later: a class is built, a function is taken as it is, with init_args
     filled in. For losses: `torch.nn.CrossEntropyLoss` and `torch.nn.functional.cross_entropy` both do."""
     target = resolve(spec.class_path)
@@ -171,7 +171,7 @@ def _no_attribute(class_path: str, found: Any, owner: str, name: str) -> str:
     return f"{class_path}: {owner} has no {name!r}{_nearest(name, names)}" + (f" (in {file})" if file else "")
 
 
-def _check_arguments(spec: Spec, target: Any, positional: tuple[Any, ...], extra: Mapping[str, Any]) -> None:
+def _check_arguments(spec: ComponentSpec, target: Any, positional: tuple[Any, ...], extra: Mapping[str, Any]) -> None:
     """Says all that does not fit; Python's own TypeError names one argument at a time, and not its class."""
     try:
         signature = inspect.signature(target)
@@ -184,7 +184,7 @@ def _check_arguments(spec: Spec, target: Any, positional: tuple[Any, ...], extra
 
 
 def _misfits(
-    spec: Spec, signature: inspect.Signature, given: int, extra: Mapping[str, Any]
+    spec: ComponentSpec, signature: inspect.Signature, given: int, extra: Mapping[str, Any]
 ) -> list[tuple[str, str, str]]:
     """Arguments that are ours to fill in, unknown or missing, and what to say of each, with its code."""
     parameters = list(signature.parameters.values())
@@ -204,7 +204,7 @@ def _misfits(
     return misfits + [(name, "is required", "config/missing-argument") for name in missing]
 
 
-def _problem(spec: Spec, name: str, message: str, code: str) -> Problem:
+def _problem(spec: ComponentSpec, name: str, message: str, code: str) -> Problem:
     return Problem(spec.class_path, 0, 0, f"init_args.{name}" if name else "init_args", message, code)
 
 

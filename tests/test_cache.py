@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hogwild.data.cache import DATA, MANIFEST, STALE_S, Cache, Spec
+from hogwild.data.cache import DATA, MANIFEST, STALE_S, CachedField, DatasetCache
 
 X = np.arange(24, dtype=np.float32).reshape(6, 4)
 Y = np.arange(6, dtype=np.int64)
-SPECS = (Spec("float32", (6, 4)), Spec("int64", (6,)))
+SPECS = (CachedField("float32", (6, 4)), CachedField("int64", (6,)))
 PRINT = "ab" * 32
 
 
@@ -23,11 +23,11 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, said: list[str]) -> Cache:
-    return Cache(tmp_path, keep=3, say=said.append)
+def cache(tmp_path: Path, said: list[str]) -> DatasetCache:
+    return DatasetCache(tmp_path, keep=3, say=said.append)
 
 
-def read(cache: Cache, fingerprint: str = PRINT) -> tuple[np.ndarray, np.ndarray] | None:
+def read(cache: DatasetCache, fingerprint: str = PRINT) -> tuple[np.ndarray, np.ndarray] | None:
     """What the cache has, through buffers that were something else before."""
     entry = cache.load(fingerprint)
     if entry is None:
@@ -37,21 +37,21 @@ def read(cache: Cache, fingerprint: str = PRINT) -> tuple[np.ndarray, np.ndarray
     return (x, y) if entry.read_into([memoryview(x), y]) else None
 
 
-def entries(cache: Cache) -> list[str]:
+def entries(cache: DatasetCache) -> list[str]:
     return sorted(path.name for path in cache.folder.iterdir())
 
 
-def test_what_was_stored_is_read_into_the_callers_memory(cache: Cache, said: list[str], tmp_path: Path) -> None:
+def test_what_was_stored_is_read_into_the_callers_memory(cache: DatasetCache, said: list[str], tmp_path: Path) -> None:
     assert cache.load(PRINT) is None
     assert cache.store(PRINT, SPECS, [X, memoryview(Y)])
-    found = read(Cache(tmp_path))
+    found = read(DatasetCache(tmp_path))
     assert found is not None and np.array_equal(found[0], X) and np.array_equal(found[1], Y)
     assert entries(cache) == [PRINT] and said == []
     assert cache.load("cd" * 32) is None
 
 
-def test_fields_without_values_and_single_numbers_are_kept(cache: Cache) -> None:
-    specs = (Spec("uint8", (3, 0)), Spec("float64", ()))
+def test_fields_without_values_and_single_numbers_are_kept(cache: DatasetCache) -> None:
+    specs = (CachedField("uint8", (3, 0)), CachedField("float64", ()))
     assert cache.store(PRINT, specs, [np.empty((3, 0), np.uint8), np.array(2.5)])
     entry = cache.load(PRINT)
     value = np.array(0.0)
@@ -92,7 +92,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("crime", DAMAGE)
-def test_a_damaged_entry_is_removed_said_and_made_again(cache: Cache, said: list[str], crime: str) -> None:
+def test_a_damaged_entry_is_removed_said_and_made_again(cache: DatasetCache, said: list[str], crime: str) -> None:
     damage, words = DAMAGE[crime]
     assert cache.store(PRINT, SPECS, [X, Y])
     damage(cache.folder / PRINT)
@@ -106,7 +106,7 @@ def test_a_damaged_entry_is_removed_said_and_made_again(cache: Cache, said: list
     assert cache.store(PRINT, SPECS, [X, Y]) and read(cache) is not None
 
 
-def test_an_entry_that_is_cut_after_it_was_found_is_noticed(cache: Cache, said: list[str]) -> None:
+def test_an_entry_that_is_cut_after_it_was_found_is_noticed(cache: DatasetCache, said: list[str]) -> None:
     assert cache.store(PRINT, SPECS, [X, Y])
     entry = cache.load(PRINT)
     cut(cache.folder / PRINT)
@@ -115,7 +115,7 @@ def test_an_entry_that_is_cut_after_it_was_found_is_noticed(cache: Cache, said: 
 
 
 def test_a_disk_without_room_is_a_word_and_no_error(
-    cache: Cache, said: list[str], monkeypatch: pytest.MonkeyPatch
+    cache: DatasetCache, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hogwild.data.cache.FREE_SHARE", 0.0)
     assert not cache.store(PRINT, SPECS, [X, Y])
@@ -125,7 +125,7 @@ def test_a_disk_without_room_is_a_word_and_no_error(
 def test_a_disk_that_gets_full_leaves_nothing_behind(tmp_path: Path, said: list[str]) -> None:
     """/dev/full refuses every byte, as a full disk does."""
 
-    class Full(Cache):
+    class Full(DatasetCache):
         def _check_room(self, nbytes: int) -> None:
             (aside,) = (self.folder / f".tmp-{PRINT}-{os.getpid()}",)
             original = Path.mkdir
@@ -146,13 +146,13 @@ def test_a_disk_that_gets_full_leaves_nothing_behind(tmp_path: Path, said: list[
 
 def test_a_folder_that_cannot_be_made_is_a_word_and_no_error(tmp_path: Path, said: list[str]) -> None:
     (tmp_path / "runs").write_text("a file where the runs should be")
-    cache = Cache(tmp_path / "runs", say=said.append)
+    cache = DatasetCache(tmp_path / "runs", say=said.append)
     assert cache.load(PRINT) is None
     assert not cache.store(PRINT, SPECS, [X, Y])
     assert all("runs" in sentence for sentence in said) and said
 
 
-def test_only_the_entries_that_were_used_last_are_kept(cache: Cache) -> None:
+def test_only_the_entries_that_were_used_last_are_kept(cache: DatasetCache) -> None:
     names = [f"{number:08x}" for number in range(5)]
     for age, name in enumerate(names[:3]):
         assert cache.store(name, SPECS, [X, Y])
@@ -162,7 +162,9 @@ def test_only_the_entries_that_were_used_last_are_kept(cache: Cache) -> None:
     assert entries(cache) == [names[0], names[2], names[3]]
 
 
-def test_an_entry_that_goes_while_it_is_read_is_read_to_its_end(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_that_goes_while_it_is_read_is_read_to_its_end(
+    cache: DatasetCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another job prunes: what is open stays."""
     assert cache.store(PRINT, SPECS, [X, Y])
     entry = cache.load(PRINT)
@@ -177,7 +179,7 @@ def test_an_entry_that_goes_while_it_is_read_is_read_to_its_end(cache: Cache, mo
     assert entry.read_into([np.empty_like(X), np.empty_like(Y)])
 
 
-def test_what_a_killed_writer_left_is_removed_a_day_later(cache: Cache) -> None:
+def test_what_a_killed_writer_left_is_removed_a_day_later(cache: DatasetCache) -> None:
     for name, age in ((".tmp-old-1", 2 * STALE_S), (".tmp-new-2", 60)):
         (cache.folder / name).mkdir(parents=True)
         now = (cache.folder / name).stat().st_mtime
@@ -186,18 +188,18 @@ def test_what_a_killed_writer_left_is_removed_a_day_later(cache: Cache) -> None:
     assert entries(cache) == [".tmp-new-2", PRINT]
 
 
-def test_two_writers_of_the_same_leave_one_entry(cache: Cache, said: list[str]) -> None:
+def test_two_writers_of_the_same_leave_one_entry(cache: DatasetCache, said: list[str]) -> None:
     assert cache.store(PRINT, SPECS, [X, Y])
     assert cache.store(PRINT, SPECS, [X, Y])
     assert entries(cache) == [PRINT] and read(cache) is not None and said == []
 
 
-def test_types_that_cannot_be_kept_are_a_word(cache: Cache, said: list[str]) -> None:
-    assert not cache.store(PRINT, [Spec("float8_e4m3fn", (6,))], [np.zeros(6, np.uint8)])
+def test_types_that_cannot_be_kept_are_a_word(cache: DatasetCache, said: list[str]) -> None:
+    assert not cache.store(PRINT, [CachedField("float8_e4m3fn", (6,))], [np.zeros(6, np.uint8)])
     assert "float8_e4m3fn" in said[0]
 
 
-def test_buffers_of_another_size_and_odd_fingerprints_are_our_own_mistakes(cache: Cache) -> None:
+def test_buffers_of_another_size_and_odd_fingerprints_are_our_own_mistakes(cache: DatasetCache) -> None:
     with pytest.raises(ValueError, match="has 96 bytes, the buffer 48"):
         cache.store(PRINT, SPECS, [X[:3], Y])
     for odd in ("", "../" + PRINT, "AB" * 32, "ab"):

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from hogwild.chaos import schedule
-from hogwild.chaos.command import Order
+from hogwild.chaos.command import ChaosRequest
 from hogwild.chaos.inject import SIGNALS, Hit
-from hogwild.chaos.schedule import Fault, Limits
+from hogwild.chaos.schedule import Fault, FaultLimits
 from hogwild.chaos.verdict import Baseline, attempts_of, checks
 from hogwild.chaos.watch import Watch
 from hogwild.cli import main
@@ -27,12 +27,12 @@ from tests.helpers.processes import PATIENCE_S, wait_for
 
 COUNTING = str(JOBS / "counting.yaml")
 EPOCHS, SAMPLES, BATCH = 4, 1600, 4
-PATIENT, SHARP = Limits(60.0, 300.0), Limits(3.0, 300.0)
+PATIENT, SHARP = FaultLimits(60.0, 300.0), FaultLimits(3.0, 300.0)
 
 # ---- schedules ------------------------------------------------------------------------------------------------------
 
 
-def drawn(seed: int, count: int = 200, kinds: tuple[str, ...] = (), limits: Limits = SHARP) -> list[Fault]:
+def drawn(seed: int, count: int = 200, kinds: tuple[str, ...] = (), limits: FaultLimits = SHARP) -> list[Fault]:
     return schedule.draw(seed, count, 2.0, kinds, 3, limits)
 
 
@@ -86,7 +86,7 @@ def test_the_usual_mix_of_a_job_that_streams_has_faults_of_its_loaders() -> None
     assert sum(fault.is_of_supervisor for fault in faults) == 100
     assert all((fault.lasts_s > 0) == (fault.kind in schedule.LASTING) for fault in faults)
     assert str(Fault(schedule.LOADER_STOP, None, 1.0, 0.5, loader=1)) == "loader-stop 1 for 0.50 s"
-    streaming = Order.checked(
+    streaming = ChaosRequest.checked(
         (load_job(Path(COUNTING), ["data.feed=stream", "train.procs=2"]), Path(COUNTING), "", ()),
         kills=200,
         seed=1,
@@ -102,12 +102,12 @@ def test_the_usual_mix_of_a_job_that_streams_has_faults_of_its_loaders() -> None
     [
         (SHARP, True, 6.0),
         (PATIENT, False, 1.0),  # nobody waits for a minute, again and again
-        (Limits(3.0, 10.0), False, 1.0),  # a stop of all would be the deadlock that the job fails for
-        (Limits(0.02, 0.04), False, 0.01),
+        (FaultLimits(3.0, 10.0), False, 1.0),  # a stop of all would be the deadlock that the job fails for
+        (FaultLimits(0.02, 0.04), False, 0.01),
     ],
 )
 def test_stops_last_past_the_stall_limit_only_where_the_job_can_bear_it(
-    limits: Limits, has_long: bool, longest_s: float
+    limits: FaultLimits, has_long: bool, longest_s: float
 ) -> None:
     stops = [fault.lasts_s for fault in drawn(2, 400, (schedule.STOP, schedule.SUPERVISOR_PAUSE), limits)]
     assert any(lasts_s > limits.stall_s for lasts_s in stops) == has_long
@@ -162,10 +162,10 @@ def test_a_dry_run_prints_the_schedule_and_starts_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def order(*overrides: str) -> Order:
+def order(*overrides: str) -> ChaosRequest:
     job, text = load_job(Path(COUNTING), overrides), Path(COUNTING).read_text()
     read = (job, Path(COUNTING), text, overrides)
-    return Order.checked(read, kills=1, seed=None, every_s=1.0, faults=None, folders=(None, None))
+    return ChaosRequest.checked(read, kills=1, seed=None, every_s=1.0, faults=None, folders=(None, None))
 
 
 def test_the_jobs_own_patience_is_raised_unless_the_command_line_says_so() -> None:

@@ -21,7 +21,7 @@ import torch
 
 from hogwild.errors import CheckpointError
 from hogwild.storage import checkpoint, checkpoint_format
-from hogwild.storage.checkpoint import CheckpointWriter, Failed, Written
+from hogwild.storage.checkpoint import CheckpointWriter, Failed, WrittenCheckpoint
 from tests.helpers.processes import PATIENCE_S
 
 DEADLINE_S = PATIENCE_S
@@ -369,7 +369,7 @@ def test_a_checkpoint_is_written_in_the_background_and_announced(tmp_path: Path)
         writer.submit(checkpoint.checkpoint_name(update), big(), big(), {}, keep=2)
         assert writer.is_busy
         assert select.select([writer], [], [], DEADLINE_S)[0] == [writer]
-        assert writer.result() == Written(tmp_path / checkpoint.checkpoint_name(update))
+        assert writer.result() == WrittenCheckpoint(tmp_path / checkpoint.checkpoint_name(update))
         assert writer.result() is None  # each is given once
     assert {entry.name for entry in tmp_path.iterdir()} == {"update-000000002", "update-000000003"}
     writer.close()
@@ -384,7 +384,7 @@ def test_what_comes_last_is_done_in_the_writers_thread_whatever_became_of_it(
     writer = CheckpointWriter(tmp_path)
     writer.submit(path.name, state, {}, {}, last=lambda: seen.append((threading.current_thread().name, path.exists())))
     result = writer.wait(DEADLINE_S)
-    assert seen == [("checkpoint", isinstance(result, Written))]
+    assert seen == [("checkpoint", isinstance(result, WrittenCheckpoint))]
     writer.close()
 
 
@@ -418,7 +418,7 @@ def test_two_at_once_are_our_own_mistake(tmp_path: Path) -> None:
     writer.submit("update-000000001", big(), big(), {})
     with pytest.raises(AssertionError, match="one checkpoint at a time"):
         writer.submit("update-000000002", big(), big(), {})
-    assert isinstance(writer.wait(DEADLINE_S), Written)
+    assert isinstance(writer.wait(DEADLINE_S), WrittenCheckpoint)
     writer.close()
 
 
@@ -438,7 +438,7 @@ def test_a_full_disk_is_reported_leaves_nothing_and_the_one_before_is_good(tmp_p
         assert {entry.name for entry in tmp_path.iterdir()} == {good.name}
     assert checkpoint.newest_good(tmp_path) == (good, [])
     writer.submit("update-000000002", big(), big(), {})
-    assert isinstance(writer.wait(DEADLINE_S), Written)
+    assert isinstance(writer.wait(DEADLINE_S), WrittenCheckpoint)
     writer.close()
 
 
@@ -470,6 +470,6 @@ def test_other_threads_go_on_while_a_checkpoint_is_written(tmp_path: Path) -> No
             while not select.select([writer], [], [], 0.001)[0]:
                 turns += 1
                 assert time.monotonic() - began < DEADLINE_S
-            assert isinstance(writer.result(), Written)
+            assert isinstance(writer.result(), WrittenCheckpoint)
     assert turns > 20
     writer.close()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hogwild.feeds.batch import Batch
-from hogwild.feeds.collate import BadBatch, Collator, Padding
+from hogwild.feeds.collate import BadBatch, Collator, PaddingRule
 from hogwild.feeds.ring import Ring, RingSpec
 
 Pair = namedtuple("Pair", ["first", "second"])
@@ -47,17 +47,17 @@ def test_any_nesting_comes_back_as_it_was() -> None:
 
 def test_sequences_are_padded_to_the_longest_of_their_batch_with_their_lengths_beside() -> None:
     records = [(torch.arange(1, n + 1), n % 2) for n in (3, 1, 2)]
-    batch = batch_of(records, Collator(padding=Padding(value=-1)), more=[[(torch.tensor([7, 8]), 1)]])
+    batch = batch_of(records, Collator(padding=PaddingRule(value=-1)), more=[[(torch.tensor([7, 8]), 1)]])
     padded, lengths = batch.inputs
     assert padded.tolist() == [[7, 8]] and lengths.tolist() == [2], "a slot holds no more than its batch"
-    whole = batch_of(records, Collator(padding=Padding(value=-1)))
+    whole = batch_of(records, Collator(padding=PaddingRule(value=-1)))
     assert whole.inputs[0].tolist() == [[1, 2, 3], [1, -1, -1], [1, 2, -1]]
     assert whole.inputs[1].tolist() == [3, 1, 2]
 
 
 def test_a_target_that_varies_is_padded_with_what_losses_ignore_and_stays_the_target() -> None:
     records = [(torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6])), (torch.tensor([7]), torch.tensor([8]))]
-    batch = batch_of(records, Collator(padding=Padding()))
+    batch = batch_of(records, Collator(padding=PaddingRule()))
     padded, lengths = batch.inputs
     assert padded.tolist() == [[1, 2, 3], [7, 0, 0]] and lengths.tolist() == [3, 1]
     assert batch.target.tolist() == [[4, 5, 6], [8, -100, -100]]
@@ -65,9 +65,9 @@ def test_a_target_that_varies_is_padded_with_what_losses_ignore_and_stays_the_ta
 
 def test_which_fields_are_padded_is_decided_by_what_varies() -> None:
     records = [(torch.zeros(3), torch.ones(n, 2), 1) for n in (2, 4)]
-    collator = Collator(padding=Padding()).settle(records)
+    collator = Collator(padding=PaddingRule()).settle(records)
     assert collator.padding is not None and collator.padding.fields == (1,)
-    batch = batch_of(records, Collator(padding=Padding()))
+    batch = batch_of(records, Collator(padding=PaddingRule()))
     assert [tuple(one.shape) for one in batch.inputs] == [(2, 3), (2, 4, 2), (2,)]
 
 
@@ -143,4 +143,4 @@ def test_a_later_batch_that_is_unlike_the_first(later: list[Any], words: str, co
 
 def test_a_sequence_longer_than_the_longest_there_can_be() -> None:
     with pytest.raises(BadBatch, match=r"more than data\.padding\.longest 3"):
-        batch_of([(torch.zeros(2), 1), (torch.zeros(4), 1)], Collator(padding=Padding(longest=3)))
+        batch_of([(torch.zeros(2), 1), (torch.zeros(4), 1)], Collator(padding=PaddingRule(longest=3)))

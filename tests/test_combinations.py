@@ -19,9 +19,9 @@ from hogwild.devices import simulated
 from hogwild.devices.pinned_memory import Pins
 from hogwild.devices.simulated import Simulated
 from hogwild.errors import ConfigError, HogwildError
-from hogwild.feeds.collate import Collator, Padding
+from hogwild.feeds.collate import Collator, PaddingRule
 from hogwild.feeds.device_feed import DeviceFeed
-from hogwild.feeds.ring import BatchForm, Leaf, Place, Ring, RingFeed, RingSpec
+from hogwild.feeds.ring import BatchForm, Leaf, Ring, RingFeed, RingSpec, SlotWord
 from hogwild.feeds.stream_reader import Origin, Stream
 from hogwild.feeds.transform import transformed
 from hogwild.job.gradient_check import check_gradients
@@ -223,7 +223,7 @@ def test_a_slot_is_staged_only_where_it_is_not_used_again() -> None:
         for leaf in ring.reserve(0, ((4, 3), (4,))):
             leaf.fill_(7)
         ring.seal(0, 4, ((4, 3), (4,)))
-        ring.table[0, Place.FILLED] = 1
+        ring.table[0, SlotWord.FILLED] = 1
         pins = Pins(accelerator)
         model: Any = SimpleNamespace(replica=SimpleNamespace(pins=pins, accelerator=accelerator))
         feed = feeding(model, RingFeed(ring, 4))
@@ -487,7 +487,7 @@ def test_what_is_called_may_refuse_to_say_how_long_it_is() -> None:
         (BatchPlan(20, 8, drop_last=True), None, {8}),
         (StreamPlan(8, 1), None, {8, 5}),
         (StreamPlan(8, 1, drop_last=True), None, {8}),
-        (BatchPlan(16, 8), Padding(), {8}),
+        (BatchPlan(16, 8), PaddingRule(), {8}),
     ],
 )
 def test_compilers_see_batches_of_every_size_before_any_is_read(plan: Any, padding: Any, sizes: set[int]) -> None:

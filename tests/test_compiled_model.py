@@ -508,10 +508,10 @@ def job_key(train: Any, val: Any = None, transform: Any = None, **settings: Any)
     chosen = {"procs": 0, "batch_size": 8, "model": {"compile": "inductor"}, **settings}
     job = _job(model, train, loss, rule, val, chosen)
     parts = from_objects(job, model, loss, rule, train, val, Functions(transform=transform))
-    regions, kit = share_data(job, parts, False, 1)
+    regions, worker_spec = share_data(job, parts, False, 1)
     for region in regions.values():
         region.close()
-    return kit.compile_key
+    return worker_spec.compile_key
 
 
 def halved(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

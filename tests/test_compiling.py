@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
 from hogwild.kernels import compiling
-from hogwild.kernels.compiling import Cache, kernel
+from hogwild.kernels.compiling import KernelCache, kernel
 from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard, Word
 from hogwild.storage.artifact_cache import MANIFEST, cache_root
 from workers.child.compile_once import make_all_ready, make_ready
@@ -49,7 +49,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget()
 
 
-def loads(cache: Cache) -> bool:
+def loads(cache: KernelCache) -> bool:
     """In another process: numba takes what is kept, and compiles nothing."""
     program = (
         "import numpy as np, tests.test_compiling as t; c = t.Cache.of(t.NAME); print(c.is_whole()); c.load(t.add_up);"
@@ -60,7 +60,7 @@ def loads(cache: Cache) -> bool:
 
 
 def test_what_one_process_compiles_another_loads(root: Path) -> None:
-    cache = Cache.of(NAME)
+    cache = KernelCache.of(NAME)
     assert not cache.is_whole()
     assert cache.fill(add_up) == ""
     assert cache.is_whole() and cache.folder.parent == root == cache_root()
@@ -88,42 +88,42 @@ DAMAGES: tuple[Callable[[Path], None], ...] = (truncate, flip, empty, Path.unlin
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("which", ["*.nbi", "*.nbc", MANIFEST])
 def test_a_damaged_cache_is_removed_and_made_again(root: Path, damage: Callable[[Path], None], which: str) -> None:
-    cache = Cache.of(NAME)
+    cache = KernelCache.of(NAME)
     cache.fill(add_up)
     damage(next(cache.folder.rglob(which)))
-    assert not Cache.of(NAME).is_whole()
+    assert not KernelCache.of(NAME).is_whole()
     assert not cache.folder.exists()
     forget()
     assert cache.fill(add_up) == "" and cache.is_whole()
 
 
 def test_a_manifest_of_something_else_is_damage(root: Path) -> None:
-    cache = Cache.of(NAME)
+    cache = KernelCache.of(NAME)
     cache.fill(add_up)
     (cache.folder / MANIFEST).write_text(json.dumps([1, 2]))
     assert not cache.is_whole()
 
 
 def test_the_folder_s_name_follows_from_what_would_be_compiled(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = [Cache.of(NAME).folder, Cache.of("another").folder]
+    folders = [KernelCache.of(NAME).folder, KernelCache.of("another").folder]
     monkeypatch.setattr(compiling.numba_config, "BOUNDSCHECK", 1)
-    folders.append(Cache.of(NAME).folder)
+    folders.append(KernelCache.of(NAME).folder)
     monkeypatch.setattr(compiling.numba, "__version__", "0.0.1")
-    folders.append(Cache.of(NAME).folder)
+    folders.append(KernelCache.of(NAME).folder)
     monkeypatch.setattr(compiling.binding, "get_host_cpu_name", lambda: "another")
-    folders.append(Cache.of(NAME).folder)
+    folders.append(KernelCache.of(NAME).folder)
     assert len(set(folders)) == 5
 
 
 def test_where_nothing_can_be_kept_the_kernels_are_compiled_all_the_same(root: Path) -> None:
     root.parent.mkdir(exist_ok=True)
     root.write_text("in the way")
-    assert "not kept" in Cache.of(NAME).fill(add_up)
+    assert "not kept" in KernelCache.of(NAME).fill(add_up)
     assert _sum.overloads
 
 
 def test_a_job_that_was_first_is_not_disturbed(root: Path) -> None:
-    cache = Cache.of(NAME)
+    cache = KernelCache.of(NAME)
     cache.fill(add_up)
     forget()
     before = (cache.folder / MANIFEST).read_bytes()
@@ -171,7 +171,7 @@ class Waiting(Row):
 def test_the_others_wait_and_beat_until_the_word_is_there(root: Path, board: Scoreboard) -> None:
     def kept_after_three_looks(beats: int) -> None:
         if beats == 3:
-            Cache.of(NAME).fill(add_up)
+            KernelCache.of(NAME).fill(add_up)
             board.words[0, Word.COMPILED] = 1
 
     row = Waiting(board, 1, kept_after_three_looks)
@@ -253,15 +253,15 @@ def test_what_nobody_used_for_long_goes(root: Path) -> None:
         if folder == old:
             (folder / MANIFEST).write_text("{}")
         os.utime(folder, (time.time() - age_s,) * 2)
-    cache = Cache.of(NAME)
+    cache = KernelCache.of(NAME)
     cache.fill(add_up)
     assert sorted(root.iterdir()) == sorted([cache.folder, fresh, data])
 
 
 def test_an_empty_folder_is_not_kept(root: Path) -> None:
     add_up()  # compiled before the cache was asked, so numba writes nothing
-    assert "before" in Cache.of(NAME).fill(add_up)
-    assert not Cache.of(NAME).is_whole()
+    assert "before" in KernelCache.of(NAME).fill(add_up)
+    assert not KernelCache.of(NAME).is_whole()
 
 
 def test_a_new_incarnation_has_compiled_nothing_yet(board: Scoreboard) -> None:
@@ -271,7 +271,7 @@ def test_a_new_incarnation_has_compiled_nothing_yet(board: Scoreboard) -> None:
 
 
 def test_a_folder_of_a_killed_compiler_is_read_by_nobody(root: Path) -> None:
-    cache = Cache.of(NAME)
+    cache = KernelCache.of(NAME)
     cache.fill(add_up)
     aside = cache.folder.with_name(f".tmp-{cache.folder.name}-999999")
     shutil.copytree(cache.folder, aside)

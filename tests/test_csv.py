@@ -177,7 +177,7 @@ def test_rows_are_where_python_finds_them(
     out = io.StringIO(newline="")
     csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n\n").writerows(records)
     folder = tmp_path_factory.mktemp("rows")
-    text = text_file.Text(table(folder, out.getvalue().encode()))
+    text = text_file.TextFile(table(folder, out.getvalue().encode()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_file, "BLOCK", block)
         patch.setattr(text_file, "READ", 3 * block)

@@ -296,7 +296,7 @@ def test_the_run_directory_goes_back_in_the_errands_thread(tmp_path: Path, monke
     monkeypatch.setattr(rollback, "set_aside_after", noted(rollback.set_aside_after))
     Scene.begin(to_nan)
     assert call(Remembering(4, 2), tmp_path / "run").rollbacks == 1
-    assert threads == ["errand", "errand"]
+    assert threads == ["pause_task", "pause_task"]
 
 
 def test_a_record_that_comes_while_a_cut_is_drafted_is_dropped_with_the_others(tmp_path: Path) -> None:

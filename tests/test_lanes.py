@@ -15,7 +15,7 @@ from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.feeds.sample_order import LaneOrder
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.lane_schedule import LaneSchedule
-from hogwild.scheduling.leases import Limits, Progress, WorkItem
+from hogwild.scheduling.leases import LeaseProgress, Limits, WorkItem
 from hogwild.scheduling.work_queue import WorkQueue
 
 
@@ -81,7 +81,7 @@ def test_an_item_ends_where_its_lane_ends_and_the_worker_gets_the_lane_with_most
     queue = queue_of(lanes=3, steps=10, procs=1)
     whole = must_lease(queue, 0)
     assert (whole.start, whole.stop) == (0, 10)
-    queue.release(0, Progress(whole.id, committed=4, skipped=0, intended_item=0, intended=0))
+    queue.release(0, LeaseProgress(whole.id, committed=4, skipped=0, intended_item=0, intended=0))
     assert must_lease(queue, 1).start == 10, "lane 0 has 6 left, the others 10"
 
 
@@ -89,7 +89,7 @@ def test_the_lane_of_a_worker_that_is_gone_is_anybodys() -> None:
     queue = queue_of(lanes=2, steps=6, procs=2, most=2)
     items = [must_lease(queue, 0), must_lease(queue, 0)]
     mine = must_lease(queue, 1)
-    queue.release(0, Progress(items[0].id, committed=1, skipped=0, intended_item=0, intended=0))
+    queue.release(0, LeaseProgress(items[0].id, committed=1, skipped=0, intended_item=0, intended=0))
     assert mine.start == 6
     assert must_lease(queue, 1).start == 8, "it has a lane of its own"
     assert must_lease(queue, 2).start == 1, "the rest of the lane, from its first unsettled batch on"
@@ -172,7 +172,7 @@ def test_whoever_dies_every_batch_is_done_once_in_its_order_and_a_lane_is_never_
         done.update((item.epoch, batch) for batch in batches)
         queue.observe(item.id, committed, 0)
         if rng.random() < 0.15:
-            queue.release(worker, Progress(item.id, committed, 0, 0, 0))
+            queue.release(worker, LeaseProgress(item.id, committed, 0, 0, 0))
         elif not lease.left:
             finish(queue, worker, item)
     assert queue.is_finished

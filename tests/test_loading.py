@@ -21,14 +21,14 @@ from hogwild.config.load import job_from_mapping
 from hogwild.errors import DataError
 from hogwild.feeds.materialise import Held, InTurn, division, materialise
 from hogwild.feeds.resident import ResidentData, ResidentFeed
-from hogwild.feeds.row_reader import BadRow, Rows, has_rows
+from hogwild.feeds.row_reader import BadRow, RowSource, has_rows
 from hogwild.feeds.transform import TransformedFeed, tried
 from hogwild.planning.cpu_plan import plan_here
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.scheduling.row_ranges import Ranges
+from hogwild.scheduling.row_ranges import RowRanges
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, wait_for
-from workers.child.row_reader import BEATS, Destination, Recipe, _Reader
+from workers.child.row_reader import BEATS, Destination, Recipe, _RowReader
 from workers.loading.loading import Loading
 from workers.messages import LOOK, Report, Start, write_record
 from workers.processes.early_start import HeadStart
@@ -41,7 +41,7 @@ CANCELLED = "cancelled; nothing was started\n"
 
 
 def test_ranges_are_leased_from_the_lowest_on_and_cover_every_row_once() -> None:
-    ranges, seen = Ranges(5, 18, 4), []
+    ranges, seen = RowRanges(5, 18, 4), []
     while (number := ranges.lease(0)) is not None:
         seen.append(ranges.rows(number))
         ranges.finish(0, number)
@@ -50,7 +50,7 @@ def test_ranges_are_leased_from_the_lowest_on_and_cover_every_row_once() -> None
 
 
 def test_what_a_dead_reader_held_is_leased_again_before_anything_higher() -> None:
-    ranges = Ranges(0, 50, 10)
+    ranges = RowRanges(0, 50, 10)
     assert [ranges.lease(0), ranges.lease(1), ranges.lease(0)] == [1, 2, 3]
     assert ranges.release(0, charged=1) == 1
     assert [ranges.lease(1), ranges.lease(1), ranges.lease(1)] == [1, 3, 4]
@@ -58,7 +58,7 @@ def test_what_a_dead_reader_held_is_leased_again_before_anything_higher() -> Non
 
 
 def test_only_the_range_that_was_being_read_is_charged() -> None:
-    ranges = Ranges(0, 20, 10)
+    ranges = RowRanges(0, 20, 10)
     for death in (1, 2, 3):
         assert [ranges.lease(0), ranges.lease(0)] == [1, 2]
         assert ranges.release(0, charged=1) == death
@@ -69,7 +69,7 @@ def test_only_the_range_that_was_being_read_is_charged() -> None:
 
 
 def test_behind_a_bad_row_nothing_matters_and_before_it_everything() -> None:
-    ranges = Ranges(0, 60, 10)
+    ranges = RowRanges(0, 60, 10)
     for reader in (0, 1, 2, 3):
         ranges.lease(reader)
     ranges.condemn(3, 4)
@@ -88,7 +88,7 @@ def test_behind_a_bad_row_nothing_matters_and_before_it_everything() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_whoever_dies_every_row_is_read_and_the_lowest_bad_range_is_found(seed: int) -> None:
     chance = random.Random(seed)
-    ranges = Ranges(chance.randrange(5), chance.randrange(20, 90), chance.randrange(1, 9))
+    ranges = RowRanges(chance.randrange(5), chance.randrange(20, 90), chance.randrange(1, 9))
     bad = {number for number in ranges.unread if chance.random() < 0.05}
     hands: dict[int, list[int]] = {0: [], 1: [], 2: []}
     while not ranges.is_finished:
@@ -164,7 +164,7 @@ def test_the_lowest_bad_row_is_named_whatever_is_wrong_with_it() -> None:
     items = [(torch.zeros(2), 0)] * 20
     items[7] = (torch.tensor([1.0, float("nan")]), 0)
     items[9] = (torch.zeros(3), 0)
-    rows = Rows.of(items, "data.val", 0)
+    rows = RowSource.of(items, "data.val", 0)
     with pytest.raises(BadRow) as bad:
         rows.read(5, 20)
     assert (bad.value.row, bad.value.error.code) == (7, "data/not-finite")
@@ -186,7 +186,7 @@ def test_random_items_are_the_same_in_whatever_ranges_they_are_read_and_the_call
     state = torch.get_rng_state()
     x, _ = materialise(Random(), "data.train", seed=4)
     assert torch.equal(torch.get_rng_state(), state)
-    parts = [Rows.of(Random(), "data.train", 4).read_here(a, b)[0] for a, b in ((20, 30), (0, 3), (3, 20))]
+    parts = [RowSource.of(Random(), "data.train", 4).read_here(a, b)[0] for a, b in ((20, 30), (0, 3), (3, 20))]
     assert torch.equal(torch.cat([parts[1], parts[2], parts[0]]), x)
     assert not torch.equal(materialise(Random(), "data.train", seed=5)[0], x)
 
@@ -199,7 +199,7 @@ def test_rows_are_written_where_a_copy_of_the_whole_would_have_them(
     from workers.loading.loading import Sections
 
     images, labels = torch.rand(40, 3, 4, 5), torch.arange(40)
-    rows = Rows.of([(images[k], labels[k]) for k in range(40)], "data.train", 9)
+    rows = RowSource.of([(images[k], labels[k]) for k in range(40)], "data.train", 9)
     sections = Sections.allocate(rows, fraction, 9, channels_last=channels_last)
     to = sections.destination(40)
     for start in (30, 0, 17, 10):
@@ -270,18 +270,18 @@ def test_a_transform_that_makes_no_batch_is_refused_before_anything_starts(
 
 def test_a_reader_that_starts_slowly_finds_the_ends_of_two_tasks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Had the first of them taken the end of the second out of the pipe, the second would wait for ever."""
-    monkeypatch.setattr(_Reader, "over", 0)
+    monkeypatch.setattr(_RowReader, "over", 0)
     lease_read, lease_write = os.pipe()
     os.set_blocking(lease_read, False)
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lifeline = os.pipe()
     start = Start(0, lease_read, -1, -1, lifeline[0], -1, ())
-    rows = Rows.of([(torch.zeros(1), 0)] * 4, "data.train", 0)
+    rows = RowSource.of([(torch.zeros(1), 0)] * 4, "data.train", 0)
     for task in (1, 2):
         write_record(lease_write, task, LOOK)
     for task in (1, 2):
         recipe = Recipe(rows, 0, 2, (), False)
-        _Reader(start, far, task, recipe, Destination([], None), np.zeros(BEATS, np.int64)).run()
+        _RowReader(start, far, task, recipe, Destination([], None), np.zeros(BEATS, np.int64)).run()
     near.setblocking(False)
     assert [(report.kind, report.task) for report in Report.receive_all(near)] == [("reading", 1), ("reading", 2)]
     for descriptor in (lease_read, lease_write, *lifeline):

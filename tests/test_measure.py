@@ -16,8 +16,8 @@ from hogwild.planning.calibration import (
     STOPPED,
     TOO_FEW,
     Question,
-    Setting,
-    Trial,
+    SettingTrial,
+    TrialSetting,
     best,
     read_trial,
     settings,
@@ -55,7 +55,7 @@ def test_what_is_tried_is_sensible_and_little(  # type: ignore[no-untyped-def]
     assert [(setting.procs, setting.threads) for setting in found] == expected
 
 
-A, B, C = Setting(2, 1), Setting(1, 2), Setting(1, 1)
+A, B, C = TrialSetting(2, 1), TrialSetting(1, 2), TrialSetting(1, 1)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ A, B, C = Setting(2, 1), Setting(1, 2), Setting(1, 1)
     ],
 )
 def test_the_fastest_is_chosen_and_among_equals_the_fewest_workers(rates, chosen) -> None:  # type: ignore[no-untyped-def]
-    trials = [Trial(setting, rate) for setting, rate in zip((A, B, C), rates, strict=True)]
+    trials = [SettingTrial(setting, rate) for setting, rate in zip((A, B, C), rates, strict=True)]
     found = best(trials)
     assert (found and found.setting) == chosen
     assert [line for line in table(trials) if "<- best" in line] == [
@@ -79,7 +79,9 @@ def test_the_fastest_is_chosen_and_among_equals_the_fewest_workers(rates, chosen
 
 
 def test_the_table_shows_ratios_and_what_went_wrong() -> None:
-    lines = list(table([Trial(A, 12345.6), Trial(B, None, "ValueError: a crime"), Trial(C, 6172.8)]))
+    lines = list(
+        table([SettingTrial(A, 12345.6), SettingTrial(B, None, "ValueError: a crime"), SettingTrial(C, 6172.8)])
+    )
     assert [line.split() for line in lines] == [
         ["procs", "threads", "samples/s", "of", "the", "best"],
         ["2", "1", "12,346", "1.00", "<-", "best"],
@@ -105,7 +107,7 @@ def test_the_table_shows_ratios_and_what_went_wrong() -> None:
 def test_a_trial_is_read_from_how_its_command_ended(  # type: ignore[no-untyped-def]
     status, out, err, expected
 ) -> None:
-    assert read_trial(A, status, out, err) == Trial(A, *expected)
+    assert read_trial(A, status, out, err) == SettingTrial(A, *expected)
 
 
 def test_a_job_from_a_pipe_is_tried_from_a_copy_of_its_text(tmp_path: Path) -> None:
@@ -127,7 +129,7 @@ def test_every_change_that_a_trial_makes_is_one_that_a_job_takes(tmp_path: Path)
         "evaluate: {target: {loss: 0.1}}\ncheckpoint: {every_updates: 2}\n"
     )
     job = load_job(Path("x.yaml"), source_text=text)
-    arguments = Question(None, text, ["seed=3"], None, job.train.exchange).arguments(Setting(1, 2), 1.5, tmp_path)
+    arguments = Question(None, text, ["seed=3"], None, job.train.exchange).arguments(TrialSetting(1, 2), 1.5, tmp_path)
     changed = load_job(Path("x.yaml"), [each for each in arguments if "=" in each], source_text=text)
     assert (changed.train.procs, changed.train.threads, changed.seed, changed.train.exchange) == (1, 2, 3, "delta")
     assert changed.train.max_time_s == 1.5

@@ -47,7 +47,7 @@ def group() -> Iterator[Group]:
     made.folder.rmdir()
 
 
-def _made(above: cgroups.Group) -> Group | None:
+def _made(above: cgroups.ControlGroup) -> Group | None:
     folder = above.folder / f"hogwild-test-{os.getpid()}"
     limit = folder / ("memory.max" if above.version == 2 else "memory.limit_in_bytes")
     try:

@@ -20,7 +20,7 @@ from hogwild.config.load import load_job
 from hogwild.data import Digits
 from hogwild.errors import MemoryShortError, OptimizerError
 from hogwild.job.build import state_of
-from hogwild.job.update_choice import Choice
+from hogwild.job.update_choice import UpdateChoice
 from hogwild.models import Mlp
 from hogwild.optimizers import RowWiseAdagrad
 from hogwild.parameters import trial_step as steps
@@ -481,7 +481,7 @@ def test_auto_shares_state_where_private_state_would_learn_less(make, rule, proc
     ],
 )
 def test_auto_is_private_where_parameters_are_copied_and_with_a_kernel(settings, placement, update, state):
-    parts = SimpleNamespace(choice=Choice(update, ""))
+    parts = SimpleNamespace(choice=UpdateChoice(update, ""))
     assert state_of(load_job(None, settings), parts, placement) == state
 
 

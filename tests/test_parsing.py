@@ -14,9 +14,9 @@ import pytest
 from hogwild.config.load import Job as Config
 from hogwild.config.load import job_from_mapping
 from hogwild.data import LibSvm, Ratings, packed_cache
-from hogwild.data.cache import DATA, Cache
+from hogwild.data.cache import DATA, DatasetCache
 from hogwild.data.text_parsing import passes as parsing_module
-from hogwild.data.text_parsing.passes import Lines, Parsed, Pass, zeros
+from hogwild.data.text_parsing.passes import Parsed, Pass, TextLines, zeros
 from hogwild.errors import DataError, MemoryShortError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
@@ -85,14 +85,14 @@ def test_pieces_are_whole_lines_that_cover_the_file(
     text = b"one\n\n" + b"long" * 50 + b"\nlast, without an end"
     for content in (text, gzip.compress(text)):
         (tmp_path / "text").write_bytes(content)
-        lines, regions = Lines.of(tmp_path / "text")
+        lines, regions = TextLines.of(tmp_path / "text")
         pieces = [lines.piece(number, regions).tobytes() for number in range(lines.pieces)]
         assert b"".join(pieces) == text and all(one.endswith(b"\n") for one in pieces[:-1])
         assert len(pieces) > 1 or piece > 100
 
 
 def test_a_file_that_becomes_shorter_or_another_one_is_an_error(file: Path) -> None:
-    lines, regions = Lines.of(file)
+    lines, regions = TextLines.of(file)
     os.truncate(file, 100)
     with pytest.raises(DataError, match="was changed") as error:
         lines.piece(0, regions)
@@ -221,7 +221,7 @@ def test_the_next_job_maps_what_this_one_parsed(
     file.write_text(ROWS + "what is this\n")
     first, said = load(LibSvm(file, normalise="l2"), tmp_path, nobody)
     assert not said.events[0]["cached"] and said.events[0]["left_out"] == {"bad lines": 1}
-    monkeypatch.setattr(Lines, "of", None)  # nothing is parsed any more
+    monkeypatch.setattr(TextLines, "of", None)  # nothing is parsed any more
     dataset = LibSvm(file, normalise="l2")
     second, said = load(dataset, tmp_path, nobody)
     assert same(first, second) and dict(second.names)["first"].tolist() == [1]
@@ -332,7 +332,7 @@ def text(tokens: list[int], starts: list[int]) -> Packed:
 def test_arrays_that_point_outside_are_refused_when_they_are_loaded(packed: Packed, words: str, tmp_path: Path) -> None:
     """With right checksums: whoever wrote them."""
     said: list[str] = []
-    cache = Cache(tmp_path, say=said.append)
+    cache = DatasetCache(tmp_path, say=said.append)
     assert packed_cache.store(cache, "ab" * 8, Parsed(packed))
     found = packed_cache.load(cache, "ab" * 8)
     assert (found is not None) == (words == "") and (words in " ".join(said))
@@ -343,7 +343,7 @@ def test_arrays_that_point_outside_are_refused_when_they_are_loaded(packed: Pack
 def test_what_does_not_fit_into_memory_is_mapped_without_being_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, packed = Cache(tmp_path), table()
+    cache, packed = DatasetCache(tmp_path), table()
     assert packed_cache.store(cache, "ab" * 8, Parsed(packed))
     monkeypatch.setattr("hogwild.data.cache.Entry.matches", None)
     monkeypatch.setattr("hogwild.data.packed_cache.host.available_memory", lambda: Memory(10, "a test"))

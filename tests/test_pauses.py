@@ -8,7 +8,7 @@ import pytest
 
 from hogwild.shared_memory.scoreboard import Command
 from workers.session.outcome import Due, Outcome
-from workers.supervision.pauses import Pauses, Stage
+from workers.supervision.pauses import Pauses, PauseStage
 
 GRACE_S = 10.0
 STOP = Outcome("stopped", "SIGTERM")
@@ -24,15 +24,15 @@ class Story:
         self.parked: set[int] = set()
         self.attached = list(workers)
         self.saving = SimpleNamespace(is_busy=False, is_copying=False, is_read_in_place=False)
-        self.errand = SimpleNamespace(is_busy=False)
+        self.pause_task = SimpleNamespace(is_busy=False)
         board = SimpleNamespace(say=self._say)
         supervise = SimpleNamespace(grace_s=GRACE_S)
         self.session = SimpleNamespace(
             board=board,
             saving=self.saving,
-            errand=self.errand,
+            pause_task=self.pause_task,
             due=lambda now: self.dues,
-            quieten=lambda now: self.told.append("quieten"),
+            merge_buffers=lambda now: self.told.append("merge_buffers"),
             begin_checkpoint=self._begin_checkpoint,
             go_on=lambda now: self.told.append("go on"),
             stop=None,
@@ -83,7 +83,7 @@ class Story:
         return [self.pauses.advance(now) for now in times][-1]
 
     @property
-    def stage(self) -> Stage | None:
+    def stage(self) -> PauseStage | None:
         return self.pauses.current and self.pauses.current.stage
 
 
@@ -99,7 +99,7 @@ def test_acknowledgements_are_taken_in_after_everybody_parked_and_before_the_cop
     assert story.told == [("PAUSE", 1), "wake"] and story.pauses.queue is None
     story.parked = {0, 1}
     assert story.at(0.1) is None
-    assert story.told[2:] == ["book", "quieten", "checkpoint"]
+    assert story.told[2:] == ["book", "merge_buffers", "checkpoint"]
     story.copied()
     assert story.at(0.2) is None
     assert story.told[5:] == ["go on", ("RUN", 1), "wake"]
@@ -108,12 +108,12 @@ def test_acknowledgements_are_taken_in_after_everybody_parked_and_before_the_cop
 
 def test_nobody_trains_while_threads_merge_and_copy_and_every_turn_comes_back_at_once() -> None:
     story = Story(Due(checkpoint=True))
-    story.parked, story.errand.is_busy = {0, 1}, True
+    story.parked, story.pause_task.is_busy = {0, 1}, True
     story.at(0.0, 0.1, 0.2)
-    assert story.stage is Stage.MERGING and "checkpoint" not in story.told
-    story.errand.is_busy = False
+    assert story.stage is PauseStage.MERGING and "checkpoint" not in story.told
+    story.pause_task.is_busy = False
     story.at(0.3, 0.4, 0.5)
-    assert story.stage is Stage.COPYING and story.told.count("checkpoint") == 1
+    assert story.stage is PauseStage.COPYING and story.told.count("checkpoint") == 1
     assert story.pauses.queue is None and "go on" not in story.told
     story.copied()
     story.at(0.6)  # the writer is busy: that is no reason to wait
@@ -148,7 +148,7 @@ def test_the_end_of_a_job_waits_for_the_checkpoint_in_flight_without_blocking() 
     story = Story(Due(checkpoint=True, finish=outcome))
     story.parked, story.saving.is_busy = {0, 1}, True
     assert story.at(0.0, 0.1, 0.2) is None
-    assert story.stage is Stage.CONCLUDING and "checkpoint" not in story.told
+    assert story.stage is PauseStage.CONCLUDING and "checkpoint" not in story.told
     story.saving.is_busy = False
     assert story.at(0.3) is None
     assert story.told[-1] == "checkpoint"
@@ -163,7 +163,7 @@ def test_a_checkpoint_written_from_the_shared_memory_keeps_everybody_parked_unti
     story.copied()
     story.saving.is_read_in_place = True
     story.at(0.1, 0.2)
-    assert story.stage is Stage.WRITING
+    assert story.stage is PauseStage.WRITING
     assert story.pauses.queue is None and "go on" not in story.told
     story.saving.is_read_in_place = False
     story.at(0.3)

@@ -13,7 +13,7 @@ from hogwild.report.columns import PIXEL_COLUMNS, curve, percentile, smooth
 from hogwild.report.config_origin import DEFAULT, JOB_FILE, OVERRIDE, settings
 from hogwild.report.learning import best_updates
 from hogwild.report.phase_bars import ABSENT, ALIVE, COLUMNS, STARTING, Lanes, lanes
-from hogwild.report.run_data import Run, Table, read_run
+from hogwild.report.run_data import ColumnTable, Run, read_run
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ def a_run(folder: Path, **story: object) -> Run:
 
 
 def test_a_column_is_nan_where_a_record_had_no_number() -> None:
-    table = Table()
+    table = ColumnTable()
     for record in ({"a": 1}, {"b": 2.5, "a": None}, {"a": True, "b": "x"}, {"a": 4}):
         table.add(record.items())
     np.testing.assert_array_equal(table["a"], [1, np.nan, np.nan, 4])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hogwild.errors import DataError
-from hogwild.feeds.ring import BatchForm, Leaf, Place, Ring, RingFeed, RingSpec, TooLarge
+from hogwild.feeds.ring import BatchForm, Leaf, Ring, RingFeed, RingSpec, SlotWord, TooLarge
 from hogwild.shared_memory.region import Region
 
 FORM = BatchForm(((0, {"x": 1}), 2), (Leaf(torch.float32), Leaf(torch.uint8), Leaf(torch.int64)))
@@ -18,7 +18,11 @@ def filled(ring: Ring, slot: int, epoch: int, batch: int, value: float = 1.0) ->
     for view in ring.reserve(slot, SHAPES):
         view.fill_(value)
     ring.seal(slot, 2, SHAPES)
-    ring.table[slot, Place.EPOCH], ring.table[slot, Place.BATCH], ring.table[slot, Place.FILLED] = epoch, batch, 1
+    ring.table[slot, SlotWord.EPOCH], ring.table[slot, SlotWord.BATCH], ring.table[slot, SlotWord.FILLED] = (
+        epoch,
+        batch,
+        1,
+    )
 
 
 def other(ring: Ring) -> Ring:
@@ -64,7 +68,7 @@ def test_only_what_the_parent_has_heard_of_is_found() -> None:
     ring = Ring.allocate("test", SPEC)
     filled(ring, 0, 0, 3)
     filled(ring, 1, 0, 3)
-    ring.table[0, Place.FILLED] = 0  # an answer that nobody waits for any more
+    ring.table[0, SlotWord.FILLED] = 0  # an answer that nobody waits for any more
     assert ring.find(0, 3) == 1
 
 

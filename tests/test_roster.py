@@ -17,8 +17,8 @@ from workers.processes.roster import (
     Action,
     Fail,
     Kill,
-    Reading,
     Roster,
+    RowReading,
     Spawn,
     State,
 )
@@ -56,9 +56,9 @@ class FakeWorker:
         self.batches += 1
         self.beat += 1
 
-    def reading(self) -> Reading:
+    def reading(self) -> RowReading:
         self.beat += self.beats
-        return Reading(self.beat, self.batches, self.slowest_s, self.has_lease, self.idle)
+        return RowReading(self.beat, self.batches, self.slowest_s, self.has_lease, self.idle)
 
 
 @dataclass

@@ -16,8 +16,8 @@ pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'"
 
 from hogwild.scheduling.grid_plan import Grid, GridPlan
 from hogwild.scheduling.grid_schedule import GridSchedule
-from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits, Progress, WorkItem
-from hogwild.scheduling.range_schedule import Choice, Free
+from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, LeaseProgress, Limits, WorkItem
+from hogwild.scheduling.range_schedule import Free, LeaseChoice
 from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.shared_memory.scoreboard import Phase, idle_share
 
@@ -34,7 +34,7 @@ def grid_of(sides: tuple[int, int], *, samples: int = 40_000, heavy: float = 0.0
 class Defined(GridSchedule):
     """Every choice is compared with the definition, over all that is free."""
 
-    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> Choice | None:
+    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
         found = super().choose(worker, epochs, leases)
         taken = {
             divmod(self._plan.cell_of(lease.item.start), self._plan.sides[1])
@@ -46,7 +46,7 @@ class Defined(GridSchedule):
         assert found == next((choice for choice in choices if choice is not None), None)
         return found
 
-    def best(self, epoch: int, pieces: list[FreeRange], rows: set[int], columns: set[int]) -> Choice | None:
+    def best(self, epoch: int, pieces: list[FreeRange], rows: set[int], columns: set[int]) -> LeaseChoice | None:
         """One that was begun; or else the one whose row and column, and what was drawn for it, come to most."""
         plan, across = self._plan, self._plan.sides[1]
         left, first = np.zeros(plan.sides), {}
@@ -59,8 +59,12 @@ class Defined(GridSchedule):
         begun = [cell for cell in admissible if left.flat[cell] < plan.bounds[cell + 1] - plan.bounds[cell]]
         split = [cell for cell in admissible if first[cell].stop < plan.first_batches[cell + 1]]
         if begun or split:
-            return Choice(epoch, first[min(begun + split)])
-        return Choice(epoch, first[max(admissible, key=lambda cell: (score.flat[cell], -cell))]) if admissible else None
+            return LeaseChoice(epoch, first[min(begun + split)])
+        return (
+            LeaseChoice(epoch, first[max(admissible, key=lambda cell: (score.flat[cell], -cell))])
+            if admissible
+            else None
+        )
 
 
 def queue_of(plan: GridPlan, limits: Limits, *, seed: int = 0) -> WorkQueue:
@@ -284,7 +288,7 @@ class Job:
         if leases:
             item, settled = leases[0].item, leases[0].settled
             intended = min(settled + 2, item.stop - item.start)
-            progress = Progress(item.id, settled, 0, item.id, intended)
+            progress = LeaseProgress(item.id, settled, 0, item.id, intended)
         self.queue.release(worker, progress, charged=False)
         assert self.queue.leases_of(worker) == []
 
@@ -349,7 +353,7 @@ def test_an_exchange_that_breaks_workers_is_quarantined_and_the_rest_of_its_cell
     item = must_lease(queue)
     for committed, intended in ((1, 4), (0, 1)):  # a chunk of three batches, then each of them by itself
         held = queue.leases_of(0)[0].item
-        release = queue.release(0, Progress(held.id, committed, 0, held.id, intended))
+        release = queue.release(0, LeaseProgress(held.id, committed, 0, held.id, intended))
         again = must_lease(queue)
         assert cell_of(queue, again) == cell_of(queue, item)  # what was begun comes first
     assert release.quarantined == ((0, item.start + 1, item.start + 2),)

@@ -17,14 +17,14 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker
 from hogwild import host
 from hogwild.config.load import Job, job_from_mapping
 from hogwild.errors import CheckpointError, DataError, MemoryShortError, UsageError
-from hogwild.feeds.ring import Place, Ring
+from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.stream_reader import Filler, Origin, Unreadable, copies_of, read_state, state_of
 from hogwild.host.cgroups import Memory
 from hogwild.job.stream_choice import why_streamed
 from hogwild.job.stream_setup import prepare, slots_of
 from hogwild.job.validation_ring import hold
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
-from hogwild.user_code import Spec
+from hogwild.user_code import ComponentSpec
 
 BATCH = 4
 
@@ -140,13 +140,13 @@ class Reading:
         plan = self.streamed.stream.plan
         shards = plan.shards if isinstance(plan, StreamPlan) else 1
         row = self.ring.table[slot]
-        row[Place.EPOCH], row[Place.BATCH], row[Place.SHARD], row[Place.PLACE] = (
+        row[SlotWord.EPOCH], row[SlotWord.BATCH], row[SlotWord.SHARD], row[SlotWord.PLACE] = (
             epoch,
             batch,
             batch % shards,
             batch // shards,
         )
-        row[Place.FROM], row[Place.STATE_BYTES] = begin[0], len(begin[1])
+        row[SlotWord.FROM], row[SlotWord.STATE_BYTES] = begin[0], len(begin[1])
         if begin[1]:
             self.ring.write_state(slot, begin[1], is_after=False)
         if not self.filler.fill(slot):
@@ -448,7 +448,7 @@ def test_a_class_path_is_called_in_each_loader_where_its_object_does_not_travel(
         class_path = "hogwild.scheduling.seeds.mix"
         init_args: ClassVar[dict[str, Any]] = {}
 
-    spec: Spec = Numbers()
+    spec: ComponentSpec = Numbers()
     generator = (pair for pair in [(torch.tensor(1), 1)])
     streamed = prepare(job_with(), generator, spec, None, "", loaders=1, channels_last=False, has_norm=False)
     assert streamed.stream.source == Origin(None, spec, None)

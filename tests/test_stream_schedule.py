@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from hogwild.scheduling.batch_plan import OPEN, BatchPlan, StreamPlan
-from hogwild.scheduling.leases import FreeRange, Limits, Progress
-from hogwild.scheduling.stream_epoch import Request, StreamEpoch
+from hogwild.scheduling.leases import FreeRange, LeaseProgress, Limits
+from hogwild.scheduling.stream_epoch import SlotRequest, StreamEpoch
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.scheduling.work_queue import WorkQueue
 
@@ -44,7 +44,7 @@ class World:
         )
         limits = Limits(self.procs, epochs=self.epochs, accumulate=self.accumulate, sync_every=self.sync_every)
         self.queue = WorkQueue(plan, limits, schedule=self.schedule)
-        self.hands: dict[int, list[Request]] = {k: [] for k in range(self.loaders)}
+        self.hands: dict[int, list[SlotRequest]] = {k: [] for k in range(self.loaders)}
         self.content: dict[int, tuple[int, int]] = {}
         self.working: dict[int, list] = {k: [] for k in range(self.procs)}
         if state is not None:
@@ -98,7 +98,7 @@ class World:
             self.content[request.slot] = (request.epoch, request.batch)
             self.schedule.filled(loader, request.slot, 4)
 
-    def refuse(self, loader: int, request: Request) -> None:
+    def refuse(self, loader: int, request: SlotRequest) -> None:
         found = self.schedule.failed(loader, request.slot)
         if found is not None and found[1] >= ATTEMPTS:
             self.queue.give_up(request.epoch, self.schedule.give_up(request))
@@ -137,7 +137,7 @@ class World:
             settled -= settled % (self.accumulate * self.sync_every)
             for number in range(item.start, item.start + settled):
                 self.trained[item.epoch, number] = self.trained.get((item.epoch, number), 0) + 1
-            progress = Progress(item.id, settled, 0, 0, 0, active=False)
+            progress = LeaseProgress(item.id, settled, 0, 0, 0, active=False)
         self.queue.release(worker, progress)
 
     def expected(self) -> dict[tuple[int, int], int]:

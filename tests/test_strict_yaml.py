@@ -8,11 +8,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild.config.strict_yaml import MAX_BYTES, MAX_COPIES, Reading, Trap, decode, dump, read_scalar, readings
+from hogwild.config.strict_yaml import MAX_BYTES, MAX_COPIES, Trap, YamlReading, decode, dump, read_scalar, readings
 from hogwild.errors import ConfigError, Problem
 
 
-def read(text: str) -> Reading:
+def read(text: str) -> YamlReading:
     return next(readings(text, "job.yaml"))
 
 

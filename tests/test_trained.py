@@ -104,7 +104,7 @@ def test_what_the_run_has_parsed_is_not_parsed_again(
     def parse(*_: object) -> None:
         raise AssertionError("parsed again")
 
-    monkeypatch.setattr("hogwild.data.ratings._Parsing.parse", parse)
+    monkeypatch.setattr("hogwild.data.ratings._RatingsParsing.parse", parse)
     status, lines, _ = say("recommend", runs["ratings"].run_dir, "--user", "bob")
     assert status == 0 and [line.split()[1] for line in lines] == ["play"]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hogwild.errors import DataError, UsageError
-from hogwild.inference.word_vectors import Agreement, Section, WordVectors
+from hogwild.inference.word_vectors import Agreement, AnalogySection, WordVectors
 from hogwild.metrics.ranks import spearman
 
 WORDS = ["king", "man", "woman", "queen", "apple", "Paris"]
@@ -108,9 +108,9 @@ def test_analogies_are_counted_by_section(vectors: WordVectors, tmp_path: Path) 
         ": family\nman king woman queen\nMAN KING WOMAN QUEEN\nman king woman apple\nman king girl queen\n"
         ": places\nman king woman Paris\n: empty\n"
     )
-    assert vectors.analogies(path) == {"family": Section(2, 3, 1), "places": Section(0, 1, 0)}
+    assert vectors.analogies(path) == {"family": AnalogySection(2, 3, 1), "places": AnalogySection(0, 1, 0)}
     assert vectors.analogies(path)["family"].accuracy == pytest.approx(2 / 3)
-    assert vectors.analogies(path, restrict=3) == {"family": Section(0, 0, 4), "places": Section(0, 0, 1)}
+    assert vectors.analogies(path, restrict=3) == {"family": AnalogySection(0, 0, 4), "places": AnalogySection(0, 0, 1)}
 
 
 def test_a_question_of_three_words_is_refused(vectors: WordVectors, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.storage.checkpoint import CheckpointWriter
 from hogwild.storage.run_directory import LIBRARY, RunDir
 from hogwild.training.without_dynamo import sparing_the_compiler
-from workers.child.spec import Kit
+from workers.child.spec import WorkerSpec
 from workers.loading.loading import Loading
 from workers.messages import Setup
 from workers.prepare import check_lanes, check_memory, lay_out, ring_state, training_queue, with_profile
@@ -111,7 +111,7 @@ class _Prepared:
     request: Request
     plan: Plan
     session: Session
-    kit: Kit
+    worker_spec: WorkerSpec
     regions: dict[str, Region]
     structure: bytes
 
@@ -139,12 +139,14 @@ class _Prepared:
         cls, shared: SharedModel, request: Request, planned: Plan, parts: Parts, rundir: RunDir, clock: Clock
     ) -> "_Prepared":
         job, rows = request.job, max(1, planned.procs)
-        regions, kit = lay_out(job, parts, shared.uses_channels_last, planned.procs, rundir if request.resume else None)
+        regions, worker_spec = lay_out(
+            job, parts, shared.uses_channels_last, planned.procs, rundir if request.resume else None
+        )
         ids = count(1)
         board = Scoreboard.allocate(rows)
         journal = journal_for(request, planned.procs, rundir, shared)
-        streamed = ring_state(job, parts, planned.procs, regions, kit)
-        queue, errand = training_queue(job, parts, rows, ids, streamed), Background("errand")
+        streamed = ring_state(job, parts, planned.procs, regions, worker_spec)
+        queue, pause_task = training_queue(job, parts, rows, ids, streamed), Background("pause_task")
         higher = directions(job.evaluate, parts.panel) if parts.val else {}
         session = Session(
             job=job,
@@ -155,7 +157,9 @@ class _Prepared:
             queue=queue,
             rundir=rundir,
             journal=journal,
-            saving=Saving(job.checkpoint, shared, queue, rundir, journal, CheckpointWriter(rundir.checkpoints), errand),
+            saving=Saving(
+                job.checkpoint, shared, queue, rundir, journal, CheckpointWriter(rundir.checkpoints), pause_task
+            ),
             evaluating=Evaluating(
                 settings=job.evaluate,
                 plan=parts.val.plan if parts.val else None,
@@ -166,7 +170,7 @@ class _Prepared:
                 limits=evaluation_limits(planned.procs, job.supervise.max_item_attempts),
                 ids=ids,
             ),
-            errand=errand,
+            pause_task=pause_task,
             clock=clock,
             ids=ids,
             streamed=streamed,
@@ -174,11 +178,11 @@ class _Prepared:
         restored = restore(session) if request.resume else None  # nothing is written before
         write_descriptions(request, planned, parts, rundir)  # first: killed after it, there is a run to go on with
         rundir.make_folders()
-        kit = replace(with_profile(kit, request.profile, rundir), devices=planned.devices)
+        worker_spec = replace(with_profile(worker_spec, request.profile, rundir), devices=planned.devices)
         if restored is not None:
             record(session, restored)
         regions = {**shared.regions, **regions, "scoreboard": board.region}
-        return cls(request, planned, session, kit, regions, shared.structure)
+        return cls(request, planned, session, worker_spec, regions, shared.structure)
 
     def train(self, stops: host.StopSignals, early: HeadStart, loading: Loading) -> Result:
         session = self.session
@@ -193,8 +197,10 @@ class _Prepared:
             loading.report(session.journal)
             train = self._train_inline if self.plan.procs == 0 else partial(self._train_with_workers, early)
             outcome = self._guard(train, watch)
-            if self.kit.compile_scratch is not None:  # of workers that were killed before they could do it themselves
-                shutil.rmtree(self.kit.compile_scratch, ignore_errors=True)
+            if (
+                self.worker_spec.compile_scratch is not None
+            ):  # of workers that were killed before they could do it themselves
+                shutil.rmtree(self.worker_spec.compile_scratch, ignore_errors=True)
             watch.raises_second = False  # from here on, the second is looked for
             outcome = self._finish(outcome, watch)
             summary = summarise(session, outcome, time.monotonic())
@@ -219,19 +225,19 @@ class _Prepared:
                 error_code=summary.get("error_code"),
             )
             session.journal.close()
-            session.errand.close()
+            session.pause_task.close()
             session.saving.writer.close()
         return Result(summary, session.shared, outcome.error)
 
     def _train_inline(self, watch: host.SignalWatch) -> Outcome:
-        return Inline(self.session, watch, self.kit, self.structure, self.regions).run()
+        return Inline(self.session, watch, self.worker_spec, self.structure, self.regions).run()
 
     def _train_with_workers(self, early: HeadStart, watch: host.SignalWatch) -> Outcome:
         session = self.session
         early.keep(self.plan.procs + (session.streamed.loaders if session.streamed is not None else 0))
         session.holder = holder_for(self.plan, session.shared, session.job.supervise.start_timeout_s)
         try:
-            self.kit = replace(self.kit, lent=session.holder.handles)
+            self.worker_spec = replace(self.worker_spec, lent=session.holder.handles)
             return Supervisor(session, watch, self._set_up(), early).run()
         finally:
             session.holder.close()
@@ -296,8 +302,8 @@ class _Prepared:
             return outcome if outcome.state == "failed" else Outcome("failed", DIVERGED.code, error=DIVERGED)
         is_lost = isinstance(outcome.error, Diverged)
         if outcome.state == "failed" and not is_lost and session.queue.updates and session.saving.is_worth_it:
-            session.quieten(time.monotonic())
-            session.errand.wait()
+            session.merge_buffers(time.monotonic())
+            session.pause_task.wait()
             session.begin_checkpoint(time.monotonic())
             session.wait(LAST_WRITE_S)
         unwritten = session.saving.unwritten
@@ -309,18 +315,18 @@ class _Prepared:
         """The caller's model is to be his own again: a thread that still copies it, or goes back with it, ends first.
         Not for ever, and not after a third signal: user code in a model's own state may never end."""
         session, deadline = self.session, time.monotonic() + LET_GO_S
-        is_done, poll = not session.errand.is_busy, select.poll()
-        poll.register(session.errand.fileno(), select.POLLIN)
+        is_done, poll = not session.pause_task.is_busy, select.poll()
+        poll.register(session.pause_task.fileno(), select.POLLIN)
         while not is_done and len(watch.received) < 3 and time.monotonic() < deadline:
             is_done = bool(poll.poll(WRITE_LOOK_S * 1000))
         if is_done and session.divergence.is_going_back:  # of a copy nothing is to follow
             self._after(outcome, session.settle, watch)
 
     def _set_up(self) -> Callable[[int], tuple[Setup, list[int]]]:
-        kit, rundir = cloudpickle.dumps(self.kit), self.session.rundir
+        worker_spec, rundir = cloudpickle.dumps(self.worker_spec), self.session.rundir
         regions = {
             **self.regions,
-            "kit": Region.of_bytes("kit", kit),
+            "worker_spec": Region.of_bytes("worker_spec", worker_spec),
             "structure": Region.of_bytes("structure", self.structure),
         }
 
@@ -332,7 +338,7 @@ class _Prepared:
                 flush_denormal=self.request.job.train.flush_denormal,
                 regions=tuple((name, region.nbytes) for name, region in regions.items()),
                 structure_nbytes=len(self.structure),
-                kit_nbytes=len(kit),
+                spec_nbytes=len(worker_spec),
                 log=str(rundir.worker_log(worker)),
                 stacks=str(rundir.worker_stacks(worker)),
                 cores=self.plan.cores[worker] if self.plan.cores else (),

@@ -86,7 +86,7 @@ class Setup(Task):
     flush_denormal: bool
     regions: tuple[tuple[str, int], ...]  # (name, bytes)
     structure_nbytes: int
-    kit_nbytes: int
+    spec_nbytes: int
     log: str
     stacks: str
     cores: tuple[int, ...] = ()  # logical CPUs of its own; empty: all that the supervisor may use

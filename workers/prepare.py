@@ -28,7 +28,7 @@ from hogwild.planning.device_placement import is_on_device
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.grid_schedule import GridSchedule
 from hogwild.scheduling.lane_schedule import LaneSchedule
-from hogwild.scheduling.range_schedule import Schedule
+from hogwild.scheduling.range_schedule import LeaseSchedule
 from hogwild.scheduling.stream_schedule import StreamSchedule
 from hogwild.scheduling.work_queue import Limits, WorkQueue
 from hogwild.shared_memory.region import Region
@@ -37,7 +37,7 @@ from hogwild.storage.artifact_cache import new_scratch
 from hogwild.storage.run_directory import RunDir
 from hogwild.training import torch_settings
 from hogwild.training.compiled_model import model_key
-from workers.child.spec import Kit, Split
+from workers.child.spec import DataSpec, WorkerSpec
 from workers.session.ring_state import RingState
 
 KEY_SAMPLES = 3  # of a batch whose rows are looked at: the strides of a single one say nothing
@@ -87,27 +87,27 @@ def _require(needed: int, data: int) -> None:
 
 def lay_out(
     job: Job, parts: Parts, channels_last: bool, procs: int, before: RunDir | None
-) -> tuple[dict[str, Region], Kit]:
+) -> tuple[dict[str, Region], WorkerSpec]:
     """The data in shared memory, in the order that keeps workers apart, and what they must know. `before`: the run that
     is resumed."""
     arrange(job, parts, procs, _grid_before(before) if before is not None else None)
     return share_data(job, parts, channels_last, procs)
 
 
-def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple[dict[str, Region], Kit]:
+def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple[dict[str, Region], WorkerSpec]:
     compiles = job.model.compile == "inductor"
     typical = parts.train.streamed.typical() if compiles and parts.train.streamed is not None else []
     compile_key = _compile_key(job, parts, typical, channels_last) if compiles else ""  # now: data moves below
     regions: dict[str, Region] = {}
-    splits: dict[str, Split] = {}
+    splits: dict[str, DataSpec] = {}
     for name, source in (("train", parts.train), ("val", parts.val)):
         if source is not None and (ring := _ring_of(job, source, procs)) is not None:
             regions[f"data-{name}"] = ring.region
-            splits[name] = Split(ring.spec, source.plan, "none")
+            splits[name] = DataSpec(ring.spec, source.plan, "none")
         elif source is not None:
             regions[f"data-{name}"], spec = _shared(source, f"data-{name}", channels_last)
             is_ordered = name == "val" or parts.meetings.grid is not None
-            splits[name] = Split(spec, source.plan, "none" if is_ordered else job.data.shuffle)
+            splits[name] = DataSpec(spec, source.plan, "none" if is_ordered else job.data.shuffle)
             source.tensors, source.resident, source.packed = (), None, None  # the shared copy is the only one
     for what, thing in (("evaluate.metrics", parts.panel), ("data.transform", parts.transform)) if procs else ():
         check_apart(parts.model, what, thing)
@@ -115,7 +115,7 @@ def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple
     if parts.output is not None and parts.outputs_shape:
         outputs = FieldSpec(parts.output.dtype, parts.outputs_shape, 0)
         regions["data-outputs"] = Region.allocate("data-outputs", outputs.nbytes)
-    kit = Kit(
+    worker_spec = WorkerSpec(
         seed=job.seed,
         train=splits["train"],
         val=splits.get("val"),
@@ -138,7 +138,7 @@ def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple
         compile_scratch=new_scratch() if compiles else None,
         typical=typical,
     )
-    return regions, kit
+    return regions, worker_spec
 
 
 def _ring_of(job: Job, source: Source, procs: int) -> Ring | None:
@@ -149,9 +149,11 @@ def _ring_of(job: Job, source: Source, procs: int) -> Ring | None:
     return None if spec is None else Ring.allocate("data-train", spec)
 
 
-def ring_state(job: Job, parts: Parts, procs: int, regions: Mapping[str, Region], kit: Kit) -> RingState | None:
+def ring_state(
+    job: Job, parts: Parts, procs: int, regions: Mapping[str, Region], worker_spec: WorkerSpec
+) -> RingState | None:
     """Of a job whose training data is streamed."""
-    spec = kit.train.data
+    spec = worker_spec.train.data
     if parts.train.streamed is None or not isinstance(spec, RingSpec):
         return None
     update = min(job.train.accumulate, parts.train.plan.batches)
@@ -200,12 +202,13 @@ def _shared(source: Source, name: str, channels_last: bool) -> tuple[Region, Spe
     return data.region, data.fields
 
 
-def with_profile(kit: Kit, window: Window | None, rundir: RunDir) -> Kit:
-    """`kit` with what `--profile` asks of the workers, and the folder they will write into. Raises RunDirError."""
+def with_profile(worker_spec: WorkerSpec, window: Window | None, rundir: RunDir) -> WorkerSpec:
+    """`worker_spec` with what `--profile` asks of the workers, and the folder they will write into. Raises
+    RunDirError."""
     if window is None:
-        return kit
+        return worker_spec
     clear(rundir.profile)
-    return replace(kit, profile=(window.start, window.stop, str(rundir.profile)))
+    return replace(worker_spec, profile=(window.start, window.stop, str(rundir.profile)))
 
 
 def _grid_before(rundir: RunDir) -> tuple[int, int] | None:
@@ -220,7 +223,7 @@ def training_queue(
     """Of the whole job; over a grid no two workers hold cells of one row or column of blocks, a lane is one worker's,
     and of a stream they hold what lies in the ring."""
     plan = parts.train.plan
-    schedule: Schedule | None = None
+    schedule: LeaseSchedule | None = None
     if isinstance(plan, GridPlan):
         schedule = GridSchedule(plan, seed=job.seed)
     elif streamed is not None:

@@ -52,11 +52,11 @@ class Both:
             state=job.optimizer.state,
             memory_format=parts.memory_format,
         )
-        regions, kit = share_data(job, parts, shared.uses_channels_last, 1)
+        regions, worker_spec = share_data(job, parts, shared.uses_channels_last, 1)
         self._board = Scoreboard.allocate(1)
         self._board.renew(0, 1)
         self._trainer: Trainer = make_trainer(
-            kit, shared.structure, {**shared.regions, **regions}, Row(self._board, 0), 0
+            worker_spec, shared.structure, {**shared.regions, **regions}, Row(self._board, 0), 0
         )
         self.batches = parts.train.plan.batches
         self.batch_size = job.data.batch_size

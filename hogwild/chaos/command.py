@@ -13,9 +13,9 @@ from pathlib import Path
 
 from hogwild import host
 from hogwild.chaos import schedule
-from hogwild.chaos.inject import Siege, Story
-from hogwild.chaos.report import Report, draw, outcomes_of
-from hogwild.chaos.schedule import Fault, Limits
+from hogwild.chaos.inject import FaultRecord, FaultRun
+from hogwild.chaos.report import ChaosReport, draw, outcomes_of
+from hogwild.chaos.schedule import Fault, FaultLimits
 from hogwild.chaos.verdict import Baseline, Check, checks
 from hogwild.config.load import Job
 from hogwild.config.schema import cannot_stream, loaders_for, surely_streams
@@ -33,7 +33,7 @@ PATIENT = {"supervise.max_restarts": 1_000_000, "supervise.max_item_attempts": 1
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ChaosRequest:
     """What the command line asked for; `job` is it all read, `job_file` None the embedded one."""
 
     job: Job
@@ -57,7 +57,7 @@ class Order:
         every_s: float,
         faults: str | None,
         folders: tuple[Path | None, Path | None],
-    ) -> "Order":
+    ) -> "ChaosRequest":
         """`folders`: of the run, of the data. A seed is drawn where none is given. Raises UsageError."""
         seed = random.SystemRandom().randrange(SEEDS) if seed is None else seed
         schedule.check(kills, seed, every_s)
@@ -71,8 +71,8 @@ class Order:
         return cls(*read, kills, seed, every_s, kinds, *folders)
 
     @property
-    def limits(self) -> Limits:
-        return Limits(self.job.supervise.stall_timeout_s, self.job.supervise.deadlock_timeout_s)
+    def limits(self) -> FaultLimits:
+        return FaultLimits(self.job.supervise.stall_timeout_s, self.job.supervise.deadlock_timeout_s)
 
     def schedule(self) -> list[Fault]:
         job = self.job.train
@@ -131,50 +131,52 @@ def _check_loaders(job: Job, kinds: Sequence[str]) -> None:
     )
 
 
-def dry_run_lines(order: Order) -> list[str]:
+def dry_run_lines(order: ChaosRequest) -> list[str]:
     """The schedule, one fault per line."""
     return [f"seed {order.seed}", *(f"{fault.at_s:8.1f} s  {fault}" for fault in order.schedule())]
 
 
-def answer(order: Order, say: Callable[[str], None], *, as_json: bool) -> tuple[int, list[str]]:
+def answer(order: ChaosRequest, say: Callable[[str], None], *, as_json: bool) -> tuple[int, list[str]]:
     """Runs the job under its faults; the exit status and the lines to print: 0 when every invariant holds, 1 when one
     does not, 128 + n when signal n ended us. Raises HogwildError for a job that did not even begin."""
     faults = order.schedule()
     say(f"seed {order.seed}: {len(faults)} faults, one every {order.every_s:g} s")
     with _folder() as folder, _run_dir(order) as run_dir:
-        before, siege = _prepared(order, run_dir, folder, say)
-        story = Story()
+        before, fault_run = _prepared(order, run_dir, folder, say)
+        story = FaultRecord()
         try:
             with host.raising_on_signals():
-                siege.run(faults, story)
+                fault_run.run(faults, story)
         except host.Interrupted as signal:
             story.interrupted = signal.number
         if not (run_dir / RESOLVED).exists():
-            return _refused(siege, story)
+            return _refused(fault_run, story)
         report = _judged(order, run_dir, story, before)
         report.write()
         lines = [json.dumps(report.as_json())] if as_json else [*_picture(report), *report.lines()]
         return 128 + story.interrupted if story.interrupted else int(not report.holds), lines
 
 
-def _prepared(order: Order, run_dir: Path, folder: Path, say: Callable[[str], None]) -> tuple[Baseline, Siege]:
+def _prepared(
+    order: ChaosRequest, run_dir: Path, folder: Path, say: Callable[[str], None]
+) -> tuple[Baseline, FaultRun]:
     mark, temporary = f"{MARK}={uuid.uuid4().hex}", folder / "tmp"
     temporary.mkdir()
     name, _, value = mark.partition("=")
     environment = {**os.environ, name: value, "TMPDIR": str(temporary)}
     words, grace_s = folder / "words", order.job.supervise.grace_s + PATIENCE_S
-    siege = Siege(order.arguments(run_dir, folder), run_dir, environment, mark, words, grace_s, say)
-    return Baseline.now(mark=mark, temporary=temporary), siege
+    fault_run = FaultRun(order.arguments(run_dir, folder), run_dir, environment, mark, words, grace_s, say)
+    return Baseline.now(mark=mark, temporary=temporary), fault_run
 
 
-def _judged(order: Order, run_dir: Path, story: Story, before: Baseline) -> Report:
+def _judged(order: ChaosRequest, run_dir: Path, story: FaultRecord, before: Baseline) -> ChaosReport:
     found = [*checks(run_dir, before, status=story.attempts[-1].status, hits=story.hits), _end(story, run_dir)]
     notes = [*order.notes(), *([] if story.interrupted else order.shortage(len(story.hits)))]
     outcomes = outcomes_of(story, run_dir)
-    return Report(order.job.name, run_dir, order.seed, order.every_s, order.kills, story, outcomes, found, notes)
+    return ChaosReport(order.job.name, run_dir, order.seed, order.every_s, order.kills, story, outcomes, found, notes)
 
 
-def _end(story: Story, run_dir: Path) -> Check:
+def _end(story: FaultRecord, run_dir: Path) -> Check:
     """The job came to an end of its own, in order, and left nobody behind in any attempt."""
     last = story.attempts[-1]
     left = [f"attempt {attempt.number}: {attempt.left}" for attempt in story.attempts if attempt.left]
@@ -186,18 +188,18 @@ def _end(story: Story, run_dir: Path) -> Check:
     return Check("attempts", last.status in (0, 75), words)
 
 
-def _refused(siege: Siege, story: Story) -> tuple[int, list[str]]:
+def _refused(fault_run: FaultRun, story: FaultRecord) -> tuple[int, list[str]]:
     """A job that did not begin has said why."""
     if story.interrupted:
         return 128 + story.interrupted, []
     error = HogwildError(
-        f"{siege.said()}\nchaos: the job did not begin; nothing was injected", code="run/chaos-refused"
+        f"{fault_run.said()}\nchaos: the job did not begin; nothing was injected", code="run/chaos-refused"
     )
     error.exit_status = story.attempts[-1].status or 1
     raise error
 
 
-def _picture(report: Report) -> list[str]:
+def _picture(report: ChaosReport) -> list[str]:
     missing = draw(report)
     return [f"note: {missing}"] if missing else []
 
@@ -213,7 +215,7 @@ def _folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _run_dir(order: Order) -> Iterator[Path]:
+def _run_dir(order: ChaosRequest) -> Iterator[Path]:
     """An empty folder that is the job's to fill; gone again where it did not begin."""
     run = RunDir.create(order.run_dir, order.job.name)
     run.close()

@@ -74,7 +74,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class Story:
+class FaultRecord:
     """What was done and seen. `interrupted`: the signal that ended us."""
 
     hits: list[Hit] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Story:
 
 
 @dataclass(frozen=True, slots=True)
-class Siege:
+class FaultRun:
     """`arguments`: of the command that starts the job; `environment`: its own, with `mark` (NAME=VALUE) in it, by which
     all of its processes are known. What it says goes to the file `words`. `grace_s`: what it gets to stop in order."""
 
@@ -95,7 +95,7 @@ class Siege:
     grace_s: float
     say: Callable[[str], None]
 
-    def run(self, faults: Sequence[Fault], story: Story) -> None:
+    def run(self, faults: Sequence[Fault], story: FaultRecord) -> None:
         """Until the job has ended by itself, whether or not all faults came to be. Fills `story`, also when a signal
         ends us: the job is gone then, too."""
         hits = _Hits(list(faults), story, self.say)
@@ -173,7 +173,7 @@ class Siege:
 class _Hits:
     """The faults that are still to come, and who is stopped and must go on."""
 
-    def __init__(self, faults: list[Fault], story: Story, say: Callable[[str], None]) -> None:
+    def __init__(self, faults: list[Fault], story: FaultRecord, say: Callable[[str], None]) -> None:
         self.story = story
         self._pending, self._say = faults, say
         self._began_s: float | None = None

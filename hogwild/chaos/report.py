@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild.chaos import schedule
-from hogwild.chaos.inject import Hit, Story
+from hogwild.chaos.inject import FaultRecord, Hit
 from hogwild.chaos.verdict import COUNTED, ENDED_BY_SUPERVISOR, SETTLED, Check, attempts_of
 from hogwild.chaos.watch import SUMMARY, events_of, read_json
 from hogwild.storage.records import explained, to_json
@@ -23,7 +23,7 @@ INSTALL = "pip install 'hogwild[bench]'"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FaultOutcome:
     """What became of a hit. `took_s`: until a worker was ready in that place again, or the job had started again; None
     where nobody had to be replaced, or nobody was any more."""
 
@@ -34,7 +34,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ChaosReport:
     """`asked`: how many faults there should have been; `notes`: what the reader must know of how it was done."""
 
     job: str
@@ -42,8 +42,8 @@ class Report:
     seed: int
     every_s: float
     asked: int
-    story: Story
-    outcomes: Sequence[Outcome]
+    story: FaultRecord
+    outcomes: Sequence[FaultOutcome]
     checks: Sequence[Check]
     notes: Sequence[str]
 
@@ -150,7 +150,7 @@ class Report:
             (folder / "chaos.md").write_text(self.markdown())
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _as_json(outcome: FaultOutcome) -> dict[str, Any]:
     hit = outcome.hit
     numbers = {"time": hit.time, "since_s": hit.since_s, "attempt": hit.attempt, "pid": hit.pid}
     became = {"words": outcome.words, "survived": outcome.survived, "took_s": outcome.took_s}
@@ -169,7 +169,7 @@ def _cell(words: str) -> str:
 # ---- what became of each fault --------------------------------------------------------------------------------------
 
 
-def outcomes_of(story: Story, run_dir: Path) -> list[Outcome]:
+def outcomes_of(story: FaultRecord, run_dir: Path) -> list[FaultOutcome]:
     """From the run's own records."""
     events = [{**event, "attempt": attempt} for attempt, event in attempts_of([e for _, e in events_of(run_dir)])]
     return [
@@ -178,7 +178,7 @@ def outcomes_of(story: Story, run_dir: Path) -> list[Outcome]:
     ]
 
 
-def _of_child(hit: Hit, events: Sequence[Mapping[str, Any]]) -> Outcome:
+def _of_child(hit: Hit, events: Sequence[Mapping[str, Any]]) -> FaultOutcome:
     """It went on, or its place was taken again, or the attempt ended before it had to be."""
     noun, prefix = ("worker", "") if hit.fault.loader is None else ("loader", "loader-")
     this = [event for event in events if event["attempt"] == hit.attempt]
@@ -187,42 +187,42 @@ def _of_child(hit: Hit, events: Sequence[Mapping[str, Any]]) -> Outcome:
     gone = next((e for e in own if e["event"] == f"{prefix}exit" and e.get("pid") == hit.pid), None)
     is_deadly = hit.fault.kind in schedule.DEADLY
     if gone is None:
-        return Outcome(hit, "the attempt ended before it was noticed" if is_deadly else "went on", True)
+        return FaultOutcome(hit, "the attempt ended before it was noticed" if is_deadly else "went on", True)
     if not is_deadly and not re.search(ENDED_BY_SUPERVISOR, gone["how"]):  # what it died of later is another story
-        return Outcome(hit, "went on", True)
+        return FaultOutcome(hit, "went on", True)
     back = next((e for e in own if e["event"] == f"{prefix}ready" and e["incarnation"] > hit.incarnation), None)
     if back is not None:
         took_s = max(0.0, back["time"] - hit.time)
         words = f"{gone['how']}; replaced after {took_s:.1f} s by incarnation {back['incarnation']}"
-        return Outcome(hit, words, True, round(took_s, 3))
+        return FaultOutcome(hit, words, True, round(took_s, 3))
     later = this[-1]
     is_over = later["event"] == "end" or any(event["attempt"] > hit.attempt for event in events)
     has_failed = later.get("state") == "failed"
     words = "the job failed" if has_failed else "the attempt ended before it was replaced"
-    return Outcome(hit, f"{gone['how']}; {words}", is_over and not has_failed)
+    return FaultOutcome(hit, f"{gone['how']}; {words}", is_over and not has_failed)
 
 
-def _of_supervisor(hit: Hit, story: Story, events: Sequence[Mapping[str, Any]]) -> Outcome:
+def _of_supervisor(hit: Hit, story: FaultRecord, events: Sequence[Mapping[str, Any]]) -> FaultOutcome:
     attempt = story.attempts[hit.attempt - 1]
     if hit.fault.kind == schedule.SUPERVISOR_PAUSE:
-        return Outcome(hit, "went on", True)
+        return FaultOutcome(hit, "went on", True)
     if attempt.left:
         listed = "; ".join(f"{pid}: {command}" for pid, command in attempt.left.items())
-        return Outcome(hit, f"processes outlived it: {listed}", False)
+        return FaultOutcome(hit, f"processes outlived it: {listed}", False)
     if not attempt.is_to_be_resumed:
-        return Outcome(hit, f"the job had ended before it, status {attempt.status}", attempt.status == 0)
+        return FaultOutcome(hit, f"the job had ended before it, status {attempt.status}", attempt.status == 0)
     again = next((e for e in events if e["event"] == "start" and e["attempt"] > hit.attempt), None)
     if again is None:
-        return Outcome(hit, "it was not resumed", bool(story.interrupted))
+        return FaultOutcome(hit, "it was not resumed", bool(story.interrupted))
     took_s = again["time"] - hit.time
     gone = f"nobody left after {attempt.gone_s:.2f} s"
-    return Outcome(hit, f"{gone}; training began again after {took_s:.1f} s", True, round(took_s, 3))
+    return FaultOutcome(hit, f"{gone}; training began again after {took_s:.1f} s", True, round(took_s, 3))
 
 
 # ---- a picture ------------------------------------------------------------------------------------------------------
 
 
-def draw(report: Report) -> str:
+def draw(report: ChaosReport) -> str:
     """Samples/s over time, with the faults, as RUN/report/chaos.png; says why where there is no picture."""
     try:
         from matplotlib.figure import Figure

@@ -65,7 +65,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FaultLimits:
     """Of the job, `supervise`: a stop past the stall limit is a death, and a stop of all near the deadlock limit would
     be a fault of ours."""
 
@@ -110,7 +110,7 @@ def check(kills: int, seed: int, every_s: float) -> None:
 
 
 def draw(
-    seed: int, count: int, every_s: float, kinds: Sequence[str], procs: int, limits: Limits, loaders: int = 0
+    seed: int, count: int, every_s: float, kinds: Sequence[str], procs: int, limits: FaultLimits, loaders: int = 0
 ) -> list[Fault]:
     """The schedule: the same for the same arguments, on every machine. `kinds` empty: the usual mix, of a job with
     `loaders` if there are any."""
@@ -130,7 +130,7 @@ def _usual(chance: random.Random, number: int, mix: Mapping[str, int]) -> str:
     return chance.choices(list(mix), list(mix.values()))[0]
 
 
-def _drawn(chance: random.Random, fault: Fault, count: int, limits: Limits) -> Fault:
+def _drawn(chance: random.Random, fault: Fault, count: int, limits: FaultLimits) -> Fault:
     """With a target, one of `count`, and a length."""
     who, how_long, is_long = chance.randrange(count), chance.random(), chance.random() < LONG_STOPS
     fault = replace(

@@ -20,7 +20,7 @@ STDOUT = Path("-")
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class InitTask:
     """`job`: the file in configs/; `beside`: files it needs in its own folder; `change`: what a user puts into it."""
 
     job: str
@@ -28,35 +28,35 @@ class Task:
     beside: tuple[str, ...] = ()
 
 
-TASKS: dict[str, Task] = {
-    "digits": Task("digits.yaml", "nothing: its data is bundled"),
-    "mnist": Task("mnist.yaml", "nothing: --data-dir DIR says where MNIST's four files are"),
-    "fashion-mnist": Task("fashion_mnist.yaml", "nothing: --data-dir DIR says where its four files are"),
-    "mnist-stream": Task("mnist_stream.yaml", "shifted.py beside it: a data set of your own", ("shifted.py",)),
-    "csv-regression": Task(
+TASKS: dict[str, InitTask] = {
+    "digits": InitTask("digits.yaml", "nothing: its data is bundled"),
+    "mnist": InitTask("mnist.yaml", "nothing: --data-dir DIR says where MNIST's four files are"),
+    "fashion-mnist": InitTask("fashion_mnist.yaml", "nothing: --data-dir DIR says where its four files are"),
+    "mnist-stream": InitTask("mnist_stream.yaml", "shifted.py beside it: a data set of your own", ("shifted.py",)),
+    "csv-regression": InitTask(
         "csv_regression.yaml", "path, target, inputs, categorical and the model's numbers", ("houses.csv",)
     ),
-    "csv-classification": Task(
+    "csv-classification": InitTask(
         "templates/csv_classification.yaml",
         "path, target, inputs, categorical and the model's numbers",
         ("houses.csv",),
     ),
-    "libsvm": Task("imdb.yaml", "path, and the rate"),
-    "libsvm-pairs": Task("a9a.yaml", "path, factors, and the rate"),
-    "ratings": Task("ratings.yaml", "path, and factors"),
-    "ratings-jester": Task("jester.yaml", "nothing: --data-dir DIR says where its zip file is"),
-    "implicit": Task("implicit.yaml", "path, and factors"),
-    "words": Task("skipgram.yaml", "path, min_count, and dim"),
-    "words-text8": Task("text8.yaml", "path, and dim"),
-    "knowledge-graph": Task("codex.yaml", "paths, dim and negatives"),
-    "knowledge-graph-steps": Task("codex_transe.yaml", "paths, dim and negatives"),
-    "shakespeare": Task("shakespeare.yaml", "path; for tinyshakespeare nothing"),
-    "speakers": Task("speakers.yaml", "path, lines and longest; for tinyshakespeare nothing"),
-    "names": Task("names.yaml", "path: a folder, a .txt file per class"),
-    "npz": Task("templates/npz.yaml", "path, and how many features and classes the model has"),
-    "images": Task("templates/images.yaml", "path, and how many classes the model has"),
-    "finetune": Task("finetune.yaml", "init_from.path, the model, and which names are the head's"),
-    "own-model": Task("own_model.yaml", "mymodel.py beside it: model, loss, data, metric", ("mymodel.py",)),
+    "libsvm": InitTask("imdb.yaml", "path, and the rate"),
+    "libsvm-pairs": InitTask("a9a.yaml", "path, factors, and the rate"),
+    "ratings": InitTask("ratings.yaml", "path, and factors"),
+    "ratings-jester": InitTask("jester.yaml", "nothing: --data-dir DIR says where its zip file is"),
+    "implicit": InitTask("implicit.yaml", "path, and factors"),
+    "words": InitTask("skipgram.yaml", "path, min_count, and dim"),
+    "words-text8": InitTask("text8.yaml", "path, and dim"),
+    "knowledge-graph": InitTask("codex.yaml", "paths, dim and negatives"),
+    "knowledge-graph-steps": InitTask("codex_transe.yaml", "paths, dim and negatives"),
+    "shakespeare": InitTask("shakespeare.yaml", "path; for tinyshakespeare nothing"),
+    "speakers": InitTask("speakers.yaml", "path, lines and longest; for tinyshakespeare nothing"),
+    "names": InitTask("names.yaml", "path: a folder, a .txt file per class"),
+    "npz": InitTask("templates/npz.yaml", "path, and how many features and classes the model has"),
+    "images": InitTask("templates/images.yaml", "path, and how many classes the model has"),
+    "finetune": InitTask("finetune.yaml", "init_from.path, the model, and which names are the head's"),
+    "own-model": InitTask("own_model.yaml", "mymodel.py beside it: model, loss, data, metric", ("mymodel.py",)),
 }
 
 
@@ -94,14 +94,14 @@ def task_lines() -> list[str]:
     return [f"{name:<{width}}  {first_sentence(source(task.job))}" for name, task in TASKS.items()]
 
 
-def job_text(task: Task) -> str:
+def job_text(task: InitTask) -> str:
     """The job file as it is written: its first line names the schema beside it."""
     first, _, rest = source(task.job).read_text("utf-8").partition("\n")
     assert first.startswith(MODELINE), task.job
     return f"{MODELINE}./{SCHEMA}\n{rest}"
 
 
-def _task(name: str) -> Task:
+def _task(name: str) -> InitTask:
     if name in TASKS:
         return TASKS[name]
     from hogwild.config.rules import suggestion
@@ -111,11 +111,11 @@ def _task(name: str) -> Task:
     )
 
 
-def _also(task: Task) -> str:
+def _also(task: InitTask) -> str:
     return f"; {' and '.join(task.beside)} is written with --out FILE" if task.beside else ""
 
 
-def _bring(task: Task, folder: Path) -> list[str]:
+def _bring(task: InitTask, folder: Path) -> list[str]:
     """Writes what the job needs beside it. What is there already stays, whatever is in it: it may be the user's."""
     lines = []
     for name in (*task.beside, SCHEMA):

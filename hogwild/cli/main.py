@@ -194,7 +194,7 @@ def chaos(
     as_json: Json = False,
 ) -> int:
     """Runs a job under random faults: kills, stops, resumes; says whether anything was lost."""
-    from hogwild.chaos.command import Order, answer, dry_run_lines
+    from hogwild.chaos.command import ChaosRequest, answer, dry_run_lines
 
     job_file, overrides = split_arguments(arguments)
     flags = _flags(procs)
@@ -202,7 +202,7 @@ def chaos(
         job, job_text = load(job_file, overrides, flags)
     overrides = [*overrides, *(f"{field}={value}" for field, value in flags.items())]
     read, folders = (job, job_file, job_text, overrides), (run_dir, data_folder(data_dir, None))
-    order = Order.checked(read, kills=kills, seed=seed, every_s=every, faults=faults, folders=folders)
+    order = ChaosRequest.checked(read, kills=kills, seed=seed, every_s=every, faults=faults, folders=folders)
     status, lines = (0, dry_run_lines(order)) if dry_run else answer(order, say, as_json=as_json)
     for line in lines:
         print_result(line)

@@ -10,7 +10,7 @@ from hogwild import host
 from hogwild.cli.text import plain_lines
 from hogwild.config.load import Job, load_job
 from hogwild.config.locate import default_config
-from hogwild.planning.calibration import Question, Trial, best, settings, table, try_setting
+from hogwild.planning.calibration import Question, SettingTrial, best, settings, table, try_setting
 from hogwild.planning.cpu_plan import omp_threads, plan_here
 
 
@@ -38,19 +38,19 @@ def plan_values(job: Job) -> dict[str, Any]:
     return values | ({"warning": planned.warning} if planned.warning else {})
 
 
-def trials_of(job: Job, question: Question, say: Callable[[str], None]) -> list[Trial]:
+def trials_of(job: Job, question: Question, say: Callable[[str], None]) -> list[SettingTrial]:
     """Tries every sensible setting, and says which one it is at. Empty where there is but one. A
     number of threads that the job or OMP_NUM_THREADS gives stays."""
     threads = job.train.threads if job.train.threads != "auto" else omp_threads(os.environ)
     chosen = settings(host.usable_cores(), threads)
-    trials: list[Trial] = []
+    trials: list[SettingTrial] = []
     for number, setting in enumerate(chosen if len(chosen) > 1 else (), 1):
         say(f"measuring {number} of {len(chosen)}: procs x threads {setting}")
         trials.append(try_setting(question, setting))
     return trials
 
 
-def trial_values(trials: list[Trial]) -> dict[str, Any]:
+def trial_values(trials: list[SettingTrial]) -> dict[str, Any]:
     """The same as `table`, as JSON; `best` is null where every trial failed."""
     chosen = best(trials)
     rows = [

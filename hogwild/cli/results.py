@@ -14,7 +14,7 @@ from hogwild.errors import NotFoundError, UsageError
 from hogwild.host import raise_noted, raising_on_signals
 
 if TYPE_CHECKING:
-    from hogwild.report.report import Written
+    from hogwild.report.report import WrittenReport
 
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs; several are laid over each other.")]
@@ -91,7 +91,7 @@ def answer(runs: list[Path], *, out: Path | None, as_json: bool) -> tuple[int, l
     return 0, [_json(written)] if as_json else _lines(written)
 
 
-def _lines(written: "Written") -> list[str]:
+def _lines(written: "WrittenReport") -> list[str]:
     names = ", ".join(path.stem for path in written.pictures)
     return [
         str(written.index),
@@ -100,6 +100,6 @@ def _lines(written: "Written") -> list[str]:
     ]
 
 
-def _json(written: "Written") -> str:
+def _json(written: "WrittenReport") -> str:
     pictures = {path.stem: str(path) for path in written.pictures}
     return json.dumps({"report": str(written.index), "pictures": pictures, "missing": list(written.missing)})

@@ -18,7 +18,7 @@ from hogwild.config.locate import default_config, list_configs, read_job_file
 from hogwild.config.messages import schema_findings
 from hogwild.config.rules import findings
 from hogwild.config.schema import Job
-from hogwild.config.strict_yaml import BROKEN, Place, Reading, readings
+from hogwild.config.strict_yaml import BROKEN, SourcePlace, YamlReading, readings
 from hogwild.config.strict_yaml import Path as KeyPath
 from hogwild.errors import ConfigError, Problem
 
@@ -47,12 +47,12 @@ def load_job(
     changes = [_parse_override(override) for override in overrides]
     changes += [_Change(tuple(key.split(".")), value) for key, value in (flags or {}).items()]
     stem = path.stem if path is not None else "job"
-    return _checked([_Draft.of(reading, changes, source, stem) for reading in readings(text, source, is_text)])
+    return _checked([_JobDraft.of(reading, changes, source, stem) for reading in readings(text, source, is_text)])
 
 
 def job_from_mapping(values: Mapping[str, Any], source: str) -> Job:
     """A job from plain values, for the library call. `source` begins each error, e.g. `hogwild.train`."""
-    draft = _Draft(_as_plain(values), source=source)
+    draft = _JobDraft(_as_plain(values), source=source)
     return _checked([draft])
 
 
@@ -105,17 +105,17 @@ def _parse_override(text: str) -> _Change:
 
 
 @dataclass(slots=True)
-class _Draft:
+class _JobDraft:
     """Values on their way to a job, and where each of them came from."""
 
     values: Any
-    keys: dict[KeyPath, Place] = field(default_factory=dict)
-    places: dict[KeyPath, Place] = field(default_factory=dict)
+    keys: dict[KeyPath, SourcePlace] = field(default_factory=dict)
+    places: dict[KeyPath, SourcePlace] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     source: str = "job"
 
     @classmethod
-    def of(cls, reading: Reading, changes: Iterable[_Change], source: str, stem: str) -> "_Draft":
+    def of(cls, reading: YamlReading, changes: Iterable[_Change], source: str, stem: str) -> "_JobDraft":
         draft = cls(reading.values, reading.keys, reading.places, list(reading.problems), source)
         if not isinstance(draft.values, dict):
             draft._report_top()
@@ -131,7 +131,7 @@ class _Draft:
     def _report_top(self) -> None:
         what = "is empty" if self.values is None else f"must be a map of sections, not {_kind(self.values)}"
         message = f"the job file {what}; it needs at least model.class_path and data.train.class_path"
-        place = self.places.get((), Place(self.source, 1, 1))
+        place = self.places.get((), SourcePlace(self.source, 1, 1))
         self.problems.append(place.problem((), message, code="config/empty"))
 
     def _apply(self, change: _Change) -> None:
@@ -139,7 +139,7 @@ class _Draft:
         for depth, part in enumerate(change.path[:-1], start=1):
             if section.get(part) is None:
                 section[part] = {}
-                self.keys[change.path[:depth]] = self.places[change.path[:depth]] = Place(COMMAND_LINE)
+                self.keys[change.path[:depth]] = self.places[change.path[:depth]] = SourcePlace(COMMAND_LINE)
             section = section[part]
             if not isinstance(section, dict):
                 return  # the file's own mistake, and it is reported as such
@@ -147,7 +147,7 @@ class _Draft:
         for table in (self.keys, self.places):
             for path in [path for path in table if path[: len(change.path)] == change.path]:
                 del table[path]
-            table[change.path] = Place(COMMAND_LINE)
+            table[change.path] = SourcePlace(COMMAND_LINE)
 
     def check(self) -> Job | None:
         """The job, or None; what is wrong is in `problems`."""
@@ -164,16 +164,16 @@ class _Draft:
                 self.problems.append(self._place(path, at_key).problem(path, message, code))
         return job
 
-    def _place(self, path: KeyPath, at_key: bool) -> Place:
+    def _place(self, path: KeyPath, at_key: bool) -> SourcePlace:
         """Of the key or value itself; of the nearest section above it for what is missing."""
         if not at_key and path in self.places:
             return self.places[path]
         while path and path not in self.keys:
             path = path[:-1]
-        return self.keys.get(path) or self.places.get((), Place(self.source))
+        return self.keys.get(path) or self.places.get((), SourcePlace(self.source))
 
 
-def _checked(drafts: Sequence[_Draft]) -> Job:
+def _checked(drafts: Sequence[_JobDraft]) -> Job:
     jobs = [draft.check() for draft in drafts]
     problems = dict.fromkeys(problem for draft in drafts for problem in draft.problems)
     if problems:

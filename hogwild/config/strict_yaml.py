@@ -105,7 +105,7 @@ IsText = Callable[[Path], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourcePlace:
     """Where a key or value was written. Line and column count from 1; 0 is not in a file (`source` says
     where)."""
 
@@ -118,13 +118,13 @@ class Place:
 
 
 @dataclass(slots=True)
-class Reading:
+class YamlReading:
     """One reading of a document: plain values, and where each key and each value stands. A value that could
     not be read is `BROKEN`; its problem is in `problems`."""
 
     values: Any
-    keys: dict[Path, Place] = field(default_factory=dict)
-    places: dict[Path, Place] = field(default_factory=dict)
+    keys: dict[Path, SourcePlace] = field(default_factory=dict)
+    places: dict[Path, SourcePlace] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -205,7 +205,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, source: str) -> Problem:
     return Problem(source, line, column, "", message, code="config/too-large" if is_deep else "config/bad-yaml")
 
 
-class _Reader:
+class _NodeReader:
     """One walk over the nodes. Of each duplicate key it takes the copy whose turn it is, and moves the turn
     on when everything below that copy has been shown: a few walks show every copy to the schema, nested
     ones too."""
@@ -215,7 +215,7 @@ class _Reader:
         self.is_text = is_text
         self.turns = turns
         self.prefix = prefix
-        self.reading = Reading(None)
+        self.reading = YamlReading(None)
         self.nodes = 0
         self.open: set[int] = set()
 
@@ -224,8 +224,8 @@ class _Reader:
         self.reading.places[self.prefix] = self._place(node)
         return self._value(node, self.prefix, self.prefix)
 
-    def _place(self, node: Node) -> Place:
-        return Place(self.source, node.start_mark.line + 1, node.start_mark.column + 1)
+    def _place(self, node: Node) -> SourcePlace:
+        return SourcePlace(self.source, node.start_mark.line + 1, node.start_mark.column + 1)
 
     def _report(self, node: Node, path: Path, message: str, code: str = "config/bad-yaml") -> Any:
         self.reading.problems.append(self._place(node).problem(path, message, code))
@@ -315,17 +315,17 @@ class _Reader:
         return self._report(node, path, f"a key must be text or a whole number, got {node.value!r}; write it in quotes")
 
 
-def readings(text: str, source: str, is_text: IsText = lambda path: False, prefix: Path = ()) -> Iterator[Reading]:
+def readings(text: str, source: str, is_text: IsText = lambda path: False, prefix: Path = ()) -> Iterator[YamlReading]:
     """Readings of a document that together show every copy of every duplicate key; usually one. `is_text`
     says where an unquoted scalar stays text. `prefix` is where the document belongs in the job. An empty
     document reads as None. Raises ConfigError for what is no YAML at all."""
     node = compose(text, source)
     if node is None:
-        yield Reading(None)
+        yield YamlReading(None)
         return
     turns: dict[Path, int] = {}
     for _ in range(MAX_COPIES):
-        reader = _Reader(source, is_text, turns, prefix)
+        reader = _NodeReader(source, is_text, turns, prefix)
         reader.reading.values, all_shown = reader.read(node)
         yield reader.reading
         if all_shown:

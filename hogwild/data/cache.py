@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class CachedField:
     """One field of all samples: the type's name as in `torch.float32`, without `torch.`, and the shape (N, …)."""
 
     dtype: str
@@ -57,9 +57,9 @@ class Spec:
 class Entry:
     """What the cache has for a fingerprint; `read_into` gets it."""
 
-    cache: "Cache"
+    cache: "DatasetCache"
     folder: Path
-    specs: tuple[Spec, ...]
+    specs: tuple[CachedField, ...]
     checksums: tuple[int, ...]
 
     def read_into(self, buffers: Sequence[Any]) -> bool:
@@ -105,7 +105,7 @@ class Entry:
         return checksum == self.checksums[number]
 
 
-class Cache:
+class DatasetCache:
     """The cache of the runs in `folder`. For one process at a time; several processes with one folder do not disturb
     each other. `say` gets a sentence about whatever did not work (the log's, unless given)."""
 
@@ -134,7 +134,7 @@ class Cache:
                 os.utime(folder)
         return entry
 
-    def store(self, fingerprint: str, specs: Sequence[Spec], buffers: Sequence[Any]) -> bool:
+    def store(self, fingerprint: str, specs: Sequence[CachedField], buffers: Sequence[Any]) -> bool:
         """Keeps one contiguous buffer per field; nobody may write to them meanwhile. False, and a sentence, where
         that did not work. Raises ValueError for buffers that are not of their spec's size."""
         unknown = [spec.dtype for spec in specs if spec.dtype not in ITEM_BYTES]
@@ -170,7 +170,7 @@ class Cache:
             content = json.loads(raw)
             if content["format"] != FORMAT:
                 raise ValueError(f"it has format {content['format']!r}, this version of hogwild reads {FORMAT}")
-            specs = tuple(Spec(one["dtype"], tuple(map(int, one["shape"]))) for one in content["fields"])
+            specs = tuple(CachedField(one["dtype"], tuple(map(int, one["shape"]))) for one in content["fields"])
             promised = sum(spec.nbytes for spec in specs)
             checksums = tuple(int(one["crc32"]) for one in content["fields"])
             found = (folder / DATA).stat().st_size
@@ -211,7 +211,7 @@ class Cache:
             _remove(path)
 
 
-def _views(specs: Sequence[Spec], buffers: Sequence[Any]) -> list[memoryview]:
+def _views(specs: Sequence[CachedField], buffers: Sequence[Any]) -> list[memoryview]:
     """Each buffer as bytes, of the size its spec says."""
     views = []
     for spec, buffer in zip(specs, buffers, strict=True):
@@ -222,7 +222,7 @@ def _views(specs: Sequence[Spec], buffers: Sequence[Any]) -> list[memoryview]:
     return views
 
 
-def _write(aside: Path, specs: Sequence[Spec], views: Sequence[memoryview]) -> None:
+def _write(aside: Path, specs: Sequence[CachedField], views: Sequence[memoryview]) -> None:
     fields = []
     with open(aside / DATA, "wb", buffering=0) as stream:
         for spec, view in zip(specs, views, strict=True):

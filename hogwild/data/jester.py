@@ -14,12 +14,12 @@ from hogwild.data.ratings import KINDS, RULES, holdout_of
 from hogwild.data.text_parsing.passes import (
     Count,
     Finds,
-    Lines,
     PackedFile,
     Parsed,
     Parsing,
     Pass,
     Run,
+    TextLines,
     begins_of,
     counted,
     empty_file,
@@ -51,14 +51,14 @@ class Jester(PackedFile):
         self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
-        return _Parsing(self, what, like, on_bad_line)
+        return _JesterParsing(self, what, like, on_bad_line)
 
 
 @dataclass(frozen=True, slots=True)
-class _Parse:
+class _JesterParse:
     """Ratings into place: those of a piece from `rows[piece]` on, users as they are numbered by line."""
 
-    lines: Lines
+    lines: TextLines
     spec: PackedSpec
     rows: np.ndarray
 
@@ -79,7 +79,7 @@ class _Parse:
 
 
 @dataclass(slots=True)
-class _Parsing:
+class _JesterParsing:
     source: Jester
     what: str
     like: Packed | None
@@ -93,12 +93,12 @@ class _Parsing:
     def parse(self, run: Run) -> Parsed:
         from hogwild.kernels.parsing.libsvm import ITEMS, LINES
 
-        lines, regions = Lines.of(self.source.path)
+        lines, regions = TextLines.of(self.source.path)
         found = counted(run, self.what, lines, regions, "wide", ord(","))
         finds = Finds(lines, found, regions, RULES | {7: _RULE})
         most = begins_of(finds.found[:, ITEMS] + finds.found[:, LINES])
         spec = PackedSpec.laid_out("table", int(most[-1]), {n: (k, (int(most[-1]),)) for n, k in KINDS.items()}, {})
-        rated = self._rated(run, _Parse(lines, spec, most), finds, regions)
+        rated = self._rated(run, _JesterParse(lines, spec, most), finds, regions)
         notes = finds.settle(self.on_bad_line, self.left_out)
         if not len(rated.user):
             raise empty_file(self.source.path, self.left_out)
@@ -106,7 +106,7 @@ class _Parsing:
         packed = numbered(rated, wishes, lambda user, item: [], notes, self.left_out)
         return Parsed(packed, self.left_out, tuple(f"{self.source.path}: {note}" for note in notes))
 
-    def _rated(self, run: Run, step: _Parse, finds: Finds, regions: dict[str, Region]) -> Rated:
+    def _rated(self, run: Run, step: _JesterParse, finds: Finds, regions: dict[str, Region]) -> Rated:
         """Numbers of persons and jokes as a person counts them, from 1 on."""
         from hogwild.kernels.parsing.libsvm import ROWS
 

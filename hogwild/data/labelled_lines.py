@@ -24,7 +24,7 @@ NAMES_ADVICE = (
 )
 
 
-class Lines(Dataset[tuple[Tensor, int]]):
+class LabelledLines(Dataset[tuple[Tensor, int]]):
     """`vocabularies`: symbols, the characters by number, and classes, by number."""
 
     vocabularies: Mapping[str, list[str]] = {}
@@ -48,7 +48,7 @@ class Lines(Dataset[tuple[Tensor, int]]):
         return torch.tensor(codes, dtype=torch.int64), self.labels[place]
 
 
-class Speakers(Lines):
+class Speakers(LabelledLines):
     """Who is speaking: a line of at most `longest` characters in tinyshakespeare, and which of its `classes` most
     frequent speakers (by lines) says it. Every tenth speech is of split val, with all its lines. A file of another play
     does as well: speeches with an empty line between them, each begun by a line `NAME:`.
@@ -113,7 +113,7 @@ def _speeches(text: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-class Names(Lines):
+class Names(LabelledLines):
     """Names by class, in the layout of PyTorch's tutorial: a folder `path` with one .txt file per class, called as the
     class, and a name per line, UTF-8. Of every class the same `fraction` of its names, spread evenly, is of split val.
     A name that is in a file twice counts once.

@@ -11,12 +11,12 @@ from hogwild.data.packed_cache import digest_of, file_digest
 from hogwild.data.text_parsing.passes import (
     Count,
     Finds,
-    Lines,
     PackedFile,
     Parsed,
     Parsing,
     Pass,
     Run,
+    TextLines,
     begins_of,
     choice,
     counted,
@@ -88,17 +88,17 @@ class LibSvm(PackedFile):
         self.features, self.one_based, self.labels, self.normalise = features, one_based, labels, normalise
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
-        return _Parsing(self, what, like, on_bad_line)
+        return _LibSvmParsing(self, what, like, on_bad_line)
 
 
 ADVICE = "It is a file of your own in libsvm format: a row a line, label index:value index:value …"
 
 
 @dataclass(frozen=True, slots=True)
-class _Parse:
+class _LibSvmParse:
     """Rows as they are written: those of a piece from `rows[piece]` on, their values from `places[piece]` on."""
 
-    lines: Lines
+    lines: TextLines
     spec: PackedSpec
     rows: np.ndarray
     places: np.ndarray
@@ -128,7 +128,7 @@ class _Order:
     """Each row's features by frequency, and what the pieces have behind each other without a gap: rows of a piece from
     `to_rows[piece]` on, their values from `to_places[piece]` on."""
 
-    parse: _Parse
+    parse: _LibSvmParse
     spec: PackedSpec
     to_rows: np.ndarray
     to_places: np.ndarray
@@ -157,7 +157,7 @@ class _Order:
 
 
 @dataclass(slots=True)
-class _Parsing:
+class _LibSvmParsing:
     """One file on its way."""
 
     source: LibSvm
@@ -173,14 +173,14 @@ class _Parsing:
         return digest_of("libsvm", VERSION, options, file_digest(source.path), self.like)
 
     def parse(self, run: Run) -> Parsed:
-        lines, regions = Lines.of(self.source.path)
+        lines, regions = TextLines.of(self.source.path)
         counted(run, self.what, lines, regions, "libsvm")
         step, finds = self._rows(run, lines, regions)
         return self._finished(self._ordered(run, step, finds, regions), finds)
 
     # ---- in passes
 
-    def _rows(self, run: Run, lines: Lines, regions: dict[str, Region]) -> "tuple[_Parse, Finds]":
+    def _rows(self, run: Run, lines: TextLines, regions: dict[str, Region]) -> "tuple[_LibSvmParse, Finds]":
         """Rows as they are written."""
         from hogwild.kernels.parsing.libsvm import ITEMS, LEAST, LINES, MOST
 
@@ -194,7 +194,7 @@ class _Parsing:
         least, most = self._bounds()
         finds = Finds(lines, found, regions, RULES)
         while True:
-            step = _Parse(lines, spec, rows, places, least, most, self.like is not None)
+            step = _LibSvmParse(lines, spec, rows, places, least, most, self.like is not None)
             run(Pass(self.what, lines.pieces, step, regions))
             if self.source.features is None or self.source.one_based != "auto" or self.like is not None:
                 break
@@ -214,7 +214,7 @@ class _Parsing:
             return least, MOST_INDEX
         return least, self.source.features - (self.source.one_based is False)
 
-    def _ordered(self, run: Run, step: _Parse, finds: Finds, regions: dict[str, Region]) -> Packed:
+    def _ordered(self, run: Run, step: _LibSvmParse, finds: Finds, regions: dict[str, Region]) -> Packed:
         from hogwild.kernels.parsing.libsvm import ITEMS, ROWS
 
         base, features = self._numbering(finds)
@@ -243,7 +243,7 @@ class _Parsing:
         base = int(finds.found[:, LEAST].min() > 0) if self.source.one_based == "auto" else int(self.source.one_based)
         return base, self.source.features or max(1, int(finds.found[:, MOST].max()) + 1 - base)
 
-    def _counts(self, step: _Parse, finds: Finds, base: int, features: int, regions: dict[str, Region]) -> Region:
+    def _counts(self, step: _LibSvmParse, finds: Finds, base: int, features: int, regions: dict[str, Region]) -> Region:
         """(F,) int64: the rows that name each feature."""
         from hogwild.kernels.parsing.libsvm import ITEMS
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from hogwild import host
-from hogwild.data.cache import DATA, Cache, Entry, Spec
-from hogwild.data.text_file import Text
+from hogwild.data.cache import DATA, CachedField, DatasetCache, Entry
+from hogwild.data.text_file import TextFile
 from hogwild.data.text_parsing.passes import Parsed
 from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import ALIGNMENT, Region, aligned
@@ -40,7 +40,7 @@ STARTS = {"indptr": "indices", "starts": "tokens"}  # where what begins
 def file_digest(path: Path) -> str:
     """Of a file's content. A second a gigabyte."""
     digest = hashlib.sha256()
-    Text(path).hash_into(digest)
+    TextFile(path).hash_into(digest)
     return digest.hexdigest()
 
 
@@ -57,7 +57,7 @@ def digest_of(*parts: Any) -> str:
     return digest.hexdigest()
 
 
-def load(cache: Cache, key: str) -> Parsed | None:
+def load(cache: DatasetCache, key: str) -> Parsed | None:
     """What was kept under `key`, mapped. What is damaged is removed, and said."""
     entry = cache.load(key)
     if entry is None:
@@ -83,19 +83,19 @@ def load(cache: Cache, key: str) -> Parsed | None:
     return parsed
 
 
-def store(cache: Cache, key: str, parsed: Parsed) -> bool:
+def store(cache: DatasetCache, key: str, parsed: Parsed) -> bool:
     """Keeps it, names included. False, and a sentence, where that did not work."""
-    specs: list[Spec] = []
+    specs: list[CachedField] = []
     buffers: list[Any] = []
     for array in parsed.packed.arrays().values():
-        specs.append(Spec(array.dtype.name, array.shape))
+        specs.append(CachedField(array.dtype.name, array.shape))
         buffers.append(np.ascontiguousarray(array))
         padding = aligned(array.nbytes) - array.nbytes
-        specs.append(Spec("uint8", (padding,)))
+        specs.append(CachedField("uint8", (padding,)))
         buffers.append(bytearray(padding))
     description = _description(parsed)
     description += bytes(-len(description) % ALIGNMENT)
-    return cache.store(key, [*specs, Spec("uint8", (len(description),))], [*buffers, bytearray(description)])
+    return cache.store(key, [*specs, CachedField("uint8", (len(description),))], [*buffers, bytearray(description)])
 
 
 def outside(packed: Packed) -> str:

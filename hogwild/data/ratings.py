@@ -12,12 +12,12 @@ from hogwild.data.rating_table import DELIMITERS, Columns, Form, Holdout, Rated,
 from hogwild.data.text_parsing.passes import (
     Count,
     Finds,
-    Lines,
     PackedFile,
     Parsed,
     Parsing,
     Pass,
     Run,
+    TextLines,
     begins_of,
     choice,
     counted,
@@ -89,7 +89,7 @@ class Ratings(PackedFile):
         return {**arguments, "columns": {key: columns[key] for key in ("user", "item") if key in columns} or None}
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
-        return _Parsing(self, what, like, on_bad_line)
+        return _RatingsParsing(self, what, like, on_bad_line)
 
 
 def holdout_of(who: str, given: Mapping[str, Any] | None) -> Holdout | None:
@@ -126,10 +126,10 @@ def _check_columns(who: str, columns: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parse:
+class _RatingsParse:
     """Rows into place: those of a piece from `rows[piece]` on, with ids as they are written."""
 
-    lines: Lines
+    lines: TextLines
     spec: PackedSpec
     rows: np.ndarray
     form: Form
@@ -152,7 +152,7 @@ class _Parse:
 
 
 @dataclass(slots=True)
-class _Parsing:
+class _RatingsParsing:
     """One file on its way."""
 
     source: Ratings
@@ -167,7 +167,7 @@ class _Parsing:
         return digest_of("ratings", VERSION, options, file_digest(source.path), self.like)
 
     def parse(self, run: Run) -> Parsed:
-        lines, regions = Lines.of(self.source.path)
+        lines, regions = TextLines.of(self.source.path)
         begin = int(lines.cuts[0])
         head = lines.read(begin, begin + LONGEST_HEADER, regions).tobytes().split(b"\n", 1)[0]
         source = self.source
@@ -196,7 +196,7 @@ class _Parsing:
         spec = PackedSpec.laid_out("table", int(rows[-1]), shapes, {})
         packed = Packed.allocate(self.what.replace(".", "-"), spec)
         regions["out"] = packed.region
-        run(Pass(self.what, finds.lines.pieces, _Parse(finds.lines, spec, rows, form), regions))
+        run(Pass(self.what, finds.lines.pieces, _RatingsParse(finds.lines, spec, rows, form), regions))
         if finds.total(WORDY):
             return None
         counts, arrays = finds.found[:, ROWS], packed.arrays()

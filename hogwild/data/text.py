@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hogwild.data.text_parsing.passes import Lines, PackedFile, Parsed, Parsing, Run, find_text
+from hogwild.data.text_parsing.passes import PackedFile, Parsed, Parsing, Run, TextLines, find_text
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.packed import Packed
 from hogwild.shared_memory.region import Region
@@ -76,7 +76,7 @@ class TextParsing:
         from hogwild.kernels.parsing import warm_up
 
         warm_up.ready("text")
-        lines, regions = Lines.of(self.data.path)
+        lines, regions = TextLines.of(self.data.path)
         table = WordTable()
         raw = [numbers for piece in range(lines.pieces) for numbers in table.read(lines.piece(piece, regions))]
         left_out, rank, words = self._vocabulary(table, lines, regions)
@@ -89,7 +89,7 @@ class TextParsing:
         return Parsed(Packed.of(self.what, "tokens", arrays, sizes, {"words": words}), *_said(left_out))
 
     def _vocabulary(
-        self, table: "WordTable", lines: Lines, regions: Mapping[str, Region]
+        self, table: "WordTable", lines: TextLines, regions: Mapping[str, Region]
     ) -> tuple[dict[str, int], np.ndarray, list[str]]:
         """(words left out, by why; rank (entries,) int32 of each word of the table, -1: left out; the words)."""
         counts = table.counts
@@ -127,7 +127,7 @@ class TextParsing:
             code="data/no-words",
         )
 
-    def _not_text(self, word: bytes, lines: Lines, regions: Mapping[str, Region]) -> DataError:
+    def _not_text(self, word: bytes, lines: TextLines, regions: Mapping[str, Region]) -> DataError:
         number = lines.first_line
         for piece in range(lines.pieces):
             content = lines.piece(piece, regions).tobytes()

@@ -24,7 +24,7 @@ GZIP = b"\x1f\x8b"
 LF, CR, QUOTE = 10, 13, 34
 
 
-class Text:
+class TextFile:
     """A file's bytes, unzipped where it begins like gzip, by offset. One process, one reader: a gzip stream is read
     forwards, and goes back only to its beginning. Picklable: the file is opened at the first read.
 
@@ -117,7 +117,7 @@ class RowIndex:
     lines: np.ndarray  # (blocks,) int64
     quoted: np.ndarray  # (blocks,) bool
 
-    def read(self, text: Text, first: int, stop: int) -> tuple[memoryview, int]:
+    def read(self, text: TextFile, first: int, stop: int) -> tuple[memoryview, int]:
         """The bytes of records [first, stop), with what empty lines lie around them, and the number of the line they
         begin with. One read, forwards: that of the next records begins in the last block of this one. first < stop."""
         early, late = self._block_of_end(first), self._block_of_end(stop)
@@ -153,7 +153,7 @@ class RowIndex:
         return at + 1, line + int(np.searchsorted(newlines, at, side="right"))
 
 
-def count_rows(text: Text, start: int, first_line: int) -> RowIndex:
+def count_rows(text: TextFile, start: int, first_line: int) -> RowIndex:
     """Looks at every byte from `start` on. Raises DataError where the file ends inside quotes."""
     ends, lines, quoted = [0], [0], [False]
     has_quotes = False
@@ -181,7 +181,7 @@ def count_rows(text: Text, start: int, first_line: int) -> RowIndex:
     )
 
 
-def _blocks(text: Text, start: int) -> Iterator[bytes]:
+def _blocks(text: TextFile, start: int) -> Iterator[bytes]:
     while content := text.read_at(start, READ):
         start += len(content)
         while len(content) % BLOCK and (more := text.read_at(start, BLOCK - len(content) % BLOCK)):
@@ -220,7 +220,7 @@ def record_ends(content: np.ndarray, lead: int, inside: bool) -> tuple[np.ndarra
     return newlines, newlines[is_end & ~is_empty]
 
 
-def _refuse_open_quote(text: Text, start: int, first_line: int) -> None:
+def _refuse_open_quote(text: TextFile, start: int, first_line: int) -> None:
     """Names the first line with an odd number of quotes: where the trouble begins, though it shows at the end only."""
     line = first_line
     content = text.read_at(start, READ).split(b"\n")

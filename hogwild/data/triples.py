@@ -9,11 +9,11 @@ import numpy as np
 from hogwild.data.packed_cache import digest_of, file_digest
 from hogwild.data.text_parsing.passes import (
     Finds,
-    Lines,
     PackedFile,
     Parsed,
     Parsing,
     Run,
+    TextLines,
     choice,
     counted,
     empty_file,
@@ -52,11 +52,11 @@ class Triples(PackedFile):
         self.delimiter = delimiter
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
-        return _Parsing(self, what, like, on_bad_line)
+        return _TriplesParsing(self, what, like, on_bad_line)
 
 
 @dataclass(slots=True)
-class _Parsing:
+class _TriplesParsing:
     source: Triples
     what: str
     like: Packed | None
@@ -68,7 +68,7 @@ class _Parsing:
         return digest_of("triples", VERSION, options, file_digest(self.source.path), self.like)
 
     def parse(self, run: Run) -> Parsed:
-        lines, regions = Lines.of(self.source.path)
+        lines, regions = TextLines.of(self.source.path)
         finds = Finds(lines, counted(run, self.what, lines, regions, "words"), regions, RULES)
         form = (ord(self.source.delimiter), 0, 3)
         columns = np.array([0, 1, 2, -1], np.int64)

@@ -38,7 +38,7 @@ class SimulatedOutOfMemory(SimulatedError):
         self.asked = asked
 
 
-class Stream:
+class SimulatedStream:
     """Work in its order. None of it is done before somebody waits for an event behind it."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Mark:
     """An event: a place in a stream."""
 
     def __init__(self) -> None:
-        self.stream: Stream | None = None
+        self.stream: SimulatedStream | None = None
         self.place = 0
 
     def come(self) -> None:
@@ -79,27 +79,27 @@ class Simulated:
         self.log: list[str] | None = None
         self.registered: dict[int, int] = {}  # address -> bytes
         self.pageable = 0  # copies whose host memory was not registered
-        self._current, self._streams = Stream(), list[Stream]()
+        self._current, self._streams = SimulatedStream(), list[SimulatedStream]()
         self._used = 0
         self._lent: list[Any] = []  # as long as this lives
         self._broken = False
         opened[index] = self
 
-    def stream(self) -> Stream:
+    def stream(self) -> SimulatedStream:
         self._note("stream")
-        self._streams.append(Stream())
+        self._streams.append(SimulatedStream())
         return self._streams[-1]
 
     def event(self) -> Mark:
         self._note("event")
         return Mark()
 
-    def record(self, event: Mark, stream: Stream | None) -> None:
+    def record(self, event: Mark, stream: SimulatedStream | None) -> None:
         self._note("record")
         event.stream = self._or_current(stream)
         event.place = event.stream.begun
 
-    def wait(self, event: Mark, stream: Stream | None) -> None:
+    def wait(self, event: Mark, stream: SimulatedStream | None) -> None:
         self._note("wait")
         if stream is None:
             event.come()  # kernels are done as they are called: this is the last moment
@@ -122,7 +122,7 @@ class Simulated:
             raise SimulatedError(f"simulated device: host memory at {address:#x} is not registered")
         del self.registered[address]
 
-    def upload(self, target: Tensor, source: Tensor, stream: Stream | None) -> None:
+    def upload(self, target: Tensor, source: Tensor, stream: SimulatedStream | None) -> None:
         self._note("upload")
         self._look(source)
         if stream is None:  # what is called next is done next
@@ -131,7 +131,7 @@ class Simulated:
             _poison(target)
             stream.begin(partial(target.copy_, source))
 
-    def download(self, target: Tensor, source: Tensor, stream: Stream | None) -> None:
+    def download(self, target: Tensor, source: Tensor, stream: SimulatedStream | None) -> None:
         self._note("download")
         self._look(target)
         if stream is None:  # of what was there before the kernels that are called next
@@ -197,7 +197,7 @@ class Simulated:
         first, last = host.data_ptr(), host.data_ptr() + host.numel() * host.element_size()
         self.pageable += not any(start <= first and last <= start + size for start, size in self.registered.items())
 
-    def _or_current(self, stream: Stream | None) -> Stream:
+    def _or_current(self, stream: SimulatedStream | None) -> SimulatedStream:
         return self._current if stream is None else stream
 
 

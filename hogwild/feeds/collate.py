@@ -31,7 +31,7 @@ class BadBatch(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Padding:
+class PaddingRule:
     """Of `data.padding`. `value` fills up inputs, `target` the last field. `fields`: numbers of those that vary, once
     they are known."""
 
@@ -61,7 +61,7 @@ class Labels:
 
 
 @dataclass(slots=True)
-class Column:
+class BatchLeaf:
     """One leaf of a batch before it is written: a whole one, or a piece per record. `lengths`: it is to be padded, with
     `filler`."""
 
@@ -96,7 +96,7 @@ class Collator:
     one would be an error in the middle of an update, on a GPU the end of the worker's context."""
 
     collate: Callable[[list[Any]], Any] | None = None
-    padding: Padding | None = None
+    padding: PaddingRule | None = None
     channels_last: bool = False
     labels: Labels | None = None
 
@@ -112,7 +112,7 @@ class Collator:
         ]
         return replace(self, padding=replace(self.padding, fields=tuple(numbers) or (0,)))
 
-    def columns(self, records: list[Any]) -> tuple[TreeSpec, list[Column]]:
+    def columns(self, records: list[Any]) -> tuple[TreeSpec, list[BatchLeaf]]:
         """Raises BadBatch, and what the user's collate_fn raises."""
         if self.collate is not None:
             return self._collated(self.collate(records))
@@ -134,9 +134,9 @@ class Collator:
                 column.append(leaf)
         return tree, [_stacked(column, field) for field, column in enumerate(leaves)]
 
-    def _padded(self, records: list[tuple[Any, ...]]) -> tuple[TreeSpec, list[Column]]:
+    def _padded(self, records: list[tuple[Any, ...]]) -> tuple[TreeSpec, list[BatchLeaf]]:
         assert self.padding is not None
-        columns: list[Column] = []
+        columns: list[BatchLeaf] = []
         width = len(records[0])
         for number, record in enumerate(records):
             if len(record) != width:
@@ -149,7 +149,7 @@ class Collator:
                 columns.append(_stacked(pieces, field))
         return tree_flatten(tuple(range(len(columns))))[1], columns
 
-    def _pad(self, pieces: list[Any], field: int, *, is_target: bool) -> list[Column]:
+    def _pad(self, pieces: list[Any], field: int, *, is_target: bool) -> list[BatchLeaf]:
         """The lengths of an input follow it. Those of a target do not: it comes last."""
         assert self.padding is not None
         tensors = [torch.as_tensor(piece) for piece in pieces]
@@ -168,11 +168,11 @@ class Collator:
             dtype = torch.float32
         shape = (len(tensors), max(lengths), *rest)
         if is_target:
-            return [Column(tensors, dtype, shape, lengths, self.padding.target)]
-        padded = Column(tensors, dtype, shape, lengths, self.padding.value)
-        return [padded, Column(torch.tensor(lengths), torch.int64, (len(lengths),))]
+            return [BatchLeaf(tensors, dtype, shape, lengths, self.padding.target)]
+        padded = BatchLeaf(tensors, dtype, shape, lengths, self.padding.value)
+        return [padded, BatchLeaf(torch.tensor(lengths), torch.int64, (len(lengths),))]
 
-    def _collated(self, batch: Any) -> tuple[TreeSpec, list[Column]]:
+    def _collated(self, batch: Any) -> tuple[TreeSpec, list[BatchLeaf]]:
         if not isinstance(batch, (tuple, list)) or len(batch) < 2:
             raise BadBatch(
                 f"collate_fn returned a {type(batch).__name__}; a batch is a tuple (input, …, target)", "data/bad-batch"
@@ -190,7 +190,7 @@ class Collator:
             tensor = _tensor(leaf)
             if tensor.layout != torch.strided:
                 raise BadBatch(f"collate_fn returned a {tensor.layout} tensor; give dense ones", "data/bad-batch")
-            columns.append(Column(tensor.detach(), tensor.dtype, tuple(tensor.shape)))
+            columns.append(BatchLeaf(tensor.detach(), tensor.dtype, tuple(tensor.shape)))
         return tree, columns
 
     def form(self, records: list[Any]) -> tuple[BatchForm, Shapes]:
@@ -246,7 +246,7 @@ def _are(things: list[Any], kinds: tuple[type, ...]) -> bool:
     return all(issubclass(kind, kinds) for kind in set(map(type, things)))
 
 
-def _stacked(pieces: list[Any], field: int) -> Column:
+def _stacked(pieces: list[Any], field: int) -> BatchLeaf:
     """Equal leaves of all records. Like torch's default collation, but a Python float becomes float32."""
     first = pieces[0]
     if isinstance(first, Tensor):
@@ -258,19 +258,19 @@ def _stacked(pieces: list[Any], field: int) -> Column:
                 raise _unlike(piece, first, field, number)
         if first.layout != torch.strided:
             raise BadBatch(f"field {field} is a {first.layout} tensor; give dense ones", "data/not-dense", 0)
-        return Column(pieces, dtype, (len(pieces), *shape))
+        return BatchLeaf(pieces, dtype, (len(pieces), *shape))
     if isinstance(first, np.ndarray):
         for number, piece in enumerate(pieces):
             if not isinstance(piece, np.ndarray) or piece.shape != first.shape or piece.dtype != first.dtype:
                 raise _unlike(piece, first, field, number)
-        return Column(pieces, torch.from_numpy(np.empty(0, first.dtype)).dtype, (len(pieces), *first.shape))
+        return BatchLeaf(pieces, torch.from_numpy(np.empty(0, first.dtype)).dtype, (len(pieces), *first.shape))
     for number, piece in enumerate(pieces) if not _are(pieces, NUMBERS) else ():
         if not isinstance(piece, NUMBERS):
             words = f"field {field} is a {type(piece).__name__}; give tensors, arrays or numbers, or a data.collate"
             raise BadBatch(words, "data/bad-item", number)
     is_float = any(issubclass(kind, float) and not issubclass(kind, np.floating) for kind in set(map(type, pieces)))
     whole = torch.tensor(pieces, dtype=torch.float32) if is_float else torch.from_numpy(np.array(pieces))
-    return Column(whole, whole.dtype, (len(pieces),))
+    return BatchLeaf(whole, whole.dtype, (len(pieces),))
 
 
 def _unlike(piece: Any, first: Any, field: int, number: int) -> BadBatch:

@@ -37,7 +37,7 @@ Place = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
 
 
 @dataclass(slots=True)
-class Slot:
+class DeviceSlot:
     """`holds`: (epoch, batch) of what is in it, or on its way. `views`: tensors of the twin, by where they lie."""
 
     copied: Any
@@ -56,9 +56,9 @@ class DeviceSlots:
         self._accelerator, self._pins = accelerator, pins
         self._copies = accelerator.stream()
         nothing = torch.empty(0, dtype=torch.uint8)
-        self.slots = [Slot(accelerator.event(), accelerator.event(), nothing, nothing) for _ in range(count)]
+        self.slots = [DeviceSlot(accelerator.event(), accelerator.event(), nothing, nothing) for _ in range(count)]
 
-    def send(self, slot: Slot, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def send(self, slot: DeviceSlot, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Begins the copy of `fields` and returns what they will be on the device. The host tensors stay as they are
         until `sent`; what is answered is read after `take` only."""
         piece = self._one_piece(fields)
@@ -79,15 +79,15 @@ class DeviceSlots:
             )
         return views
 
-    def sent(self, slot: Slot) -> None:
+    def sent(self, slot: DeviceSlot) -> None:
         """This process waits until nothing is copied to the slot any more: the host memory is free again."""
         self._accelerator.synchronize(slot.copied)
 
-    def take(self, slot: Slot) -> None:
+    def take(self, slot: DeviceSlot) -> None:
         """The mathematics that is launched from now on may read the slot."""
         self._accelerator.wait(slot.copied, None)
 
-    def leave(self, slot: Slot) -> None:
+    def leave(self, slot: DeviceSlot) -> None:
         """All that reads the slot has been launched."""
         self._accelerator.record(slot.used, None)
 
@@ -106,7 +106,7 @@ class DeviceSlots:
         source = torch.empty(0, dtype=torch.uint8).set_(storage, first - storage.data_ptr(), (last - first,), (1,))
         return source, tuple(_place(tensor, tensor.data_ptr() - first) for tensor in fields)
 
-    def _staged(self, slot: Slot, fields: Sequence[Tensor]) -> tuple[Tensor, tuple[Place, ...]]:
+    def _staged(self, slot: DeviceSlot, fields: Sequence[Tensor]) -> tuple[Tensor, tuple[Place, ...]]:
         """The same, after a copy into the slot's own host memory."""
         places, end = [], 0
         for tensor in fields:
@@ -122,7 +122,7 @@ class DeviceSlots:
             words(slot.staging, dtype, shape, offset, strides).copy_(tensor)
         return slot.staging[:end], tuple(places)
 
-    def _grow(self, slot: Slot, nbytes: int) -> None:
+    def _grow(self, slot: DeviceSlot, nbytes: int) -> None:
         """Once per slot, where batches are of one size."""
         self.sent(slot)
         self._accelerator.synchronize(slot.used)
@@ -155,8 +155,8 @@ class DeviceFeed:
         self._slots = DeviceSlots(accelerator, pins, slots)
         self._draws = draws
         self._next = 0
-        self._held: Slot | None = None  # what the trainer computes on
-        self._last: list[Slot | None] = [None] * len(feeds)  # to which each feed's memory was copied last
+        self._held: DeviceSlot | None = None  # what the trainer computes on
+        self._last: list[DeviceSlot | None] = [None] * len(feeds)  # to which each feed's memory was copied last
 
     def gather(self, epoch: int, batch: int) -> Batch:
         """The batch on the device, with what has been launched on it in its order. Holds until the next `gather`."""
@@ -179,7 +179,7 @@ class DeviceFeed:
         with self._random_state(), contextlib.suppress(Exception):
             self._fill(epoch, batch)
 
-    def _fill(self, epoch: int, batch: int) -> Slot:
+    def _fill(self, epoch: int, batch: int) -> DeviceSlot:
         k = self._next
         if self._slots.slots[k] is self._held and len(self._slots.slots) > 1:
             k = (k + 1) % len(self._slots.slots)
@@ -194,7 +194,7 @@ class DeviceFeed:
         slot.holds, slot.batch = (epoch, batch), Batch(tuple(inputs), target, plain.first_position, plain.size)
         return slot
 
-    def _sent(self, slot: Slot, fields: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _sent(self, slot: DeviceSlot, fields: tuple[Any, ...]) -> tuple[Any, ...]:
         """`fields` on the device, nested as they are; those of a stream may be."""
         if all(isinstance(field, Tensor) for field in fields):
             return self._slots.send(slot, fields)

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from hogwild.errors import DataError
 from hogwild.feeds.resident import ResidentData
-from hogwild.feeds.row_reader import Rows, first_non_finite, not_finite
+from hogwild.feeds.row_reader import RowSource, first_non_finite, not_finite
 from hogwild.scheduling.seeds import mix
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def materialise(dataset: Dataset, what: str, seed: int = 0) -> tuple[Tensor, ...
     ready = ready_tensors(dataset, what)
     if ready is not None:
         return ready
-    rows = Rows.of(dataset, what, seed)
+    rows = RowSource.of(dataset, what, seed)
     columns = rows.columns()
     rows.read_into(columns)
     return columns

@@ -32,7 +32,7 @@ KEPT_VIEWS = 4  # times the slots: sets of views that are kept, where shapes var
 Shapes = tuple[tuple[int, ...], ...]
 
 
-class Place(IntEnum):
+class SlotWord(IntEnum):
     """Words of a row of the table: what the slot holds, or shall."""
 
     EPOCH = 0
@@ -44,7 +44,7 @@ class Place(IntEnum):
     FILLED = 6  # 1: the parent has heard that it holds that batch
 
 
-class Beat(IntEnum):
+class LoaderBeat(IntEnum):
     """Words of a loader's row."""
 
     COUNT = 0
@@ -214,7 +214,9 @@ class Ring:
     def find(self, epoch: int, batch: int) -> int:
         """The slot of a batch that one has a lease of."""
         table = self.table
-        is_it = (table[:, Place.BATCH] == batch) & (table[:, Place.EPOCH] == epoch) & (table[:, Place.FILLED] == 1)
+        is_it = (
+            (table[:, SlotWord.BATCH] == batch) & (table[:, SlotWord.EPOCH] == epoch) & (table[:, SlotWord.FILLED] == 1)
+        )
         (found,) = np.nonzero(is_it)
         assert len(found) == 1, f"epoch {epoch}, batch {batch} is in {len(found)} slots"
         return int(found[0])
@@ -255,7 +257,7 @@ class Ring:
 
     def read_begin(self, slot: int) -> bytes:
         """What the table says of the state to begin from."""
-        length = int(self.table[slot, Place.STATE_BYTES])
+        length = int(self.table[slot, SlotWord.STATE_BYTES])
         return self._state(slot, is_after=False)[:length].tobytes() if length else b""
 
     def _state(self, slot: int, is_after: bool) -> np.ndarray:

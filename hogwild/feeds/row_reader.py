@@ -44,7 +44,7 @@ class BadRow(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FieldKind:
     """What all rows have in one field."""
 
     dtype: torch.dtype
@@ -56,20 +56,20 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowSource:
     """A data set that is read range by range; `kinds` are those of its first item. Crosses a process by
     cloudpickle."""
 
     dataset: Any
     what: str
     count: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[FieldKind, ...]
     seed: int
     by_range: bool  # it has `rows(start, stop)`
     first: tuple[Tensor, ...] | None = None  # item 0, which was read to know the kinds: no item is read twice
 
     @classmethod
-    def of(cls, dataset: Any, what: str, seed: int) -> "Rows":
+    def of(cls, dataset: Any, what: str, seed: int) -> "RowSource":
         """Reads the first row. Raises DataError where there is none, or it is no sample."""
         count = _length(dataset, what)
         if count == 0:
@@ -80,7 +80,7 @@ class Rows:
                 first = _rows(dataset, 0, 1, what) if by_range else _item(dataset, 0, what, seed)
         except BadRow as bad:
             raise bad.taken() from bad.__cause__
-        kinds = tuple(Kind(field.dtype, tuple(field.shape[1:] if by_range else field.shape)) for field in first)
+        kinds = tuple(FieldKind(field.dtype, tuple(field.shape[1:] if by_range else field.shape)) for field in first)
         return cls(dataset, what, count, kinds, seed, by_range, None if by_range else first)
 
     @property

@@ -26,11 +26,11 @@ from torch.utils.data._utils import worker as torch_worker
 from hogwild.errors import CheckpointError, DataError, HogwildError
 from hogwild.feeds.collate import BadBatch, Collator
 from hogwild.feeds.materialise import number_of
-from hogwild.feeds.ring import Place, Ring
+from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.sample_order import make_order
 from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan
 from hogwild.scheduling.seeds import mix
-from hogwild.user_code import Spec, build
+from hogwild.user_code import ComponentSpec, build
 
 READ_SEED, BEGIN_SEED = -6, -7  # what a batch's records draw; what an iterator draws when it begins
 
@@ -41,7 +41,7 @@ class Origin:
     travel, a function that answers an iterator), with the state of the generator its constructor drew from."""
 
     dataset: Any = None
-    spec: Spec | None = None
+    spec: ComponentSpec | None = None
     generator: torch.Tensor | None = None  # (n,) uint8
 
     def open(self) -> Any:
@@ -135,9 +135,9 @@ class Filler:
         """What the table says of `slot`; False where the shard ends before it. Raises Unreadable."""
         self.has_passed_over = False
         row = self._ring.table[slot]
-        epoch, batch = int(row[Place.EPOCH]), int(row[Place.BATCH])
+        epoch, batch = int(row[SlotWord.EPOCH]), int(row[SlotWord.BATCH])
         if self._order is None:
-            self._introduce(int(row[Place.SHARD]), self._shards_of_plan)
+            self._introduce(int(row[SlotWord.SHARD]), self._shards_of_plan)
             return self._fill_next(slot, epoch, batch)
         if epoch != self._epoch and hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
@@ -178,7 +178,7 @@ class Filler:
 
     def _fill_next(self, slot: int, epoch: int, batch: int) -> bool:
         where = f"epoch {epoch}, batch {batch}"
-        shard = int(self._ring.table[slot, Place.SHARD])
+        shard = int(self._ring.table[slot, SlotWord.SHARD])
         try:
             records, before, found = self._read_next(slot, epoch, shard)
             if not found and records.is_spent:  # it still stands where the epoch before has ended
@@ -196,7 +196,7 @@ class Filler:
 
     def _read_next(self, slot: int, epoch: int, shard: int) -> tuple["_Records", bytes, list[Any]]:
         """(whose records, their state before, the records of the batch; [] at the end)."""
-        place, begin = (int(self._ring.table[slot, word]) for word in (Place.PLACE, Place.FROM))
+        place, begin = (int(self._ring.table[slot, word]) for word in (SlotWord.PLACE, SlotWord.FROM))
         records = self._shards.get(shard)
         if records is None or records.epoch != epoch or records.place > place:
             state = self._ring.read_begin(slot)

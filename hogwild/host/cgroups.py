@@ -38,7 +38,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ControlGroup:
     """One level of a control group hierarchy; `version` says which files its folder holds."""
 
     version: int
@@ -60,17 +60,17 @@ class Group:
         return None
 
 
-def control_groups(controller: str, root: Path = ROOT) -> list[Group]:
+def control_groups(controller: str, root: Path = ROOT) -> list[ControlGroup]:
     """Every level this process is in that `controller` ('cpu', 'memory') may limit, innermost first, both
     versions. Empty where there are no control groups. Pages: cgroups(7), proc_pid_mountinfo(5)."""
     mounts = list(_cgroup_mounts(root))
-    groups: list[Group] = []
+    groups: list[ControlGroup] = []
     for version, controllers, path in _memberships(root):
         if version == 1 and controller not in controllers:
             continue
         for mount_version, options, inside, point in mounts:
             if mount_version == version and (version == 2 or controller in options):
-                groups += [Group(version, folder) for folder in _levels(root, point, inside, path)]
+                groups += [ControlGroup(version, folder) for folder in _levels(root, point, inside, path)]
                 break
     return groups
 
@@ -204,7 +204,7 @@ def _levels(root: Path, point: str, inside: str, path: str) -> list[Path]:
     return [level for level in chain[: chain.index(top) + 1] if level.is_dir()]
 
 
-def _quota(group: Group) -> float | None:
+def _quota(group: ControlGroup) -> float | None:
     """Cores, from `cpu.max` (quota period) or the two files of version 1."""
     if group.version == 2:
         words = (group.read("cpu.max") or "max").split()
@@ -216,14 +216,14 @@ def _quota(group: Group) -> float | None:
     return max(quota / period, LOWEST_QUOTA)
 
 
-def _memory_limit(group: Group) -> tuple[int, str] | None:
+def _memory_limit(group: ControlGroup) -> tuple[int, str] | None:
     """(bytes above which the kernel kills, words that name the file). Version 1 writes a huge number for 'none'."""
     name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
     limit = group.number(name)
     return (limit, f"limit {limit:,} bytes, {group.folder / name}") if limit is not None and limit < 1 << 60 else None
 
 
-def _memory_left(group: Group) -> int | None:
+def _memory_left(group: ControlGroup) -> int | None:
     """limit - usage + inactive file pages; None without a limit. Version 1 writes a huge number for
     'none'."""
     if group.version == 2:

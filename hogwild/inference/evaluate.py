@@ -37,7 +37,7 @@ FORMATS = (".npz", ".csv")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Reevaluation:
     """`recorded` are the metrics that training wrote into the checkpoint, where it evaluated exactly these parameters;
     `outputs` (N, …) and `targets` (N, …) are there when they were asked for."""
 
@@ -51,7 +51,7 @@ class Found:
 
 
 @sparing_the_compiler()
-def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_outputs: bool = False) -> Found:
+def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_outputs: bool = False) -> Reevaluation:
     """Raises CheckpointError for a checkpoint that is damaged or of another model, UsageError where the job has nothing
     to evaluate on, and what building the job raises."""
     if job.data.val is None:
@@ -70,7 +70,7 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
     is_same = state["evaluated_at"] == updates
     recorded = {str(name): float(value) for name, value in state["metrics"].items()} if is_same else None
     samples = len(targets)
-    return Found(checkpoint, updates, samples, values, recorded, outputs, targets if keep_outputs else None)
+    return Reevaluation(checkpoint, updates, samples, values, recorded, outputs, targets if keep_outputs else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _in_memory(source: Source, *, channels_last: bool) -> ResidentData | Packed 
     return source.packed or ResidentData.from_tensors("data-val", source.tensors, channels_last=channels_last)
 
 
-def write_predictions(found: Found, file: Path) -> None:
+def write_predictions(found: Reevaluation, file: Path) -> None:
     """As a whole or not at all: .npz with arrays `outputs` (N, …), `targets` (N, …) and, of classes, `predicted` (N,);
     .csv with a line per sample: sample, target…, predicted, output…. Raises RunError."""
     assert found.outputs is not None and found.targets is not None
@@ -172,7 +172,7 @@ def _nothing() -> None:
     """Nobody waits for a sign of life."""
 
 
-def lines_of(found: Found, what: str) -> list[str]:
+def lines_of(found: Reevaluation, what: str) -> list[str]:
     """For a person."""
     words = ", ".join(f"{name} {value:.6g}" for name, value in found.metrics.items())
     lines = [f"{found.checkpoint}{what}: update {found.updates:,}, {found.samples:,} samples of data.val", f"  {words}"]
@@ -182,7 +182,7 @@ def lines_of(found: Found, what: str) -> list[str]:
     return lines
 
 
-def as_json(found: Found, which: str) -> str:
+def as_json(found: Reevaluation, which: str) -> str:
     from hogwild.storage.records import to_json
 
     answer = {

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from hogwild.config.load import Job
-from hogwild.data.cache import Cache
+from hogwild.data.cache import DatasetCache
 from hogwild.data.packed_cache import load as load_kept
 from hogwild.errors import CheckpointError, DataError, HogwildError, RunError, UsageError
 from hogwild.feeds.materialise import InTurn, materialise
@@ -177,7 +177,7 @@ class _Kept(InTurn):
         self._runs = runs
 
     def pack(self, parsing: Any) -> Any:
-        found = load_kept(Cache(self._runs, say=log.info), parsing.key())
+        found = load_kept(DatasetCache(self._runs, say=log.info), parsing.key())
         return super().pack(parsing) if found is None else found
 
 

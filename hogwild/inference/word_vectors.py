@@ -31,7 +31,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class AnalogySection:
     """Questions of one kind, `a is to b as c is to d`: how many were answered rightly, asked, and left out because a
     word of them is unknown."""
 
@@ -117,17 +117,17 @@ class WordVectors:
         value = spearman(torch.from_numpy(cosines), torch.tensor(scores, dtype=torch.float64))
         return Agreement(value, len(known), len(pairs) - len(known))
 
-    def analogies(self, path: str | os.PathLike[str], restrict: int | None = 30_000) -> dict[str, Section]:
+    def analogies(self, path: str | os.PathLike[str], restrict: int | None = 30_000) -> dict[str, AnalogySection]:
         """Answers a file of questions, as questions-words.txt has them: `: section`, then `a b c d` a line; what is
         nearest to b - a + c among the first `restrict` words, without these three, should be d. Words are taken in
         lower case where they are not known as they stand. Raises DataError."""
-        found: dict[str, Section] = {}
+        found: dict[str, AnalogySection] = {}
         for name, questions in _sections(Path(path)):
             numbers = [[self._found(word, restrict) for word in question] for question in questions]
             known = np.array([row for row in numbers if None not in row], np.int64).reshape(-1, 4)
-            before = found.get(name, Section())
+            before = found.get(name, AnalogySection())
             right = sum(self._right(part, restrict) for part in _parts(known))
-            found[name] = Section(
+            found[name] = AnalogySection(
                 before.right + right, before.asked + len(known), before.left_out + len(numbers) - len(known)
             )
         return found

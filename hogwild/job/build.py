@@ -30,7 +30,7 @@ from hogwild.job.initial_values import load_initial
 from hogwild.job.packed_data import names_of, pack, show, sizes_for
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
 from hogwild.job.parts import Parts
-from hogwild.job.update_choice import Choice, choose, meetings
+from hogwild.job.update_choice import UpdateChoice, choose, meetings
 from hogwild.metrics.panel import Panel
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan, plan_here
@@ -43,7 +43,7 @@ from hogwild.training.without_dynamo import sparing_the_compiler
 from hogwild.user_code import build as build_component
 from hogwild.user_code import build_callable
 
-NO_KERNEL = Choice(None, "autograd: on a device, where no kernel of a model's own runs", is_worth_saying=False)
+NO_KERNEL = UpdateChoice(None, "autograd: on a device, where no kernel of a model's own runs", is_worth_saying=False)
 
 
 def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_fresh: bool = True) -> Parts:

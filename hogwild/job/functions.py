@@ -10,7 +10,7 @@ from hogwild.config.load import Job
 from hogwild.feeds.transform import Transform
 from hogwild.metrics import catalog
 from hogwild.metrics.panel import Own
-from hogwild.user_code import Spec, build, build_callable, resolve
+from hogwild.user_code import ComponentSpec, build, build_callable, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Functions:
         )
 
 
-def _built(spec: Spec | None) -> Any:
+def _built(spec: ComponentSpec | None) -> Any:
     return None if spec is None else build_callable(spec)
 
 

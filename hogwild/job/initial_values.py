@@ -42,7 +42,7 @@ DAMAGED = (
 )
 
 
-class Spec(Protocol):
+class InitialSpec(Protocol):
     """`model.init_from` as a map."""
 
     @property
@@ -53,7 +53,10 @@ class Spec(Protocol):
 
 
 def load_initial(
-    model: nn.Module, spec: "str | Spec", names: Mapping[str, Any] | None = None, component: Component | None = None
+    model: nn.Module,
+    spec: "str | InitialSpec",
+    names: Mapping[str, Any] | None = None,
+    component: Component | None = None,
 ) -> str:
     """Copies what fits into the model, in place; answers a sentence about what was taken and what was not. `names`: of
     the data (`packing.names_of`), by which rows are taken; `component`: what the model was built of. Raises

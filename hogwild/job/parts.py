@@ -11,7 +11,7 @@ from hogwild.config.field_types import Component
 from hogwild.feeds.transform import Transform
 from hogwild.job.identity import Identity
 from hogwild.job.source import Source
-from hogwild.job.update_choice import Choice, Meetings
+from hogwild.job.update_choice import Meetings, UpdateChoice
 from hogwild.metrics.panel import Panel
 
 NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -31,7 +31,7 @@ class Parts:
     output_shape: tuple[int, ...] = ()
     notes: list[str] = field(default_factory=list)
     transform: Transform | None = None  # of the batches that are trained on
-    choice: Choice = field(default_factory=lambda: Choice(None, "autograd"))
+    choice: UpdateChoice = field(default_factory=lambda: UpdateChoice(None, "autograd"))
     meetings: Meetings = field(default_factory=Meetings)
     writes_inputs: bool = False  # the model changes its inputs in place
     late: dict[str, int] = field(default_factory=dict)  # parameter -> the update that trains it first

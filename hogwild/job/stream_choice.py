@@ -17,7 +17,7 @@ from hogwild.config.load import Job
 from hogwild.errors import DataError
 from hogwild.feeds.collate import NUMBERS
 from hogwild.feeds.materialise import Part, division, ready_tensors
-from hogwild.feeds.row_reader import Rows
+from hogwild.feeds.row_reader import RowSource
 
 RESIDENT_SHARE = 0.5  # of the free memory: more, and a data set is streamed (feed: auto)
 LEAVES = (Tensor, np.ndarray, *NUMBERS)
@@ -51,7 +51,7 @@ def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
     if ready_tensors(dataset, what) is not None:
         return "", ""
     try:
-        rows = Rows.of(dataset, what, job.seed)
+        rows = RowSource.of(dataset, what, job.seed)
     except DataError as error:
         if error.code == "data/bad-item" and _is_nested(dataset):
             return f"the inputs of {type(dataset).__name__} are nested", ""

@@ -18,7 +18,7 @@ from torch import Tensor
 from hogwild.config.load import Job
 from hogwild.errors import DataError, HogwildError, UsageError
 from hogwild.feeds.batch import Batch
-from hogwild.feeds.collate import BadBatch, Collator, Labels, Padding
+from hogwild.feeds.collate import BadBatch, Collator, Labels, PaddingRule
 from hogwild.feeds.materialise import number_of
 from hogwild.feeds.ring import BatchForm, Ring, RingSpec
 from hogwild.feeds.stream_reader import (
@@ -36,7 +36,7 @@ from hogwild.planning.device_placement import SHARED, is_on_device
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.scheduling.range_schedule import LEASES_IN_HAND
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND
-from hogwild.user_code import Spec
+from hogwild.user_code import ComponentSpec
 
 SPARE_SLOTS = 2  # times what cannot do without: a loader that is slow for a while keeps nobody waiting
 LOOK_RECORDS = 256  # whose sizes are looked at where they vary
@@ -138,7 +138,7 @@ def own_random_state() -> Iterator[None]:
 def prepare(
     job: Job,
     dataset: Any,
-    spec: Spec | None,
+    spec: ComponentSpec | None,
     generator: Tensor | None,
     why: str,
     *,
@@ -152,7 +152,7 @@ def prepare(
     of, and the state of torch's generator before. Raises DataError."""
     data = job.data
     asked = data.padding
-    padding = None if asked is None else Padding(asked.value, asked.longest, asked.target)
+    padding = None if asked is None else PaddingRule(asked.value, asked.longest, asked.target)
     collator = Collator(collate, padding, channels_last=channels_last)
     plan: EpochPlan
     with own_random_state():
@@ -194,7 +194,7 @@ def _row_bytes(collator: Collator, records: list[Any]) -> int:
 
 
 def _travelling(
-    dataset: Any, spec: Spec | None, generator: Tensor | None, collator: Collator, plan: EpochPlan, what: str
+    dataset: Any, spec: ComponentSpec | None, generator: Tensor | None, collator: Collator, plan: EpochPlan, what: str
 ) -> Origin:
     """The data set for the loaders: itself, or, where that cannot be, its class path."""
     if isinstance(dataset, Iterator) and iter(dataset) is dataset:  # what was read from it here is gone

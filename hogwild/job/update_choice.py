@@ -32,7 +32,7 @@ EXTRA = "numba is not installed; pip install 'hogwild[sparse]'"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class UpdateChoice:
     """`update` is None where autograd trains; `why` says which, for the log, `check --deep` and summary.json."""
 
     update: FusedUpdate | None
@@ -54,7 +54,9 @@ class Meetings:
     words: tuple[str, ...] = ()
 
 
-def choose(job: Job, model: nn.Module, loss: Any, optimizer: torch.optim.Optimizer, packed: "Packed | None") -> Choice:
+def choose(
+    job: Job, model: nn.Module, loss: Any, optimizer: torch.optim.Optimizer, packed: "Packed | None"
+) -> UpdateChoice:
     """Raises UsageError where the job says `update: fused` and that cannot be."""
     choice = _choose(job, model, loss, optimizer, packed)
     if job.train.update == "fused" and choice.update is None:
@@ -65,28 +67,32 @@ def choose(job: Job, model: nn.Module, loss: Any, optimizer: torch.optim.Optimiz
     return choice
 
 
-def _choose(job: Job, model: nn.Module, loss: Any, optimizer: torch.optim.Optimizer, packed: "Packed | None") -> Choice:
+def _choose(
+    job: Job, model: nn.Module, loss: Any, optimizer: torch.optim.Optimizer, packed: "Packed | None"
+) -> UpdateChoice:
     if job.train.update == "autograd":
-        return Choice(None, "autograd: train.update says so")
+        return UpdateChoice(None, "autograd: train.update says so")
     offer = getattr(model, "fused", None)
     if not callable(offer):
-        return Choice(None, "autograd: the model brings no fused update", is_worth_saying=False)
+        return UpdateChoice(None, "autograd: the model brings no fused update", is_worth_saying=False)
     if has_training_step(model):
-        return Choice(None, "autograd: the model has a training_step of its own")
+        return UpdateChoice(None, "autograd: the model has a training_step of its own")
     if packed is None:
-        return Choice(None, "autograd: the model's fused update needs packed data (hogwild.data.LibSvm and the like)")
+        return UpdateChoice(
+            None, "autograd: the model's fused update needs packed data (hogwild.data.LibSvm and the like)"
+        )
     try:
         update = offer(loss, optimizer)
     except ModuleNotFoundError as error:
         if error.name not in ("numba", "llvmlite"):
             raise
-        return Choice(None, f"autograd: {EXTRA}")
+        return UpdateChoice(None, f"autograd: {EXTRA}")
     if isinstance(update, str):
-        return Choice(None, f"autograd: {update}")
+        return UpdateChoice(None, f"autograd: {update}")
     missing = [option for name, option in options_set(job) if name not in update.implements]
     if missing:
-        return Choice(None, f"autograd: {update.name} does not implement {', '.join(missing)}")
-    return Choice(update, f"fused: {update.name}")
+        return UpdateChoice(None, f"autograd: {update.name} does not implement {', '.join(missing)}")
+    return UpdateChoice(update, f"fused: {update.name}")
 
 
 def options_set(job: Job) -> list[tuple[str, str]]:

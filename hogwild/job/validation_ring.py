@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hogwild import host
 from hogwild.errors import MemoryShortError
-from hogwild.feeds.ring import Place, Ring, RingSpec
+from hogwild.feeds.ring import Ring, RingSpec, SlotWord
 from hogwild.feeds.stream_reader import Filler, Unreadable
 from hogwild.job.stream_setup import Streamed, own_random_state
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
@@ -53,7 +53,7 @@ def hold(streamed: Streamed, batch_size: int, what: str) -> HeldRing:
     memory = _Room(what)
     with own_random_state():
         while len(kept) < plan.batches:
-            ring.table[0, : Place.FROM + 1] = (0, len(kept), 0, len(kept), 0)
+            ring.table[0, : SlotWord.FROM + 1] = (0, len(kept), 0, len(kept), 0)
             try:
                 if not filler.fill(0):
                     break
@@ -101,7 +101,7 @@ def _held(kept: list[tuple[tuple[Tensor, ...], int]], spec: RingSpec, batch_size
         for view, leaf in zip(whole.reserve(slot, each), leaves, strict=True):
             view.copy_(leaf)
         whole.seal(slot, rows, each)
-        whole.table[slot, Place.BATCH], whole.table[slot, Place.FILLED] = slot, 1
+        whole.table[slot, SlotWord.BATCH], whole.table[slot, SlotWord.FILLED] = slot, 1
     targets = [leaves[-1] for leaves, _ in kept]
     are_alike = len({target.shape[1:] for target in targets}) == 1 and targets[0].dim() > 0
     samples = sum(rows for _, rows in kept)

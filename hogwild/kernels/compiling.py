@@ -31,8 +31,8 @@ _KERNELS: list[Any] = []  # every dispatcher made in this process
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compiled at its first call, without the interpreter lock, and kept on disk where `Cache` says. Small functions
-    that a kernel calls are decorated with `inlined` instead."""
+    """Compiled at its first call, without the interpreter lock, and kept on disk where `KernelCache` says. Small
+    functions that a kernel calls are decorated with `inlined` instead."""
     made = numba.njit(nogil=True, fastmath=FAST, error_model="numpy")(function)
     _KERNELS.append(made)
     return made
@@ -63,11 +63,11 @@ def is_finite(x):  # type: ignore[no-untyped-def]
 
 
 @dataclass(frozen=True, slots=True)
-class Cache(Kept):
+class KernelCache(Kept):
     """The compiled kernels of one update, `name`, in `folder`."""
 
     @classmethod
-    def of(cls, name: str) -> "Cache":
+    def of(cls, name: str) -> "KernelCache":
         """Where the kernels known to this process by now would be kept."""
         key = hashlib.blake2b(f"{fingerprint()}|{name}".encode(), digest_size=8).hexdigest()
         return cls(cache_root() / f"kernels-{key}")

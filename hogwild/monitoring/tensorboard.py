@@ -78,7 +78,7 @@ class Curves:
         self._records: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
         self._seen = 0
         self._thread: threading.Thread | None = None
-        self._writer = _Writer(folder, settings, tensors, histograms_every, self._records)
+        self._writer = _EventWriter(folder, settings, tensors, histograms_every, self._records)
 
     @property
     def failure(self) -> str | None:
@@ -105,7 +105,7 @@ class Curves:
             self._thread.join(CLOSE_S)
 
 
-class _Writer:
+class _EventWriter:
     """The thread's side."""
 
     def __init__(

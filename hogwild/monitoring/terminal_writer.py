@@ -54,7 +54,7 @@ class Screen:
         self.look = look
         self._inbox = _Inbox()
         self._continued = terminal.Continued()
-        self._writer = _Writer(look, self._inbox, self._continued)
+        self._writer = _TerminalThread(look, self._inbox, self._continued)
         self._thread: threading.Thread | None = None
         self._is_waited_for = True  # until the loop begins: what was said is there when `say` returns
 
@@ -153,7 +153,7 @@ class _Inbox:
         return bool(self._messages or self._line is not None or self._glance is not None)
 
 
-class _Writer:
+class _TerminalThread:
     """The thread's side. Does not know the Screen, which can so be forgotten."""
 
     def __init__(self, look: Look, inbox: _Inbox, continued: terminal.Continued) -> None:

@@ -31,7 +31,7 @@ from hogwild.parameters.exchange import Exchange
 from hogwild.parameters.flat_layout import FlatLayout, region_name
 from hogwild.parameters.state_block import StateBlock
 from hogwild.parameters.state_layout import SpanState, StateLayout, StateSlot
-from hogwild.parameters.structure_file import Layout
+from hogwild.parameters.structure_file import SharedLayout
 from hogwild.shared_memory.region import Region, aligned
 
 
@@ -229,7 +229,7 @@ class Replica:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: SharedLayout,
         parts: tuple[nn.Module, Any, torch.optim.Optimizer],
         params: Sequence[nn.Parameter],
         regions: Mapping[str, Region],
@@ -248,7 +248,7 @@ class Replica:
 
     def _place(
         self,
-        layout: Layout,
+        layout: SharedLayout,
         parts: tuple[nn.Module, Any, torch.optim.Optimizer],
         params: Sequence[nn.Parameter],
         regions: Mapping[str, Region],

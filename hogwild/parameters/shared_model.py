@@ -24,7 +24,7 @@ from hogwild.parameters.flat_layout import NOTHING_LATE, plan_flats, region_name
 from hogwild.parameters.rule_choice import shares_state
 from hogwild.parameters.state_block import FAR_BEHIND, StateBlock
 from hogwild.parameters.state_layout import State, plan_state
-from hogwild.parameters.structure_file import Layout, Loss, check_structure, dump_structure
+from hogwild.parameters.structure_file import Loss, SharedLayout, check_structure, dump_structure
 from hogwild.parameters.trial_step import parameters_of
 from hogwild.parameters.worker_model import WorkerModel
 from hogwild.shared_memory.region import Region, own_strides
@@ -43,7 +43,7 @@ class SharedModel:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    layout: Layout
+    layout: SharedLayout
     regions: dict[str, Region]
     structure: bytes
     uses_channels_last: bool
@@ -217,11 +217,11 @@ def _check(model: nn.Module, optimizer: torch.optim.Optimizer, state: str) -> No
 
 def _plan(
     model: nn.Module, optimizer: torch.optim.Optimizer, procs: int, state: str, late: Mapping[str, int]
-) -> tuple[Layout, State]:
+) -> tuple[SharedLayout, State]:
     flats = plan_flats(model, optimizer, late)
     shared = state == "shared" or (state == "auto" and procs > 1 and shares_state(optimizer, flats))
     state_layout, initial = plan_state(model, flats, optimizer, shared=shared)
-    return Layout(flats, plan_buffers(model), state_layout, max(procs, 1)), initial
+    return SharedLayout(flats, plan_buffers(model), state_layout, max(procs, 1)), initial
 
 
 def wants_channels_last(model: nn.Module, wish: str) -> bool:
@@ -258,7 +258,7 @@ def converted(model: nn.Module, wish: str) -> Iterator[None]:
             tensor.data = data
 
 
-def _allocate(layout: Layout) -> dict[str, Region]:
+def _allocate(layout: SharedLayout) -> dict[str, Region]:
     sizes = {region_name(dtype): size * dtype.itemsize for dtype, size in layout.flats.sizes.items()}
     sizes[buffers.REGION] = layout.buffers.nbytes * (layout.workers + 1)
     sizes[optim.REGION] = layout.state.nbytes * layout.state_blocks

@@ -38,7 +38,7 @@ from hogwild.shared_memory.region import Region
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SharedLayout:
     """Everything in shared memory. `workers` counts the copies of buffers and, unless shared, of optimizer
     state."""
 
@@ -61,12 +61,12 @@ Loss = Callable[..., Tensor]
 Parts = tuple[nn.Module, Loss, torch.optim.Optimizer]
 
 
-def dump_structure(layout: Layout, parts: Parts, here: list[Any] | None = None) -> bytes:
+def dump_structure(layout: SharedLayout, parts: Parts, here: list[Any] | None = None) -> bytes:
     """Raises ModelError naming the module (by its path) or the part that cannot be written, or holds a view of a
     parameter. `here` takes classes and functions, for a reader in this process."""
     file = io.BytesIO()
     cloudpickle.dump(layout, file)
-    writer = _Writer(file, parts[0], here)
+    writer = _StructureWriter(file, parts[0], here)
     try:
         writer.dump((parts, _extras(parts[0]), _bound(parts, writer.places)))
     except Exception as error:
@@ -77,12 +77,12 @@ def dump_structure(layout: Layout, parts: Parts, here: list[Any] | None = None) 
 
 def load_structure(
     structure: bytes | memoryview, regions: Mapping[str, Region], worker: int, here: Sequence[Any] = ()
-) -> tuple[Layout, Parts, list[nn.Parameter]]:
+) -> tuple[SharedLayout, Parts, list[nn.Parameter]]:
     """In a worker: the parts bound to the flats and to this worker's buffers, and the parameters in layout
     order. Raises ModelError where a class's own way to be pickled made other parameters."""
     file = io.BytesIO(structure)
-    layout: Layout = pickle.load(file)
-    reader = _Reader(file, layout, regions, worker, here)
+    layout: SharedLayout = pickle.load(file)
+    reader = _StructureReader(file, layout, regions, worker, here)
     parts, extras, bound = reader.load()
     _check_bound(bound, _bound(parts, {id(tensor): place for place, tensor in reader.made.items()}))
     for tensor, (attributes, hooks, late_hooks) in zip(_tensors(parts[0]), extras, strict=True):
@@ -94,7 +94,7 @@ def load_structure(
     return layout, parts, list(parts[0].parameters())
 
 
-def check_structure(layout: Layout, parts: Parts, regions: Mapping[str, Region]) -> None:
+def check_structure(layout: SharedLayout, parts: Parts, regions: Mapping[str, Region]) -> None:
     """In the parent, while `regions` are zero: writes and reads the parts as for a worker, and drops them. Raises what
     `load_structure` raises, and ModelError for what cannot be read, or writes into parameters.
 
@@ -121,7 +121,7 @@ def check_structure(layout: Layout, parts: Parts, regions: Mapping[str, Region])
 
 def check_apart(model: nn.Module, what: str, thing: Any) -> None:
     """Raises ModelError where `thing`, which travels beside the structure, cannot be written, or holds the model."""
-    writer = _Writer(io.BytesIO(), model)
+    writer = _StructureWriter(io.BytesIO(), model)
     try:
         writer.dump(thing)
     except Exception as error:
@@ -159,7 +159,7 @@ Place = tuple[str, int]  # param or buffer, its number
 Reference = tuple[str, int, type] | tuple[str, int]  # a place and its class; or here, and the number of a thing there
 
 
-class _Writer(cloudpickle.Pickler):  # type: ignore[misc]
+class _StructureWriter(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles with parameters and buffers by reference, optimizers with all their attributes, and what torch itself
     does not pickle: parametrized modules, and TorchScript."""
 
@@ -280,11 +280,11 @@ def _bind_script(script: torch.jit.ScriptModule, tensors: Mapping[str, Tensor]) 
         setattr(modules[path], name, tensor)
 
 
-class _Reader(pickle.Unpickler):
+class _StructureReader(pickle.Unpickler):
     """Every reference is resolved once, so that one object stays one object."""
 
     def __init__(
-        self, file: io.BytesIO, layout: Layout, regions: Mapping[str, Region], worker: int, here: Sequence[Any]
+        self, file: io.BytesIO, layout: SharedLayout, regions: Mapping[str, Region], worker: int, here: Sequence[Any]
     ) -> None:
         super().__init__(file)
         self._layout, self._regions, self._worker, self._here = layout, regions, worker, here
@@ -363,7 +363,7 @@ def _suspects(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer) ->
 
 def _failure(model: nn.Module, thing: Any) -> str | None:
     try:
-        _Writer(io.BytesIO(), model).dump(thing)
+        _StructureWriter(io.BytesIO(), model).dump(thing)
     except ModelError as error:
         return str(error)
     except Exception as error:

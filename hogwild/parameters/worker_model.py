@@ -14,7 +14,7 @@ from hogwild.parameters.buffers import REGION, block_of
 from hogwild.parameters.device_replica import Replica
 from hogwild.parameters.exchange import Exchange
 from hogwild.parameters.state_block import StateBlock
-from hogwild.parameters.structure_file import Layout, Loss, load_structure
+from hogwild.parameters.structure_file import Loss, SharedLayout, load_structure
 from hogwild.shared_memory.region import Region
 
 
@@ -27,7 +27,7 @@ class WorkerModel:
     loss: Loss
     optimizer: torch.optim.Optimizer
     params: list[nn.Parameter]
-    layout: Layout
+    layout: SharedLayout
     regions: Mapping[str, Region]
     worker: int
     state: StateBlock
@@ -37,7 +37,7 @@ class WorkerModel:
     _module_sizes: list[tuple[nn.Module, str, tuple[int, ...]]]
     _buffers: Tensor | None  # this worker's block, (bytes,) uint8; None without buffers
     _kept: Tensor | None
-    _whole: Layout  # `layout` once everything is trained
+    _whole: SharedLayout  # `layout` once everything is trained
     replica: Replica | None = None  # on a GPU: what this worker owns there
     _marked: Tensor | None = None
     _trains: bool = False  # what it has is newer than what shared memory has

@@ -40,7 +40,7 @@ TRIAL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class TrialSetting:
     procs: int
     threads: int
 
@@ -49,10 +49,10 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SettingTrial:
     """What a setting did: `samples_per_s`, or None and the `error`, in words. `is_coarse`: after few updates."""
 
-    setting: Setting
+    setting: TrialSetting
     samples_per_s: float | None
     error: str = ""
     is_coarse: bool = False
@@ -68,7 +68,7 @@ class Question:
     data_dir: Path | None
     exchange: Literal["auto", "direct", "delta"] = "auto"
 
-    def arguments(self, setting: Setting, seconds: float, folder: Path) -> list[str]:
+    def arguments(self, setting: TrialSetting, seconds: float, folder: Path) -> list[str]:
         """Of the command line of one trial, whose files go to `folder`."""
         changes = (
             f"train.procs={setting.procs}",
@@ -89,25 +89,25 @@ class Question:
         return copy
 
 
-def settings(cores: Cores, threads: int | None) -> tuple[Setting, ...]:
+def settings(cores: Cores, threads: int | None) -> tuple[TrialSetting, ...]:
     """What is worth a trial, most promising first: every core a worker, one worker with every core, halves, one alone;
     and a worker on every SMT sibling. `threads` is given where the job or the user has fixed it. One setting where
     there is nothing to choose."""
     whole = max(1, math.floor(cores.usable))
     if whole == 1:
-        return (Setting(1, threads or 1),)
+        return (TrialSetting(1, threads or 1),)
     half = max(1, whole // 2)
     if threads is not None:
         most = max(1, whole // threads)
-        found = [Setting(procs, threads) for procs in (most, max(1, most // 2), 1)]
+        found = [TrialSetting(procs, threads) for procs in (most, max(1, most // 2), 1)]
     else:
-        found = [Setting(whole, 1), Setting(1, whole), Setting(half, whole // half), Setting(1, 1)]
-        found += [Setting(cores.affinity, 1)] if (cores.quota or math.inf) >= cores.affinity > whole else []
-        found += [Setting(whole // half, half), Setting(half, 1)]
+        found = [TrialSetting(whole, 1), TrialSetting(1, whole), TrialSetting(half, whole // half), TrialSetting(1, 1)]
+        found += [TrialSetting(cores.affinity, 1)] if (cores.quota or math.inf) >= cores.affinity > whole else []
+        found += [TrialSetting(whole // half, half), TrialSetting(half, 1)]
     return tuple(dict.fromkeys(found))[:MOST_SETTINGS]
 
 
-def best(trials: Sequence[Trial]) -> Trial | None:
+def best(trials: Sequence[SettingTrial]) -> SettingTrial | None:
     """The fastest; among equals, the one with the fewest workers, whose gradients are the least stale, then the fewest
     threads. None where every trial failed."""
     measured = [(trial.samples_per_s, trial) for trial in trials if trial.samples_per_s is not None]
@@ -116,7 +116,7 @@ def best(trials: Sequence[Trial]) -> Trial | None:
     return min(equal, key=lambda trial: (trial.setting.procs, trial.setting.threads), default=None)
 
 
-def table(trials: Sequence[Trial]) -> Iterator[str]:
+def table(trials: Sequence[SettingTrial]) -> Iterator[str]:
     """The trials, one per line, the chosen one marked."""
     chosen = best(trials)
     top = max((trial.samples_per_s or 0.0 for trial in trials), default=0.0)
@@ -130,32 +130,32 @@ def table(trials: Sequence[Trial]) -> Iterator[str]:
             yield f"{setting}  {trial.samples_per_s:>11,.0f}  {trial.samples_per_s / top:>11.2f}{mark}"
 
 
-def try_setting(question: Question, setting: Setting) -> Trial:
+def try_setting(question: Question, setting: TrialSetting) -> SettingTrial:
     """Trains for TRIAL_S; once more for LONGER_S where that was too short to tell. What goes wrong in the trial is the
     answer; a signal to us ends it too, and leaves nothing behind."""
     trial = _try(question, setting, TRIAL_S)
     return _try(question, setting, LONGER_S) if trial.is_coarse else trial
 
 
-def _try(question: Question, setting: Setting, seconds: float) -> Trial:
+def _try(question: Question, setting: TrialSetting, seconds: float) -> SettingTrial:
     with TemporaryDirectory(prefix="hogwild-trial-", ignore_cleanup_errors=True) as folder:
         with _running(own_command(question.arguments(setting, seconds, Path(folder)))) as process:
             out, err = process.communicate()
         return read_trial(setting, process.returncode, out, err)
 
 
-def read_trial(setting: Setting, status: int, out: str, err: str) -> Trial:
+def read_trial(setting: TrialSetting, status: int, out: str, err: str) -> SettingTrial:
     """From how the command ended and what it said."""
     if status < 0:
-        return Trial(setting, None, describe_exit(status))
+        return SettingTrial(setting, None, describe_exit(status))
     if status not in (0, STOPPED):
         last = (err.strip().splitlines() or [f"exit status {status}"])[-1]
-        return Trial(setting, None, _error_in(out) or last)
+        return SettingTrial(setting, None, _error_in(out) or last)
     summary = json.loads(out.splitlines()[-1])
     is_coarse = summary["updates"] < FEW_UPDATES * setting.procs
     if not summary["samples_per_s"]:
-        return Trial(setting, None, TOO_FEW, is_coarse)
-    return Trial(setting, float(summary["samples_per_s"]), "", is_coarse)
+        return SettingTrial(setting, None, TOO_FEW, is_coarse)
+    return SettingTrial(setting, float(summary["samples_per_s"]), "", is_coarse)
 
 
 def _error_in(out: str) -> str:

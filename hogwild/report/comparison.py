@@ -6,7 +6,7 @@ from typing import Any
 from hogwild.report.config_origin import plain_values
 from hogwild.report.format import exact, flat, told
 from hogwild.report.run_data import Run
-from hogwild.report.tables import Rows, headline
+from hogwild.report.tables import TableRows, headline
 
 NOT_THERE = "\N{EN DASH}"
 OF_ITSELF = {"run_dir", "pid", "argv", "checkpoint"}  # differs between any two runs and says nothing
@@ -17,20 +17,20 @@ def labels(runs: Sequence[Run]) -> list[str]:
     return [f"{number} {run.name}" for number, run in enumerate(runs, 1)]
 
 
-def differences(runs: Sequence[Run]) -> Iterator[Rows]:
+def differences(runs: Sequence[Run]) -> Iterator[TableRows]:
     """Outcome, configuration, plan and machine. A table without a difference has a note instead of rows."""
     head = tuple(labels(runs))
     lines = [headline(run) for run in runs]
     rows = [("state", *(line.state for line in lines)), ("in short", *(line.sentence for line in lines))]
     summaries = [dict(flat(run.summary or run.status)) for run in runs]
     rows += _differing(summaries, lambda key, value: told(value, key))
-    yield Rows("What came of them", ("", *head), rows)
+    yield TableRows("What came of them", ("", *head), rows)
     configurations = [dict(flat(plain_values(run.resolved_text))) for run in runs]
     rows = _differing(configurations, lambda _, value: exact(value))
-    yield Rows("Configuration: what differs", ("field", *head), rows, note="" if rows else "Nothing differs.")
+    yield TableRows("Configuration: what differs", ("field", *head), rows, note="" if rows else "Nothing differs.")
     machines = [dict(flat(run.env)) for run in runs]
     rows = _differing(machines, lambda key, value: told(value, key))
-    yield Rows("Plan and machine: what differs", ("", *head), rows, note="" if rows else "Nothing differs.")
+    yield TableRows("Plan and machine: what differs", ("", *head), rows, note="" if rows else "Nothing differs.")
 
 
 def _differing(many: Sequence[Mapping[str, Any]], word: Callable[[str, Any], str]) -> list[tuple[str, ...]]:

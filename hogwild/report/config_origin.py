@@ -17,7 +17,7 @@ DEFAULT, JOB_FILE, OVERRIDE, CALL, UNKNOWN = "default", "job file", "override", 
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ResolvedSetting:
     """`key` in dots, e.g. train.procs; `origin` one of the five words above."""
 
     key: str
@@ -34,15 +34,15 @@ def plain_values(text: str) -> Mapping[str, Any]:
     return values if isinstance(values, Mapping) else {}
 
 
-def settings(run: Run) -> list[Setting]:
+def settings(run: Run) -> list[ResolvedSetting]:
     """Every field of resolved.yaml, in its order. `override` is also what a resume changed, and the numbers that `procs
     auto` measured."""
     resolved = dict(flat(plain_values(run.resolved_text)))
     if run.env.get("caller") == LIBRARY:  # there is no file: job.yaml is what resolved.yaml is
-        return [Setting(key, value, CALL) for key, value in resolved.items()]
+        return [ResolvedSetting(key, value, CALL) for key, value in resolved.items()]
     written = dict(flat(plain_values(run.job_text)))
     meant = _meant(run.job_text)
-    return [Setting(key, value, _origin(key, value, written, meant)) for key, value in resolved.items()]
+    return [ResolvedSetting(key, value, _origin(key, value, written, meant)) for key, value in resolved.items()]
 
 
 def _origin(key: str, value: Any, written: Mapping[str, Any], meant: Mapping[str, Any] | None) -> str:

@@ -13,7 +13,7 @@ from hogwild.report.columns import curve, percentile, smooth
 from hogwild.report.format import number
 from hogwild.report.learning import WIDE, Axis, learning, metric_names, three_axes
 from hogwild.report.page import Picture
-from hogwild.report.run_data import Run, Table
+from hogwild.report.run_data import ColumnTable, Run
 from hogwild.report.style import (
     COLOURS,
     GREY,
@@ -71,7 +71,7 @@ def throughput(run: Run, time: Axis) -> Picture | None:
     return picture(figure, "throughput", "Throughput", "samples per second against time, in all and of each worker")
 
 
-def _each_worker(axes: Axes, run: Run, time: Axis, table: Table, *, is_noisy: bool = True) -> None:
+def _each_worker(axes: Axes, run: Run, time: Axis, table: ColumnTable, *, is_noisy: bool = True) -> None:
     """A line per worker: with names as long as colours can tell them apart, beyond that a gradient. Smoothed where
     there is much of it: the lines lie above each other, and noise would hide all but the last."""
     at, workers = time.x(run, run.records.told), sorted(table.names)

@@ -13,7 +13,7 @@ from hogwild.report.columns import curve, smooth, spans_decades
 from hogwild.report.config_origin import plain_values
 from hogwild.report.format import time_unit
 from hogwild.report.page import Picture
-from hogwild.report.run_data import Floats, Run, Table
+from hogwild.report.run_data import ColumnTable, Floats, Run
 from hogwild.report.style import COLOURS, GREY, from_zero, legend_above, new_figure, picture, plain, use_log
 
 WIDE = 9.0  # inches: full width of the page
@@ -32,7 +32,7 @@ class Axis:
 
     name: str
     label: str
-    x: Callable[[Run, Table], Floats]
+    x: Callable[[Run, ColumnTable], Floats]
     end: float | None = None
 
     def use(self, axes: Axes) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from hogwild.report.tables import Headline, Rows
+from hogwild.report.tables import Headline, TableRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def gallery(title: str, pictures: Iterable[Picture]) -> str:
     return "\n".join([_heading(title), '<div class="pictures">', *map(_figure, pictures), "</div>"])
 
 
-def table(rows: Rows) -> str:
+def table(rows: TableRows) -> str:
     parts = [_heading(rows.title)]
     if rows.note:
         parts.append(f'<p class="note">{escape(rows.note)}</p>')

@@ -26,7 +26,7 @@ LONGEST_NAME = 120  # of the folder of a comparison: a file system takes 255 byt
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenReport:
     """Where the report is: the page, and its pictures beside it. `missing`: what it says it does not have."""
 
     index: Path
@@ -34,7 +34,7 @@ class Written:
     missing: tuple[str, ...]
 
 
-def write_report(path: Path, out: Path | None = None) -> Written:
+def write_report(path: Path, out: Path | None = None) -> WrittenReport:
     """The page of one run, in RUN/report or in `out`. Raises NotFoundError where there is no run, UsageError without
     matplotlib, RunDirError where it cannot be written."""
     run = read_run(path)
@@ -59,7 +59,7 @@ def write_report(path: Path, out: Path | None = None) -> Written:
     return _written(folder, [one.name for one in drawn], missing)
 
 
-def write_comparison(paths: Sequence[Path], out: Path | None = None) -> Written:
+def write_comparison(paths: Sequence[Path], out: Path | None = None) -> WrittenReport:
     """The page of several runs, in FIRST/report/report-NAME1-NAME2 or in `out`. Raises as `write_report`, and
     UsageError for the same run twice."""
     resolved = [path.resolve() for path in paths]
@@ -107,8 +107,8 @@ def _to_tensorboard(run: Run, drawn: Sequence[Picture]) -> None:
         tensorboard.add_figures(folder, figures, samples=at, time_s=run.read_at)
 
 
-def _written(folder: Path, names: Sequence[str], missing: Sequence[str]) -> Written:
-    return Written(folder / INDEX, tuple(folder / f"{name}.png" for name in names), tuple(missing))
+def _written(folder: Path, names: Sequence[str], missing: Sequence[str]) -> WrittenReport:
+    return WrittenReport(folder / INDEX, tuple(folder / f"{name}.png" for name in names), tuple(missing))
 
 
 def _places(run: Run) -> list[str]:

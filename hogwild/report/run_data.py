@@ -23,7 +23,7 @@ PHASE = "phase"
 WORKER_NUMBERS = ("updates", "samples_per_s", "cpu", "pss_bytes")
 
 
-class Table:
+class ColumnTable:
     """Rows that arrive one after the other, kept by column. A column begins when it is first heard of."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class SavedCheckpoint:
     """One that is on the disk. `size_bytes` is of all its files; `at` is the manifest's own words (ISO 8601)."""
 
     name: str
@@ -69,16 +69,16 @@ class Checkpoint:
 
 
 @dataclass(slots=True)
-class Records:
+class MetricRecords:
     """metrics.jsonl. `workers[field]` has a column per worker, `phases` the phase of each as a place in `phase_names`;
     their rows are those of `told`, the records of `train` that tell of each worker: one in 30 s. `staleness`: the last
     histogram, a count per age in updates of others."""
 
-    train: Table = field(default_factory=Table)
-    evaluations: Table = field(default_factory=Table)
-    told: Table = field(default_factory=Table)
-    workers: dict[str, Table] = field(default_factory=lambda: {name: Table() for name in WORKER_NUMBERS})
-    phases: Table = field(default_factory=Table)
+    train: ColumnTable = field(default_factory=ColumnTable)
+    evaluations: ColumnTable = field(default_factory=ColumnTable)
+    told: ColumnTable = field(default_factory=ColumnTable)
+    workers: dict[str, ColumnTable] = field(default_factory=lambda: {name: ColumnTable() for name in WORKER_NUMBERS})
+    phases: ColumnTable = field(default_factory=ColumnTable)
     phase_names: list[str] = field(default_factory=list)
     staleness: tuple[float, ...] = ()
     unreadable: int = 0
@@ -118,9 +118,9 @@ class Run:
     env: Mapping[str, Any]
     job_text: str
     resolved_text: str
-    records: Records
+    records: MetricRecords
     events: list[dict[str, Any]]
-    checkpoints: tuple[Checkpoint, ...]
+    checkpoints: tuple[SavedCheckpoint, ...]
     read_at: float
 
     @property
@@ -155,21 +155,21 @@ class Run:
     def events_of(self, *kinds: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["event"] in kinds]
 
-    def numbers_of(self, kind: str, worker: int | None = None) -> Table:
+    def numbers_of(self, kind: str, worker: int | None = None) -> ColumnTable:
         """The events of a kind, of one worker or of all, by column: `time` and every other number in them."""
-        table = Table()
+        table = ColumnTable()
         for event in self.events_of(kind):
             if worker is None or event.get("worker") == worker:
                 table.add(event.items())
         return table
 
     @cached_property
-    def clock(self) -> "Clock":
-        return Clock.of(self)
+    def clock(self) -> "RunClock":
+        return RunClock.of(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class RunClock:
     """Seconds in which the job was running: the gap between an attempt's end and its resume is left out, be it a week.
     `ends[i]` and `starts[i]` are that gap; `zero` is where the first attempt began."""
 
@@ -178,7 +178,7 @@ class Clock:
     starts: Floats
 
     @classmethod
-    def of(cls, run: Run) -> "Clock":
+    def of(cls, run: Run) -> "RunClock":
         records = run.records
         columns = [records.train["time"], records.evaluations["time"], np.array([e["time"] for e in run.events])]
         times = np.sort(np.concatenate(columns))
@@ -211,7 +211,7 @@ def read_run(path: Path) -> Run:
     if not resolved.is_file():
         words = f"run {path}: is no run, it has no {RESOLVED} (looked for {resolved.absolute()})"
         raise NotFoundError(words, code="run/not-a-run")
-    records = Records()
+    records = MetricRecords()
     for record in _lines(path / "metrics.jsonl", records):
         records.take(record)
     events = [event for event in _lines(path / "events.jsonl", records) if _is_event(event)]
@@ -235,7 +235,7 @@ def _has_ended(events: list[dict[str, Any]]) -> bool:
     return not marks or marks[-1] == "end"
 
 
-def _lines(file: Path, records: Records) -> Iterator[dict[str, Any]]:
+def _lines(file: Path, records: MetricRecords) -> Iterator[dict[str, Any]]:
     """The records of a file that may be growing; its last line may be torn."""
     try:
         stream = file.open("rb")
@@ -255,7 +255,7 @@ def _lines(file: Path, records: Records) -> Iterator[dict[str, Any]]:
                 records.unreadable += 1
 
 
-def _checkpoints(folder: Path) -> Iterator[Checkpoint]:
+def _checkpoints(folder: Path) -> Iterator[SavedCheckpoint]:
     for file in sorted(folder.glob("*/manifest.json")):
         manifest = _json(file)
         if file.parent.is_symlink() or not manifest:
@@ -264,7 +264,7 @@ def _checkpoints(folder: Path) -> Iterator[Checkpoint]:
         entries = files.values() if isinstance(files, dict) else ()
         sizes = [entry.get("size") for entry in entries if isinstance(entry, dict)]
         metrics = meta.get("metrics") if isinstance(meta, dict) else None
-        yield Checkpoint(
+        yield SavedCheckpoint(
             file.parent.name,
             manifest.get("update") if isinstance(manifest.get("update"), int) else None,
             str(manifest.get("created", "")),

@@ -27,7 +27,7 @@ EVENT_OF = {"loader_deaths": "loader-exit"}  # the event of a count that is call
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TableRows:
     """A table: `head` may be empty; `marks` are words for the look of a row ('quiet', 'strong', or '')."""
 
     title: str
@@ -128,28 +128,28 @@ def _figures(run: Run) -> Iterator[tuple[str, str]]:
 # ---- tables ---------------------------------------------------------------------------------------------------------
 
 
-def tables(run: Run) -> Iterator[Rows]:
+def tables(run: Run) -> Iterator[TableRows]:
     """In the order of the page; those without a row are left out."""
     yield from (
         table for table in (summary(run), plan(run), checkpoints(run), configuration(run), *events(run)) if table.rows
     )
 
 
-def summary(run: Run) -> Rows:
+def summary(run: Run) -> TableRows:
     values = dict(
         flat(run.summary or {k: v for k, v in run.status.items() if k not in ("workers", "spares", "loaders", "time")})
     )
     rows = [(key, told(value, key)) for key, value in values.items() if key not in ("error", "advice")]
     note = "" if run.summary else "From status.json: there is no summary before the end."
-    return Rows("Summary" if run.summary else "Status", (), rows, note=note)
+    return TableRows("Summary" if run.summary else "Status", (), rows, note=note)
 
 
-def plan(run: Run) -> Rows:
+def plan(run: Run) -> TableRows:
     """env.json: the machine, the versions, and what was planned for them."""
-    return Rows("Plan and machine", (), [(key, told(value, key)) for key, value in flat(run.env)])
+    return TableRows("Plan and machine", (), [(key, told(value, key)) for key, value in flat(run.env)])
 
 
-def checkpoints(run: Run) -> Rows:
+def checkpoints(run: Run) -> TableRows:
     rows = [
         (
             one.name,
@@ -160,18 +160,18 @@ def checkpoints(run: Run) -> Rows:
         )
         for one in run.checkpoints
     ]
-    return Rows("Checkpoints on the disk", ("name", "update", "written", "size", "metrics"), rows)
+    return TableRows("Checkpoints on the disk", ("name", "update", "written", "size", "metrics"), rows)
 
 
-def configuration(run: Run) -> Rows:
+def configuration(run: Run) -> TableRows:
     """Every field; what was said beside the job file is strong, defaults are quiet."""
     found = settings(run)
     marks = [{DEFAULT: "quiet", OVERRIDE: "strong"}.get(one.origin, "") for one in found]
     rows = [(one.key, exact(one.value), one.origin) for one in found]
-    return Rows("Configuration", ("field", "value", "from"), rows, marks)
+    return TableRows("Configuration", ("field", "value", "from"), rows, marks)
 
 
-def events(run: Run) -> Iterator[Rows]:
+def events(run: Run) -> Iterator[TableRows]:
     """What was out of the ordinary, at most so many, and a count of everything."""
     told_ones = [event for event in run.events if event["event"] not in ORDINARY and event.get("kind") != "left"]
     shown, left_out = _ends(told_ones)
@@ -181,9 +181,9 @@ def events(run: Run) -> Iterator[Rows]:
     if left_out:
         rest = f"{_counted(left_out)} in between are left out (events.jsonl has them)"
         note = f"The first and the last {MOST_EVENTS // 2}; {rest}."
-    yield Rows("Events", ("after", "at", "event", "what"), rows, marks, note)
+    yield TableRows("Events", ("after", "at", "event", "what"), rows, marks, note)
     counts = Counter(str(event["event"]) for event in run.events)
-    yield Rows("All events by kind", ("event", "count"), [(kind, number(n)) for kind, n in counts.most_common()])
+    yield TableRows("All events by kind", ("event", "count"), [(kind, number(n)) for kind, n in counts.most_common()])
 
 
 def _ends(events: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from hogwild.report.learning import WIDE, Axis
 from hogwild.report.page import Picture
 from hogwild.report.phase_bars import ABSENT, ALIVE, STARTING, Lanes, lanes
-from hogwild.report.run_data import Run, Table
+from hogwild.report.run_data import ColumnTable, Run
 from hogwild.report.style import new_figure, picture, plain
 
 COLOUR_OF = {
@@ -99,9 +99,9 @@ def _workers(axes: Axes, run: Run, found: Lanes, time: Axis) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def deaths(run: Run, kind: str, worker: int) -> Table:
+def deaths(run: Run, kind: str, worker: int) -> ColumnTable:
     """A worker that left because it was asked to has not died."""
-    table = Table()
+    table = ColumnTable()
     for event in run.events_of(kind):
         if event.get("worker") == worker and event.get("kind") != "left":
             table.add(event.items())

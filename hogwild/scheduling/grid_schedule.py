@@ -18,7 +18,7 @@ import numpy as np
 
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
-from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Choice, Free, OfPlan
+from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice, OfPlan
 from hogwild.scheduling.seeds import mix
 
 EPOCHS_AHEAD = 1  # a stalled worker's row and column stay behind; the others do not run away from them
@@ -127,14 +127,14 @@ class GridSchedule:
         drawn: np.ndarray = words.reshape(rows, columns) * (DRAWN_SHARE * self._plan.samples / rows / 2**53)
         return drawn
 
-    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> Choice | None:
+    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
         taken = self._plan.cells[[lease.item.start for lease in leases if lease.worker != worker]]
         rows, columns = (np.ones(side, bool) for side in self._plan.sides)
         rows[taken // len(columns)] = columns[taken % len(columns)] = False
         for epoch, free in epochs.items():
             assert isinstance(free, FreeCells)
             if (piece := free.best(rows, columns)) is not None:
-                return Choice(epoch, piece)
+                return LeaseChoice(epoch, piece)
         return None
 
     def released(self, worker: int) -> None:

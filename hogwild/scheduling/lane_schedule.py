@@ -16,7 +16,7 @@ from itertools import chain
 
 from hogwild.scheduling.batch_plan import EpochPlan
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
-from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Choice, Free, OfPlan
+from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice, OfPlan
 
 EPOCHS_AHEAD = 1  # a stalled worker's lane stays behind; the others do not run away from it
 
@@ -101,18 +101,18 @@ class LaneSchedule:
         self._epochs[epoch] = free
         return free
 
-    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> Choice | None:
+    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
         """What continues its own lane, or a lane that nobody holds. One that still has something in hand leaves the
         last ones to those that have not: it would sit on a lane that it cannot begin yet."""
         for epoch, free in epochs.items():
             assert isinstance(free, FreeLanes)
             if (piece := free.next_of(worker)) is not None:
-                return Choice(epoch, piece)
+                return LeaseChoice(epoch, piece)
         least = self._procs if any(lease.worker == worker for lease in leases) else 1
         for epoch, free in epochs.items():
             assert isinstance(free, FreeLanes)
             if len(free.unheld()) >= least:
-                return Choice(epoch, free.give(worker))
+                return LeaseChoice(epoch, free.give(worker))
         return None
 
     def released(self, worker: int) -> None:

@@ -68,7 +68,7 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LeaseProgress:
     """What a worker's row says about its item: of item `item`, `committed` batches are finished (`skipped` of them
     not applied) and the apply of batches up to `intended` was begun. `active`: it was working, not waiting or
     parked."""

@@ -41,21 +41,21 @@ class Free(Protocol):
         ...
 
 
-class Choice(NamedTuple):
+class LeaseChoice(NamedTuple):
     """What a worker may have next."""
 
     epoch: int
     piece: FreeRange
 
 
-class Schedule(Protocol):
+class LeaseSchedule(Protocol):
     """Which batches may be leased together."""
 
     def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> Free:
         """What is free of `epoch`: all of it, or after a resume only `pieces`."""
         ...
 
-    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> Choice | None:
+    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
         """What `worker` may have of these epochs, the earliest first, while `leases` are in hand; or None. What is
         answered is leased."""
         ...
@@ -125,7 +125,7 @@ class FreeRanges(OfPlan):
         self._pieces.sort(key=lambda piece: piece.start)
 
 
-class Ranges:
+class RangeSchedule:
     """The first free range of the earliest epoch, cut to a length that shrinks towards the end of the job."""
 
     def __init__(self, plan: EpochPlan, update: int) -> None:
@@ -136,10 +136,10 @@ class Ranges:
     def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> FreeRanges:
         return FreeRanges([FreeRange(0, self._plan.batches)] if pieces is None else pieces, self._plan)
 
-    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> Choice | None:
+    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
         for epoch, free in epochs.items():
             if (piece := next(iter(free), None)) is not None:
-                return Choice(epoch, piece)
+                return LeaseChoice(epoch, piece)
         return None
 
     def released(self, worker: int) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Ranges:
+class RowRanges:
     """Rows `[begin, end)` in ranges of `size`."""
 
     begin: int

@@ -9,7 +9,7 @@ from hogwild.scheduling.leases import FreeRange
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SlotRequest:
     """Batch number `batch` of `epoch` goes into `slot`: the one at `place` of `shard`."""
 
     slot: int
@@ -56,7 +56,7 @@ class StreamEpoch:
         self.shards = [Shard(deque(), end) for _ in range(shards)]
         self.slots: dict[int, int] = {}  # of every batch that has one
         self.rows: dict[int, int] = {}  # of every batch that is filled, leased or not
-        self.loading: dict[int, Request] = {}
+        self.loading: dict[int, SlotRequest] = {}
         self.filled: set[int] = set()
         self.attempts: dict[int, int] = {}
         self._freed: list[int] = []  # slots

@@ -19,8 +19,8 @@ from typing import Any
 
 from hogwild.scheduling.batch_plan import OPEN, EpochPlan, StreamPlan
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
-from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Choice, Free
-from hogwild.scheduling.stream_epoch import Request, StreamEpoch
+from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice
+from hogwild.scheduling.stream_epoch import SlotRequest, StreamEpoch
 
 REQUESTS_IN_HAND = 2  # of a loader: the next one is there when one is done
 EPOCHS_AHEAD = 1
@@ -43,8 +43,8 @@ class StreamSchedule:
     note_newest: Callable[[int, int], None] = lambda shard, slot: None
     _free_slots: deque[int] = field(init=False)
     _epochs: dict[int, StreamEpoch] = field(default_factory=dict)
-    _again: list[Request] = field(default_factory=list)  # of loaders that died, lowest first
-    _in_hand: dict[int, list[Request]] = field(default_factory=dict)  # by loader
+    _again: list[SlotRequest] = field(default_factory=list)  # of loaders that died, lowest first
+    _in_hand: dict[int, list[SlotRequest]] = field(default_factory=dict)  # by loader
     _newest: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # by shard: epoch, place, slot
     _void: set[tuple[int, int]] = field(default_factory=set)  # (loader, slot): nobody wants the answer any more
     _next_epoch: int = 0
@@ -74,13 +74,13 @@ class StreamSchedule:
         self._next_epoch = max(self._next_epoch, epoch + 1)
         return made
 
-    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> Choice | None:
+    def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
         for epoch in epochs:
             if self.in_order and any(other.has_free for number, other in self._epochs.items() if number < epoch):
                 return None
             piece = self._epochs[epoch].run(self._least, self._most, self.update, in_order=self.in_order)
             if piece is not None:
-                return Choice(epoch, piece)
+                return LeaseChoice(epoch, piece)
         return None
 
     def released(self, worker: int) -> None:
@@ -106,7 +106,7 @@ class StreamSchedule:
 
     # ---- as loaders ask
 
-    def request(self, loader: int) -> Request | None:
+    def request(self, loader: int) -> SlotRequest | None:
         """What `loader` is to read next; None while it has enough in hand, no slot is free, or there is nothing."""
         self._reclaim()
         if len(self._in_hand.get(loader, ())) >= REQUESTS_IN_HAND:
@@ -122,13 +122,13 @@ class StreamSchedule:
             return None
         epoch, shard = found
         place = epoch.shards[shard].take()
-        request = Request(self._free_slots.popleft(), epoch.epoch, shard + self.shards * place, shard, place)
+        request = SlotRequest(self._free_slots.popleft(), epoch.epoch, shard + self.shards * place, shard, place)
         self._forget_newest_in(request.slot)
         epoch.slots[request.batch] = request.slot
         epoch.loading[request.batch] = request
         return self._hand(loader, request)
 
-    def _hand(self, loader: int, request: Request) -> Request:
+    def _hand(self, loader: int, request: SlotRequest) -> SlotRequest:
         self._in_hand.setdefault(loader, []).append(request)
         return request
 
@@ -176,7 +176,7 @@ class StreamSchedule:
 
     # ---- what loaders answer
 
-    def filled(self, loader: int, slot: int, rows: int) -> Request | None:
+    def filled(self, loader: int, slot: int, rows: int) -> SlotRequest | None:
         """Of the request in that slot; None where `loader` has none (any longer)."""
         request = self._answered(loader, slot)
         if request is None:
@@ -189,7 +189,7 @@ class StreamSchedule:
         self.refused.pop((request.epoch, request.batch), None)
         return request
 
-    def ended(self, loader: int, slot: int) -> Request | None:
+    def ended(self, loader: int, slot: int) -> SlotRequest | None:
         """There is nothing at that place: the shard of this epoch has ended before it."""
         request = self._answered(loader, slot)
         if request is None:
@@ -206,12 +206,12 @@ class StreamSchedule:
             self.empty_epoch = request.epoch
         return request
 
-    def failed(self, loader: int, slot: int) -> tuple[Request, int] | None:
+    def failed(self, loader: int, slot: int) -> tuple[SlotRequest, int] | None:
         """It could not be read: it is asked for again, or given up (`give_up`). Returns how often that was."""
         request = self._answered(loader, slot)
         return None if request is None else (request, self._charge(request))
 
-    def lost(self, loader: int, slot: int | None) -> tuple[Request, int] | None:
+    def lost(self, loader: int, slot: int | None) -> tuple[SlotRequest, int] | None:
         """`loader` died: what it had in hand is asked for again, into the same slots. `slot`: the one it was filling,
         to which the death is charged: (request, how often)."""
         requests = self._in_hand.pop(loader, [])
@@ -225,13 +225,13 @@ class StreamSchedule:
         self.refused[key] = self.refused.get(key, 0) + 1
         return current, self.refused[key]
 
-    def _charge(self, request: Request) -> int:
+    def _charge(self, request: SlotRequest) -> int:
         key = (request.epoch, request.batch)
         self.refused[key] = self.refused.get(key, 0) + 1
         self._again = sorted([*self._again, request], key=lambda each: (each.epoch, each.batch))
         return self.refused[key]
 
-    def give_up(self, request: Request) -> list[tuple[int, int]]:
+    def give_up(self, request: SlotRequest) -> list[tuple[int, int]]:
         """Nobody can read it: the update it belongs to is out. Returns the ranges [start, stop) of batches that are
         gone with it, for the queue to book as quarantined."""
         epoch, step = self._epochs[request.epoch], self.update
@@ -287,7 +287,7 @@ class StreamSchedule:
         """Something to read, wanted or not any more."""
         return bool(self._in_hand.get(loader)) or any(void[0] == loader for void in self._void)
 
-    def _answered(self, loader: int, slot: int) -> Request | None:
+    def _answered(self, loader: int, slot: int) -> SlotRequest | None:
         if (loader, slot) in self._void:
             self._give_back(loader, slot)
             return None
@@ -301,7 +301,7 @@ class StreamSchedule:
         self._void.discard((loader, slot))
         self._free_slots.append(slot)
 
-    def _drop(self, request: Request) -> None:
+    def _drop(self, request: SlotRequest) -> None:
         epoch = self._epochs[request.epoch]
         epoch.loading.pop(request.batch, None)
         epoch.slots.pop(request.batch, None)

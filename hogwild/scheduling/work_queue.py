@@ -21,15 +21,15 @@ from hogwild.scheduling.leases import (
     FreeRange,
     Kind,
     Lease,
+    LeaseProgress,
     Ledger,
     Limits,
-    Progress,
     Release,
     WorkItem,
 )
-from hogwild.scheduling.range_schedule import Choice, Free, Ranges, Schedule
+from hogwild.scheduling.range_schedule import Free, LeaseChoice, LeaseSchedule, RangeSchedule
 
-__all__ = ["FreeRange", "Kind", "Lease", "Ledger", "Limits", "Progress", "Release", "WorkItem", "WorkQueue"]
+__all__ = ["FreeRange", "Kind", "Lease", "LeaseProgress", "Ledger", "Limits", "Release", "WorkItem", "WorkQueue"]
 
 ITEM_ROWS = 2048  # ids that differ by a multiple of this share a row of the item table: never leased at once
 
@@ -51,7 +51,7 @@ class WorkQueue:
         *,
         kind: Kind = Kind.TRAIN,
         ids: Iterator[int] | None = None,
-        schedule: Schedule | None = None,
+        schedule: LeaseSchedule | None = None,
     ) -> None:
         self.plan = plan
         self.limits = limits
@@ -72,7 +72,7 @@ class WorkQueue:
             raise ValueError(f"in lanes an update holds one batch, not {limits.accumulate}: each passes a state on")
         if plan.grid is not None and limits.accumulate != 1:
             raise ValueError(f"over a grid an update holds one batch, not {limits.accumulate}: cells end anywhere")
-        self._schedule: Schedule = schedule if schedule is not None else Ranges(plan, self._update)
+        self._schedule: LeaseSchedule = schedule if schedule is not None else RangeSchedule(plan, self._update)
 
     # ---- questions ---------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class WorkQueue:
         updates = self._schedule.updates(horizon, self.limits)
         return self._carve(worker, choice, updates if left is None else min(updates, left))
 
-    def _choose(self, worker: int) -> Choice | None:
+    def _choose(self, worker: int) -> LeaseChoice | None:
         """Of the epochs that are open; if there is nothing in them, of the next one."""
         opened = {epoch: self._epochs[epoch].free for epoch in sorted(self._epochs) if epoch < self.open_until}
         choice = self._schedule.choose(worker, opened, self._leases.values())
@@ -146,7 +146,7 @@ class WorkQueue:
         self._next_epoch += 1
         return self._epochs[epoch]
 
-    def _carve(self, worker: int, choice: Choice, updates: int) -> WorkItem:
+    def _carve(self, worker: int, choice: LeaseChoice, updates: int) -> WorkItem:
         epoch, piece = choice
         if piece.attempts:  # they belong to its first update, whatever an exchange is by now
             updates = 1 if self.limits.sync_every > 1 else updates
@@ -209,7 +209,7 @@ class WorkQueue:
         self._drop(lease)
         return lease.item
 
-    def release(self, worker: int, progress: Progress | None, *, charged: bool = True) -> Release:
+    def release(self, worker: int, progress: LeaseProgress | None, *, charged: bool = True) -> Release:
         """Takes back everything a dead worker held. Call it only after the worker was reaped. `charged` is false when
         the work cannot be to blame: no attempt is counted then."""
         if progress is not None:
@@ -227,14 +227,14 @@ class WorkQueue:
         self._schedule.released(worker)
         return replace(report, freed=report.freed + sum(lease.left for lease in others))
 
-    def _in_progress(self, leases: list[Lease], progress: Progress | None) -> Lease | None:
+    def _in_progress(self, leases: list[Lease], progress: LeaseProgress | None) -> Lease | None:
         """The lease that the death is charged to: the oldest, for items are worked on in the order they were handed
         out. None when that one is finished and only not acknowledged: the next was not begun."""
         if progress is None or not progress.active or not leases or not leases[0].left:
             return None
         return leases[0]
 
-    def _break(self, lease: Lease, progress: Progress, is_charged: bool) -> Release:
+    def _break(self, lease: Lease, progress: LeaseProgress, is_charged: bool) -> Release:
         """Decides about the first uncommitted exchange of the item in progress; the rest of the item is free again."""
         item = lease.item
         start = item.start + lease.settled

@@ -20,7 +20,7 @@ from enum import IntEnum, auto
 import numpy as np
 
 from hogwild.metrics.result_row import WORDS as RESULT_WORDS
-from hogwild.scheduling.leases import Kind, Progress, WorkItem
+from hogwild.scheduling.leases import Kind, LeaseProgress, WorkItem
 from hogwild.scheduling.work_queue import ITEM_ROWS
 from hogwild.shared_memory.region import Region
 
@@ -242,11 +242,11 @@ class Scoreboard:
 
     # ---- one worker's row, seen by the supervisor --------------------------------------------------------------
 
-    def progress(self, worker: int, working: Phase = Phase.WORKING) -> Progress:
+    def progress(self, worker: int, working: Phase = Phase.WORKING) -> LeaseProgress:
         """What the row says; `active` when it is in the phase `working`. Of a live worker it may be old the next
         moment; of a reaped one it is final."""
         phase, intent, commit = (int(self.words[worker, word]) for word in (Word.PHASE, Word.INTENT, Word.COMMIT))
-        return Progress(
+        return LeaseProgress(
             item=commit >> 32,
             committed=commit & 0xFFFF,
             skipped=commit >> 16 & 0xFFFF,

@@ -44,7 +44,7 @@ from hogwild.storage.run_directory import TEMPORARY, sync_folder, to_json
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenCheckpoint:
     """`warning` is not empty when older checkpoints could not be removed."""
 
     path: Path
@@ -265,7 +265,7 @@ class CheckpointWriter:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._background = Background("checkpoint")
-        self._result: Written | Failed | None = None
+        self._result: WrittenCheckpoint | Failed | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -287,7 +287,7 @@ class CheckpointWriter:
         checkpoints are pruned after a success, in the same thread, and `last` is called there whatever happened."""
         assert not self.is_busy, "one checkpoint at a time: take the result of the last one first"
 
-        def work() -> Written | Failed:
+        def work() -> WrittenCheckpoint | Failed:
             try:
                 return self._write(name, state, tensors, meta, keep, protect)
             finally:
@@ -295,7 +295,7 @@ class CheckpointWriter:
 
         self._background.begin(work, self._take)
 
-    def _take(self, result: Written | Failed) -> None:
+    def _take(self, result: WrittenCheckpoint | Failed) -> None:
         self._result = result
 
     def start(self) -> None:
@@ -305,14 +305,14 @@ class CheckpointWriter:
     def fileno(self) -> int:
         return self._background.fileno()
 
-    def result(self) -> Written | Failed | None:
+    def result(self) -> WrittenCheckpoint | Failed | None:
         """What became of it; None while it is being written, or when nothing was submitted. Gives each result
         once."""
         self._background.settle()
         result, self._result = self._result, None
         return result
 
-    def wait(self, timeout_s: float) -> Written | Failed | None:
+    def wait(self, timeout_s: float) -> WrittenCheckpoint | Failed | None:
         """The same, but waits for it; None when it takes longer, or when nothing was submitted."""
         self._background.wait(timeout_s)
         return self.result()
@@ -329,7 +329,7 @@ class CheckpointWriter:
         meta: Mapping[str, Any],
         keep: int | None,
         protect: Sequence[str],
-    ) -> Written | Failed:
+    ) -> WrittenCheckpoint | Failed:
         try:
             path = write(self.folder, name, state, tensors, meta)
         except CheckpointError as error:
@@ -339,8 +339,8 @@ class CheckpointWriter:
             if keep is not None:
                 prune(self.folder, keep, protect)
         except OSError as error:
-            return Written(path, f"cannot remove older checkpoints: {error}")
-        return Written(path)
+            return WrittenCheckpoint(path, f"cannot remove older checkpoints: {error}")
+        return WrittenCheckpoint(path)
 
 
 def _forget_frames(error: BaseException | None) -> None:

@@ -26,7 +26,7 @@ from hogwild.training.loss_scaler import Scaler, Unscaled
 from hogwild.training.model_steps import Losses
 from hogwild.training.recurrent_state import forward_of
 from hogwild.training.shared_state_rule import describe as describe_shared
-from hogwild.training.sparse_rule import CompiledRows, NoRows, Rows
+from hogwild.training.sparse_rule import CompiledRows, NoRows, SparseRows
 
 
 class Update(Protocol):
@@ -93,7 +93,7 @@ class AutogradUpdate:
         self._gradients = Gradients(worker_model.layout.flats, worker_model.params, worker_model.device)
         spans = worker_model.layout.flats.spans
         self._dense = [worker_model.params[i] for span in spans if span.is_dense for i in span.params]
-        self._rows: Rows = NoRows()
+        self._rows: SparseRows = NoRows()
         no_rows = None
         if any(span.sparse for span in spans):
             no_rows = why_no_rows(self._optimizer, worker_model.layout.flats)

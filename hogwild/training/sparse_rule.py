@@ -31,7 +31,7 @@ EPSILON, TINY = float(np.finfo(np.float32).eps), float(np.finfo(np.float32).smal
 _ONE = np.float32(1)
 
 
-class Rows(Protocol):
+class SparseRows(Protocol):
     """What an update asks of its sparse parameters."""
 
     path: str
@@ -55,7 +55,7 @@ class NoRows:
 
 
 @dataclass(slots=True)
-class Table:
+class SparseTable:
     """One sparse parameter (R, D), its group, and its state: pieces by torch's name, arrays over shared memory."""
 
     param: nn.Parameter
@@ -89,7 +89,7 @@ class CompiledRows:
         if self._state.layout.shared and type(optimizer) is not SGD:
             self.path += ", shared state hardened"
         cls = type(self)  # not bound methods: a cycle would keep the shared memory until it is collected
-        self._apply: Callable[[CompiledRows, Table, np.ndarray, np.ndarray, np.float32], None] = {
+        self._apply: Callable[[CompiledRows, SparseTable, np.ndarray, np.ndarray, np.float32], None] = {
             SGD: cls._sgd,
             Adagrad: cls._adagrad,
             RowWiseAdagrad: cls._row_adagrad,
@@ -139,7 +139,7 @@ class CompiledRows:
         self._apply(self, table, *_arrays(gradient), np.float32(factor))
         return True
 
-    def _has_state(self, table: Table) -> bool:
+    def _has_state(self, table: SparseTable) -> bool:
         if not all(self._state.is_present(slot) for slot in table.slots.values()):
             return False
         if not table.state:
@@ -157,25 +157,25 @@ class CompiledRows:
 
     # ---- the rules
 
-    def _sgd(self, table: Table, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
+    def _sgd(self, table: SparseTable, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
         rate = np.float32(float(table.group["lr"]))
         if not self.kernels.sgd(table.rows(), indices, values, factor, rate):
             raise _outside(len(table.param))
 
-    def _adagrad(self, table: Table, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
+    def _adagrad(self, table: SparseTable, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
         group, state, chains = table.group, table.state, self._chained(indices, len(table.param))
         state["step"] += _ONE
         rate = float(group["lr"]) / (1 + (float(state["step"]) - 1) * group["lr_decay"])
         total, scalars = self._totals[values.shape[1]], map(np.float32, (rate, group["eps"]))
         self.kernels.adagrad(table.rows(), state["sum"], indices, values, factor, *chains, total, *scalars)
 
-    def _row_adagrad(self, table: Table, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
+    def _row_adagrad(self, table: SparseTable, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
         group, sums, chains = table.group, table.state["sum"], self._chained(indices, len(table.param))
         scalars = map(np.float32, (float(group["lr"]), group["eps"], group["weight_decay"]))
         total = self._totals[values.shape[1]]
         self.kernels.row_adagrad(table.rows(), sums, indices, values, factor, *chains, total, *scalars)
 
-    def _lazy_adam(self, table: Table, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
+    def _lazy_adam(self, table: SparseTable, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
         group, state, chains = table.group, table.state, self._chained(indices, len(table.param))
         beta1, beta2 = group["betas"]
         step = self._counted(table)
@@ -184,7 +184,7 @@ class CompiledRows:
         arrays = table.rows(), state["exp_avg"], state["exp_avg_sq"], indices, values, factor, *chains
         self.kernels.lazy_adam(*arrays, self._totals[values.shape[1]], *scalars)
 
-    def _counted(self, table: Table) -> int:
+    def _counted(self, table: SparseTable) -> int:
         """SparseAdam counts in a Python number: the optimizer's, and its word in the block."""
         own = self._optimizer.state[table.param]
         own["step"] += 1
@@ -198,14 +198,14 @@ def _bound(beta1: float, beta2: float) -> tuple[float, float]:
     return least_ratio(beta1, beta2, EPSILON), lost_squares(beta2, TINY)
 
 
-def _tables(worker_model: WorkerModel) -> list[Table]:
+def _tables(worker_model: WorkerModel) -> list[SparseTable]:
     groups = worker_model.optimizer.param_groups
     index = {id(param): i for i, param in enumerate(parameters_of(worker_model.optimizer))}
     tables = []
     for param, slot in zip(worker_model.params, worker_model.layout.flats.params, strict=True):
         if slot.group is not None and slot.sparse:
             own = {s.key: s for s in worker_model.state.layout.slots if s.index == index[id(param)] and not s.in_group}
-            tables.append(Table(param, groups[slot.group], own))
+            tables.append(SparseTable(param, groups[slot.group], own))
     return tables
 
 

@@ -19,14 +19,14 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from hogwild.feeds.ring import BatchForm, Place, Ring, RingSpec
+from hogwild.feeds.ring import BatchForm, Ring, RingSpec, SlotWord
 from hogwild.feeds.stream_reader import read_state
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.grid_schedule import GridSchedule
 from hogwild.scheduling.lane_schedule import LaneSchedule
-from hogwild.scheduling.leases import Limits, Progress, WorkItem
-from hogwild.scheduling.stream_epoch import Request
+from hogwild.scheduling.leases import LeaseProgress, Limits, WorkItem
+from hogwild.scheduling.stream_epoch import SlotRequest
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.scheduling.work_queue import WorkQueue
 from workers.session.ring_state import RingState
@@ -83,7 +83,7 @@ class Worker:
 class Loader:
     """`hand` are requests in its pipe. `at`: (epoch, place) its iterator comes to next, by shard."""
 
-    hand: deque[Request] = field(default_factory=deque)
+    hand: deque[SlotRequest] = field(default_factory=deque)
     at: dict[int, Batch] = field(default_factory=dict)
 
 
@@ -264,7 +264,7 @@ class World:
         request = reader.hand.popleft()
         epoch, number, slot = request.epoch, request.batch, request.slot
         is_void = (loader, slot) in schedule._void
-        if not is_void and tuple(state.ring.table[slot, [Place.EPOCH, Place.BATCH]]) != (epoch, number):
+        if not is_void and tuple(state.ring.table[slot, [SlotWord.EPOCH, SlotWord.BATCH]]) != (epoch, number):
             raise Broken(f"the table says {state.ring.table[slot]} of {request}")
         if self.kind == "sharded" and not is_void:
             self._go_to(reader, request)
@@ -281,16 +281,16 @@ class World:
             state.filled(loader, slot)
         return True
 
-    def _go_to(self, reader: Loader, request: Request) -> None:
+    def _go_to(self, reader: Loader, request: SlotRequest) -> None:
         """The iterator of a shard, as `stream.Filler` moves it."""
         epoch, place = reader.at.get(request.shard, (-1, 0))
         if epoch != request.epoch or place > request.place:
-            begin, said = int(ring().table[request.slot, Place.FROM]), ring().read_begin(request.slot)
+            begin, said = int(ring().table[request.slot, SlotWord.FROM]), ring().read_begin(request.slot)
             if said and (read_state(said) != f"{request.epoch}/{request.shard}/{begin}" or begin > request.place):
                 raise Broken(f"{request} begins at {begin} with the state {said!r}")
         reader.at = {**reader.at, request.shard: (request.epoch, request.place + 1)}
 
-    def give_up(self, request: Request) -> None:
+    def give_up(self, request: SlotRequest) -> None:
         assert self.schedule is not None
         release = self.queue.give_up(request.epoch, self.schedule.give_up(request))
         for epoch, start, stop in release.quarantined:
@@ -379,7 +379,7 @@ class World:
             intended += len(in_doubt)
             if not self.redo:
                 self.truth.settle(in_doubt, "skipped")
-        progress = Progress(*state.row, state.row[0], intended, active=state.item is not None)
+        progress = LeaseProgress(*state.row, state.row[0], intended, active=state.item is not None)
         for epoch, start, stop in self.queue.release(worker, progress, charged=is_charged).quarantined:
             self.truth.settle([(epoch, number) for number in range(start, stop)], "quarantined")
         self.crew[worker] = Worker()

@@ -41,10 +41,10 @@ from tests.faults.protocol_numerics import (
 from tests.faults.protocol_scenario import HANG_S, Account, Policy, Scenario
 from tests.faults.protocol_trouble import Trouble
 from tests.faults.tally import Tally
-from workers.child.spec import Kit, Numerics, Split
+from workers.child.spec import DataSpec, Numerics, WorkerSpec
 from workers.processes import roster as roster_module
 from workers.processes.handle import Handle
-from workers.processes.roster import Abandon, Action, Kill, Reading, Roster, Spawn
+from workers.processes.roster import Abandon, Action, Kill, Roster, RowReading, Spawn
 from workers.processes.setbacks import Death
 
 WAIT_MS = 2
@@ -69,9 +69,11 @@ class Run:
         self.board = Scoreboard(Memory(Scoreboard.nbytes(scenario.procs)), scenario.procs)  # type: ignore[arg-type]
         self.board.set_exchange(scenario.sync_every)
         self._roster = Roster(scenario.procs, Policy(), committed_before=True)
-        split = Split((), self.queue.plan, "none")
-        kit = Kit(scenario.seed, split, split, scenario.accumulate, None, None, False, scenario.max_staleness)
-        self._nursery = Nursery(self.board, kit, self._numerics)
+        split = DataSpec((), self.queue.plan, "none")
+        worker_spec = WorkerSpec(
+            scenario.seed, split, split, scenario.accumulate, None, None, False, scenario.max_staleness
+        )
+        self._nursery = Nursery(self.board, worker_spec, self._numerics)
         self._crew: dict[int, Handle] = {}
         self._ids = count(1)
         self.queue._ids = self._ids
@@ -159,10 +161,10 @@ class Run:
                 if item is not None:
                     self._sums += EvalSums.read(self.board.result(item.id))
 
-    def _readings(self) -> dict[int, Reading]:
+    def _readings(self) -> dict[int, RowReading]:
         words = self.board.words
         return {
-            worker: Reading(
+            worker: RowReading(
                 beat=int(words[worker, Word.BEAT_NS]),
                 batches=int(words[worker, Word.BATCHES]),
                 slowest_s=0.0,

@@ -14,7 +14,7 @@ from typing import Any
 from hogwild import host
 from hogwild.shared_memory.scoreboard import Row, Scoreboard
 from workers.child.profiler import NoProfile
-from workers.child.spec import Kit, Numerics
+from workers.child.spec import Numerics, WorkerSpec
 from workers.child.trainer import Trainer
 from workers.child.worker_loop import serve
 from workers.messages import Leaving, Start
@@ -51,8 +51,8 @@ class Forked:
 class Nursery:
     """Starts workers; holds the write end of their lifeline."""
 
-    def __init__(self, board: Scoreboard, kit: Kit, make_numerics: MakeNumerics) -> None:
-        self._board, self._kit, self._make_numerics = board, kit, make_numerics
+    def __init__(self, board: Scoreboard, worker_spec: WorkerSpec, make_numerics: MakeNumerics) -> None:
+        self._board, self._kit, self._make_numerics = board, worker_spec, make_numerics
         self._lifeline: tuple[int, ...] = os.pipe()
         self._worker = self._incarnation = 0
         self._prepare: Prepare | None = None

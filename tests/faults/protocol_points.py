@@ -41,7 +41,7 @@ from tests.faults.protocol_numerics import (
 )
 from workers import messages
 from workers.child import trainer, worker_loop
-from workers.child.spec import Kit, Numerics, Split
+from workers.child.spec import DataSpec, Numerics, WorkerSpec
 from workers.messages import Start
 from workers.processes.handle import Handle
 
@@ -129,8 +129,8 @@ class Sweep:
         self._board = Scoreboard(Memory(Scoreboard.nbytes(2)), 2)  # type: ignore[arg-type]
         self._board.set_exchange(self.item.sync_every)
         self._effects = Effects(2, self.item.batches * MOST_POINTS)
-        split = Split((), self.queue.plan, "none")
-        self._nursery = Nursery(self._board, Kit(0, split, split, 1, None, None, False), self._numerics)
+        split = DataSpec((), self.queue.plan, "none")
+        self._nursery = Nursery(self._board, WorkerSpec(0, split, split, 1, None, None, False), self._numerics)
         self._sequence, self._ids = count(1), count(1)
         self.queue._ids = self._ids
         self._point = 0

@@ -17,7 +17,7 @@ from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
 from tests.shared_model import build
 from workers.child.build import make_trainer
-from workers.child.spec import Kit, Split
+from workers.child.spec import DataSpec, WorkerSpec
 from workers.child.trainer import Trainer
 
 FEATURES, CLASSES, BATCH, SEED = 4, 2, 8, 3
@@ -101,9 +101,9 @@ class Place:
         self.shared = build(self.model, self.rule(self.model.parameters(), lr=0.1), procs=2, late=self.late)
         self.board = Scoreboard.allocate(2)
         resident = ResidentData.from_tensors("data-train", self.data)
-        split = Split(resident.fields, BatchPlan(len(self.data[0]), BATCH), "none")
+        split = DataSpec(resident.fields, BatchPlan(len(self.data[0]), BATCH), "none")
         chosen = {"accumulate": 1, "grad_clip": None, "schedule": None, "fail_on_nan": False, **self.settings}
-        self.kit = Kit(SEED, split, split, panel=Panel(("accuracy",), {}), **chosen)
+        self.worker_spec = WorkerSpec(SEED, split, split, panel=Panel(("accuracy",), {}), **chosen)
         self.regions = {**self.shared.regions, "data-train": resident.region, "data-val": resident.region}
 
     def exchange(self, sync_every: int) -> "Place":
@@ -112,7 +112,7 @@ class Place:
 
     def trainer(self, worker: int = 0) -> tuple[Trainer, Notary]:
         row = Notary(self.board, worker, self.shared)
-        return make_trainer(self.kit, self.shared.structure, self.regions, row), row
+        return make_trainer(self.worker_spec, self.shared.structure, self.regions, row), row
 
     def item(self, start: int = 0, stop: int | None = None) -> WorkItem:
         self.ids += 1

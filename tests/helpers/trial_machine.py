@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hogwild.shared_memory.scoreboard import Command, Control, Scoreboard, Word
-from workers.session.exchange_trial import BOTH, WARM_BATCHES, Trial, Verdict, Way
+from workers.session.exchange_trial import BOTH, WARM_BATCHES, ExchangeTrial, Verdict, Way
 
 DIRECT, DELTA, SOLO = Way.DIRECT, Way.DELTA, Way.SOLO
 PLENTY_S = 1e6  # of the job is left
@@ -31,7 +31,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         self.board = Scoreboard.allocate(self.procs)
-        self.trial = Trial(self.board, self.ways, self.given, self.sync_every, "as given")
+        self.trial = ExchangeTrial(self.board, self.ways, self.given, self.sync_every, "as given")
         self.dead: set[int] = set()
         self.partial = [0.0] * self.procs
 

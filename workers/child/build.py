@@ -26,7 +26,7 @@ from workers.child.adoption import adopt
 from workers.child.fused_trainer import make_fused
 from workers.child.on_device import attached, computing, feeding, opened, seeding, updating
 from workers.child.profiler import Profile, make_profile
-from workers.child.spec import Kit, Numerics, Split
+from workers.child.spec import DataSpec, Numerics, WorkerSpec
 from workers.child.trainer import Trainer
 from workers.messages import Setup, Start
 
@@ -46,9 +46,9 @@ def build_trainer(start: Start, setup: Setup, descriptors: list[int]) -> Trainer
     board = Scoreboard(regions.pop("scoreboard"), setup.procs)
     row = Row(board, setup.worker)
     row.beat()
-    kit: Kit = cloudpickle.loads(regions.pop("kit").read_bytes(setup.kit_nbytes))
+    worker_spec: WorkerSpec = cloudpickle.loads(regions.pop("worker_spec").read_bytes(setup.spec_nbytes))
     structure = regions.pop("structure").array("u1", (setup.structure_nbytes,)).data
-    trainer = make_trainer(kit, structure, regions, row, start.lifeline)
+    trainer = make_trainer(worker_spec, structure, regions, row, start.lifeline)
     # After the structure, which imports the user's modules: they may have set something else, or brought a pool.
     torch_settings.apply(setup.torch_settings)
     for pool in limit_pools(setup.threads):
@@ -58,20 +58,24 @@ def build_trainer(start: Start, setup: Setup, descriptors: list[int]) -> Trainer
 
 
 def make_trainer(
-    kit: Kit, structure: bytes | memoryview, regions: Mapping[str, Region], row: Row, lifeline: int | None = None
+    worker_spec: WorkerSpec,
+    structure: bytes | memoryview,
+    regions: Mapping[str, Region],
+    row: Row,
+    lifeline: int | None = None,
 ) -> Trainer:
     """A trainer over mapped regions: `data-train` and `data-val` hold the data, the others the model. `lifeline` ends a
     wait for kernels; None in the supervisor itself."""
-    profile = make_profile(kit.profile, row.worker)
+    profile = make_profile(worker_spec.profile, row.worker)
 
     def make() -> Numerics:
-        return _numerics(kit, structure, regions, row, lifeline, profile)
+        return _numerics(worker_spec, structure, regions, row, lifeline, profile)
 
-    return Trainer(kit, make(), row, profile, make)
+    return Trainer(worker_spec, make(), row, profile, make)
 
 
 def _numerics(
-    kit: Kit,
+    worker_spec: WorkerSpec,
     structure: bytes | memoryview,
     regions: Mapping[str, Region],
     row: Row,
@@ -81,11 +85,11 @@ def _numerics(
     rollbacks = row.board.control_words[Control.ROLLBACKS]  # before anything is read of what a rollback writes
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
     updates = row.board.updates()
-    accelerator = opened(kit, row.worker)
-    model = attached(structure, model_regions, row, accelerator, kit.lent, updates)
-    model.runs = make_runs(kit.compile, model.model)
+    accelerator = opened(worker_spec, row.worker)
+    model = attached(structure, model_regions, row, accelerator, worker_spec.lent, updates)
+    model.runs = make_runs(worker_spec.compile, model.model)
     try:
-        return _around(model, accelerator, kit, regions, row, lifeline, profile, rollbacks, updates)
+        return _around(model, accelerator, worker_spec, regions, row, lifeline, profile, rollbacks, updates)
     except BaseException:
         model.close()
         raise
@@ -94,7 +98,7 @@ def _numerics(
 def _around(
     model: WorkerModel,
     accelerator: Accelerator | None,
-    kit: Kit,
+    worker_spec: WorkerSpec,
     regions: Mapping[str, Region],
     row: Row,
     lifeline: int | None,
@@ -103,59 +107,69 @@ def _around(
     updates: int,
 ) -> Numerics:
     seed_generator = seeding(accelerator)
-    evaluator = make_evaluator(kit, model, regions, seed_generator)
-    if kit.fused is not None:
-        fused, sentence = make_fused(kit, model, regions["data-train"], row, lifeline)
+    evaluator = make_evaluator(worker_spec, model, regions, seed_generator)
+    if worker_spec.fused is not None:
+        fused, sentence = make_fused(worker_spec, model, regions["data-train"], row, lifeline)
         print(sentence, flush=True)
         return Numerics(model, None, None, evaluator, seed_generator, rollbacks, fused)
-    plan = kit.train.plan
+    plan = worker_spec.train.plan
     lanes = LaneState(model.runs, steps_of(plan)) if plan.lanes is not None else None
     update = updating(
         model,
-        grad_clip=kit.grad_clip,
+        grad_clip=worker_spec.grad_clip,
         enter=profile.enter,
         forward=lanes,
         updates=updates,
-        loss_names=kit.loss_names,
-        precision=kit.precision,
-        scaler=scaler_for(kit.precision, row),
+        loss_names=worker_spec.loss_names,
+        precision=worker_spec.precision,
+        scaler=scaler_for(worker_spec.precision, row),
     )
     if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
         from workers.child.compile_once import make_ready  # numba takes half a second
 
         print(make_ready(rows.name, rows.warm_up, row, lifeline), flush=True)
-    host_feed = _feed(kit.train, regions["data-train"], kit.seed, copies=kit.copies_slots)
-    feed = feeding(model, host_feed, kit.transform, kit.seed)
-    if kit.compile == "inductor":
+    host_feed = _feed(worker_spec.train, regions["data-train"], worker_spec.seed, copies=worker_spec.copies_slots)
+    feed = feeding(model, host_feed, worker_spec.transform, worker_spec.seed)
+    if worker_spec.compile == "inductor":
         from workers.child.warm_up_model import make_model_ready  # with torch's compiler: another second
 
-        print(make_model_ready(kit, model, update, feed, evaluator, row, lifeline), flush=True)
+        print(make_model_ready(worker_spec, model, update, feed, evaluator, row, lifeline), flush=True)
     place = computing(accelerator, feed)
     return Numerics(model, update, feed, evaluator, seed_generator, rollbacks, lanes=lanes, place=place)
 
 
 def make_evaluator(
-    kit: Kit, model: WorkerModel, regions: Mapping[str, Region], seed_generator: Callable[[int], object]
+    worker_spec: WorkerSpec, model: WorkerModel, regions: Mapping[str, Region], seed_generator: Callable[[int], object]
 ) -> Evaluator | None:
     """`data-outputs` is among the regions where a metric needs all outputs at once."""
-    if kit.val is None or kit.panel is None:
+    if worker_spec.val is None or worker_spec.panel is None:
         return None
-    feed = feeding(model, _feed(kit.val, regions["data-val"], kit.seed))
+    feed = feeding(model, _feed(worker_spec.val, regions["data-val"], worker_spec.seed))
     outputs = wanted = None
-    if kit.outputs is not None:
-        wanted = _targets(kit.val, regions["data-val"])
-        outputs = kit.outputs.view(regions["data-outputs"])
-    return Evaluator(model.runs, model.loss, feed, kit.seed, kit.panel, outputs, wanted, kit.precision, seed_generator)
+    if worker_spec.outputs is not None:
+        wanted = _targets(worker_spec.val, regions["data-val"])
+        outputs = worker_spec.outputs.view(regions["data-outputs"])
+    return Evaluator(
+        model.runs,
+        model.loss,
+        feed,
+        worker_spec.seed,
+        worker_spec.panel,
+        outputs,
+        wanted,
+        worker_spec.precision,
+        seed_generator,
+    )
 
 
-def _targets(split: Split, region: Region) -> Tensor:
+def _targets(split: DataSpec, region: Region) -> Tensor:
     """(N, …)"""
     if isinstance(split.data, RingSpec):
         return Ring(region, split.data).targets()
     return targets(attach(split.data, region))
 
 
-def _feed(split: Split, region: Region, seed: int, *, copies: bool = False) -> Feed:
+def _feed(split: DataSpec, region: Region, seed: int, *, copies: bool = False) -> Feed:
     if isinstance(split.data, RingSpec):
         return RingFeed(Ring(region, split.data), split.plan.batch_size, copies=copies)
     return open_feed(attach(split.data, region), split.plan, seed=seed, order=split.order)

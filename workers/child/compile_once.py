@@ -19,7 +19,7 @@ LOOK_MS = 20  # between two looks at the others' word
 KERNELS, MODEL = 1, 2  # in this order, where a job has both
 
 
-class Cache(Protocol):
+class CompiledCache(Protocol):
     """`hogwild/storage/artifact_cache.py`'s folder, and how what is in it is made. Both answer words for the log, if
     any."""
 
@@ -31,13 +31,13 @@ class Cache(Protocol):
 def make_ready(name: str, run: Callable[[], object], row: Row, lifeline: int | None) -> str:
     """Every kernel of the update `name` can be called: `run` calls each once, over nothing. Says how that came, and how
     long it took. `lifeline`: None in the supervisor itself (`procs: 0`). Raises ParentGone."""
-    from hogwild.kernels.compiling import Cache as Kernels  # numba takes half a second
+    from hogwild.kernels.compiling import KernelCache as Kernels  # numba takes half a second
 
     return make_all_ready(f"kernels of {name}", Kernels.of(name), run, row, lifeline, KERNELS)
 
 
 def make_all_ready(
-    what: str, cache: Cache, run: Callable[[], object], row: Row, lifeline: int | None, stage: int
+    what: str, cache: CompiledCache, run: Callable[[], object], row: Row, lifeline: int | None, stage: int
 ) -> str:
     """The same of whatever `cache` keeps. `stage`: which of the things a worker has ready this is, counted from 1."""
     began_s = time.monotonic()
@@ -47,7 +47,7 @@ def make_all_ready(
     return f"{what}: {how} in {time.monotonic() - began_s:.1f} s"
 
 
-def _made_ready(cache: Cache, run: Callable[[], object], row: Row, lifeline: int | None, stage: int) -> str:
+def _made_ready(cache: CompiledCache, run: Callable[[], object], row: Row, lifeline: int | None, stage: int) -> str:
     board = row.board
     while True:
         compiler = int(board.control[Control.COMPILER])

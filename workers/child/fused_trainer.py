@@ -25,7 +25,7 @@ from workers.child.spec import Fused
 if TYPE_CHECKING:
     from hogwild.kernels.hot_rows import HotRows
     from hogwild.parameters.worker_model import WorkerModel
-    from workers.child.spec import Kit
+    from workers.child.spec import WorkerSpec
 
 
 TARGET_S = 0.02
@@ -132,7 +132,9 @@ class Chunks:
         self._batch_s = pace_s if not self._batch_s else self._batch_s + SMOOTHING * (pace_s - self._batch_s)
 
 
-def make_fused(kit: "Kit", model: "WorkerModel", region: Region, row: Row, lifeline: int | None) -> tuple[Fused, str]:
+def make_fused(
+    worker_spec: "WorkerSpec", model: "WorkerModel", region: Region, row: Row, lifeline: int | None
+) -> tuple[Fused, str]:
     """The update, and how its kernels came to be there. What needs numba is imported here: few jobs do."""
     from hogwild.feeds.packed import PackedSpec
     from workers.child.compile_once import make_ready
@@ -140,11 +142,17 @@ def make_fused(kit: "Kit", model: "WorkerModel", region: Region, row: Row, lifel
     update = cast(Fusable, model.model).fused(model.loss, model.optimizer)
     if isinstance(update, str):
         raise ModelError(f"the model has no fused update in a worker, and had one before: {update}", code="model/fused")
-    assert isinstance(kit.train.data, PackedSpec), "a fused update reads packed data"
-    data = kit.train.data.attach(region)
-    hot = hot_rows(model, update, kit.fused or {})
+    assert isinstance(worker_spec.train.data, PackedSpec), "a fused update reads packed data"
+    data = worker_spec.train.data.attach(region)
+    hot = hot_rows(model, update, worker_spec.fused or {})
     update.bind(model.model, model.optimizer, data.arrays(), hot)
-    fused = Fused(update, kit.train.plan, data.order(kit.train.order, kit.seed), [*hot.values()], model.state.count)
+    fused = Fused(
+        update,
+        worker_spec.train.plan,
+        data.order(worker_spec.train.order, worker_spec.seed),
+        [*hot.values()],
+        model.state.count,
+    )
     nothing = Chunk(np.empty(0, np.int64), 0)
 
     def run() -> None:

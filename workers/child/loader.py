@@ -19,7 +19,7 @@ from collections.abc import Callable
 import cloudpickle
 import torch
 
-from hogwild.feeds.ring import Beat, Ring, RingSpec
+from hogwild.feeds.ring import LoaderBeat, Ring, RingSpec
 from hogwild.feeds.stream_reader import Filler, Stream, Unreadable
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
@@ -58,10 +58,10 @@ class LoaderLoop:
     def run(self) -> None:
         """Returns when told to leave, by a record or by SIGTERM."""
         while not (self._told or self._leaving.asked):
-            self._words[Beat.WAITING] = not self._hand
+            self._words[LoaderBeat.WAITING] = not self._hand
             self._pull(0 if self._hand else WAIT_MS)
             if self._hand:
-                self._words[Beat.WAITING] = 0
+                self._words[LoaderBeat.WAITING] = 0
                 self._fill(self._hand.popleft())
 
     def close(self) -> None:
@@ -70,11 +70,11 @@ class LoaderLoop:
     def _fill(self, number: int) -> None:
         assert self._filler is not None
         began_ns = time.monotonic_ns()
-        self._words[Beat.SLOT] = number
+        self._words[LoaderBeat.SLOT] = number
         try:
             is_there = self._filler.fill(number - 1)
         except Unreadable as bad:
-            self._words[Beat.SLOT] = 0
+            self._words[LoaderBeat.SLOT] = 0
             Report(
                 "bad-batch",
                 detail=str(bad.error),
@@ -86,13 +86,15 @@ class LoaderLoop:
             ).send(self._channel)
             return
         if not self._filler.has_passed_over:  # else it is no measure of how long a batch may be silent
-            self._words[Beat.SLOWEST_NS] = max(int(self._words[Beat.SLOWEST_NS]), time.monotonic_ns() - began_ns)
-        self._words[Beat.SLOT] = 0
+            self._words[LoaderBeat.SLOWEST_NS] = max(
+                int(self._words[LoaderBeat.SLOWEST_NS]), time.monotonic_ns() - began_ns
+            )
+        self._words[LoaderBeat.SLOT] = 0
         write_record(self._start.ack_write, FILLED if is_there else ENDED, number)
 
     def _beat(self, record: int) -> None:
-        self._words[Beat.RECORD] = record
-        self._words[Beat.COUNT] += 1
+        self._words[LoaderBeat.RECORD] = record
+        self._words[LoaderBeat.COUNT] += 1
 
     def _pull(self, wait_ms: int) -> None:
         for descriptor, events in self._poll.poll(wait_ms):
@@ -103,7 +105,7 @@ class LoaderLoop:
                     self._hand.append(item)
                 elif first == LEAVE:
                     self._told = True
-        self._words[Beat.COUNT] += 1
+        self._words[LoaderBeat.COUNT] += 1
 
 
 def make_loader(

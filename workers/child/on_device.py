@@ -21,15 +21,15 @@ from hogwild.training.autograd_update import AutogradUpdate
 from hogwild.training.cudnn_weights import keep_weights
 from hogwild.training.device_update import DeviceUpdate
 from workers.child.device_hooks import ON_CPU, OnCpu, OnDevice
-from workers.child.spec import Kit
+from workers.child.spec import WorkerSpec
 
 # A GPU's driver takes the memory of a worker that was killed back a while after the process is gone (FAILURES 77).
 WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 
-def opened(kit: Kit, worker: int) -> Accelerator | None:
+def opened(worker_spec: WorkerSpec, worker: int) -> Accelerator | None:
     """The device of this worker; None: the CPU."""
-    return open_accelerator(kit.devices[worker]) if kit.devices else None
+    return open_accelerator(worker_spec.devices[worker]) if worker_spec.devices else None
 
 
 def attached(

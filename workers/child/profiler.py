@@ -133,7 +133,7 @@ class Tracer(Stopwatch):
             self._ranges.pop().__exit__(None, None, None)
 
 
-class Stage(Enum):
+class ProfileStage(Enum):
     BEFORE = auto()
     TRACED = auto()
     SETTLING = auto()
@@ -149,14 +149,14 @@ class TorchProfile:
         self._window = window
         self._folder = folder
         self._worker = worker
-        self._stage = Stage.BEFORE
+        self._stage = ProfileStage.BEFORE
         self._left = 0  # updates until the stage ends; by our own count, because a skipped batch is no update
         self._watch: Stopwatch | None = None
         self._traced: list[dict[str, int]] = []
         self._timed: list[dict[str, int]] = []
 
     def begin_update(self, number: int) -> None:
-        if self._stage is Stage.OVER or (self._stage is Stage.BEFORE and number < self._window.start):
+        if self._stage is ProfileStage.OVER or (self._stage is ProfileStage.BEFORE and number < self._window.start):
             return
         if self._left == 0:
             self._go_on()
@@ -172,21 +172,21 @@ class TorchProfile:
         if self._watch is not None:
             self._watch.break_off()
             self._keep(is_complete=False)
-        self._stage = Stage.OVER
+        self._stage = ProfileStage.OVER
 
     def _go_on(self) -> None:
         """To the next stage; what the last one recorded is kept."""
         if self._watch is not None:
             self._watch.finish()
-            self._keep(is_complete=self._stage is Stage.TIMED)
-        self._stage = Stage(self._stage.value + 1)
+            self._keep(is_complete=self._stage is ProfileStage.TIMED)
+        self._stage = ProfileStage(self._stage.value + 1)
         length = self._window.stop - self._window.start
-        if self._stage is Stage.TRACED:
+        if self._stage is ProfileStage.TRACED:
             self._write()  # the note that we came here
             self._left, self._watch = length, Tracer()
-        elif self._stage is Stage.SETTLING:
+        elif self._stage is ProfileStage.SETTLING:
             self._left = SETTLING
-        elif self._stage is Stage.TIMED:
+        elif self._stage is ProfileStage.TIMED:
             self._left, self._watch = length, Stopwatch()
 
     def _keep(self, *, is_complete: bool) -> None:

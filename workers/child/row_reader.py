@@ -25,8 +25,8 @@ from torch import Tensor
 
 from hogwild.errors import DataError
 from hogwild.feeds.resident import FieldSpec, ResidentData
-from hogwild.feeds.row_reader import BadRow, Rows
-from hogwild.scheduling.row_ranges import Ranges
+from hogwild.feeds.row_reader import BadRow, RowSource
+from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from hogwild.training import torch_settings
 from workers.child.adoption import adopt
@@ -36,7 +36,7 @@ from workers.messages import LOOK, ParentGone, ReadTask, Report, Start, read_rec
 BEATS = 8  # words of a reader, a cache line
 
 
-class Beat(IntEnum):
+class ReaderBeat(IntEnum):
     COUNT = 0
     RANGE = 1  # which it reads, 0: none
     ROW = 2
@@ -47,14 +47,14 @@ class Recipe:
     """What is read, and where it goes. `parts`: (region, fields) of the whole, or of what is trained on and what is
     held back; then `places` says where each row goes. Crosses a process by cloudpickle."""
 
-    rows: Rows
+    rows: RowSource
     begin: int
     size: int
     parts: tuple[tuple[str, tuple[FieldSpec, ...]], ...]
     has_places: bool
 
-    def ranges(self) -> Ranges:
-        return Ranges(self.begin, self.rows.count, self.size)
+    def ranges(self) -> RowRanges:
+        return RowRanges(self.begin, self.rows.count, self.size)
 
     def opened(self, regions: Mapping[str, Region]) -> "tuple[Recipe, Destination]":
         """With the memory it goes to."""
@@ -90,8 +90,8 @@ class PassRecipe:
     rows: Pieces
     begin: int
 
-    def ranges(self) -> Ranges:
-        return Ranges(self.begin, self.rows.count, 1)
+    def ranges(self) -> RowRanges:
+        return RowRanges(self.begin, self.rows.count, 1)
 
     def opened(self, regions: Mapping[str, Region]) -> "tuple[PassRecipe, Nowhere]":
         self.rows.step.ready()
@@ -150,14 +150,14 @@ def read(start: Start, channel: socket.socket, task: ReadTask, descriptors: list
         Report("unreadable", detail=f"{type(error).__name__}: {error}", task=task.number).send(channel)
         return
     try:
-        _Reader(start, channel, task.number, recipe, to, words).run()
+        _RowReader(start, channel, task.number, recipe, to, words).run()
     finally:
         torch.default_generator.manual_seed(0)
     del recipe, to, written
     gc.collect()  # what user code has kept in circles is memory that training needs
 
 
-class _Reader:
+class _RowReader:
     # Of this process: the newest task that is over. One that starts slowly may find several in its socket, and read the
     # ends of all of them in the pipe at once.
     over: ClassVar[int] = 0
@@ -173,14 +173,14 @@ class _Reader:
     def run(self) -> None:
         self._beat(0)
         Report("reading", task=self._task).send(self._channel)
-        while self._hand or _Reader.over < self._task:
+        while self._hand or _RowReader.over < self._task:
             self._pull(0 if self._hand else WAIT_MS)
             if not self._hand:
                 continue
             number = self._hand.popleft()
-            self._words[Beat.RANGE] = number
+            self._words[ReaderBeat.RANGE] = number
             self._read(number)
-            self._words[Beat.RANGE] = 0
+            self._words[ReaderBeat.RANGE] = 0
 
     def _read(self, number: int) -> None:
         first, stop = self._ranges.rows(number)
@@ -194,8 +194,8 @@ class _Reader:
         write_record(self._start.ack_write, 0, number)
 
     def _beat(self, row: int) -> None:
-        self._words[Beat.ROW] = row
-        self._words[Beat.COUNT] += 1
+        self._words[ReaderBeat.ROW] = row
+        self._words[ReaderBeat.COUNT] += 1
 
     def _pull(self, wait_ms: int) -> None:
         for descriptor, events in self._poll.poll(wait_ms):
@@ -203,7 +203,7 @@ class _Reader:
                 raise ParentGone
             for task, item in read_records(descriptor):
                 if item == LOOK:
-                    _Reader.over = max(_Reader.over, task)
+                    _RowReader.over = max(_RowReader.over, task)
                 elif task == self._task:
                     self._hand.append(item)
-        self._words[Beat.COUNT] += 1
+        self._words[ReaderBeat.COUNT] += 1

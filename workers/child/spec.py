@@ -1,5 +1,5 @@
-"""What a worker is given: what it must know about the job (`Kit`), and what its trainer computes with (`Numerics`). No
-torch here."""
+"""What a worker is given: what it must know about the job (`WorkerSpec`), and what its trainer computes with
+(`Numerics`). No torch here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class DataSpec:
     """One data set as a worker finds it: what lies in its region, and how it is cut into batches."""
 
     data: "Spec | RingSpec"
@@ -37,12 +37,12 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Kit:
+class WorkerSpec:
     """What a worker must know about the job, besides the model; written once with cloudpickle, read by every worker."""
 
     seed: int
-    train: Split
-    val: Split | None
+    train: DataSpec
+    val: DataSpec | None
     accumulate: int
     grad_clip: float | None
     schedule: Callable[[int], float] | None

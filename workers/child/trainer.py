@@ -21,7 +21,7 @@ from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard
 from hogwild.training.lr_schedule import halved
 from workers.child.fused_trainer import Chunks
 from workers.child.profiler import Profile
-from workers.child.spec import Kit, Numerics
+from workers.child.spec import Numerics, WorkerSpec
 
 CHECK_BOUND_EVERY = 256  # updates between two looks at where the parameters lie
 # An exchange of slow updates ends early: the clocks of a start and of a deadlock (supervise) count commits.
@@ -50,19 +50,19 @@ class Trainer:
 
     def __init__(
         self,
-        kit: Kit,
+        worker_spec: WorkerSpec,
         numerics: Numerics,
         row: Row,
         profile: Profile,
         remake: Callable[[], Numerics] | None = None,
     ) -> None:
         """`remake` makes the numerics again from what is shared; without it they hold nothing of their own."""
-        self.kit = kit
+        self.worker_spec = worker_spec
         self.profile = profile
         self.row = row
         self._remake = remake
         self._take(numerics)
-        self._schedule = kit.schedule
+        self._schedule = worker_spec.schedule
         self._board: Scoreboard = row.board
         self._made = 0  # updates by this incarnation
         self._until_check = 1  # what is wrong from the beginning is found before the first commit
@@ -80,7 +80,9 @@ class Trainer:
         self._fused = numerics.fused
         self._chunks: Chunks | None = None
         if numerics.fused is not None:
-            self._chunks = Chunks(numerics.fused, self.row, self.profile, self.kit.seed, self.kit.sync_every)
+            self._chunks = Chunks(
+                numerics.fused, self.row, self.profile, self.worker_spec.seed, self.worker_spec.sync_every
+            )
         if numerics.update is not None and numerics.feed is not None:
             self.update, self.train_feed = numerics.update, numerics.feed
         self._evaluator = numerics.evaluator
@@ -116,7 +118,7 @@ class Trainer:
         self.follow()
         if self._chunks is not None:
             return self._train_chunks(item, may_go_on)
-        accumulate = self.kit.accumulate
+        accumulate = self.worker_spec.accumulate
         with self._place.explained():
             for start in range(item.start, item.stop, accumulate):
                 if not may_go_on():
@@ -133,7 +135,7 @@ class Trainer:
         if answer is None:
             return None
         skipped, not_finite = answer
-        if not_finite and self.kit.fail_on_nan:
+        if not_finite and self.worker_spec.fail_on_nan:
             raise NonFiniteGradient(
                 f"the gradient of {not_finite} samples in epoch {item.epoch}, batches {item.start} to {item.stop - 1}, "
                 "is NaN or infinite (supervise.on_nan is 'fail'); lower the learning rate, or look at these samples"
@@ -147,7 +149,7 @@ class Trainer:
             if self._fused is None:
                 self.update.begin_at(self._board.updates())
         self._sync_every = self._board.control_words[Control.SYNC_EVERY]
-        self._schedule = halved(self.kit.schedule, self._board.control_words[Control.ROLLBACKS])
+        self._schedule = halved(self.worker_spec.schedule, self._board.control_words[Control.ROLLBACKS])
         # Before the flats are read: what is counted by now is in what we read, what comes later perhaps not.
         self._read_at = self._board.updates()
         if self.model.exchange.is_delta != bool(self._sync_every):
@@ -197,7 +199,7 @@ class Trainer:
 
     def _mark_buffers(self) -> None:
         """In delta all of an exchange may turn out to be too old, long after its first batch moved the averages."""
-        if self._sync_every and self.kit.max_staleness is not None:
+        if self._sync_every and self.worker_spec.max_staleness is not None:
             self.model.mark_buffers()
 
     def _update(self, item: WorkItem, batches: Sequence[int]) -> None:
@@ -264,7 +266,7 @@ class Trainer:
     def _apply(self, batches: int, loss: float, made: int) -> None:
         """`made`: updates before this one, by everybody: what the learning rate follows."""
         self.profile.enter("apply")
-        if self.kit.loss_names:
+        if self.worker_spec.loss_names:
             self._open.further.append(self.update.take_losses())
         self.update.apply(None if self._schedule is None else self._schedule(made))
         fresh = self._open
@@ -274,7 +276,7 @@ class Trainer:
         fresh.loss_sum += loss
 
     def _is_too_old(self) -> bool:
-        return self.kit.max_staleness is not None and self._staleness > self.kit.max_staleness
+        return self.worker_spec.max_staleness is not None and self._staleness > self.worker_spec.max_staleness
 
     def _gradient(self, item: WorkItem, batches: Sequence[int]) -> float:
         told = sum(self._backward(item, batch, 1 / len(batches)) for batch in batches)
@@ -283,7 +285,7 @@ class Trainer:
     def _backward(self, item: WorkItem, number: int, scale: float) -> float:
         self.profile.enter("gather")
         batch = self.train_feed.gather(item.epoch, number)
-        self._seed_generator(batch_seed(self.kit.seed, item.epoch, batch.first_position))
+        self._seed_generator(batch_seed(self.worker_spec.seed, item.epoch, batch.first_position))
         if self._lanes is not None and self._lanes.begin(item.epoch, number):
             self._open.lane_restarts += 1
         loss = self.update.backward(batch.inputs, batch.target, scale)
@@ -298,7 +300,7 @@ class Trainer:
         self._open.not_finite += 1
         if self._lanes is not None:
             self._lanes.drop()
-        if self.kit.fail_on_nan:
+        if self.worker_spec.fail_on_nan:
             raise NonFiniteGradient(
                 f"the loss or gradient of epoch {item.epoch}, batch {batches[0]} is NaN or infinite "
                 "(supervise.on_nan is 'fail'); lower the learning rate, set train.grad_clip, or look at these samples"
@@ -317,7 +319,7 @@ class Trainer:
         self.model.refresh()  # others have flushed since we parked
         is_slice = item.kind is Kind.EVALUATE
         batches = range(item.start, item.stop)
-        infers = self.kit.inference and not self._board.forbids_inference()
+        infers = self.worker_spec.inference and not self._board.forbids_inference()
         with self._place.explained():
             sums = self._evaluator.sums(batches, self.row.beat, infers) if is_slice else self._evaluator.scores()
         sums.write(self._board.result(item.id))

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from hogwild.parameters.worker_model import WorkerModel
     from hogwild.training.autograd_update import AutogradUpdate
     from hogwild.training.evaluator import Evaluator
-    from workers.child.spec import Kit
+    from workers.child.spec import WorkerSpec
 
 
 def make_model_ready(
-    kit: "Kit",
+    worker_spec: "WorkerSpec",
     model: "WorkerModel",
     update: "AutogradUpdate",
     feed: "Feed",
@@ -42,27 +42,27 @@ def make_model_ready(
         try:
             for updates in (0, *model.thaws):  # whatever was made by now: this order decides what is made for any size
                 update.begin_at(updates)
-                for inputs, target in _batches(kit, model, feed):
+                for inputs, target in _batches(worker_spec, model, feed):
                     update.backward(inputs, target)
                     row.beat()
-                if evaluator is not None and kit.val is not None:
-                    evaluator.sums(sorted({0, kit.val.plan.batches - 1}), row.beat)
+                if evaluator is not None and worker_spec.val is not None:
+                    evaluator.sums(sorted({0, worker_spec.val.plan.batches - 1}), row.beat)
         finally:
             update.begin_at(row.board.updates())
             model.restore_buffers()
 
-    cache = ModelCache.of(kit.compile_key, kit.compile_scratch)
+    cache = ModelCache.of(worker_spec.compile_key, worker_spec.compile_scratch)
     return make_all_ready("the compiled model", cache, undisturbed(refusing(run)), row, lifeline, MODEL)
 
 
-def _batches(kit: "Kit", model: "WorkerModel", feed: "Feed") -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+def _batches(worker_spec: "WorkerSpec", model: "WorkerModel", feed: "Feed") -> Iterator[tuple[tuple[Any, ...], Tensor]]:
     """(inputs, target) of every size there is, where the model computes. Of a stream nothing has been read yet."""
-    for fields in kit.typical:
+    for fields in worker_spec.typical:
         fresh = tree_map(torch.clone, fields)
-        changed = fresh if kit.transform is None else transformed(kit.transform, fresh)
+        changed = fresh if worker_spec.transform is None else transformed(worker_spec.transform, fresh)
         *inputs, target = tree_map(lambda leaf: leaf.to(model.device), [*changed])
         yield tuple(inputs), target
-    for number in () if kit.typical else sorted({0, kit.train.plan.batches - 1}):
+    for number in () if worker_spec.typical else sorted({0, worker_spec.train.plan.batches - 1}):
         batch = feed.gather(0, number)
         yield batch.inputs, batch.target
 

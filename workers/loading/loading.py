@@ -26,8 +26,8 @@ from hogwild.config.load import Job
 from hogwild.data.text_parsing.passes import Parsed, Parsing
 from hogwild.feeds.materialise import Held, divided, division, ready_tensors
 from hogwild.feeds.resident import ResidentData
-from hogwild.feeds.row_reader import Rows
-from hogwild.scheduling.row_ranges import Ranges
+from hogwild.feeds.row_reader import RowSource
+from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from workers.child.row_reader import Destination, Recipe
 from workers.loading.packing import Packer
@@ -38,7 +38,7 @@ from workers.processes.early_start import HeadStart
 from workers.session.journal import Journal
 
 if TYPE_CHECKING:
-    from hogwild.data.cache import Cache, Spec
+    from hogwild.data.cache import CachedField, DatasetCache
 
 SHORT_S = 1.0  # what is left to read is read here when it takes less: starting others is not worth it
 PROBE_S = 0.05  # before that, nothing is known about how long a row takes
@@ -56,7 +56,7 @@ class Sections:
     places: Region | None  # (N,) int64, see `Destination`
 
     @classmethod
-    def allocate(cls, rows: Rows, fraction: float | None, seed: int, *, channels_last: bool) -> "Sections":
+    def allocate(cls, rows: RowSource, fraction: float | None, seed: int, *, channels_last: bool) -> "Sections":
         rows.check_room()
         counts, places = [rows.count], None
         if fraction is not None:
@@ -80,10 +80,10 @@ class Sections:
     def held(self) -> tuple[Held, ...]:
         return tuple(Held(part.views(), part) for part in self.parts)
 
-    def specs(self) -> "list[Spec]":
-        from hogwild.data.cache import Spec
+    def specs(self) -> "list[CachedField]":
+        from hogwild.data.cache import CachedField
 
-        return [Spec(str(f.dtype).removeprefix("torch."), f.lying) for part in self.parts for f in part.fields]
+        return [CachedField(str(f.dtype).removeprefix("torch."), f.lying) for part in self.parts for f in part.fields]
 
     def buffers(self) -> list[Any]:
         return [field.rows(part.region).reshape(-1) for part in self.parts for field in part.fields]
@@ -93,19 +93,19 @@ class Sections:
 class _Shared:
     """What is read into shared memory by others: rows from `done` on, in ranges."""
 
-    rows: Rows
+    rows: RowSource
     sections: Sections
     done: int
-    ranges: Ranges
+    ranges: RowRanges
     recipe: Recipe
     readers: Readers
 
     @classmethod
     def of(
-        cls, rows: Rows, sections: Sections, done: int, pace_s: float, early: HeadStart, patience: Patience
+        cls, rows: RowSource, sections: Sections, done: int, pace_s: float, early: HeadStart, patience: Patience
     ) -> "_Shared":
         size = _range_size(rows.count - done, pace_s, sum(1 for _ in early), rows.at_once)
-        ranges = Ranges(done, rows.count, size)
+        ranges = RowRanges(done, rows.count, size)
         parts = tuple((f"part-{number}", part.fields) for number, part in enumerate(sections.parts))
         recipe = Recipe(replace(rows, first=None), done, size, parts, sections.places is not None)
         return cls(rows, sections, done, ranges, recipe, Readers(early, rows.what, ranges, patience))
@@ -143,13 +143,15 @@ class Loading:
         ready = ready_tensors(dataset, what)
         if ready is not None:
             return divided(ready, fraction, self._seed)
-        rows, began_s = Rows.of(dataset, what, self._seed), time.monotonic()
+        rows, began_s = RowSource.of(dataset, what, self._seed), time.monotonic()
         try:
             return self._read(rows, fraction, channels_last=channels_last, began_s=began_s)
         finally:
             self._line.end()
 
-    def _read(self, rows: Rows, fraction: float | None, *, channels_last: bool, began_s: float) -> tuple[Held, ...]:
+    def _read(
+        self, rows: RowSource, fraction: float | None, *, channels_last: bool, began_s: float
+    ) -> tuple[Held, ...]:
         columns = rows.columns()
         can_be_shared = any(True for _ in self._early)
         pace_s = 0.0  # seconds per row
@@ -191,9 +193,9 @@ class Loading:
         """A text, from the cache or parsed. Raises DataError, MemoryShortError."""
         cache, began_s = None, time.monotonic()
         if self._runs is not None:
-            from hogwild.data.cache import Cache
+            from hogwild.data.cache import DatasetCache
 
-            cache = Cache(self._runs, say=self._say)
+            cache = DatasetCache(self._runs, say=self._say)
         packer = Packer(self._early, self._patience, cache, self._say, partial(self._line.show, things="pieces"))
         try:
             parsed = packer.pack(parsing)
@@ -242,14 +244,16 @@ class Loading:
 
     # ---- by this process
 
-    def _look_again(self, rows: Rows, ranges: Ranges, words: str) -> None:
+    def _look_again(self, rows: RowSource, ranges: RowRanges, words: str) -> None:
         """At a row that a worker could not use. Raises the error where it is the row's fault: here it has the user's
         own exception behind it."""
         assert ranges.first_bad is not None
         rows.read_here(*ranges.rows(ranges.first_bad))
         self._say(f"{rows.what}: in a worker, and not here: {words}; the rest is read here")
 
-    def _read_here(self, rows: Rows, sections: Sections, ranges: Ranges, rest: Sequence[int], done: int) -> None:
+    def _read_here(
+        self, rows: RowSource, sections: Sections, ranges: RowRanges, rest: Sequence[int], done: int
+    ) -> None:
         to = sections.destination(rows.count)
         count = done + ranges.rows_read
         for number in rest:
@@ -260,11 +264,13 @@ class Loading:
 
     # ---- the cache
 
-    def _cache_of(self, rows: Rows, fraction: float | None, sections: Sections) -> "tuple[str, Cache | None]":
+    def _cache_of(
+        self, rows: RowSource, fraction: float | None, sections: Sections
+    ) -> "tuple[str, DatasetCache | None]":
         """(key, cache) for a data set that can say what its rows are made of. Never an error: it is read then."""
         if self._runs is None or not callable(getattr(rows.dataset, "fingerprint", None)):
             return "", None
-        from hogwild.data.cache import Cache
+        from hogwild.data.cache import DatasetCache
 
         try:
             fingerprint = str(rows.dataset.fingerprint())
@@ -274,7 +280,7 @@ class Loading:
         order = None if fraction is None else (fraction, self._seed)
         layout = [(str(f.dtype), f.lying) for part in sections.parts for f in part.fields]
         key = hashlib.blake2b(json.dumps([fingerprint, order, layout]).encode(), digest_size=20).hexdigest()
-        return key, Cache(self._runs, say=self._say)
+        return key, DatasetCache(self._runs, say=self._say)
 
     # ---- what is said
 
@@ -305,7 +311,7 @@ class Loading:
         event["compiling_s"] = round(packer.compiling_s, 3)
         self._events.append({**event, "left_out": dict(parsed.left_out)})
 
-    def _note(self, rows: Rows, seconds: float, by: str, **values: Any) -> None:
+    def _note(self, rows: RowSource, seconds: float, by: str, **values: Any) -> None:
         how = "from" if values.get("cached") else "read by"
         self._say(f"{rows.what}: {rows.count:,} samples {how} {by} in {seconds:.1f} s")
         self._events.append({"what": rows.what, "samples": rows.count, "seconds": round(seconds, 3), **values})
@@ -318,6 +324,6 @@ def _range_size(left: int, pace_s: float, readers: int, at_once: Callable[[int],
     return min(at_once(int(min(wanted, LONGEST_RANGE_S / pace_s))), -(-left // (RANGES_PER_READER * readers)))
 
 
-def _was_kept(cache: "Cache", key: str, sections: Sections) -> bool:
+def _was_kept(cache: "DatasetCache", key: str, sections: Sections) -> bool:
     entry = cache.load(key)
     return entry is not None and list(entry.specs) == sections.specs() and entry.read_into(sections.buffers())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import cloudpickle
 
 from hogwild.data.text_parsing.passes import Parsed, Parsing, Pass
-from hogwild.scheduling.row_ranges import Ranges
+from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from workers.child.row_reader import PassRecipe, Pieces
 from workers.loading.readers import Patience, Readers
@@ -23,7 +23,7 @@ from workers.messages import ReadTask
 from workers.processes.early_start import HeadStart
 
 if TYPE_CHECKING:
-    from hogwild.data.cache import Cache
+    from hogwild.data.cache import DatasetCache
 
 SHORT_S = 1.0  # what is left is done here when it takes less: waking others is not worth it
 PROBE_S = 0.05
@@ -35,7 +35,7 @@ class Packer:
 
     early: HeadStart
     patience: Patience
-    cache: "Cache | None"
+    cache: "DatasetCache | None"
     say: Callable[[str], object]
     tell: Callable[[str, int, int], object]
     readers: int = 0  # how many took part
@@ -82,7 +82,7 @@ class Packer:
         return is_known and seconds / done * (count - done) > SHORT_S and any(True for _ in self.early)
 
     def _share(self, work: Pass, done: int) -> None:
-        ranges = Ranges(done, work.count, 1)
+        ranges = RowRanges(done, work.count, 1)
         readers = Readers(self.early, work.what, ranges, self.patience, piece_words)
         content = cloudpickle.dumps(PassRecipe(Pieces(work.what, work.count, work.step), done))
         regions = {"recipe": Region.of_bytes("recipe", content), "beats": readers.beats, **work.regions}

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from hogwild import host
 from hogwild.errors import DataError
-from hogwild.scheduling.row_ranges import Ranges
+from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
-from workers.child.row_reader import BEATS, Beat
+from workers.child.row_reader import BEATS, ReaderBeat
 from workers.messages import LOOK, ReadTask, Report
 from workers.processes.early_start import HeadStart
 from workers.processes.handle import POLL_MS, REAP_S, Handle
@@ -48,7 +48,7 @@ class Patience:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _ReaderProcess:
     """`number`: its row of the beats. `has_begun`: it has made the data set."""
 
     handle: Handle
@@ -64,12 +64,12 @@ class Readers:
     """Those of one data set, until `run` returns. Main thread only."""
 
     def __init__(
-        self, early: HeadStart, what: str, ranges: Ranges, patience: Patience, words: RowWords = item_words
+        self, early: HeadStart, what: str, ranges: RowRanges, patience: Patience, words: RowWords = item_words
     ) -> None:
         """`words`: what a row is called, and what its owner can do, by its number."""
         self._early, self._what, self._ranges, self._patience = early, what, ranges, patience
         self._row_words = words
-        self._readers = [_Reader(handle, number) for number, handle in enumerate(early)]
+        self._readers = [_ReaderProcess(handle, number) for number, handle in enumerate(early)]
         self.beats = Region.allocate("beats", max(1, len(self._readers)) * BEATS * 8)
         self._words = self.beats.array("i8", (max(1, len(self._readers)), BEATS))
         self._deaths_at_start = 0
@@ -131,7 +131,7 @@ class Readers:
                 if (number := self._ranges.lease(reader.number)) is not None:
                     reader.handle.lease(self.task, number)
 
-    def _listen(self, reader: _Reader) -> None:
+    def _listen(self, reader: _ReaderProcess) -> None:
         for _, number in reader.handle.acks():
             self._ranges.finish(reader.number, number)
             self._deaths_at_start = 0
@@ -148,14 +148,14 @@ class Readers:
                 self._ranges.condemn(reader.number, report.item)
                 self.bad[report.item] = report
 
-    def _judge(self, reader: _Reader, elapsed_s: float) -> None:
+    def _judge(self, reader: _ReaderProcess, elapsed_s: float) -> None:
         """By its silence: beats are written item by item, and while it waits."""
         if reader.killed_s is not None:
             reader.killed_s += elapsed_s
             if reader.killed_s > REAP_S:
                 self._leave_behind(reader)
             return
-        beats = int(self._words[reader.number, Beat.COUNT])
+        beats = int(self._words[reader.number, ReaderBeat.COUNT])
         reader.silent_s = 0.0 if beats != reader.beats or reader.is_unable else reader.silent_s + elapsed_s
         reader.beats = beats
         limit_s = self._patience.stall_s if reader.has_begun else self._patience.start_s
@@ -163,7 +163,7 @@ class Readers:
             reader.handle.kill(f"no sign of life for {limit_s:g} s")
             reader.killed_s = 0.0
 
-    def _bury(self, reader: _Reader, status: int) -> None:
+    def _bury(self, reader: _ReaderProcess, status: int) -> None:
         self._listen(reader)  # what it finished before it died
         self.deaths += 1
         words = reader.handle.killed_for or host.describe_exit(status)
@@ -173,11 +173,11 @@ class Readers:
         self._charge(reader, f"{words}; it said: {said}" if said else words)
         self._words[reader.number] = 0
         if handle is not None and not reader.is_unable and self._make_task is not None:
-            self._readers.append(_Reader(handle, reader.number))
+            self._readers.append(_ReaderProcess(handle, reader.number))
             handle.ask_to_read(*self._make_task(reader.number))
 
-    def _charge(self, reader: _Reader, how: str) -> None:
-        number, row = int(self._words[reader.number, Beat.RANGE]), int(self._words[reader.number, Beat.ROW])
+    def _charge(self, reader: _ReaderProcess, how: str) -> None:
+        number, row = int(self._words[reader.number, ReaderBeat.RANGE]), int(self._words[reader.number, ReaderBeat.ROW])
         deaths = self._ranges.release(reader.number, number or None)
         if deaths >= self._patience.attempts:
             ended = f"{deaths} processes, the last one" if deaths > 1 else "the process that did it"
@@ -190,7 +190,7 @@ class Readers:
             for other in self._readers:
                 other.is_unable = True
 
-    def _leave_behind(self, reader: _Reader) -> None:
+    def _leave_behind(self, reader: _ReaderProcess) -> None:
         """It does not even die; what it may still write is what is there by then."""
         self._readers.remove(reader)
         self._early.abandon(reader.handle)

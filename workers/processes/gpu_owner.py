@@ -1,5 +1,5 @@
 """The supervisor's side of `gpu_owner.py`: a process that holds the flats on a GPU, started before the workers are set
-up, ended after the last of them. Its calls block; in a pause they are made by the errand's thread.
+up, ended after the last of them. Its calls block; in a pause they are made by the pause_task's thread.
 
 If it dies, the parameters are gone: the job fails, and a resume goes on from the last checkpoint."""
 

@@ -36,7 +36,7 @@ UNDEAD_S = 5.0  # in an uninterruptible system call; whoever is not, is gone in 
 SETTLING_S = 1.0  # a spare's first batch comes within it, unless the next one's import takes its cores
 
 
-class Policy(Protocol):
+class RosterPolicy(Protocol):
     """The `supervise` section of a job."""
 
     max_restarts: int
@@ -86,7 +86,7 @@ Action = Spawn | Kill | Abandon | Fail
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RowReading:
     """What a worker's row says now. `idle`: waiting or parked, where it beats by itself several times a second."""
 
     beat: int
@@ -97,7 +97,7 @@ class Reading:
 
 
 @dataclass(slots=True)
-class Slot:
+class RosterSlot:
     """One place for a worker, and the process that fills it."""
 
     state: State = State.EMPTY
@@ -122,18 +122,18 @@ class Roster:
     """All slots of one job. Call `tick` often, and the other methods as things happen."""
 
     procs: int
-    policy: Policy
+    policy: RosterPolicy
     committed_before: bool = False  # in an attempt before this one (resume)
     noun: str = "worker"
     by_records: bool = False
-    slots: list[Slot] = field(default_factory=list)
+    slots: list[RosterSlot] = field(default_factory=list)
     restarts: int = 0
     _now: float | None = None
     _setbacks: Setbacks = field(init=False)
     _standstill: Standstill = field(init=False)
 
     def __post_init__(self) -> None:
-        self.slots = [Slot() for _ in range(self.procs)]
+        self.slots = [RosterSlot() for _ in range(self.procs)]
         self._setbacks = Setbacks(self.procs, self.policy, self.committed_before, self.noun)
         self._standstill = Standstill(self.policy.deadlock_timeout_s, self.by_records)
 
@@ -242,7 +242,7 @@ class Roster:
     def tick(
         self,
         now: float,
-        readings: Mapping[int, Reading],
+        readings: Mapping[int, RowReading],
         *,
         paused: bool,
         spares: int = 0,
@@ -282,7 +282,7 @@ class Roster:
         slot.beat, slot.batches_before, slot.killed_as = 0, slot.batches, None
         return Spawn(worker, slot.incarnation)
 
-    def _judge(self, worker: int, reading: Reading, gap: float, paused: bool) -> list[Action]:
+    def _judge(self, worker: int, reading: RowReading, gap: float, paused: bool) -> list[Action]:
         slot = self.slots[worker]
         if self._see_commits(slot, reading.batches) and slot.state is State.READY:
             slot.state, slot.silent_s = State.TRAINING, 0.0
@@ -299,14 +299,14 @@ class Roster:
         return [self._kill(worker, End.COULD_NOT_START, why, slot.start_s)]
 
     @staticmethod
-    def _see_commits(slot: Slot, batches: int) -> bool:
+    def _see_commits(slot: RosterSlot, batches: int) -> bool:
         """Whether there are any since the last look."""
         if batches <= slot.batches:
             return False
         slot.batches, slot.deaths_in_a_row = batches, 0
         return True
 
-    def _judge_silence(self, worker: int, reading: Reading, gap: float) -> list[Action]:
+    def _judge_silence(self, worker: int, reading: RowReading, gap: float) -> list[Action]:
         slot = self.slots[worker]
         slot.silent_s = 0.0 if reading.beat != slot.beat else slot.silent_s + gap
         slot.beat = reading.beat
@@ -321,7 +321,7 @@ class Roster:
         why = f"stalled: silent for {slot.silent_s:.1f} s (limit {limit:g} s)"
         return [self._kill(worker, End.STALLED, why, slot.silent_s)]
 
-    def _limit(self, slot: Slot) -> float:
+    def _limit(self, slot: RosterSlot) -> float:
         return max(self.policy.stall_timeout_s, SLOW_FACTOR * slot.slowest_s)
 
     def _kill(self, worker: int, end: End, why: str, silent_s: float) -> Kill:
@@ -332,7 +332,7 @@ class Roster:
         return Kill(worker, why, silent_s)
 
     def _judge_all(
-        self, readings: Mapping[int, Reading], gap: float, paused: bool, is_owed: bool, filled: int
+        self, readings: Mapping[int, RowReading], gap: float, paused: bool, is_owed: bool, filled: int
     ) -> list[Action]:
         beats = {k: 0 if reading.idle else reading.beat for k, reading in readings.items() if reading.has_lease}
         total = sum(slot.batches for slot in self.slots) + filled

@@ -52,7 +52,7 @@ class Death:
         return f"{self.how}\n\n{self.report.traceback.rstrip()}"
 
 
-class Policy(Protocol):
+class SetbackPolicy(Protocol):
     """Of the `supervise` section of a job."""
 
     window_s: float
@@ -64,7 +64,7 @@ class Setbacks:
     """All that went wrong in one job. `total`, everywhere: batches committed by everybody in this attempt."""
 
     procs: int
-    policy: Policy
+    policy: SetbackPolicy
     committed_before: bool  # in an attempt before this one (resume)
     noun: str = "worker"
     _errors: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=dict)  # type, place: exchanges

@@ -100,7 +100,7 @@ class Subject:
 
 
 @dataclass(slots=True)
-class Inquest:
+class StackRequest:
     """One look at everybody. `awaited`: workers whose answer the caller waits for, the others only write."""
 
     awaited: set[int]
@@ -125,7 +125,7 @@ class Stacks:
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir
-        self._pending: list[Inquest] = []
+        self._pending: list[StackRequest] = []
         self._threads: list[threading.Thread] = []
         self._everybody_s = -math.inf
         self._views: dict[int, tuple[float, list[host.KernelThread]]] = {}
@@ -153,9 +153,9 @@ class Stacks:
             self._everybody_s = now
             handles |= {handle.worker: handle for handle in crew if handle.worker not in awaited}
         subjects: list[Subject] = []
-        inquest = Inquest(awaited, now + STACKS_WAIT_S, then)
-        self._pending.append(inquest)
-        thread = threading.Thread(target=self._examine, args=(inquest, subjects, still_s, why, with_all), daemon=True)
+        request = StackRequest(awaited, now + STACKS_WAIT_S, then)
+        self._pending.append(request)
+        thread = threading.Thread(target=self._examine, args=(request, subjects, still_s, why, with_all), daemon=True)
         # No descriptor or no thread to be had: then nothing is known, which is no reason to leave a worker as it is.
         with contextlib.suppress(OSError, RuntimeError):
             for handle in handles.values():
@@ -163,20 +163,20 @@ class Stacks:
             thread.start()
             self._threads = [one for one in self._threads if one.is_alive()] + [thread]
             return
-        inquest.is_done = True
+        request.is_done = True
         for subject in subjects:
             subject.close()
 
     def advance(self, now: float) -> None:
         """Never waits."""
-        for inquest in [one for one in self._pending if one.is_over(now)]:
-            self._pending.remove(inquest)
-            inquest.then(inquest.blocked())
+        for request in [one for one in self._pending if one.is_over(now)]:
+            self._pending.remove(request)
+            request.then(request.blocked())
 
     def leave_out(self, worker: int) -> None:
         """It is dead, and about to be buried: nobody waits for its answer any more."""
-        for inquest in self._pending:
-            inquest.awaited.discard(worker)
+        for request in self._pending:
+            request.awaited.discard(worker)
         self.advance(-math.inf)
 
     def close(self) -> None:
@@ -187,23 +187,25 @@ class Stacks:
 
     # ---- in the thread -----------------------------------------------------------------------------------------
 
-    def _examine(self, inquest: Inquest, subjects: list[Subject], still_s: float, why: str, with_all: bool) -> None:
+    def _examine(
+        self, request: StackRequest, subjects: list[Subject], still_s: float, why: str, with_all: bool
+    ) -> None:
         heading = f"=== {time.strftime('%Y-%m-%d %H:%M:%S')} {why}"
         try:
             for subject in subjects:
-                inquest.kernel[subject.worker] = subject.ask(heading, self._view(subject.pid, still_s))
+                request.kernel[subject.worker] = subject.ask(heading, self._view(subject.pid, still_s))
             if with_all:
                 self._note_supervisor(heading)
                 self._note_others(heading, {subject.pid for subject in subjects})
-            inquest.settled |= {subject.worker for subject in subjects if not subject.is_asked}
-            _hear(inquest, [subject for subject in subjects if subject.is_asked])
+            request.settled |= {subject.worker for subject in subjects if not subject.is_asked}
+            _hear(request, [subject for subject in subjects if subject.is_asked])
         finally:
-            inquest.is_done = True
+            request.is_done = True
             for subject in subjects:
                 subject.close()
 
     def _view(self, pid: int, still_s: float) -> list[host.KernelThread]:
-        """As the process was before anybody sent it a signal: another inquest, of one that stalled a moment before, may
+        """As the process was before anybody sent it a signal: another request, of one that stalled a moment before, may
         have asked it to write, and it is busy with that now. What was seen in the last `still_s` is still so."""
         with self._views_lock:
             now = time.monotonic()
@@ -228,15 +230,15 @@ class Stacks:
                 _append(self._rundir.stacks / "others.txt", f"{heading}: {name}", lines)
 
 
-def _hear(inquest: Inquest, pending: list[Subject]) -> None:
+def _hear(request: StackRequest, pending: list[Subject]) -> None:
     """Until all have answered, or the time is over: then with what is there."""
     while pending:
-        is_last = time.monotonic() >= inquest.until_s
+        is_last = time.monotonic() >= request.until_s
         answered = [subject for subject in pending if is_last or subject.has_answered()]
         for subject in answered:
             with contextlib.suppress(OSError):  # its file is not there: on a full disk it could not write
-                inquest.python[subject.worker] = blocked_in(subject.answer())
-            inquest.settled.add(subject.worker)
+                request.python[subject.worker] = blocked_in(subject.answer())
+            request.settled.add(subject.worker)
         pending = [subject for subject in pending if subject not in answered]
         if pending:
             host.wait_readable([subject.pidfd for subject in pending], LOOK_MS)

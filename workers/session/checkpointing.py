@@ -19,7 +19,7 @@ from hogwild.host.background_thread import Background
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.state_dicts import Copies
 from hogwild.scheduling.work_queue import WorkQueue
-from hogwild.storage.checkpoint import CheckpointWriter, Failed, Written, checkpoint_name
+from hogwild.storage.checkpoint import CheckpointWriter, Failed, WrittenCheckpoint, checkpoint_name
 from hogwild.storage.checkpoint_format import update_of
 from hogwild.storage.run_directory import RunDir
 from workers.session.journal import Journal
@@ -30,7 +30,8 @@ LAST_WRITE_S = 600.0  # how long the end of a job waits for a checkpoint in flig
 
 @dataclass(slots=True)
 class Saving:
-    """One per attempt. `errand` is the session's thread for what is done in a pause; the writer has one of its own."""
+    """One per attempt. `pause_task` is the session's thread for what is done in a pause; the writer has one of its
+    own."""
 
     settings: Checkpoint
     shared: SharedModel
@@ -38,7 +39,7 @@ class Saving:
     rundir: RunDir
     journal: Journal
     writer: CheckpointWriter
-    errand: Background
+    pause_task: Background
     is_refused: bool = False  # the parameters were not finite, the last time
     written_at: int = -1  # updates of the latest on the disk
     _saved_at: int = -1  # updates
@@ -46,7 +47,7 @@ class Saving:
     _due_updates: float = math.inf
     _is_begun: bool = False
     _is_in_place: bool = False
-    _latest: Written | Failed | None = None
+    _latest: WrittenCheckpoint | Failed | None = None
     _best: str = ""  # the checkpoint of the best evaluation, on the disk or on its way
     _wants_best: bool = False
 
@@ -92,7 +93,7 @@ class Saving:
     @property
     def is_copying(self) -> bool:
         """Nobody may train."""
-        return self._is_begun and self.errand.is_busy
+        return self._is_begun and self.pause_task.is_busy
 
     @property
     def is_read_in_place(self) -> bool:
@@ -119,7 +120,7 @@ class Saving:
         self._is_begun = True
         self.note_saved()
         name, copies = checkpoint_name(queue.updates), Copies(in_place=self._is_in_place)
-        self.errand.begin(partial(self._copy, name, copies), partial(self._write, name, copies, state, meta))
+        self.pause_task.begin(partial(self._copy, name, copies), partial(self._write, name, copies, state, meta))
 
     def _copy(self, name: str, copies: Copies) -> dict[str, Any] | Failed | None:
         """In a thread. None: it is worth nothing."""
@@ -158,15 +159,15 @@ class Saving:
         deadline = time.monotonic() + timeout_s
         while self.is_busy and (left_s := deadline - time.monotonic()) > 0:
             if self.is_copying:
-                self.errand.wait(left_s)
+                self.pause_task.wait(left_s)
             else:
                 self.settle(left_s)
 
     # ---- what became of it
 
-    def _take(self, result: Written | Failed) -> None:
+    def _take(self, result: WrittenCheckpoint | Failed) -> None:
         """It is on disk, or could not be written; in both cases training goes on."""
-        if isinstance(result, Written):
+        if isinstance(result, WrittenCheckpoint):
             self.journal.event("checkpoint", name=result.path.name)
             self.written_at = update_of(result.path.name)
             self.point_latest(result.path.name)

@@ -119,7 +119,7 @@ def words_of(verdict: Verdict, samples: int) -> str:
     return f"exchange {verdict.exchange}: {verdict.why}" + (f" (samples/s: {figures})" if figures else "")
 
 
-class Trial:
+class ExchangeTrial:
     """One per job. `is_due` is asked between updates, `end_slice` called when everybody is parked, `begin_slice` just
     before they go on. Its clock is the monotonic one, in seconds."""
 

@@ -17,7 +17,7 @@ from typing import Any
 from hogwild.config.load import Job
 from hogwild.errors import RunDirError
 from hogwild.host.background_thread import Background
-from hogwild.job.update_choice import Choice, Meetings
+from hogwild.job.update_choice import Meetings, UpdateChoice
 from hogwild.monitoring import prometheus
 from hogwild.monitoring.job_view import Glance
 from hogwild.monitoring.tensorboard import Curves, NoCurves, is_installed
@@ -70,7 +70,7 @@ class Journal:
         self._status.start()
         self._screen.start()
 
-    def update(self, choice: Choice, meetings: Meetings) -> None:
+    def update(self, choice: UpdateChoice, meetings: Meetings) -> None:
         """Which way updates go, and who writes what, where there was a choice."""
         if choice.is_worth_saying:
             self.say(f"update: {choice.why}")

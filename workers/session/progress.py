@@ -103,7 +103,7 @@ class _Meter:
         return {pid: (used_s - before[pid]) / elapsed_s for pid, used_s in self._cpu_s.items() if pid in before}
 
 
-class Progress:
+class ProgressRecords:
     """One per attempt; speeds are those since the record before. Whoever runs the session calls `record` every turn."""
 
     def __init__(self, session: Session, now: float) -> None:

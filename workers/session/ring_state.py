@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hogwild.errors import DataError
-from hogwild.feeds.ring import Place, Ring
+from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.stream_reader import Stream, read_state
-from hogwild.scheduling.stream_epoch import Request
+from hogwild.scheduling.stream_epoch import SlotRequest
 from hogwild.scheduling.stream_schedule import StreamSchedule
 
 Key = tuple[int, int]  # epoch, shard
@@ -39,27 +39,27 @@ class RingState:
         """Those that are needed: one per shard, where there are shards."""
         return self.schedule.shards if self.schedule.is_sharded else self.ring.spec.loaders
 
-    def write(self, request: Request) -> None:
+    def write(self, request: SlotRequest) -> None:
         """Into the slot's row of the table, before its number is sent; with it, where an iterator that has to begin
         anew goes on from."""
         place, state = self._base(request) if self.schedule.is_sharded else (0, b"")
         if state:
             self.ring.write_state(request.slot, state, is_after=False)
         row = self.ring.table[request.slot]
-        row[Place.FILLED] = 0
-        row[Place.FROM] = place if state else 0
-        row[Place.STATE_BYTES] = len(state)
-        row[Place.SHARD], row[Place.PLACE] = request.shard, request.place
-        row[Place.EPOCH], row[Place.BATCH] = request.epoch, request.batch
+        row[SlotWord.FILLED] = 0
+        row[SlotWord.FROM] = place if state else 0
+        row[SlotWord.STATE_BYTES] = len(state)
+        row[SlotWord.SHARD], row[SlotWord.PLACE] = request.shard, request.place
+        row[SlotWord.EPOCH], row[SlotWord.BATCH] = request.epoch, request.batch
 
     def filled(self, loader: int, slot: int) -> bool:
         """`loader` says that the slot is filled; whether anybody wants to know."""
         if self.schedule.filled(loader, slot, self.ring.rows(slot)) is None:
             return False
-        self.ring.table[slot, Place.FILLED] = 1
+        self.ring.table[slot, SlotWord.FILLED] = 1
         return True
 
-    def _base(self, request: Request) -> tuple[int, bytes]:
+    def _base(self, request: SlotRequest) -> tuple[int, bytes]:
         newest = self.schedule.newest(request.shard)
         if newest is not None and newest[0] == request.epoch:
             _, place, slot = newest
@@ -77,7 +77,7 @@ class RingState:
                 if slot is not None:
                     state = self.ring.read_state(slot, is_after=False)
                 else:
-                    request = Request(-1, epoch, 0, number, place)
+                    request = SlotRequest(-1, epoch, 0, number, place)
                     at, state = self._base(request)
                     place = at if state else place
                 rows.append([shard["end"], place, base64.b64encode(state).decode()])
@@ -95,7 +95,7 @@ class RingState:
             )
         self._kept.clear()
         self._bases.clear()
-        self.ring.table[:, Place.FILLED] = 0
+        self.ring.table[:, SlotWord.FILLED] = 0
         for epoch, rows in saved.get("epochs", ()):
             self.schedule.reopen(epoch, [(end, place) for end, place, _ in rows])
             for number, (_, place, encoded) in enumerate(rows):

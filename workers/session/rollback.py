@@ -24,7 +24,7 @@ KEEP_REJECTED = 3  # checkpoints that are set aside, in all
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LoadedCheckpoint:
     """A checkpoint whose parameters, buffers and optimizer state are in shared memory by now; none without a `path`."""
 
     path: Path | None
@@ -35,21 +35,21 @@ class Found:
 
 
 def begin(session: Session) -> None:
-    """Everybody is parked, and nothing is copied or written. The session's errand does it; when that is settled, the
-    run is back, or there is no way back, and `due` says so."""
+    """Everybody is parked, and nothing is copied or written. The session's pause_task does it; when that is settled,
+    the run is back, or there is no way back, and `due` says so."""
     assert not session.is_waited_for
     divergence = session.divergence
     divergence.is_going_back = True
     work = partial(_restore, session.shared, session.rundir, divergence.older_than)
-    session.errand.begin(work, partial(_go_back, session))
+    session.pause_task.begin(work, partial(_go_back, session))
 
 
 def give_up(session: Session) -> None:
     """The run has diverged again, and the job fails: what came after the last rollback is set aside, too, so that a
-    resume begins where that went to. The session's errand does it."""
+    resume begins where that went to. The session's pause_task does it."""
     older_than = session.divergence.older_than
-    if older_than is not None and not session.errand.is_busy:
-        session.errand.begin(partial(_set_aside_again, session.rundir, older_than), partial(_say_warning, session))
+    if older_than is not None and not session.pause_task.is_busy:
+        session.pause_task.begin(partial(_set_aside_again, session.rundir, older_than), partial(_say_warning, session))
 
 
 def _set_aside_again(rundir: RunDir, went_to: int) -> str:
@@ -69,7 +69,7 @@ def _say_warning(session: Session, warning: str) -> None:
         session.journal.say(f"warning: {warning}")
 
 
-def _restore(shared: SharedModel, rundir: RunDir, older_than: int | None) -> Found:
+def _restore(shared: SharedModel, rundir: RunDir, older_than: int | None) -> LoadedCheckpoint:
     """In a thread. Where nothing is older than the one that led nowhere, that one again: at a lower rate."""
     found = _restored(shared, rundir.checkpoints, older_than)
     if found.path is None and older_than is not None:
@@ -77,7 +77,7 @@ def _restore(shared: SharedModel, rundir: RunDir, older_than: int | None) -> Fou
     return found if found.path is None else _set_back(found, found.path, rundir)
 
 
-def _set_back(found: Found, path: Path, rundir: RunDir) -> Found:
+def _set_back(found: LoadedCheckpoint, path: Path, rundir: RunDir) -> LoadedCheckpoint:
     """What a resume would do with the run directory, but that the records are only cut by the loop, which appends to
     them. A disk that refuses it costs the records, not the run."""
     try:
@@ -93,12 +93,12 @@ def _set_aside(rundir: RunDir, good: Path) -> None:
     rundir.update_latest(good.name)
 
 
-def _restored(shared: SharedModel, folder: Path, older_than: int | None) -> Found:
+def _restored(shared: SharedModel, folder: Path, older_than: int | None) -> LoadedCheckpoint:
     taken = take_newest(folder, shared.restore, older_than)
-    return Found(taken.path, taken.state, taken.rejected)
+    return LoadedCheckpoint(taken.path, taken.state, taken.rejected)
 
 
-def _go_back(session: Session, found: Found) -> None:
+def _go_back(session: Session, found: LoadedCheckpoint) -> None:
     journal, divergence = session.journal, session.divergence
     journal.rejected(found.rejected)
     if found.path is None:
@@ -146,7 +146,7 @@ def _cut_records(session: Session, cut: Cut | None) -> int:
     except RunDirError as error:
         _say_warning(session, f"{error}; records of what was undone are left")
         return 0
-    session.errand.begin(partial(_sync, session.rundir), partial(_say_warning, session))
+    session.pause_task.begin(partial(_sync, session.rundir), partial(_say_warning, session))
     return cut.records
 
 

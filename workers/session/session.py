@@ -1,11 +1,11 @@
 """One job while it runs, whoever runs its items: the queue, the model, the records, and the decisions about evaluation,
 checkpoints and the end. `supervisor.py` drives it with worker processes, `inline.py` inside the parent (`procs: 0`).
 
-    due(now) says what the next pause is for -> everybody parks -> quieten() -> evaluate? -> checkpoint? -> go on, or
-    finish
+    due(now) says what the next pause is for -> everybody parks -> merge_buffers() -> evaluate? -> checkpoint? -> go on,
+    or finish
 
-What takes long in a pause (`quieten`, the copy for a checkpoint) is the `errand` of a thread; `settle` takes in what
-threads have finished, and whoever drives the session calls it every turn.
+What takes long in a pause (`merge_buffers`, the copy for a checkpoint) is the `pause_task` of a thread; `settle` takes
+in what threads have finished, and whoever drives the session calls it every turn.
 """
 
 import os
@@ -54,7 +54,7 @@ class Session:
     journal: Journal
     saving: Saving
     evaluating: Evaluating
-    errand: Background
+    pause_task: Background
     clock: Clock
     ids: "count[int]"
     before: Before = field(default_factory=Before)
@@ -79,7 +79,7 @@ class Session:
     # ---- beginning ---------------------------------------------------------------------------------------------
     def begin(self, now: float) -> None:
         """Workers may start now. Where a run that diverges goes back, there is something to go back to."""
-        self.errand.start()
+        self.pause_task.start()
         self.saving.writer.start()
         self.journal.start()
         if self.holder.pid is not None:
@@ -92,7 +92,7 @@ class Session:
         self.set_exchange(exchange_of(self.job, self.plan.procs, fused=self.is_fused, placement=placement))
         if self.divergence.goes_back and self.saving.is_worth_it:
             self.begin_checkpoint(now)
-            self.errand.wait()
+            self.pause_task.wait()
             if self.saving.is_read_in_place:
                 self.saving.wait(LAST_WRITE_S)
 
@@ -217,16 +217,16 @@ class Session:
             progress = self.board.progress(worker)
             self.queue.observe(progress.item, progress.committed, progress.skipped)
 
-    def quieten(self, now: float) -> None:
-        """Everybody is parked: per-worker buffers are merged into the master, by the errand."""
+    def merge_buffers(self, now: float) -> None:
+        """Everybody is parked: per-worker buffers are merged into the master, by the pause_task."""
         self.clock.paused_since_s = self.clock.paused_since_s or now
         batches = self.board.batches()
         since = [new - old for new, old in zip(batches, self._merged_batches, strict=True)]
         if any(since) and (self.shared.has_buffers or self.plan.placement == SHARED):
-            self.errand.begin(lambda: self._gather_home(since))
+            self.pause_task.begin(lambda: self._fetch_from_gpu(since))
         self._merged_batches = batches
 
-    def _gather_home(self, since: list[int]) -> None:
+    def _fetch_from_gpu(self, since: list[int]) -> None:
         """In a thread: the flats are in host memory, and the buffers' master is what the workers' copies say."""
         self.holder.fetch()
         self.shared.merge_buffers(since)
@@ -261,18 +261,19 @@ class Session:
 
     def settle(self) -> None:
         """Takes in what threads have merged, copied or written meanwhile."""
-        self.errand.settle()
+        self.pause_task.settle()
         self.saving.settle()
 
     def wait(self, timeout_s: float) -> None:
-        """Until the errand is done and nothing is being written, or for so long; for whoever has nothing else to do."""
-        self.errand.wait(timeout_s)
+        """Until the pause_task is done and nothing is being written, or for so long; for whoever has nothing else to
+        do."""
+        self.pause_task.wait(timeout_s)
         self.saving.wait(timeout_s)
 
     @property
     def is_waited_for(self) -> bool:
         """A thread merges, copies or writes."""
-        return self.errand.is_busy or self.saving.is_busy
+        return self.pause_task.is_busy or self.saving.is_busy
 
     def go_on(self, now: float) -> None:
         if self.clock.paused_since_s is not None:

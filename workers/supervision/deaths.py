@@ -52,7 +52,7 @@ class Burials:
         self._session.journal.event("exit", worker=worker, incarnation=incarnation, kind=end.value, how=how)
         return self._roster.exited(worker, time.monotonic(), Death(how, end=end))
 
-    def tend_spares(self, now: float) -> None:
+    def keep_spares_ready(self, now: float) -> None:
         """Buries those that died, and starts one that is missing when nobody would suffer from it."""
         journal, spares = self._session.journal, self._crew.spares
         for handle, status in spares.bury(now):

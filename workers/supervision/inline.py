@@ -16,14 +16,14 @@ from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word
 from workers.child.build import make_trainer
-from workers.child.spec import Kit
+from workers.child.spec import WorkerSpec
 from workers.child.trainer import NonFiniteGradient, Trainer
 from workers.session import rollback
 from workers.session.checkpointing import LAST_WRITE_S
 from workers.session.outcome import Outcome
-from workers.session.progress import Progress
+from workers.session.progress import ProgressRecords
 from workers.session.session import Session, pss_bytes_of
-from workers.supervision.inline_reader import Reading
+from workers.supervision.inline_reader import InlineReading
 
 WORKER = 0
 
@@ -35,18 +35,18 @@ class Inline:
         self,
         session: Session,
         watch: host.SignalWatch,
-        kit: Kit,
+        worker_spec: WorkerSpec,
         structure: bytes,
         regions: Mapping[str, Region],
     ) -> None:
         self._session = session
         self._watch = watch
         session.board.renew(WORKER, 1)
-        self._make_trainer = partial(make_trainer, kit, structure, regions, Row(session.board, WORKER))
+        self._make_trainer = partial(make_trainer, worker_spec, structure, regions, Row(session.board, WORKER))
         self._trainer: Trainer
         self._outcome: Outcome | None = None
-        self._progress = Progress(session, time.monotonic())
-        self._reader = Reading(session.streamed) if session.streamed is not None else None
+        self._progress = ProgressRecords(session, time.monotonic())
+        self._reader = InlineReading(session.streamed) if session.streamed is not None else None
 
     def run(self) -> Outcome:
         session = self._session
@@ -126,8 +126,8 @@ class Inline:
     def _pause(self, now: float, *, evaluate: bool) -> None:
         session = self._session
         self._trainer.profile.enter(PAUSE)
-        session.quieten(now)
-        session.errand.wait()
+        session.merge_buffers(now)
+        session.pause_task.wait()
         self._go_back_if_due(now)
         if evaluate:
             self._evaluate()
@@ -135,7 +135,7 @@ class Inline:
             session.saving.wait(LAST_WRITE_S)
         if not session.saving.is_busy and session.due(now).checkpoint:
             session.begin_checkpoint(now)
-            session.errand.wait()
+            session.pause_task.wait()
             if session.saving.is_read_in_place:  # it is being written from the memory we would train on
                 session.saving.wait(LAST_WRITE_S)
         self._go_back_if_due(now)  # the parameters were found to be ruined
@@ -161,6 +161,6 @@ class Inline:
         if self._session.due(now).rollback:
             self._session.saving.wait(LAST_WRITE_S)
             rollback.begin(self._session)
-            while self._session.errand.is_busy:  # what it found is followed by another
-                self._session.errand.wait()
+            while self._session.pause_task.is_busy:  # what it found is followed by another
+                self._session.pause_task.wait()
             self._trainer.catch_up()

@@ -3,20 +3,20 @@ one."""
 
 from hogwild.feeds.stream_reader import Filler, Unreadable, copies_of
 from hogwild.job.stream_setup import own_random_state
-from hogwild.scheduling.stream_epoch import Request
+from hogwild.scheduling.stream_epoch import SlotRequest
 from workers.session.ring_state import RingState
 
 LOADER = 0
 
 
-class Reading:
+class InlineReading:
     """Plays the loader. What user code raises comes out as it is; nothing is tried twice."""
 
     def __init__(self, state: RingState) -> None:
         self._state = state
         self._filler: Filler | None = None
 
-    def read(self) -> Request | None:
+    def read(self) -> SlotRequest | None:
         """Fills one slot; None where the stream turned out to end instead. Raises DataError."""
         state, schedule = self._state, self._state.schedule
         request = schedule.request(LOADER)

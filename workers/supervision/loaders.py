@@ -15,14 +15,14 @@ import cloudpickle
 
 from hogwild import host
 from hogwild.errors import DataError, HogwildError
-from hogwild.feeds.ring import Beat
-from hogwild.scheduling.stream_epoch import Request
+from hogwild.feeds.ring import LoaderBeat
+from hogwild.scheduling.stream_epoch import SlotRequest
 from hogwild.shared_memory.region import Region
 from hogwild.storage.run_directory import RunDir
 from workers.child.loader import ENDED, LEAVE
 from workers.messages import LOOK, LoadTask, Report
 from workers.processes.handle import POLL_MS, REAP_S, Handle
-from workers.processes.roster import Abandon, Action, Fail, Kill, Reading, Roster, Spawn
+from workers.processes.roster import Abandon, Action, Fail, Kill, Roster, RowReading, Spawn
 from workers.processes.setbacks import Death, End, Setbacks
 from workers.session.ring_state import RingState
 from workers.session.session import Session
@@ -134,15 +134,15 @@ class Loaders:
         elif self._state.filled(loader, slot):
             self._filled[loader] += 1
 
-    def _readings(self) -> dict[int, Reading]:
+    def _readings(self) -> dict[int, RowReading]:
         words = self._ring.loaders
         return {
-            handle.worker: Reading(
-                beat=int(words[handle.worker, Beat.COUNT]),
+            handle.worker: RowReading(
+                beat=int(words[handle.worker, LoaderBeat.COUNT]),
                 batches=self._filled[handle.worker],
-                slowest_s=int(words[handle.worker, Beat.SLOWEST_NS]) / 1e9,
+                slowest_s=int(words[handle.worker, LoaderBeat.SLOWEST_NS]) / 1e9,
                 has_lease=self._schedule.has_in_hand(handle.worker),
-                idle=bool(words[handle.worker, Beat.WAITING]),
+                idle=bool(words[handle.worker, LoaderBeat.WAITING]),
             )
             for handle in self
         }
@@ -167,7 +167,7 @@ class Loaders:
             return None
         return error if self._schedule.is_sharded else self._give_up(request, report.detail)
 
-    def _give_up(self, request: Request, why: str) -> HogwildError | None:
+    def _give_up(self, request: SlotRequest, why: str) -> HogwildError | None:
         """Nobody can read it: it is quarantined, and the update it belongs to."""
         session = self._session
         release = session.queue.give_up(request.epoch, self._schedule.give_up(request))
@@ -190,7 +190,7 @@ class Loaders:
     def _settle(self, loader: int, death: Death, pid: int, now: float, *, is_dead: bool = True) -> list[Action]:
         self._state.deaths += 1
         session, words = self._session, self._ring.loaders[loader]
-        number, record = int(words[Beat.SLOT]), int(words[Beat.RECORD])
+        number, record = int(words[LoaderBeat.SLOT]), int(words[LoaderBeat.RECORD])
         found = self._schedule.lost(loader, number - 1 if number else None)
         charged = None if found is None else (found[0].epoch, found[0].batch)
         said = death.report.detail if death.report is not None else death.how

@@ -28,14 +28,14 @@ from hogwild.shared_memory.scoreboard import Command
 from workers.processes.roster import GAP_S, Roster
 from workers.session import rollback
 from workers.session.checkpointing import MEMORY_MARGIN
-from workers.session.exchange_trial import Trial, ways_of, why_settled, words_of
+from workers.session.exchange_trial import ExchangeTrial, ways_of, why_settled, words_of
 from workers.session.outcome import Outcome
 from workers.session.run_files import write_choice
 from workers.session.session import Session
 from workers.supervision.crew import Crew
 
 
-class Stage(Enum):
+class PauseStage(Enum):
     PARKING = "parking"
     MERGING = "merging"
     EVALUATING = "evaluating"
@@ -48,7 +48,7 @@ class Stage(Enum):
 @dataclass(slots=True)
 class Pause:
     number: int
-    stage: Stage = Stage.PARKING
+    stage: PauseStage = PauseStage.PARKING
     looked_s: float = math.inf  # when it was last advanced
     stopping_s: float = 0.0  # how long a stop has waited for everybody to park
 
@@ -62,14 +62,14 @@ class Pauses:
         self._crew = crew
         self._count = 0
         self.current: Pause | None = None
-        self._trial: Trial | None = None  # once everybody trains
+        self._trial: ExchangeTrial | None = None  # once everybody trains
 
     @property
     def queue(self) -> WorkQueue | None:
         """What may be leased now: training, an evaluation, or nothing."""
         if self.current is None:
             return self._session.queue
-        return self._session.evaluating.current if self.current.stage is Stage.EVALUATING else None
+        return self._session.evaluating.current if self.current.stage is PauseStage.EVALUATING else None
 
     def advance(self, now: float) -> Outcome | None:
         """Begins a pause if one is due and takes the one that is on as far as it will go; the job's outcome at its
@@ -79,14 +79,14 @@ class Pauses:
                 return None
             self._begin()
         assert self.current is not None
-        steps: dict[Stage, Callable[[Pause, float], Outcome | None]] = {
-            Stage.PARKING: self._park,
-            Stage.MERGING: self._merged,
-            Stage.EVALUATING: self._evaluated,
-            Stage.CONCLUDING: self._conclude,
-            Stage.COPYING: self._copied,
-            Stage.WRITING: self._written,
-            Stage.GOING_BACK: self._go_back,
+        steps: dict[PauseStage, Callable[[Pause, float], Outcome | None]] = {
+            PauseStage.PARKING: self._park,
+            PauseStage.MERGING: self._merged,
+            PauseStage.EVALUATING: self._evaluated,
+            PauseStage.CONCLUDING: self._conclude,
+            PauseStage.COPYING: self._copied,
+            PauseStage.WRITING: self._written,
+            PauseStage.GOING_BACK: self._go_back,
         }
         return steps[self.current.stage](self.current, now)
 
@@ -107,8 +107,8 @@ class Pauses:
         if self._trial is not None:
             self._trial.end_slice(now)
             self._settle(self._trial)
-        session.quieten(now)
-        pause.stage = Stage.MERGING
+        session.merge_buffers(now)
+        pause.stage = PauseStage.MERGING
         return self._merged(pause, now)
 
     def _fence_late(self, pause: Pause, missing: list[int], now: float) -> None:
@@ -131,14 +131,14 @@ class Pauses:
 
     def _merged(self, pause: Pause, now: float) -> Outcome | None:
         session = self._session
-        if session.errand.is_busy:
+        if session.pause_task.is_busy:
             return None
         if session.due(now).rollback:
             return self._go_back(pause, now)
         # Asked again: workers may have finished the epoch, or the job, while they were being parked.
         if session.due(now).evaluate:
             session.evaluating.begin()
-            pause.stage = Stage.EVALUATING
+            pause.stage = PauseStage.EVALUATING
             return None
         return self._conclude(pause, now)
 
@@ -153,19 +153,19 @@ class Pauses:
 
     def _conclude(self, pause: Pause, now: float) -> Outcome | None:
         session = self._session
-        pause.stage = Stage.CONCLUDING
+        pause.stage = PauseStage.CONCLUDING
         if not session.due(now).checkpoint:
             return self._over(now)
         if session.saving.is_busy:  # at the end of the job: the loop goes on meanwhile
             return None
         session.begin_checkpoint(now)
-        pause.stage = Stage.COPYING
+        pause.stage = PauseStage.COPYING
         return None
 
     def _copied(self, pause: Pause, now: float) -> Outcome | None:
         if self._session.saving.is_copying:
             return None
-        pause.stage = Stage.WRITING
+        pause.stage = PauseStage.WRITING
         due = self._session.due(now)
         return None if due.rollback else due.finish or self._written(pause, now)
 
@@ -176,7 +176,7 @@ class Pauses:
 
     def _go_back(self, pause: Pause, now: float) -> Outcome | None:
         session = self._session
-        pause.stage = Stage.GOING_BACK
+        pause.stage = PauseStage.GOING_BACK
         if session.is_waited_for:  # a checkpoint in flight may be the one to go back to
             return None
         if not session.due(now).rollback:
@@ -200,7 +200,7 @@ class Pauses:
         self._settle(trial)  # where it turns out that there is nothing to measure
         return is_due
 
-    def _settle(self, trial: Trial) -> None:
+    def _settle(self, trial: ExchangeTrial) -> None:
         """Once the trial is over: what it found is how the job goes on."""
         session, verdict = self._session, trial.verdict
         if verdict is None or session.verdict is not None:
@@ -228,7 +228,7 @@ class Pauses:
         self._crew.wake(over=self._count)
 
 
-def _trial_of(session: Session) -> Trial:
+def _trial_of(session: Session) -> ExchangeTrial:
     job, procs, flats = session.job, session.plan.procs, session.shared.layout.flats
     room = host.available_memory().bytes
     why = why_settled(
@@ -242,4 +242,4 @@ def _trial_of(session: Session) -> Trial:
     )
     given = session.exchange if why else None
     ways = ways_of(job, procs, why, fused=session.is_fused, placement=session.plan.placement)
-    return Trial(session.board, ways, given, job.train.sync_every, why)
+    return ExchangeTrial(session.board, ways, given, job.train.sync_every, why)

@@ -17,10 +17,10 @@ from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
 from workers.messages import Setup
 from workers.processes.early_start import HeadStart
 from workers.processes.handle import Handle
-from workers.processes.roster import Abandon, Action, Kill, Reading, Roster, Spawn, State
+from workers.processes.roster import Abandon, Action, Kill, Roster, RowReading, Spawn, State
 from workers.processes.stacks import LOOK_MS, Blocked, Stacks
 from workers.session.outcome import Outcome
-from workers.session.progress import Progress
+from workers.session.progress import ProgressRecords
 from workers.session.session import Session, pss_bytes_of
 from workers.supervision.crew import Crew
 from workers.supervision.deaths import Burials
@@ -51,7 +51,7 @@ class Supervisor:
         self._pauses = Pauses(session, self.roster, self._crew)
         self._loaders = Loaders(session, session.streamed, self._crew.recruit) if session.streamed else None
         self._stacks = Stacks(session.rundir)
-        self._progress = Progress(session, time.monotonic())
+        self._progress = ProgressRecords(session, time.monotonic())
         self._sequence = 0
         self._outcome: Outcome | None = None
         self._next_pss_s = 0.0
@@ -93,7 +93,7 @@ class Supervisor:
     def _wait(self) -> None:
         poll = select.poll()
         poll.register(self._watch.fileno(), select.POLLIN)
-        for background in (self._session.errand, self._session.saving.writer, self._memory):
+        for background in (self._session.pause_task, self._session.saving.writer, self._memory):
             poll.register(background.fileno(), select.POLLIN)
         for descriptor in (*self._crew.descriptors(), *(self._loaders.descriptors() if self._loaders else ())):
             poll.register(descriptor, select.POLLIN)
@@ -133,7 +133,7 @@ class Supervisor:
         self._outcome = self._pauses.advance(now)
         self._name_compiler()
         self._lease_out()
-        self._burials.tend_spares(now)
+        self._burials.keep_spares_ready(now)
         session.restarts = self.roster.restarts
         self._record(now)
         if now >= self._next_pss_s:
@@ -164,10 +164,10 @@ class Supervisor:
                 "ready", worker=handle.worker, incarnation=handle.incarnation, update=handle.update_path
             )
 
-    def _readings(self) -> dict[int, Reading]:
+    def _readings(self) -> dict[int, RowReading]:
         words = self._session.board.words
         return {
-            handle.worker: Reading(
+            handle.worker: RowReading(
                 beat=int(words[handle.worker, Word.BEAT_NS]),
                 batches=int(words[handle.worker, Word.BATCHES]),
                 slowest_s=int(words[handle.worker, Word.SLOWEST_NS]) / 1e9,

@@ -38,7 +38,7 @@ class Codes:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CsvLayout:
     """Places in a record: of the inputs that are numbers and those that are coded, and of the target. One coded target
     (`target_codes`), one class number (`is_class`), or float targets, several perhaps."""
 
@@ -54,7 +54,7 @@ class Layout:
         name = self.names[place]
         return f"column {place}" if name == str(place) else f"column {name!r}"
 
-    def inputs_in(self, who: str, names: Sequence[str], has_header: bool) -> "Layout":
+    def inputs_in(self, who: str, names: Sequence[str], has_header: bool) -> "CsvLayout":
         """The same inputs, without target, of a file with columns `names`. Raises UsageError where one is absent."""
         wanted, places = sorted((*self.numbers, *self.coded)), {name: place for place, name in enumerate(names)}
         if not has_header and len(names) == len(wanted):
@@ -68,7 +68,7 @@ class Layout:
         if absent:
             raise _wrong(f"{who}: there is no column {absent[0]!r}, which the model was trained on {_shown(names)}")
         numbers, coded = (tuple(places[self.names[one]] for one in many) for many in (self.numbers, self.coded))
-        return Layout(tuple(names), numbers, coded, self.codes, (), None, False)
+        return CsvLayout(tuple(names), numbers, coded, self.codes, (), None, False)
 
 
 def layout(
@@ -80,7 +80,7 @@ def layout(
     leave_out: Sequence[Column],
     categorical: Mapping[Column, Any],
     target_type: Literal["float", "class"],
-) -> Layout:
+) -> CsvLayout:
     """Raises UsageError for columns that are not there, named twice, or categories that make no sense."""
     if target_type not in ("float", "class"):
         raise _wrong(f"{who}: target_type must be float or class, got {target_type!r}")
@@ -105,7 +105,7 @@ def layout(
     unread = [names[place] for place in codes if place not in (*chosen, *targets)]
     if unread:
         raise _wrong(f"{who}: categorical column {unread[0]!r} is neither an input nor the target")
-    return Layout(
+    return CsvLayout(
         tuple(names),
         tuple(place for place in chosen if place not in codes),
         coded,

@@ -16,9 +16,9 @@ from torch.utils.data import Dataset
 from hogwild.data.csv.columns import MISSING_CODE, Column, layout
 from hogwild.data.csv.header import read_header
 from hogwild.data.csv.parse import Parser
-from hogwild.data.csv.slow_parse import Format, Records, Table
+from hogwild.data.csv.slow_parse import CsvTable, Format, ParsedRecords
 from hogwild.data.locate import Wanted, beside, find, folders, require
-from hogwild.data.text_file import Text, count_rows
+from hogwild.data.text_file import TextFile, count_rows
 from hogwild.errors import DataError, UsageError
 
 PIECE = 1 << 20  # bytes of text parsed at a time: they, and what is made of them, stay in the caches
@@ -82,7 +82,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         _check_format(who, delimiter, decimal, encoding, skip_lines)
         self.missing = _missing_policy(who, missing)
         file = _find(Path(path).expanduser(), root, who)
-        self._text = Text(file)
+        self._text = TextFile(file)
         names, start, line = read_header(self._text, header, delimiter, encoding, skip_lines, has_target=like is None)
         said_of = names if like is None else like
         self._layout = layout(who, said_of, header, target, inputs, leave_out, categorical or {}, target_type)
@@ -92,7 +92,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         if not self._index.rows:
             raise DataError(f"{file}: holds no samples: there is no row after line {line - 1}", code="data/empty")
         form = Format(delimiter, decimal, encoding, self._index.has_quotes)
-        self._parser = Parser(Table(file, self._layout, form, refuse_missing=self.missing == "fail"))
+        self._parser = Parser(CsvTable(file, self._layout, form, refuse_missing=self.missing == "fail"))
         self._piece = max(1, PIECE * self._index.rows // max(self._index.end - start, 1))
         self._fill = np.full(len(self._layout.numbers), self.missing, np.float32) if _is_number(self.missing) else None
         self._dropped = np.empty(0, np.int64)  # numbers of the records that are left out, rising
@@ -161,7 +161,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         before = self._dropped - np.arange(len(self._dropped))
         return sample + int(np.searchsorted(before, sample, side="right"))
 
-    def _records(self, begin: int, end: int) -> Records:
+    def _records(self, begin: int, end: int) -> ParsedRecords:
         content, line = self._index.read(self._text, begin, end)
         return self._parser.parse(content, end - begin, line)
 
@@ -173,7 +173,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         inputs += [np.empty((count, len(plan.coded)), np.int64)] if plan.coded else []
         return [*inputs, target]
 
-    def _finished(self, records: Records, begin: int) -> list[np.ndarray]:
+    def _finished(self, records: ParsedRecords, begin: int) -> list[np.ndarray]:
         """The fields of the samples in these records, nothing missing any more."""
         numbers, codes, target = records.numbers, records.codes, records.target
         if self._fill is not None:

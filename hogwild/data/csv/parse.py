@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hogwild.data.csv.columns import MISSING_CODE, Codes
-from hogwild.data.csv.slow_parse import LARGEST_CLASS, MISSING, Careful, Records, Table
+from hogwild.data.csv.slow_parse import LARGEST_CLASS, MISSING, Careful, CsvTable, ParsedRecords
 
 UTF8 = "utf8"  # by this name alone pyarrow knows that nothing needs to be recoded
 
@@ -19,16 +19,16 @@ UTF8 = "utf8"  # by this name alone pyarrow knows that nothing needs to be recod
 class Parser:
     """Of one table; what is missing is shown as the module says, unless it is refused."""
 
-    table: Table
+    table: CsvTable
 
-    def parse(self, content: memoryview, count: int, line: int) -> Records:
+    def parse(self, content: memoryview, count: int, line: int) -> ParsedRecords:
         """The `count` records in `content`, whose first line has number `line`. Raises DataError with the place."""
         records = self._quick(content, count)
         if records is None or (self.table.refuse_missing and not records.is_complete):
             records = Careful(self.table, bytes(content), line).records(count)
         return records
 
-    def _quick(self, content: memoryview, count: int) -> Records | None:
+    def _quick(self, content: memoryview, count: int) -> ParsedRecords | None:
         """None where anything is odd."""
         import pyarrow
 
@@ -46,7 +46,7 @@ class Parser:
             target = self._target(table, count)
         except pyarrow.ArrowInvalid:
             return None
-        return Records(numbers, codes, target) if known and numbers is not None and target is not None else None
+        return ParsedRecords(numbers, codes, target) if known and numbers is not None and target is not None else None
 
     def _table(self, content: memoryview) -> Any:
         import pyarrow

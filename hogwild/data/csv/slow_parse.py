@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from hogwild.data.csv.columns import MISSING_CODE, Codes, Layout
+from hogwild.data.csv.columns import MISSING_CODE, Codes, CsvLayout
 from hogwild.errors import DataError
 
 # What stands for "no number here" in files from pandas, R, spreadsheets, databases and the UCI archive.
@@ -23,7 +23,7 @@ SHOWN = 60  # characters of a value in an error
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class ParsedRecords:
     """`numbers` (n, F) float32, `codes` (n, C) int64; `target` (n, T) float32, or (n,) int64 for a class."""
 
     numbers: np.ndarray
@@ -58,11 +58,11 @@ class Format:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CsvTable:
     """A file and how it is read. `refuse_missing`: a missing value is an error with its place."""
 
     path: Path
-    layout: Layout
+    layout: CsvLayout
     format: Format
     refuse_missing: bool
 
@@ -70,11 +70,11 @@ class Table:
 class Careful:
     """The records in `content`, whose first line has number `line`."""
 
-    def __init__(self, table: Table, content: bytes, line: int) -> None:
+    def __init__(self, table: CsvTable, content: bytes, line: int) -> None:
         self._table, self._content, self._line = table, content, line
         self._layout = table.layout
 
-    def records(self, count: int) -> Records:
+    def records(self, count: int) -> ParsedRecords:
         """As many as there must be. Raises DataError with the place of the first value that is wrong."""
         plan = self._layout
         rows = list(self._rows())
@@ -90,7 +90,7 @@ class Careful:
             for j, (place, each) in enumerate(zip(plan.coded, plan.codes, strict=True)):
                 codes[i, j] = self._code(line, place, row[place], each)
             target[i] = self._target(line, row)
-        return Records(numbers, codes, target)
+        return ParsedRecords(numbers, codes, target)
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """(line number, fields) of each record, as many as there are columns."""

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hogwild.data.locate import Wanted, beside, find, folders, require
-from hogwild.data.text_file import GZIP, Text
+from hogwild.data.text_file import GZIP, TextFile
 from hogwild.errors import DataError, UsageError
 from hogwild.feeds.packed import Packed
 from hogwild.shared_memory.region import Region
@@ -35,7 +35,7 @@ ZIP = b"PK\x03\x04"
 Run = Callable[["Pass"], None]
 
 
-class Step(Protocol):
+class PassStep(Protocol):
     """What a pass does to a piece. Crosses a process by cloudpickle."""
 
     def ready(self) -> None:
@@ -54,7 +54,7 @@ class Pass:
 
     what: str
     count: int
-    step: Step
+    step: PassStep
     regions: Mapping[str, Region]
 
     def run_here(self) -> None:
@@ -112,20 +112,20 @@ class PackedFile(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class TextLines:
     """A text in pieces of whole lines, that any process can read: `cuts` (pieces + 1,) int64 are where they begin.
     `text`: of a file that is not zipped. Otherwise its bytes are the region `text`, `size` of them."""
 
     path: Path
-    text: Text | None
+    text: TextFile | None
     size: int
     cuts: np.ndarray
     first_line: int = 1
 
     @classmethod
-    def of(cls, path: Path) -> "tuple[Lines, dict[str, Region]]":
+    def of(cls, path: Path) -> "tuple[TextLines, dict[str, Region]]":
         """With the regions that it lies in. Raises DataError for a file that is empty, damaged or cannot be read."""
-        head, size, text = *_head(path), Text(path)
+        head, size, text = *_head(path), TextFile(path)
         if not head.startswith((GZIP, ZIP)):
             lines, regions = cls(path, text, size, np.zeros(1, np.int64)), {}
         else:
@@ -143,7 +143,7 @@ class Lines:
     def pieces(self) -> int:
         return len(self.cuts) - 1
 
-    def cut(self, begin: int, first_line: int, regions: Mapping[str, Region]) -> "Lines":
+    def cut(self, begin: int, first_line: int, regions: Mapping[str, Region]) -> "TextLines":
         """The same from byte `begin` on, which is the beginning of line `first_line`."""
         cuts = [begin]
         while self.size - cuts[-1] > PIECE:
@@ -169,7 +169,7 @@ class Lines:
 
     def changed(self) -> DataError:
         """The file is not what it was when it was looked at first."""
-        return (self.text or Text(self.path)).changed()
+        return (self.text or TextFile(self.path)).changed()
 
     def _behind_line(self, at: int, regions: Mapping[str, Region]) -> int:
         while at < self.size:
@@ -193,7 +193,7 @@ def _empty(path: Path) -> DataError:
     return DataError(f"{path}: the file is empty; there is nothing to train on", code="data/empty")
 
 
-def _stream(text: Text) -> Iterator[bytes]:
+def _stream(text: TextFile) -> Iterator[bytes]:
     at = 0
     while chunk := text.read_at(at, PIECE):
         at += len(chunk)
@@ -242,7 +242,7 @@ def choice(who: str, name: str, value: Any, allowed: Iterable[Any]) -> None:
 class Finds:
     """What a pass found, a row of `kernels.parsers.FOUND` words per piece, beside the lines it was looking at."""
 
-    lines: Lines
+    lines: TextLines
     found: np.ndarray  # (pieces, FOUND) int64
     regions: Mapping[str, Region]
     rules: Mapping[int, str]
@@ -320,7 +320,7 @@ def begins_of(counts: np.ndarray) -> np.ndarray:
 class Count:
     """How many lines each piece has. `kind`: what will parse them (`kernels/parsers_cache.py`)."""
 
-    lines: Lines
+    lines: TextLines
     kind: str
     mark: int = ord(":")  # counted, too: of libsvm's pairs there are as many
 
@@ -336,7 +336,7 @@ class Count:
 
 
 def counted(
-    run: Run, what: str, lines: Lines, regions: dict[str, Region], kind: str, mark: int = ord(":")
+    run: Run, what: str, lines: TextLines, regions: dict[str, Region], kind: str, mark: int = ord(":")
 ) -> np.ndarray:
     """The first pass over a text: (pieces, FOUND) int64 of what its pieces hold, in `regions`, for all processes."""
     from hogwild.kernels.parsing.libsvm import FOUND
@@ -346,7 +346,7 @@ def counted(
     return found_in(regions, lines)
 
 
-def found_in(regions: Mapping[str, Region], lines: Lines) -> np.ndarray:
+def found_in(regions: Mapping[str, Region], lines: TextLines) -> np.ndarray:
     """(pieces, FOUND) int64"""
     from hogwild.kernels.parsing.libsvm import FOUND
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hogwild.kernels.compiling import Cache
+from hogwild.kernels.compiling import KernelCache
 from hogwild.kernels.parsing import columns, grid_cells, libsvm, ordering, tokens
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ def ready(kind: str) -> None:
     """Once per process. `kind`: one of RUNS."""
     if kind in _READY:
         return
-    cache, run = Cache.of(f"parsers-{kind}"), RUNS[kind]
+    cache, run = KernelCache.of(f"parsers-{kind}"), RUNS[kind]
     if cache.is_whole():
         cache.load(run)
     elif problem := cache.fill(run):
