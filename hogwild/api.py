@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +14,7 @@ from torch.utils.data import Dataset
 
 from hogwild.config.load import Job, job_from_mapping
 from hogwild.config.schema import Data, Split, Train
-from hogwild.errors import BuildError, ConfigError, ModelError, Problem, UsageError
+from hogwild.errors import BuildError, ConfigError, ModelError, Problem, UsageError, nearest
 from hogwild.storage.run_directory import LIBRARY, require_current_folder
 from hogwild.user_code import claim_our_packages
 
@@ -290,7 +289,7 @@ def _home(key: str) -> tuple[str | None, str]:
     homes |= {name: (None, name) for name in (*WHOLE, *SECTIONS)} | {"optimizer_state": ("optimizer", "state")}
     if key in homes:
         return homes[key]
-    near = get_close_matches(key, homes, n=1)
+    near = nearest(key, homes, most=1)
     return (homes[near[0]][0] if near else None), key
 
 

@@ -29,7 +29,7 @@ stable: they are what documentation and other programs refer to. `CODES` has all
 cause, how to see, how to fix. Where a class has one cause only, it has the code; elsewhere whoever raises gives it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -190,3 +190,16 @@ def code_of(error: BaseException) -> str:
 def hint(code: str) -> str:
     """The line under an error's message."""
     return f"code {code}: cause and cure in docs/errors.md"
+
+
+def nearest(name: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0.6) -> list[str]:
+    """Return the names that `name` is most like, the best first."""
+    from difflib import get_close_matches
+
+    return get_close_matches(name, list(known), n=most, cutoff=cutoff)
+
+
+def did_you_mean(name: object, known: Iterable[object]) -> str:
+    """Return `; did you mean 'x'?`, or nothing where no known name is like it."""
+    close = nearest(str(name), map(str, known), most=1, cutoff=0.65)
+    return f"; did you mean '{close[0]}'?" if close else ""

@@ -12,13 +12,12 @@ import pkgutil
 import sys
 import traceback
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from hogwild.errors import BuildError, ClassPathError, ConfigError, HogwildError, Problem, UsageError
+from hogwild.errors import BuildError, ClassPathError, ConfigError, HogwildError, Problem, UsageError, did_you_mean
 
 _job_folder: Path | None = None  # set by `user_path`
 
@@ -84,7 +83,9 @@ def build_callable(spec: ComponentSpec) -> Any:
         allowed = f"(allowed: {', '.join(names)})"
         raise ConfigError(
             [
-                _problem(spec, name, f"unknown argument{_nearest(name, [*names])} {allowed}", "config/unknown-argument")
+                _problem(
+                    spec, name, f"unknown argument{did_you_mean(name, [*names])} {allowed}", "config/unknown-argument"
+                )
                 for name in unknown
             ]
         )
@@ -159,7 +160,7 @@ def _no_module(class_path: str, name: str) -> str:
     """A first part that is not importable: misspelt, not installed, or its folder is not on the path."""
     folders = [entry or "." for entry in sys.path[:2]]
     near = [module.name for module in pkgutil.iter_modules(folders)]
-    close = _nearest(name, [*near, *sys.modules])
+    close = did_you_mean(name, [*near, *sys.modules])
     return f"{class_path}: there is no module {name!r}{close}; looked in {', '.join(folders)} and what is installed"
 
 
@@ -168,7 +169,7 @@ def _no_attribute(class_path: str, found: Any, owner: str, name: str) -> str:
     if hasattr(found, "__path__"):
         names += [module.name for module in pkgutil.iter_modules(found.__path__)]
     file = getattr(found, "__file__", None)
-    return f"{class_path}: {owner} has no {name!r}{_nearest(name, names)}" + (f" (in {file})" if file else "")
+    return f"{class_path}: {owner} has no {name!r}{did_you_mean(name, names)}" + (f" (in {file})" if file else "")
 
 
 def _check_arguments(spec: ComponentSpec, target: Any, positional: tuple[Any, ...], extra: Mapping[str, Any]) -> None:
@@ -197,7 +198,7 @@ def _misfits(
         if name in ours:
             misfits.append((name, "is filled in by hogwild; remove it", "config/unknown-argument"))
         elif name not in names and not takes_any:
-            words = f"unknown argument{_nearest(name, names)} (allowed: {', '.join(names)})"
+            words = f"unknown argument{did_you_mean(name, names)} (allowed: {', '.join(names)})"
             misfits.append((name, words, "config/unknown-argument"))
     required = [one.name for one in free if one.default is one.empty and one.name not in ours]
     missing = [name for name in required if name not in spec.init_args]
@@ -206,11 +207,6 @@ def _misfits(
 
 def _problem(spec: ComponentSpec, name: str, message: str, code: str) -> Problem:
     return Problem(spec.class_path, 0, 0, f"init_args.{name}" if name else "init_args", message, code)
-
-
-def _nearest(name: str, names: list[str]) -> str:
-    close = get_close_matches(name, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _said(error: BaseException) -> str:

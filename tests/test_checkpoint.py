@@ -276,7 +276,7 @@ WRITER = """
 import os, sys
 from pathlib import Path
 import torch
-from hogwild import checkpoint
+from hogwild.storage import checkpoint
 folder = Path(sys.argv[1])
 
 def write_for_ever(update):

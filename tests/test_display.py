@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from hogwild.formatting import clock, short_number
 from hogwild.monitoring import terminal_writer as screen_module
 from hogwild.monitoring.job_view import Glance, WorkerGlance
-from hogwild.monitoring.live_display import COLUMNS, Display, blocks, columns_for, duration, number, shown_workers
+from hogwild.monitoring.live_display import COLUMNS, Display, blocks, columns_for, shown_workers
 from hogwild.monitoring.terminal_writer import Look, Screen, look_for
 from tests.helpers.jobs import RUN_PY, environment, read_events
 from tests.helpers.processes import PATIENCE_S, marked, state_of, wait_for
@@ -80,10 +81,10 @@ def test_eighty_columns_hold_everything_that_matters() -> None:
         "job    ━━━━━━━━━━━━━────────────────────────────  33 %  update 12,345 of 37,035",
         "epoch  ━━━━━━━━━━━━━━━━━━━━━━━━━────────────────  61 %  2 of 6",
         "loss 0.1235 ▁   val loss 0.2345 ▁   val accuracy 0.9812 ▁",
-        "samples/s 90,854 ▁   lr 0.05   staleness 3/42   memory 577 MB",
+        "samples/s 90,854 ▁   lr 0.05   staleness 3/42   memory 550 MiB",
         "worker  state       samples/s  share   work   wait  restarts     CPU      PSS",
-        "     0  training       43,643   48 %   97 %    2 %         -    99 %   185 MB",
-        "     1  training       43,643   48 %   97 %    2 %         -    99 %   185 MB",
+        "     0  training       43,643   48 %   97 %    2 %         -    99 %  177 MiB",
+        "     1  training       43,643   48 %   97 %    2 %         -    99 %  177 MiB",
         "12:00:01  worker 0  ready",
         "12:01:02  checkpoint  update-000012000",
     ]
@@ -149,10 +150,10 @@ def test_a_trend_has_a_value_per_record_and_none_for_a_glance_between_two() -> N
 
 
 def test_values_of_any_size_have_few_characters() -> None:
-    assert [number(value) for value in (0, 1.25, 94.84, 1234.5, 9_999_999, 1e7, 2.34e9, 5e12)] == [
+    assert [short_number(value) for value in (0, 1.25, 94.84, 1234.5, 9_999_999, 1e7, 2.34e9, 5e12)] == [
         *("0", "1.2", "94.8", "1,234", "9,999,999", "10.0 M", "2.3 G", "5.0 T"),
     ]
-    assert [duration(seconds) for seconds in (0, 59.9, 3600, 90_061)] == ["0:00:00", "0:00:59", "1:00:00", "1d 1:01:01"]
+    assert [clock(seconds) for seconds in (0, 59.9, 3600, 90_061)] == ["0:00:00", "0:00:59", "1:00:00", "1d 1:01:01"]
     assert blocks([1.0, float("nan"), 3.0, float("inf"), 2.0]) == "▁█▅" or blocks([1.0, 3.0, 2.0]) == "▁█▅"
 
 
@@ -210,7 +211,7 @@ def test_messages_stand_above_the_newest_frame_and_nothing_is_left_of_older_ones
 
 
 def test_a_terminal_that_became_narrower_has_wrapped_the_old_frame() -> None:
-    writer = screen_module._TerminalThread(Look.LIVE, screen_module._Inbox(), screen_module.host_terminal.Continued())
+    writer = screen_module._TerminalThread(Look.LIVE, screen_module._Inbox(), screen_module.terminal.Continued())
     writer._drawn, writer._width = [79, 30, 79], 80
     assert writer._above(80, 24) == "\r\x1b[3A"
     assert writer._above(40, 24) == "\r\x1b[5A\x1b[J", "lines that were wrapped are cleared as a whole"

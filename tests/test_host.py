@@ -77,7 +77,6 @@ def test_the_state_letter_follows_the_process(sleeper: subprocess.Popen[bytes]) 
     wait_until(lambda: host.process_state(sleeper.pid) == "Z", "dead, not reaped")
     sleeper.wait()
     assert host.process_state(sleeper.pid) is None
-    assert host.thread_count(sleeper.pid) == 0
     assert host.pss_bytes(sleeper.pid) == 0
 
 
@@ -96,19 +95,6 @@ def test_a_name_with_brackets_and_blanks_does_not_confuse_the_state(tmp_path: Pa
 def test_children_are_those_of_one_process_only(sleeper: subprocess.Popen[bytes]) -> None:
     assert sleeper.pid in host.children(os.getpid())
     assert host.children(sleeper.pid) == []
-
-
-def test_threads_are_counted() -> None:
-    """Of a process that has no others: in this one a joined thread may not have ended yet."""
-    code = (
-        "import sys, threading; gate = threading.Event(); "
-        "[threading.Thread(target=gate.wait, daemon=True).start() for _ in range(3)]; "
-        "print(1, flush=True); sys.stdin.readline()"
-    )
-    with python(code) as process:
-        assert process.stdout
-        process.stdout.readline()
-        assert host.thread_count(process.pid) == 1 + 3
 
 
 def test_pss_grows_with_what_a_process_touches() -> None:

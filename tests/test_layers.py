@@ -100,7 +100,7 @@ def matches(path: str, patterns: tuple[str, ...]) -> bool:
 # and for types alike. What has no place is an error, so that a new package is given one by a decision.
 FLOORS = (
     "hogwild.error_codes",
-    "hogwild.errors hogwild.version",
+    "hogwild.errors hogwild.formatting hogwild.version",
     "hogwild.user_code hogwild.host",
     "hogwild.storage",
     "hogwild.kernels",

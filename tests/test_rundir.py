@@ -31,7 +31,7 @@ DEADLINE_S = PATIENCE_S
 HOLDER = """
 import sys
 from pathlib import Path
-from hogwild import records
+from hogwild.storage import records
 from hogwild.storage.run_directory import RunDir
 run = RunDir.create(Path(sys.argv[1]), "job")
 run.write_text("resolved.yaml", "version: 1\\n")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild.scheduling.work_queue import ITEM_ROWS, MAX_ITEM_BATCHES, Kind, Progress, WorkItem
+from hogwild.scheduling.work_queue import ITEM_ROWS, MAX_ITEM_BATCHES, Kind, LeaseProgress, WorkItem
 from hogwild.shared_memory.region import ALIGNMENT
 from hogwild.shared_memory.scoreboard import (
     ITEM_WORDS,
@@ -28,7 +28,7 @@ from tests.helpers.processes import PATIENCE_S
 
 HOME = Path(__file__).resolve().parents[1]
 LARGEST_ID = (1 << 31) - 1  # an intent word is signed
-EMPTY = Progress(0, 0, 0, 0, 0, active=False)
+EMPTY = LeaseProgress(0, 0, 0, 0, 0, active=False)
 
 
 # ---- words ----------------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def test_what_a_row_says_is_read_back_up_to_its_limits(item: int, batches: int, 
     row.enter(Phase.WORKING)
     row.intend(item, batches)
     row.commit(item, batches, skipped)
-    assert board.progress(1) == Progress(item, batches, skipped, item, batches, active=True)
+    assert board.progress(1) == LeaseProgress(item, batches, skipped, item, batches, active=True)
     assert board.progress(0) == EMPTY
 
 
@@ -61,7 +61,7 @@ def test_no_part_of_a_word_reaches_into_another(item: int, intended_item: int, c
     row = Row(board, 0)
     row.intend(intended_item, intended)
     row.commit(item, committed, skipped)
-    assert board.progress(0) == Progress(item, committed, skipped, intended_item, intended, active=False)
+    assert board.progress(0) == LeaseProgress(item, committed, skipped, intended_item, intended, active=False)
 
 
 @pytest.mark.parametrize("phase", list(Phase))

@@ -20,7 +20,7 @@ from hogwild.scheduling.work_queue import (
     MAX_ITEM_BATCHES,
     Kind,
     Limits,
-    Progress,
+    LeaseProgress,
     Release,
     WorkItem,
     WorkQueue,
@@ -40,8 +40,8 @@ def must_lease(queue: WorkQueue, worker: int = 0) -> WorkItem:
 
 def row(
     item: WorkItem, committed: int, *, skipped: int = 0, intended: int | None = None, active: bool = True
-) -> Progress:
-    return Progress(item.id, committed, skipped, item.id, committed if intended is None else intended, active)
+) -> LeaseProgress:
+    return LeaseProgress(item.id, committed, skipped, item.id, committed if intended is None else intended, active)
 
 
 def free_ranges(queue: WorkQueue) -> list[tuple[int, int, int]]:
@@ -49,7 +49,7 @@ def free_ranges(queue: WorkQueue) -> list[tuple[int, int, int]]:
     return [(start, stop, attempts) for epoch, start, stop, attempts in queue.state()["free"] if epoch == 0]
 
 
-NOTHING_DONE = Progress(0, 0, 0, 0, 0)
+NOTHING_DONE = LeaseProgress(0, 0, 0, 0, 0)
 
 
 # ---- what a death costs --------------------------------------------------------------------------------------------
@@ -103,8 +103,8 @@ def test_a_killed_worker_returns_its_leases() -> None:
     assert must_lease(queue, 1).start == 3  # what broke is tried again first
 
 
-@pytest.mark.parametrize("progress", [None, NOTHING_DONE, Progress(99, 5, 0, 99, 6)])
-def test_words_that_say_nothing_about_its_items_settle_nothing(progress: Progress | None) -> None:
+@pytest.mark.parametrize("progress", [None, NOTHING_DONE, LeaseProgress(99, 5, 0, 99, 6)])
+def test_words_that_say_nothing_about_its_items_settle_nothing(progress: LeaseProgress | None) -> None:
     queue = queue_of(100)
     must_lease(queue)
     queue.release(0, progress)
@@ -500,10 +500,10 @@ class SimulatedWorker:
     parked: bool = False
     acks: deque[tuple[int, int]] = field(default_factory=deque)
 
-    def progress(self) -> Progress:
+    def progress(self) -> LeaseProgress:
         active = self.item is not None and not self.parked
         item, committed, skipped = self.commit
-        return Progress(item, committed, skipped, *self.intent, active)
+        return LeaseProgress(item, committed, skipped, *self.intent, active)
 
 
 class Simulation:

@@ -7,9 +7,8 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 
-from hogwild.errors import UsageError
+from hogwild.errors import UsageError, did_you_mean
 
 KILL, STOP, TERMINATE, INTERRUPT = "kill", "stop", "terminate", "interrupt"
 SUPERVISOR_KILL, SUPERVISOR_TERMINATE, SUPERVISOR_PAUSE = "supervisor-kill", "supervisor-terminate", "supervisor-pause"
@@ -89,10 +88,9 @@ def checked_kinds(given: str | None) -> tuple[str, ...]:
     kinds = tuple(dict.fromkeys(name.strip() for name in given.split(",")))
     for kind in kinds:
         if kind not in KINDS:
-            close = get_close_matches(kind, KINDS, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
             raise UsageError(
-                f"--faults: {kind!r} is no kind of fault{hint} (kinds: {', '.join(KINDS)})", code="usage/bad-value"
+                f"--faults: {kind!r} is no kind of fault{did_you_mean(kind, KINDS)} (kinds: {', '.join(KINDS)})",
+                code="usage/bad-value",
             )
     return kinds
 

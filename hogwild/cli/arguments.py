@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hogwild.errors import UsageError
+from hogwild.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from hogwild.monitoring.profile_report import Window
@@ -38,12 +38,9 @@ def with_command(argv: list[str]) -> list[str]:
         return argv
     if not first or first.startswith("-") or "=" in first or "/" in first or Path(first).suffix or _exists(first):
         return ["train", *argv]
-    from difflib import get_close_matches
-
-    close = get_close_matches(first, COMMANDS, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
     raise UsageError(
-        f"unknown command {first!r}{hint} (commands: {', '.join(COMMANDS)}; a job file ends in .yaml)",
+        f"unknown command {first!r}{did_you_mean(first, COMMANDS)} (commands: {', '.join(COMMANDS)}; "
+        "a job file ends in .yaml)",
         code="usage/unknown-command",
     )
 

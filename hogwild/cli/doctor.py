@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from hogwild import host
 from hogwild.errors import UsageError
+from hogwild.formatting import counted, size
 from hogwild.host import binding_variables
 from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, OMP, VARIABLES, plan_here
 from hogwild.version import PACKAGE, PACKAGE_ROOT, __version__
@@ -63,7 +64,7 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 import torch, numpy
 numpy.ones((2, 2)) @ numpy.ones((2, 2))
-from hogwild.devices.accelerator import visible_gpus
+from hogwild.devices.discovery import visible_gpus
 from hogwild.host.thread_pools import pools
 answer = {"torch": torch.__version__, "gpus": visible_gpus(), "pools": pools(), "threads": torch.get_num_threads(),
           "cpu": torch.backends.cpu.get_cpu_capability(), "mkldnn": torch.backends.mkldnn.is_available()}
@@ -116,7 +117,7 @@ def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
     if any(finding.stops_training for finding in problems):
         yield "hogwild cannot train here until the problems above are mended"
     else:
-        yield f"hogwild can train here; {_plural(len(problems), 'problem')} found"
+        yield f"hogwild can train here; {counted(len(problems), 'problem')} found"
 
 
 # --- versions -----------------------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ def torch_findings(answer: Mapping[str, Any] | str) -> Iterator[Finding]:
     else:
         yield Finding("torch", "note", f"{text}; hogwild is made for and tested with {TORCH_SERIES}x")
     for description, threads in answer["pools"]:
-        yield Finding("thread pool", "ok", f"{description}: {_plural(threads, 'thread')} here; a worker's as planned")
+        yield Finding("thread pool", "ok", f"{description}: {counted(threads, 'thread')} here; a worker's as planned")
     gpus = answer["gpus"]
     words = f"torch sees {gpus}; this version trains on the CPU" if gpus else "torch sees none; none is needed"
     yield Finding("gpu", "note" if gpus else "ok", words)
@@ -182,7 +183,7 @@ def processor_findings(described: Mapping[str, Any], cores: host.Cores) -> Itera
         "cores",
         "ok",
         f"{described['cores']} logical in the machine, {cores.affinity} in the affinity mask: {physical} physical, "
-        f"{smt}, {_plural(len(nodes), 'NUMA node')}",
+        f"{smt}, {counted(len(nodes), 'NUMA node')}",
     )
     if cores.quota is None:
         yield Finding("quota", "ok", "none")
@@ -197,15 +198,15 @@ def _plan() -> Finding:
         planned = plan_here("auto", "auto")
     except UsageError as error:
         return Finding("plan", "problem", str(error), stops_training=True)
-    words = f"{_plural(planned.procs, 'worker')} x {_plural(planned.threads, 'thread')}: {planned.reason}"
+    words = f"{counted(planned.procs, 'worker')} x {counted(planned.threads, 'thread')}: {planned.reason}"
     return Finding("plan", "note" if planned.warning else "ok", "; ".join(filter(None, (words, planned.warning))))
 
 
 def memory_finding(memory: host.Memory) -> Finding:
     """A problem where not even one worker fits."""
-    words = f"{_gib(memory.bytes)} can be taken; the limit is {memory.limited_by}"
+    words = f"{size(memory.bytes)} can be taken; the limit is {memory.limited_by}"
     if memory.bytes < MEMORY_FOR_A_WORKER:
-        return Finding("memory", "problem", f"{words}; a worker alone takes {_gib(MEMORY_FOR_A_WORKER)}")
+        return Finding("memory", "problem", f"{words}; a worker alone takes {size(MEMORY_FOR_A_WORKER)}")
     return Finding("memory", "ok", words)
 
 
@@ -217,8 +218,8 @@ def _shared_memory() -> Iterator[Finding]:
         yield Finding("shared memory", "ok", "memfd works; what is there of memory can be shared")
     with contextlib.suppress(OSError):  # not mounted: nothing of ours is there
         space = os.statvfs("/dev/shm")
-        size, free = (_gib(space.f_frsize * blocks) for blocks in (space.f_blocks, space.f_bavail))
-        yield Finding("/dev/shm", "ok", f"{size}, {free} free; hogwild does not use it, a DataLoader of yours may")
+        whole, free = (size(space.f_frsize * blocks) for blocks in (space.f_blocks, space.f_bavail))
+        yield Finding("/dev/shm", "ok", f"{whole}, {free} free; hogwild does not use it, a DataLoader of yours may")
 
 
 def _try_memfd() -> None:
@@ -239,7 +240,7 @@ def files_finding(limit: int, held: int, workers_wanted: int) -> Finding:
     if workers >= needed:
         return Finding("open files", "ok", words)
     return Finding(
-        "open files", "problem", f"a process may hold {limit:,}, too few for {_plural(needed, 'worker')} (ulimit -n)"
+        "open files", "problem", f"a process may hold {limit:,}, too few for {counted(needed, 'worker')} (ulimit -n)"
     )
 
 
@@ -283,11 +284,3 @@ def _data(data_dir: Path | None) -> Iterator[Finding]:
         others = [name for name in there if name not in DATA_FOLDERS]
         parts = (("there", known), ("not there", missing), ("others", others))
         yield Finding("data", "ok", f"{data_dir}: " + "; ".join(f"{what}: {', '.join(n)}" for what, n in parts if n))
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _gib(nbytes: int) -> str:
-    return f"{nbytes / 2**30:.1f} GiB"

@@ -104,10 +104,10 @@ def job_text(task: InitTask) -> str:
 def _task(name: str) -> InitTask:
     if name in TASKS:
         return TASKS[name]
-    from hogwild.config.rules import suggestion
+    from hogwild.errors import did_you_mean
 
     raise UsageError(
-        f"no task {name!r}{suggestion(name, [*TASKS])} (tasks: {', '.join(TASKS)})", code="usage/unknown-task"
+        f"no task {name!r}{did_you_mean(name, [*TASKS])} (tasks: {', '.join(TASKS)})", code="usage/unknown-task"
     )
 
 

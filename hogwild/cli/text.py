@@ -6,6 +6,7 @@ from typing import Any
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
 from hogwild.config.schema import Split
+from hogwild.formatting import counted
 
 
 def plan_lines(job: Job) -> Iterator[str]:
@@ -30,8 +31,8 @@ def summary_lines(summary: Mapping[str, Any], program: str) -> Iterator[str]:
     state, run_dir = summary["state"], summary.get("run_dir", "")
     yield f"{state}: {summary.get('reason') or 'done'}"
     rate = summary.get("samples_per_s")  # nothing to say after a single update
-    who = f"by {_plural(summary['procs'], 'worker')}" if summary["procs"] else "in the parent"
-    did = f"{summary['samples']:,} samples in {_plural(summary['updates'], 'update')} {who}"
+    who = f"by {counted(summary['procs'], 'worker')}" if summary["procs"] else "in the parent"
+    did = f"{summary['samples']:,} samples in {counted(summary['updates'], 'update')} {who}"
     yield f"  {did}" + (f", {rate:,.0f} samples/s" if rate else "")
     metrics = summary.get("metrics") or {}
     if metrics:
@@ -71,10 +72,6 @@ def _counts(leases: Mapping[str, int]) -> str:
     others = ("skipped", "quarantined", "indeterminate", "redone")
     rest = "".join(f", {leases[name]:,} {name}" for name in others if leases.get(name))
     return f"{leases['done']:,} of {leases['total']:,} done{rest}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _short(value: Any) -> str:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from hogwild.config.strict_yaml import decode
-from hogwild.errors import NotFoundError
+from hogwild.errors import NotFoundError, did_you_mean
 from hogwild.version import PACKAGE
 
 
@@ -17,11 +17,9 @@ def default_config(name: str) -> Path:
     """The embedded job file `name` (without .yaml). Raises NotFoundError."""
     path = _folder() / f"{name}.yaml"
     if not path.is_file():
-        from hogwild.config.rules import suggestion  # with it comes pydantic, which completion in a shell does without
-
         known = [config.stem for config in list_configs()]
         raise NotFoundError(
-            f"no embedded job file {name!r} in {_folder()}{suggestion(name, known)} (there: {known})",
+            f"no embedded job file {name!r} in {_folder()}{did_you_mean(name, known)} (there: {known})",
             code="run/job-file-not-found",
         )
     return path
@@ -44,11 +42,11 @@ def _folder() -> Path:
 
 
 def _not_found(path: Path, error: OSError) -> str:
-    from hogwild.config.rules import suggestion
+    from hogwild.errors import did_you_mean
 
     place = path.absolute()
     nearby = [file.name for file in place.parent.glob("*.y*ml")] if place.parent.is_dir() else []
-    close = suggestion(place.name, nearby) or _embedded(path)
+    close = did_you_mean(place.name, nearby) or _embedded(path)
     return f"job file {path}: {error.strerror or error} (looked for {place}){close}"
 
 

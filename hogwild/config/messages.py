@@ -9,9 +9,10 @@ from pydantic import Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from hogwild.config.field_types import TAG, Section
-from hogwild.config.rules import Finding, show, suggestion
+from hogwild.config.rules import Finding, show
 from hogwild.config.schema import Job
 from hogwild.config.strict_yaml import Path
+from hogwild.errors import did_you_mean
 
 _BOUNDS = {
     "greater_than": ("gt", ">"),
@@ -93,7 +94,7 @@ def _own_rule(context: Mapping[str, Any], value: Any) -> str:
     if at and isinstance(value, Mapping):
         value = value.get(at)
     words = [word.strip(",") for word in str(context["message"]).split()]
-    close = suggestion(value, words) if isinstance(value, str) and len(value) > 2 else ""
+    close = did_you_mean(value, words) if isinstance(value, str) and len(value) > 2 else ""
     hint = f"; write {_ON[value.lower()]}" if isinstance(value, str) and _takes_bool(words, value) else close
     return f"{context['message']}, got {show(value)}{hint}"
 
@@ -103,7 +104,7 @@ def _takes_bool(words: list[str], value: str) -> bool:
 
 
 def _one_of(allowed: list[str], value: Any) -> str:
-    close = suggestion(value, allowed) if isinstance(value, str) else ""
+    close = did_you_mean(value, allowed) if isinstance(value, str) else ""
     rule = f"must be one of {', '.join(allowed)}" if len(allowed) > 1 else f"must be {allowed[0]}"
     return f"{rule}, got {show(value)}{close}"
 
@@ -128,12 +129,12 @@ def _unknown(detail: ErrorDetails) -> str:
     known = _allowed(detail)
     path = _path(detail)
     name = str(path[-1])
-    close = suggestion(name, known) or _other_section(name, str(path[0]))
+    close = did_you_mean(name, known) or _other_section(name, str(path[0]))
     return f"unknown key{close} (allowed: {', '.join(known)})"
 
 
 def _nearest(detail: ErrorDetails) -> str:
-    found = re.search(r"'(.*)'", suggestion(_path(detail)[-1], _allowed(detail)))
+    found = re.search(r"'(.*)'", did_you_mean(_path(detail)[-1], _allowed(detail)))
     return found[1] if found else ""
 
 

@@ -5,13 +5,13 @@ Works on the raw values, so that these are reported in the same pass as everythi
 """
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from hogwild.config import torch_arguments
 from hogwild.config.schema import SGD, Supervise
 from hogwild.config.strict_yaml import Path
 from hogwild.config.torch_arguments import Check
+from hogwild.errors import did_you_mean
 from hogwild.metrics import catalog as metric_names
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES
 
@@ -110,12 +110,6 @@ def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _metrics(_at(values, ("evaluate",)))
 
 
-def suggestion(name: Any, known: Any) -> str:
-    """`; did you mean 'x'?` or nothing."""
-    close = get_close_matches(str(name), [str(one) for one in known], n=1, cutoff=0.7)
-    return f"; did you mean '{close[0]}'?" if close else ""
-
-
 def show(value: Any) -> str:
     """A value as the message shows it: as it is written in YAML, and short."""
     if value is None or isinstance(value, bool):
@@ -155,7 +149,12 @@ def _catalogued(here: Path, module: str, name: str) -> Iterator[Finding]:
     catalog: Mapping[str, str] = import_module(module).CATALOG
     if name not in catalog:
         known = ", ".join(catalog)
-        yield here, f"{module} has no {name!r}{suggestion(name, catalog)} (it has: {known})", False, "config/class-path"
+        yield (
+            here,
+            f"{module} has no {name!r}{did_you_mean(name, catalog)} (it has: {known})",
+            False,
+            "config/class-path",
+        )
 
 
 def _optimizer(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
@@ -169,7 +168,7 @@ def _optimizer(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
         )
     elif name not in torch_arguments.OPTIMIZERS:
         known = torch_arguments.OPTIMIZERS
-        words = f"torch.optim has no {name!r}{suggestion(name, known)} (known: {', '.join(known)})"
+        words = f"torch.optim has no {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})"
         yield here, words, False, "config/class-path"
     elif isinstance(init_args, Mapping):
         yield from _arguments(path, name, torch_arguments.OPTIMIZERS[name], init_args)
@@ -208,7 +207,7 @@ def _loss(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
             yield from _arguments(path, name, torch_arguments.LOSSES[name], init_args)
     elif name not in torch_arguments.UNCHECKED_LOSSES:
         known = torch_arguments.LOSSES
-        message = f"torch.nn has no loss {name!r}{suggestion(name, known)} (known: {', '.join(known)})"
+        message = f"torch.nn has no loss {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})"
         yield (*path, "class_path"), message, False, "config/class-path"
 
 
@@ -221,7 +220,7 @@ def _arguments(path: Path, name: str, known: Mapping[str, Check], init_args: Map
             yield here, _FOR_ALL[argument], True, "config/unknown-argument"
         elif argument not in known:
             allowed = ", ".join(known)
-            close = suggestion(argument, known)
+            close = did_you_mean(argument, known)
             yield here, f"unknown argument of {name}{close} (allowed: {allowed})", True, "config/unknown-argument"
         elif rule := known[argument](value):
             yield here, f"{rule}, got {show(value)}", False, "config/bad-argument"
@@ -349,7 +348,7 @@ def _metrics(section: Any) -> Iterator[Finding]:
             continue
         known = metric_names.CATALOG if listed == "auto" else names
         rule = "must be a metric that we know, or be listed in evaluate.metrics" if listed == "auto" else _LISTED
-        words = f"{rule}{suggestion(name, known)} (they are: {', '.join(known)}), got {show(name)}"
+        words = f"{rule}{did_you_mean(name, known)} (they are: {', '.join(known)}), got {show(name)}"
         yield ("evaluate", *path), words, len(path) > 1, "config/unknown-metric"
 
 

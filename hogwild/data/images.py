@@ -5,7 +5,6 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from hogwild.data.locate import beside, folders, require
-from hogwild.errors import DataError, NotFoundError, UsageError
+from hogwild.errors import DataError, NotFoundError, UsageError, did_you_mean
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MODES = {1: "L", 3: "RGB"}
@@ -169,8 +168,7 @@ def _chosen(folder: Path, there: tuple[str, ...], wanted: Sequence[str], who: st
         raise _wrong(f"{who}: classes must be a list of different folder names, got {wanted!r}")
     unknown = [name for name in there if name not in wanted]
     if unknown:
-        close = get_close_matches(unknown[0], wanted, n=1)
-        near = f"; did you mean {close[0]!r}?" if close else ""
+        near = did_you_mean(unknown[0], wanted)
         raise DataError(
             f"{folder / unknown[0]}: is not one of the classes ({', '.join(wanted[:12])}){near}; add it or move it",
             code="data/image-classes",

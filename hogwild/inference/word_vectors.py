@@ -1,6 +1,5 @@
 """Vectors of words, put to use: which words are near, analogies, agreement with people, word2vec's file formats."""
 
-import difflib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,11 +9,10 @@ import numpy as np
 import torch
 
 from hogwild.data.word_pairs import _lines, read_pairs
-from hogwild.errors import DataError, UsageError
+from hogwild.errors import DataError, UsageError, nearest
 from hogwild.metrics.ranks import spearman
 
 QUESTIONS_AT_ONCE = 512  # products with every word, (512, V), in memory at one time
-LIKE = 0.6  # of a misspelt word and one that is known: difflib's ratio
 
 
 spearman.higher_is_better = True  # type: ignore[attr-defined]
@@ -145,7 +143,7 @@ class WordVectors:
 
     def _unknown(self, word: str) -> UsageError:
         alike = [known for known in self.words if abs(len(known) - len(word)) <= 2]
-        near = difflib.get_close_matches(word, alike, n=3, cutoff=LIKE)
+        near = nearest(word, alike)
         if word.lower() in self._number and word.lower() not in near:
             near = [word.lower(), *near[:2]]
         hint = f"; near it: {', '.join(near)}" if near else ""

@@ -8,7 +8,6 @@ What is frozen for good has no `requires_grad` from here on. What is frozen unti
 that the optimizer, the layout and the trial step know of it; each worker takes it away from its own view, and gives it
 back at that update (`WorkerModel.thaw`)."""
 
-import difflib
 import fnmatch
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -16,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from hogwild.errors import ModelError, OptimizerError
+from hogwild.errors import ModelError, OptimizerError, nearest
 
 
 class GroupSpec(Protocol):
@@ -60,7 +59,7 @@ def param_groups(model: nn.Module, groups: Sequence[GroupSpec]) -> list[dict[str
 
 def no_match(place: str, pattern: str, names: Sequence[str], what: str = "parameter") -> str:
     """`place`: `pattern` matches none of `names`, with the nearest of them."""
-    near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4)
+    near = nearest(pattern, names, cutoff=0.4)
     near = near or [name for name in names if name.startswith(pattern.rstrip(".*"))][:3] or list(names[:3])
     return f"{place}: {pattern!r} matches no {what}; near names: {', '.join(near)}. A module's parameters are MODULE.*"
 

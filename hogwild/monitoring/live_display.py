@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from hogwild.formatting import clock, percent, short_number, size
 from hogwild.host.terminal import printable
 from hogwild.monitoring.job_view import Glance, StreamGlance, WorkerGlance
 
@@ -61,7 +62,7 @@ def _part(name: str) -> Callable[[WorkerGlance], str]:
 COLUMNS = (
     Column("worker", 6, 0, lambda w: str(w.worker)),
     Column("state", 10, 0, lambda w: state_of(w), is_left=True),
-    Column("samples/s", 9, 1, lambda w: number(w.samples_per_s) if w.phases else "-"),
+    Column("samples/s", 9, 1, lambda w: short_number(w.samples_per_s) if w.phases else "-"),
     Column("share", 5, 2, lambda w: percent(w.share) if w.phases else "-"),
     Column("work", 5, 3, _part("working")),
     Column("wait", 5, 4, _part("waiting")),
@@ -70,7 +71,7 @@ COLUMNS = (
     Column("stale", 7, 6, lambda w: f"{w.stale_p50}/{w.stale_p99}" if w.updates else "-"),
     Column("restarts", 8, 5, lambda w: str(w.restarts) if w.restarts else "-"),
     Column("CPU", 6, 3, lambda w: "-" if w.cpu is None else percent(w.cpu)),
-    Column("PSS", 7, 4, lambda w: amount(w.pss_bytes)),
+    Column("PSS", 7, 4, lambda w: "-" if w.pss_bytes is None else size(w.pss_bytes)),
     Column("updates", 11, 10, lambda w: f"{w.updates:,}"),
     Column("pid", 8, 11, lambda w: "-" if w.pid is None else str(w.pid)),
 )
@@ -134,9 +135,9 @@ class Display:
         left = Text()
         left.append(glance.name, "bold").append("  ")
         left.append(glance.state, STYLES.get(glance.state, ""))
-        left.append(f"  {duration(glance.wall_s)}")
+        left.append(f"  {clock(glance.wall_s)}")
         if glance.left_s is not None and glance.progress != 1:
-            left.append(f"  left {duration(glance.left_s)}")
+            left.append(f"  left {clock(glance.left_s)}")
         room = width - left.cell_len - GAP
         place = glance.run_dir
         if cell_len(place) > room:  # its end says which run it is
@@ -170,11 +171,11 @@ class Display:
         """Loss, metrics, speed and the job's counts, each whole, as many in a line as fit."""
         found = [self._figure("loss", "-" if glance.loss is None else f"{glance.loss:.4g}", "loss")]
         found += [self._figure(f"val {name}", f"{value:.4g}", f"val {name}") for name, value in glance.metrics.items()]
-        speed = self._figure("samples/s", number(glance.samples_per_s), "samples/s")
+        speed = self._figure("samples/s", short_number(glance.samples_per_s), "samples/s")
         counts = [
             ("lr", "" if glance.lr is None else f"{glance.lr:.3g}"),
             ("staleness", f"{glance.stale_p50}/{glance.stale_p99}"),
-            ("memory", "" if glance.pss_bytes is None else amount(glance.pss_bytes)),
+            ("memory", "" if glance.pss_bytes is None else size(glance.pss_bytes)),
             ("restarts", f"{glance.restarts:,}" if glance.restarts else ""),
             ("rollbacks", f"{glance.rollbacks:,}" if glance.rollbacks else ""),
             ("skipped", f"{glance.skipped:,}" if glance.skipped else ""),
@@ -256,34 +257,6 @@ def blocks(values: Iterable[float], levels: str = BLOCKS) -> str:
     span = high - low
     top = len(levels) - 1
     return "".join(levels[round((value - low) / span * top) if span > 0 else 0] for value in known)
-
-
-def duration(seconds: float) -> str:
-    """`0:01:23`; with days where there are some: `2d 3:00:00`."""
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    return (f"{days}d " if days else "") + f"{hour}:{minute:02}:{second:02}"
-
-
-def percent(part: float) -> str:
-    return f"{100 * part:.0f} %"
-
-
-def number(value: float) -> str:
-    """At most nine characters: `1,234`, `12.3 M`."""
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if value >= max(size, 1e7):
-            return f"{value / size:.1f} {unit}"
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
-
-
-def amount(nbytes: int | None) -> str:
-    """`812 MB`, `1.2 GB`; `-` where it was not measured."""
-    if nbytes is None:
-        return "-"
-    size, unit = next(((size, unit) for size, unit in ((1e12, "TB"), (1e9, "GB")) if nbytes >= size), (1e6, "MB"))
-    return f"{nbytes / size:.{int(size > 1e6)}f} {unit}"
 
 
 def _row(cells: Iterable[str], columns: Sequence[Column]) -> str:

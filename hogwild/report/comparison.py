@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from hogwild.formatting import exact, flat, told
 from hogwild.report.config_origin import plain_values
-from hogwild.report.format import exact, flat, told
 from hogwild.report.run_data import Run
 from hogwild.report.tables import TableRows, headline
 

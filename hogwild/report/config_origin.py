@@ -9,7 +9,7 @@ from typing import Any
 
 from hogwild.config.strict_yaml import readings
 from hogwild.errors import ConfigError
-from hogwild.report.format import flat
+from hogwild.formatting import flat
 from hogwild.report.run_data import Run
 from hogwild.storage.run_directory import LIBRARY
 

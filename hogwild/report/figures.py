@@ -9,8 +9,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from hogwild.formatting import number
 from hogwild.report.columns import curve, percentile, smooth
-from hogwild.report.format import number
 from hogwild.report.learning import WIDE, Axis, learning, metric_names, three_axes
 from hogwild.report.page import Picture
 from hogwild.report.run_data import ColumnTable, Run

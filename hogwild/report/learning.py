@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter
 
+from hogwild.formatting import time_unit
 from hogwild.metrics.catalog import LOSS, known
 from hogwild.report.columns import curve, smooth, spans_decades
 from hogwild.report.config_origin import plain_values
-from hogwild.report.format import time_unit
 from hogwild.report.page import Picture
 from hogwild.report.run_data import ColumnTable, Floats, Run
 from hogwild.report.style import COLOURS, GREY, from_zero, legend_above, new_figure, picture, plain, use_log

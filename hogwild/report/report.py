@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from hogwild.errors import UsageError
+from hogwild.formatting import moment
 from hogwild.monitoring import tensorboard
 from hogwild.report import comparison, tables
-from hogwild.report.format import moment
 from hogwild.report.page import Picture, contents, gallery, header, notes, page, table
 from hogwild.report.run_data import Run, read_run
 from hogwild.storage.files import replace

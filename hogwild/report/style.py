@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from hogwild.report.format import binary_unit
+from hogwild.formatting import binary_unit
 from hogwild.report.page import Picture
 from hogwild.report.run_data import Floats
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from hogwild.formatting import duration, exact, flat, moment, number, size, told
 from hogwild.report.config_origin import DEFAULT, OVERRIDE, plain_values, settings
-from hogwild.report.format import duration, exact, flat, moment, number, size, told
 from hogwild.report.run_data import Run
 
 MOST_EVENTS = 200

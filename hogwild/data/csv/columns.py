@@ -3,10 +3,9 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias
 
-from hogwild.errors import UsageError
+from hogwild.errors import UsageError, did_you_mean
 
 MISSING_CODE = -1
 Column: TypeAlias = str | int
@@ -148,8 +147,7 @@ class _Names:
             raise _wrong(f"{self.who}: {argument}: a column is a name or a number, got {column!r}")
         if not self.has_header:
             raise _wrong(f"{self.who}: {argument}: with header: false columns are numbers from 0 on, got {column!r}")
-        close = get_close_matches(column, self.names, n=1)
-        near = f"; did you mean {close[0]!r}?" if close else ""
+        near = did_you_mean(column, self.names)
         raise _wrong(f"{self.who}: {argument}: there is no column {column!r}{near} {_shown(self.names)}")
 
 

@@ -1,4 +1,4 @@
-"""Numbers, times and sizes in a person's words, and nested values as lines. Needs nothing."""
+"""Sizes, counts, durations and values as people read them: for messages, the display, the report and the doctor."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -29,9 +29,36 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {whole % 60:02d} s"
 
 
-def size(count: float) -> str:
-    word, unit = binary_unit(count)
-    return f"{count / unit:.0f} {word}" if unit == 1 else f"{count / unit:.1f} {word}"
+def clock(seconds: float) -> str:
+    """`0:01:23`; with days where there are some: `2d 3:00:00`."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return (f"{days}d " if days else "") + f"{hour}:{minute:02}:{second:02}"
+
+
+def size(nbytes: float) -> str:
+    """`812 B`, `28 MiB`, `1.5 GiB`: never more than three digits."""
+    word, unit = binary_unit(nbytes * 1.024)
+    value = nbytes / unit
+    return f"{value:.1f} {word}" if value < 9.95 and unit > 1 else f"{value:.0f} {word}"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 worker`, `1,234 workers`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def percent(part: float) -> str:
+    return f"{100 * part:.0f} %"
+
+
+def short_number(value: float) -> str:
+    """At most nine characters: `1,234`, `12.3 M`."""
+    for unit, word in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= max(unit, 1e7):
+            return f"{value / unit:.1f} {word}"
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
 
 
 def moment(at: float) -> str:
