@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,13 +71,13 @@ def test_a_late_kill_hits_nobody(sleeper: subprocess.Popen[bytes]) -> None:
 
 
 def test_the_state_letter_follows_the_process(sleeper: subprocess.Popen[bytes]) -> None:
-    wait_until(lambda: host.process_state(sleeper.pid) == "S", "sleeping")
+    wait_until(lambda: host.process_status(sleeper.pid) == "sleeping", "sleeping")
     sleeper.send_signal(signal.SIGSTOP)
-    wait_until(lambda: host.process_state(sleeper.pid) == "T", "stopped")
+    wait_until(lambda: host.process_status(sleeper.pid) == "stopped", "stopped")
     sleeper.kill()
-    wait_until(lambda: host.process_state(sleeper.pid) == "Z", "dead, not reaped")
+    wait_until(lambda: host.process_status(sleeper.pid) == "zombie", "dead, not reaped")
     sleeper.wait()
-    assert host.process_state(sleeper.pid) is None
+    assert host.process_status(sleeper.pid) is None
     assert host.pss_bytes(sleeper.pid) == 0
 
 
@@ -86,7 +87,7 @@ def test_a_name_with_brackets_and_blanks_does_not_confuse_the_state(tmp_path: Pa
     program.chmod(0o755)
     with subprocess.Popen([str(program), "600"]) as process:
         try:
-            wait_until(lambda: host.process_state(process.pid) == "S", "sleeping")
+            wait_until(lambda: host.process_status(process.pid) == "sleeping", "sleeping")
             assert process.pid in host.children(os.getpid())
         finally:
             process.kill()
@@ -148,10 +149,10 @@ def test_a_child_dies_with_its_parent() -> None:
     with python(parent) as process:
         assert process.stdout
         pid = int(process.stdout.readline())
-        assert host.process_state(pid) is not None
+        assert host.process_status(pid) is not None
         process.kill()
         process.wait(DEADLINE_S)
-        wait_until(lambda: host.process_state(pid) in (None, "Z"), "the grandchild is dead")
+        wait_until(lambda: host.process_status(pid) in (None, "zombie"), "the grandchild is dead")
 
 
 def test_a_child_whose_parent_is_gone_already_does_not_go_on() -> None:
@@ -396,9 +397,9 @@ def test_the_resource_tracker_is_reaped_whatever_state_it_is_in(crime: signal.Si
     pid = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]
     if crime is not None:
         os.kill(pid, crime)
-        wait_until(lambda: host.process_state(pid) in ("T", "Z"), "the crime is done")
+        wait_until(lambda: host.process_status(pid) in ("stopped", "zombie"), "the crime is done")
     assert host.stop_resource_tracker(DEADLINE_S)
-    assert host.process_state(pid) is None
+    assert host.process_status(pid) is None
     assert host.descriptor_count() == descriptors
 
 
@@ -407,7 +408,7 @@ def test_a_resource_tracker_that_is_killed_or_stopped_is_replaced_without_a_warn
     resource_tracker.ensure_running()
     pid = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]
     os.kill(pid, crime)
-    wait_until(lambda: host.process_state(pid) in ("T", "Z"), "the crime is done")
+    wait_until(lambda: host.process_status(pid) in ("stopped", "zombie"), "the crime is done")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         host.ensure_resource_tracker()
@@ -421,9 +422,8 @@ def test_a_resource_tracker_that_is_killed_or_stopped_is_replaced_without_a_warn
 class Machine:
     """A folder that looks like / of a machine, as far as limits go."""
 
-    def __init__(self, root: Path, available_kb: int = 8_000_000) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self.write("proc/meminfo", f"MemTotal: 16000000 kB\nMemAvailable: {available_kb} kB\n")
         self.mounts: list[str] = []
         self.groups: list[str] = []
 
@@ -442,7 +442,9 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    memory = SimpleNamespace(total=16_384_000_000, available=8_192_000_000)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
     return Machine(tmp_path)
 
 

@@ -290,7 +290,9 @@ def says(*beginnings: str) -> Callable[[Source], Iterator[int]]:
 def calls(name: str) -> Callable[[Source], Iterator[int]]:
     def look(source: Source) -> Iterator[int]:
         for node in ast.walk(source.tree):
-            if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] == name:
+            if isinstance(node, ast.Call) and (called := dotted(node.func)).rpartition(".")[2] == name:
+                if called.startswith("psutil."):  # a look at a process, not a new one
+                    continue
                 yield node.lineno
 
     return look
@@ -303,6 +305,7 @@ HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
     "ctypes": (uses_module("ctypes"), HOST),
     "signal": (uses_module("signal"), HOST),
     "os.kill": (uses_attribute("os.kill*"), HOST),
+    "psutil": (uses_module("psutil"), HOST),
     "fcntl": (uses_module("fcntl"), HOST),
     "resource": (uses_module("resource"), HOST),
     "Process(": (calls("Process"), ("workers/processes/handle.py",)),

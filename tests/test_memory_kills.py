@@ -112,7 +112,6 @@ class Counters:
         kind = "cgroup2 c rw" if self.version == 2 else "cgroup c rw,memory"
         self.write("proc/self/cgroup", "0::/job\n" if self.version == 2 else "4:memory:/job\n")
         self.write("proc/self/mountinfo", f"30 25 0:26 / /groups rw - {kind}\n")
-        self.write("proc/meminfo", "MemAvailable: 1000 kB\n")
         self.say(0, 0)
 
     def write(self, path: str, text: str) -> None:

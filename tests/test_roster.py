@@ -926,7 +926,7 @@ def test_the_job_fails_when_those_that_do_not_die_leave_too_few() -> None:
     stage.run(UNDEAD_S + STEP_S)
     error = failure(stage.roster.abandoned(0, Death("it stays", end=End.STALLED)))
     assert isinstance(error, WorkersLost)
-    assert "worker 0 does not even die of SIGKILL; 0 of 1 workers left" in str(error)
+    assert "worker 0 is still alive after SIGKILL; 0 of 1 workers left" in str(error)
 
 
 # ---- the circuit breaker --------------------------------------------------------------------------------------------

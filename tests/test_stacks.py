@@ -163,8 +163,8 @@ def test_whoever_would_die_of_the_question_or_not_hear_it_is_not_asked() -> None
 def test_children_of_children_are_found() -> None:
     code = "import subprocess; subprocess.Popen(['sleep', '3600']).wait()"
     with a_process(code) as process:
-        grandchild = wait_for("its child", lambda: host.descendants(process.pid))[0]
-        assert grandchild in host.descendants(os.getpid())
+        grandchild = wait_for("its child", lambda: host.children(process.pid, recursive=True))[0]
+        assert grandchild in host.children(os.getpid(), recursive=True)
         wait_for("its name", lambda: host.command_line(grandchild) == "sleep 3600")
         os.kill(grandchild, signal.SIGKILL)
 

@@ -66,9 +66,10 @@ def test_a_worker_that_does_not_die_of_sigkill_is_left_behind_and_its_place_stay
     (exit_event,) = [event for event in ended.events("exit") if event["pid"] == victim]
     assert exit_event["kind"] == "stalled"
     assert (
-        exit_event["how"].startswith("stalled: silent for") and "does not die of SIGKILL (state D" in exit_event["how"]
+        exit_event["how"].startswith("stalled: silent for")
+        and "still alive 5 s after SIGKILL (disk-sleep" in exit_event["how"]
     )
-    assert f"warning: worker 0 (pid {victim}) does not die of SIGKILL" in ended.stderr
+    assert f"warning: worker 0 (pid {victim}) is still alive 5 s after SIGKILL" in ended.stderr
     assert [event["incarnation"] for event in ended.events("spawn") if event["worker"] == 0] == [1]
     assert ended.ledger_adds_up() and ended.leases["quarantined"] == 0
     assert ended.effects().min() == 1

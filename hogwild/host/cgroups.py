@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from hogwild.host.topology import ROOT, Core, physical_cores, read_if_known
 
 LOWEST_QUOTA = 0.01  # cores; the kernel accepts no less, and floor(usable / procs) must not divide by nothing
@@ -94,7 +96,7 @@ def usable_cores(root: Path = ROOT) -> Cores:
 def available_memory(root: Path = ROOT) -> Memory:
     """The least of the machine's available memory and what every control group above us has left. File pages
     the kernel would drop under pressure count as free; shared memory does not."""
-    found = [Memory(_machine_memory(root), "the memory of the machine")]
+    found = [Memory(psutil.virtual_memory().available, "the memory of the machine")]
     for group in control_groups("memory", root):
         left = _memory_left(group)
         if left is not None:
@@ -155,7 +157,7 @@ def describe_host(root: Path = ROOT) -> dict[str, object]:
         "cores": os.cpu_count(),
         "usable_cores": cores.usable,
         "usable_cores_reason": cores.reason,
-        "memory_bytes": _meminfo(root, "MemTotal"),
+        "memory_bytes": psutil.virtual_memory().total,
         "available_memory_bytes": memory.bytes,
         "available_memory_limited_by": memory.limited_by,
         "hostname": platform.node(),
@@ -238,16 +240,6 @@ def _memory_left(group: ControlGroup) -> int | None:
     if not known or usage is None or min(known) >= 1 << 60:
         return None
     return min(known) - usage + (inactive or 0)
-
-
-def _machine_memory(root: Path) -> int:
-    available = _meminfo(root, "MemAvailable")
-    return available if available is not None else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _meminfo(root: Path, key: str) -> int | None:
-    match = re.search(rf"^{key}:\s+(\d+) kB", read_if_known(root / "proc/meminfo") or "", re.MULTILINE)
-    return int(match[1]) * 1024 if match else None
 
 
 def _cpu_model(root: Path) -> str:

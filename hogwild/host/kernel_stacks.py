@@ -11,7 +11,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from hogwild.host.procfs import PARENT, PROC, pids, stat_fields
+from hogwild.host.procfs import PROC
 
 # Calls that may take for ever, with their numbers on x86_64 and elsewhere (<asm-generic/unistd.h>: aarch64, riscv64).
 _NUMBERS: dict[str, tuple[int, int]] = {
@@ -140,17 +140,6 @@ def is_writing_stack(pid: int, deaf: frozenset[int] = frozenset()) -> bool:
         if any(_has_stack_signal(status, name) for name in names):
             return True
     return False
-
-
-def descendants(pid: int) -> list[int]:
-    """Children, their children, and so on. Reads all of /proc once."""
-    parents = {each: int(fields[PARENT]) for each in pids() if (fields := stat_fields(each))}
-    found: list[int] = []
-    generation = [pid]
-    while generation:
-        generation = [child for child, parent in parents.items() if parent in generation and child not in found]
-        found += generation
-    return sorted(found)
 
 
 def system_call(line: str, pid: int, machine: str = "") -> str:

@@ -10,8 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from hogwild import host
-from hogwild.host.procfs import GROUP, PARENT, PROC, STATE, age_s, command_line, pids, stat_fields
+from hogwild.host.processes import command_line
+from hogwild.host.procfs import PROC
 
 KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 TERMINATE, INTERRUPT = signal.SIGTERM, signal.SIGINT
@@ -27,9 +30,10 @@ def open_child(pid: int, parent: int) -> int | None:
         pidfd = host.pidfd_open(pid)
     except OSError:
         return None
-    fields = stat_fields(pid)
-    if fields is not None and fields[STATE] != "Z" and int(fields[PARENT]) == parent:
-        return pidfd
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE and process.ppid() == parent:
+            return pidfd
     os.close(pidfd)
     return None
 
@@ -37,24 +41,37 @@ def open_child(pid: int, parent: int) -> int | None:
 def marked(entry: str) -> dict[int, str]:
     """Every living process with `entry` (NAME=VALUE) in the environment it was started with, which all descendants
     inherit, whoever their parent is by now: number -> command line. What is dead has no environment any more."""
-    wanted, found = entry.encode(), {}
-    for pid in pids():
-        with contextlib.suppress(OSError):  # it ended while we looked, or is somebody else's
-            if wanted in (PROC / str(pid) / "environ").read_bytes().split(b"\0"):
-                found[pid] = command_line(pid)
+    name, _, value = entry.partition("=")
+    found = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it ended while we looked, or is somebody else's
+            if process.environ().get(name) == value:
+                found[process.pid] = command_line(process.pid)
     return found
 
 
 def of_workers(pids_at: dict[int, float], *, with_groups: bool = True) -> dict[int, str]:
     """What lives of these processes (number -> wall time at which it was said to be there) and of the groups they led:
     number -> command line. One that began later is a stranger with the same number, and so is its group."""
-    fields = {pid: found for pid in pids() if (found := stat_fields(pid)) is not None and found[STATE] != "Z"}
-    strangers = {
-        pid for pid, at in pids_at.items() if pid in fields and time.time() - age_s(fields[pid]) > at + CLOCK_STEP_S
-    }
+    living = {process.pid: process for process in psutil.process_iter() if not _is_dead(process)}
+    strangers = {pid for pid, at in pids_at.items() if pid in living and living[pid].create_time() > at + CLOCK_STEP_S}
     ours = pids_at.keys() - strangers
     leaders = ours if with_groups else set()
-    return {pid: command_line(pid) for pid, found in fields.items() if pid in ours or int(found[GROUP]) in leaders}
+    return {pid: command_line(pid) for pid in living if pid in ours or _group(pid) in leaders}
+
+
+def _is_dead(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def wait_until_gone(look: Callable[[], dict[int, str]], limit_s: float) -> tuple[float, dict[int, str]]:
@@ -90,11 +107,9 @@ def left_in_shared_memory(before: frozenset[str]) -> list[str]:
 def _held() -> set[str]:
     """Files in /dev/shm that some process has open or mapped."""
     held: set[str] = set()
-    for pid in pids():
-        process = PROC / str(pid)
-        with contextlib.suppress(OSError):
-            held.update(os.readlink(link) for link in (process / "fd").iterdir())
-        with contextlib.suppress(OSError):
-            maps = (process / "maps").read_text(errors="replace").splitlines()
-            held.update(line.split(maxsplit=5)[-1] for line in maps if str(SHARED_MEMORY) in line)
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError):  # psutil's `open_files` leaves out what has no name in a folder any more
+            held.update(os.readlink(link) for link in (PROC / str(process.pid) / "fd").iterdir())
+        with contextlib.suppress(psutil.Error):
+            held.update(place.path for place in process.memory_maps())
     return held

@@ -15,8 +15,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import psutil
+
 from hogwild.errors import RunError, UsageError
-from hogwild.host.procfs import PARENT, PROC, age_s, pids, stat_fields
+from hogwild.host.procfs import PROC, age_s
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 DISCARDED_AT_ONCE = 8 << 20  # bytes: half a millisecond
@@ -74,20 +76,46 @@ def wait_readable(descriptors: Iterable[int], timeout_ms: float) -> None:
     poll.poll(timeout_ms)
 
 
-def children(pid: int) -> list[int]:
-    """Live and unreaped children. Reads all of /proc: the kernel's own list of children is not built into
-    every kernel."""
-    return sorted(number for number in pids() if (fields := stat_fields(number)) and int(fields[PARENT]) == pid)
+def process_status(pid: int) -> str | None:
+    """`psutil`'s word: running, sleeping, disk-sleep, stopped, tracing-stop, zombie (dead, not reaped). None: gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return str(psutil.Process(pid).status())
+    return None
+
+
+def is_stopped(pid: int) -> bool:
+    """True if a signal or a debugger has stopped it: it answers nobody."""
+    return process_status(pid) in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+
+
+def children(pid: int, *, recursive: bool = False) -> list[int]:
+    """Live and unreaped children; `recursive`: theirs, too. [] when the process is gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return sorted(child.pid for child in psutil.Process(pid).children(recursive))
+    return []
+
+
+def command_line(pid: int) -> str:
+    """As `ps` shows it; "" when it is gone, or not ours to look at."""
+    with contextlib.suppress(psutil.Error):
+        return " ".join(psutil.Process(pid).cmdline())
+    return ""
+
+
+def cpu_s(pid: int) -> float | None:
+    """Processor time of all its threads, in user code and in the kernel, to 10 ms. None: gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        times = psutil.Process(pid).cpu_times()
+        return float(times.user + times.system)
+    return None
 
 
 def pss_bytes(pid: int) -> int:
-    """Memory of the process with each shared page divided by its users, so that the sum over workers counts
-    the flats once. 0 when it is gone or not ours. Walks every page table: milliseconds per gigabyte, so not
-    more often than each 10 s."""
-    with contextlib.suppress(OSError):
-        for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
+    """Memory of the process with each shared page divided by its users, so that the sum over workers counts the flats
+    once. 0 when it is gone or not ours. Walks every page table: milliseconds per gigabyte, so not more often than each
+    10 s."""
+    with contextlib.suppress(psutil.Error):
+        return int(psutil.Process(pid).memory_full_info().pss)
     return 0
 
 
@@ -190,8 +218,8 @@ def open_file_limit() -> int:
 
 
 def descriptor_count() -> int:
-    """How many it holds now."""
-    return len(os.listdir(PROC / "self/fd")) - 1  # one is that of the listing itself
+    """Descriptors this process holds now."""
+    return psutil.Process().num_fds() - 1  # one is that of the listing itself
 
 
 def lock_file(path: Path) -> int:
@@ -229,6 +257,6 @@ def raise_file_limit(needed: int, wanted: int) -> None:
 def process_start_s() -> float:
     """When this process began, on the monotonic clock (to 10 ms): where the time to the first update is counted
     from."""
-    fields = stat_fields(os.getpid())
-    assert fields is not None
-    return time.monotonic() - age_s(fields)
+    age = age_s(os.getpid())
+    assert age is not None
+    return time.monotonic() - age

@@ -11,7 +11,7 @@ import select
 import signal
 from typing import Any
 
-from hogwild.host.procfs import is_stopped
+from hogwild.host.processes import is_stopped
 
 
 def is_tracker_known() -> bool:

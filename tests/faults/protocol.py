@@ -232,7 +232,7 @@ class Run:
         while self._crew and time.monotonic() < deadline:
             self._wait()
             for handle in list(self._crew.values()):
-                if host.process_state(handle.pid) == "T":  # nobody else would end it, and it cannot hear
+                if host.process_status(handle.pid) == "stopped":  # nobody else would end it, and it cannot hear
                     handle.kill()
                 if handle.reap() is not None:
                     self._forget(handle)

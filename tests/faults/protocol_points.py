@@ -200,7 +200,7 @@ class Sweep:
             plan = BatchPlan(VAL_BATCHES, 1)
             self._evaluation = WorkQueue(plan, limits, kind=Kind.EVALUATE, ids=self._ids)
             self._lease(handle, self._evaluation.lease(VICTIM))
-        if not self._evaluation.is_finished or host.process_state(handle.pid) != "S":
+        if not self._evaluation.is_finished or host.process_status(handle.pid) != "sleeping":
             return False
         self._board.say(Command.RUN, self._point)
         handle.wake(self._point)

@@ -49,7 +49,7 @@ class Trouble:
         run its pace."""
         awaited = [handle for _, handle in self._wakes]
         for handle in crew.values():
-            if handle not in awaited and host.process_state(handle.pid) == "T":
+            if handle not in awaited and host.process_status(handle.pid) == "stopped":
                 handle.kill("stopped")
 
     def forget(self, handle: Handle) -> None:

@@ -194,7 +194,9 @@ class Handle:
 
     def undead_words(self) -> str:
         """For a process that was sent SIGKILL and is still there."""
-        return f"does not die of SIGKILL (state {host.process_state(self.pid)}: a system call that never ends, perhaps)"
+        return (
+            f"is still alive 5 s after SIGKILL ({host.process_status(self.pid)}: perhaps a system call that never ends)"
+        )
 
     def disown(self) -> None:
         """Of a process that does not die: nobody waits for it any more. Multiprocessing would at the interpreter's

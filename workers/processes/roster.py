@@ -237,7 +237,7 @@ class Roster:
         self._see_commits(slot, death.batches)
         if slot.is_fenced:
             return []
-        return self._after_retirement(f"{self.noun} {worker} does not even die of SIGKILL", death)
+        return self._after_retirement(f"{self.noun} {worker} is still alive after SIGKILL", death)
 
     def tick(
         self,

@@ -67,7 +67,7 @@ class Subject:
         _append(self.file, f"{heading}: {name}", [thread.in_full() for thread in threads])
         self.file_bytes, self.words_bytes = _size(self.file), os.fstat(self.words).st_size
         self.deaf = frozenset(thread.tid for thread in threads if thread.blocks)
-        if host.can_write_stacks(threads) and host.process_state(self.pid) != "T":
+        if host.can_write_stacks(threads) and host.process_status(self.pid) != "stopped":
             host.request_stack(self.pidfd)
         else:
             _append(self.file, "it cannot write its Python stacks", [])
@@ -81,7 +81,7 @@ class Subject:
     def has_answered(self) -> bool:
         """It has written its stacks to the last byte, or will never: it is dead."""
         has_begun = _size(self.file) > self.file_bytes or os.fstat(self.words).st_size > self.words_bytes
-        is_dead = host.process_state(self.pid) in (None, "Z")
+        is_dead = host.process_status(self.pid) in (None, "zombie")
         return is_dead or (has_begun and not host.is_writing_stack(self.pid, self.deaf))
 
     def answer(self) -> str:
@@ -223,7 +223,7 @@ class Stacks:
             faulthandler.dump_traceback(stream, all_threads=True)
 
     def _note_others(self, heading: str, known: set[int]) -> None:
-        for pid in host.descendants(os.getpid()):
+        for pid in host.children(os.getpid(), recursive=True):
             if pid not in known:
                 lines = [thread.in_full() for thread in host.kernel_threads(pid)]
                 name = f"process {pid}, {host.command_line(pid)}"
