@@ -1,4 +1,4 @@
-"""Everything a job is built of: model, data, loss, optimizer and plan, as objects."""
+"""Everything a job is built from: model, data, loss, optimizer and plan, as objects."""
 
 import math
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 @dataclass(slots=True)
 class Parts:
-    """What a job is made of. `notes` are sentences a person should read before it starts."""
+    """All objects of a job. `notes` are sentences for the user to read before the start."""
 
     model: nn.Module
     loss: Any
