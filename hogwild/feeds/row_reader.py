@@ -120,7 +120,7 @@ class RowSource:
         return done
 
     def read_here(self, start: int, stop: int) -> tuple[Tensor, ...]:
-        """Read like `read`, but inside a user's process: keep the random state unchanged and raise DataError."""
+        """Read like `read`, but in the user's process: restores the random state and raises DataError."""
         try:
             with torch.random.fork_rng(devices=[]):
                 return self.read(start, stop)

@@ -212,7 +212,7 @@ class Filler:
         """Start the shard's iterator. An iterable may keep its position in itself, so a data set left in the middle is
         opened again in its first state."""
         spec = self._stream.source.spec
-        if spec is not None and isinstance(self._dataset, Iterator):  # can be read once
+        if spec is not None and isinstance(self._dataset, Iterator):  # can be read only once
             seed_all(mix(self._stream.seed, epoch, shard, BEGIN_SEED))
             self._dataset = build(spec)
         elif self._is_amid:
@@ -362,7 +362,7 @@ class _StateWriter(pickle.Pickler):
         self._owner = owner
 
     def reducer_override(self, thing: Any) -> Any:
-        """Called for all but None, numbers, text, bytes, lists, tuples, dicts and sets."""
+        """Reduce all objects except None, numbers, text, bytes, lists, tuples, dicts and sets."""
         if isinstance(thing, torch.Tensor) and thing.layout == torch.strided and not thing.is_quantized:
             flat = thing.detach().cpu().reshape(-1).view(torch.uint8).numpy()
             return _tensor, (str(thing.dtype).removeprefix("torch."), tuple(thing.shape), flat)

@@ -142,8 +142,8 @@ def _held_of(
     spec: Component | None = None,
     trained: BatchForm | None = None,
 ) -> Source:
-    """Load validation data with variable batches into a ring that holds them all, contiguous. `spec`: the class path it
-    was made from; `trained`: the form of training batches, if they are in a ring."""
+    """Load validation data that is kept in whole batches into a ring that holds all, contiguous. `spec`: the class path
+    it was made from; `trained`: the form of training batches, if they are in a ring."""
     streamed = prepare(job, val, spec, None, "", loaders=1, what="data.val", **{**options, "channels_last": False})
     form = streamed.form
     if trained is not None and (form.nesting != trained.nesting or form.kinds != trained.kinds):

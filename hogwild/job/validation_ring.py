@@ -1,5 +1,5 @@
-"""Validation data with variable batches (padded, collated, or from an iterable): read once, before workers start, into
-a ring that holds all of them."""
+"""Validation data that is kept in whole batches (padded, collated, or from an iterable): read once, before workers
+start, into a ring that holds all of them."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -58,7 +58,7 @@ def is_on_device(job: Job) -> bool:
     """Return whether this job computes on a device other than the CPU. Raises UsageError for a missing device."""
     kind = discovery.resolve(job.train.device)
     if kind == CPU and job.train.placement in (REPLICA, SHARED):
-        discovery.resolve(CUDA)  # raises: there is none
+        discovery.resolve(CUDA)  # raises UsageError
     if kind == CPU or job.train.placement == CPU:
         return False
     return job.train.device != "auto" or job.train.placement != "auto" or not _obstacle(job)

@@ -129,7 +129,7 @@ class ModelCache(Kept):
 
     def load(self, run: Callable[[], object]) -> str:
         """Call the model by `run` with code from a copy of the cache (inductor writes missing code into the folder it
-        reads). Only for a complete cache. Returns which graphs had to be compiled nevertheless."""
+        reads). Only for a complete cache. Returns a note with the number of graphs compiled nevertheless."""
         problem = ""
         with self._inductor(), contextlib.ExitStack() as copy:
             try:

@@ -174,7 +174,7 @@ def _named(config: ScheduleConfig, length: int) -> Factor:
 
 
 def _own(config: ScheduleConfig) -> Factor:
-    from hogwild.user_code import resolve  # here: only a class path needs it
+    from hogwild.user_code import resolve  # imported here: only a class path needs it
 
     init_args = dict(config.options.get("init_args") or {})
     found = resolve(config.name)
