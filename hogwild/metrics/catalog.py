@@ -1,5 +1,4 @@
-"""The metrics that a job may name, without torch: their descriptions and directions. They are computed in
-`hogwild.metrics`."""
+"""The metrics that a job may name, without torch: descriptions and directions. `hogwild.metrics` computes them."""
 
 import re
 from collections.abc import Mapping

@@ -3,8 +3,7 @@ lock.
 
     backward (once or `accumulate` times)  ->  must_redo?  ->  is_finite  ->  apply, or discard
 
-Lost updates are allowed here and nowhere else: between a worker's read of a parameter and its write, others write
-too.
+Lost updates are allowed here and nowhere else: between a worker's read of a parameter and its write, others write too.
 """
 
 import math

@@ -7,8 +7,7 @@ tensor, or nested tuples, lists and dicts of tensors. Loss, metrics and predicti
     with data.lanes        batch t of a lane begins with the final state of batch t - 1, detached: gradients stop there,
                            values do not (truncated back-propagation through time; Williams and Peng, "An efficient
                            gradient-based algorithm for on-line training of recurrent network trajectories", 1990)
-    in evaluations         every window begins with zero state: any worker may evaluate any slice of the validation
-data
+    in evaluations         every window begins with zero state: any worker may evaluate any slice of the data
 """
 
 import inspect
@@ -38,7 +37,7 @@ def takes_state(model: nn.Module) -> bool:
 
 
 def forward_of(model: nn.Module) -> Callable[..., Any]:
-    """Return the model, or if it takes a state a function to its output from zero state."""
+    """Return a callable for the output: the model, started from zero state if it takes a state."""
     return _FromZero(model) if takes_state(model) else model
 
 
