@@ -1,5 +1,4 @@
-"""What the fields of the job file are made of: numbers with their limits, class paths, sections.
-Torch-free."""
+"""Types of the job file's fields: numbers with their limits, class paths, sections. Torch-free."""
 
 import math
 from typing import Annotated, Any, Literal
@@ -10,12 +9,12 @@ from pydantic_core import PydanticCustomError
 from hogwild.metrics import catalog
 
 MAX_SECONDS = 1e9  # 30 years; the operating system's timers overflow somewhere beyond
-MAX_WHOLE = 2**63 - 1  # what a word of shared memory holds
-TAG = "tag:"  # begins the union tags that pydantic puts into an error's location; they are no keys of the file
+MAX_WHOLE = 2**63 - 1  # the maximum of a word of shared memory
+TAG = "tag:"  # prefix of pydantic's union tags in an error's location; they are no keys of the file
 
 
 def rule(message: str, at: str = "", *, code: str) -> PydanticCustomError:
-    """A broken rule in our own words; the value is appended. `at` is a key below where it was noticed, `code` one of
+    """Return an error with our own message; the value is appended. `at`: a key below the validated one, `code`: one of
     `errors.CODES`."""
     return PydanticCustomError("rule", "{message}", {"message": message, "at": at, "code": code})
 
@@ -43,7 +42,7 @@ def _file_name(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What a YAML file can hold; a job is written to resolved.yaml and read back."""
+    """Check that a YAML file can hold the value: a job is written to resolved.yaml and read back."""
     if isinstance(value, float) and not math.isfinite(value):
         raise rule("must hold finite numbers only", code="config/not-finite")
     if isinstance(value, dict):
@@ -82,7 +81,7 @@ def _version(value: Any) -> Any:
 
 
 def _metric_name(text: str) -> str:
-    """What a metric is reported under: its name, or the last part of a class path."""
+    """Check the name under which a metric is reported: its own, or the last part of a class path."""
     if not text.isidentifier():
         raise rule(
             "must be a metric's name, such as loss or accuracy (hogwild list metrics)", code="config/unknown-metric"

@@ -1,9 +1,7 @@
-"""Loading a job: default < YAML < `key=value` < named flag, checked strictly, all errors in one pass.
-Torch-free.
+"""Loading a job: default < YAML < `key=value` < named flag, checked strictly, all errors in one pass. Torch-free.
 
-The tree itself is in `schema.py`. A value is read with its place (`strict_yaml`), then replaced by
-what the command line says, and only the result is checked; so an error names the file's line or the command
-line.
+The schema is in `schema.py`. A value is read with its place (`strict_yaml`) and may be replaced by the command line;
+only the result is checked. So an error names the file's line or the command line.
 """
 
 import copy
@@ -34,11 +32,10 @@ def load_job(
     flags: Mapping[str, object] | None = None,
     source_text: str | None = None,
 ) -> Job:
-    """The job in `path` (None: the embedded default), or in `source_text` as if it had been read from
-    `path`.
+    """Load the job in `path` (None: the embedded default), or in `source_text` as if it had been read from `path`.
 
-    `overrides` are `key.path=value` as on the command line, `flags` the values of named flags by key path.
-    Raises ConfigError with every problem found, NotFoundError where there is no such file.
+    `overrides` are `key.path=value` as on the command line, `flags` the values of named flags by key path. Raises
+    ConfigError with every problem found, NotFoundError for a missing file.
     """
     if path is None and source_text is None:
         path = default_config(EMBEDDED)
@@ -51,19 +48,19 @@ def load_job(
 
 
 def job_from_mapping(values: Mapping[str, Any], source: str) -> Job:
-    """A job from plain values, for the library call. `source` begins each error, e.g. `hogwild.train`."""
+    """Make a job from plain values, for the library call. `source` begins each error, e.g. `hogwild.train`."""
     draft = _JobDraft(_as_plain(values), source=source)
     return _checked([draft])
 
 
 def json_schema() -> dict[str, Any]:
-    """The job file's JSON Schema, for editors."""
+    """Return the job file's JSON Schema, for editors."""
     schema: dict[str, Any] = _in_its_words(Job.model_json_schema())
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _in_its_words(node: Any) -> Any:
-    """pydantic leaves the bounds of an optional number in words of its own, which an editor does not know."""
+    """Rename pydantic's own keywords for the bounds of an optional number, which editors do not know."""
     words = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
     if isinstance(node, dict):
         return {words.get(key, key): _in_its_words(value) for key, value in node.items()}
@@ -71,7 +68,7 @@ def _in_its_words(node: Any) -> Any:
 
 
 def is_text(path: KeyPath) -> bool:
-    """Where an unquoted scalar stays what is written: `name: 010` is the name 010."""
+    """Return whether an unquoted scalar stays text here: `name: 010` is the name 010."""
     if "init_args" in path:
         return False
     return path[-1:] in (("name",), ("class_path",)) or (path[:2] == ("model", "freeze") and path[-1:] != ("until",))
@@ -106,7 +103,7 @@ def _parse_override(text: str) -> _Change:
 
 @dataclass(slots=True)
 class _JobDraft:
-    """Values on their way to a job, and where each of them came from."""
+    """Values to be checked as a job, and their places."""
 
     values: Any
     keys: dict[KeyPath, SourcePlace] = field(default_factory=dict)
@@ -142,7 +139,7 @@ class _JobDraft:
                 self.keys[change.path[:depth]] = self.places[change.path[:depth]] = SourcePlace(COMMAND_LINE)
             section = section[part]
             if not isinstance(section, dict):
-                return  # the file's own mistake, and it is reported as such
+                return  # a mistake in the file, which is reported as such
         section[change.path[-1]] = copy.deepcopy(change.value)
         for table in (self.keys, self.places):
             for path in [path for path in table if path[: len(change.path)] == change.path]:
@@ -150,7 +147,7 @@ class _JobDraft:
             table[change.path] = SourcePlace(COMMAND_LINE)
 
     def check(self) -> Job | None:
-        """The job, or None; what is wrong is in `problems`."""
+        """Return the job, or None; the errors are in `problems`."""
         if not isinstance(self.values, dict):
             return None
         broken = set(_prune(self.values, ()))
@@ -165,7 +162,7 @@ class _JobDraft:
         return job
 
     def _place(self, path: KeyPath, at_key: bool) -> SourcePlace:
-        """Of the key or value itself; of the nearest section above it for what is missing."""
+        """Return the place of the key or value; for a missing one that of the nearest section above it."""
         if not at_key and path in self.places:
             return self.places[path]
         while path and path not in self.keys:
@@ -184,7 +181,7 @@ def _checked(drafts: Sequence[_JobDraft]) -> Job:
 
 
 def _prune(value: Any, path: KeyPath) -> Iterator[KeyPath]:
-    """Takes out what could not be read, which was reported already; yields where it was."""
+    """Remove unreadable values, which were already reported; yield their paths."""
     if isinstance(value, dict):
         for key in list(value):
             if value[key] is BROKEN:
@@ -202,7 +199,7 @@ def _prune(value: Any, path: KeyPath) -> Iterator[KeyPath]:
 
 
 def _as_plain(value: Any) -> Any:
-    """A copy in which tuples are lists and mappings are dicts, as in a file."""
+    """Copy the value with tuples as lists and mappings as dicts, as in a file."""
     if isinstance(value, Mapping):
         return {key: _as_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -211,7 +208,7 @@ def _as_plain(value: Any) -> Any:
 
 
 def _as_name(stem: str) -> str:
-    """A file's stem as the name of a run directory; the schema says what is allowed."""
+    """Turn a file's stem into a valid name of a run directory, as the schema requires."""
     kept = "".join(letter if letter.isprintable() and letter not in "/\\" else "_" for letter in stem[:100])
     return kept.strip().lstrip(".-") or "job"
 

@@ -1,4 +1,4 @@
-"""Where job files are: the embedded ones in a checkout or a wheel, and the user's own."""
+"""The places of job files: the embedded ones in a checkout or a wheel, and the user's own."""
 
 import re
 from pathlib import Path
@@ -9,12 +9,12 @@ from hogwild.version import PACKAGE
 
 
 def list_configs() -> list[Path]:
-    """The embedded job files, by name."""
+    """Return the embedded job files, sorted by name."""
     return sorted(_folder().glob("*.yaml"))
 
 
 def default_config(name: str) -> Path:
-    """The embedded job file `name` (without .yaml). Raises NotFoundError."""
+    """Return the path of the embedded job file `name` (without .yaml). Raises NotFoundError."""
     path = _folder() / f"{name}.yaml"
     if not path.is_file():
         known = [config.stem for config in list_configs()]
@@ -26,7 +26,7 @@ def default_config(name: str) -> Path:
 
 
 def read_job_file(path: Path) -> str:
-    """The text of a job file. Raises NotFoundError where there is none, ConfigError where it is no text."""
+    """Return the text of a job file. Raises NotFoundError if there is none, ConfigError if it is no text."""
     try:
         return decode(path.read_bytes(), str(path))
     except IsADirectoryError:
@@ -37,7 +37,7 @@ def read_job_file(path: Path) -> str:
 
 
 def _folder() -> Path:
-    """configs/ lies in the package in a wheel, beside the package in a checkout."""
+    """Return configs/, which is in the package in a wheel, and beside the package in a checkout."""
     return PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
 
 
@@ -51,13 +51,13 @@ def _not_found(path: Path, error: OSError) -> str:
 
 
 def _embedded(path: Path) -> str:
-    """In an installed package `configs/mnist.yaml` of the documentation lies elsewhere."""
+    """Return a hint: in an installed package, `configs/mnist.yaml` of the documentation is in another folder."""
     found = next((config for config in list_configs() if config.name == path.name), None)
     return f"; an embedded job file of that name is {found}" if found else ""
 
 
 def first_sentence(job_file: Path) -> str:
-    """What a job file's first comment says of it, to the first full stop or colon; empty where it has none."""
+    """Return the start of a job file's first comment, up to the first full stop or colon; "" without a comment."""
     words: list[str] = []
     for line in job_file.read_text("utf-8").splitlines():
         if not line.startswith("#"):
@@ -68,7 +68,7 @@ def first_sentence(job_file: Path) -> str:
 
 
 def source(name: str) -> Path:
-    """A file in configs/, in a checkout or a wheel."""
+    """Return the path of a file in configs/, in a checkout or a wheel."""
     from hogwild.config.locate import default_config
 
     return default_config("digits").parent / name

@@ -1,5 +1,4 @@
-"""The schema's errors in words: the place, the value, the rule, and the nearest thing that would have been
-right."""
+"""Messages for the schema's errors: the place, the value, the rule, and the nearest correct value."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -31,7 +30,7 @@ _TYPES = {
     "model_type": "must be a map of keys and values",
     "finite_number": "must be finite",
 }
-_CODES = {  # of what is neither an unknown key, nor a type, nor a bound, nor a rule of ours, which brings its code
+_CODES = {  # for errors other than unknown keys, types, bounds, and our own rules, which have their own codes
     "missing": "config/missing-key",
     "literal_error": "config/unknown-choice",
     "too_short": "config/out-of-range",
@@ -43,7 +42,7 @@ _ELSEWHERE = {"lr": "optimizer.init_args.lr", "momentum": "optimizer.init_args.m
 
 
 def schema_findings(error: ValidationError) -> Iterator[Finding]:
-    """What pydantic found, in the order of the schema."""
+    """Yield pydantic's errors, in the order of the schema."""
     details = error.errors(include_url=False)
     meant = {(*_path(detail)[:-1], _nearest(detail)) for detail in details if _is_unknown(detail)}
     for detail in details:
@@ -54,7 +53,7 @@ def schema_findings(error: ValidationError) -> Iterator[Finding]:
 
 
 def _path(detail: ErrorDetails) -> Path:
-    """Keys of the file only: pydantic adds the tags of unions, and '[key]'."""
+    """Return the keys in the file: pydantic adds the tags of unions, and '[key]'."""
     path = tuple(part for part in detail["loc"] if part != "[key]" and not str(part).startswith(TAG))
     at = detail.get("ctx", {}).get("at")
     return (*path, at) if at else path
@@ -145,7 +144,7 @@ def _allowed(detail: ErrorDetails) -> list[str]:
 
 
 def _other_section(name: str, here: str) -> str:
-    """A field of another section, written at the wrong level."""
+    """Suggest the field of another section, written at the wrong level."""
     homes = [
         f"{section}.{name}"
         for section, field in Job.model_fields.items()
@@ -157,11 +156,11 @@ def _other_section(name: str, here: str) -> str:
 
 
 def _section_at(location: tuple[int | str, ...]) -> type[Section]:
-    """The section of the schema at pydantic's location, tags included."""
+    """Return the section of the schema at pydantic's location, which includes tags."""
     here: type[Section] = Job
     options: list[tuple[type[Section], str]] = []
     for part in location:
-        if isinstance(part, int):  # which entry of a list: all are alike
+        if isinstance(part, int):  # index of a list: all entries have the same type
             continue
         if str(part).startswith(TAG):
             here = next(section for section, tag in options if tag == part)
@@ -172,7 +171,7 @@ def _section_at(location: tuple[int | str, ...]) -> type[Section]:
 
 
 def _members(annotation: Any, tag: str = "") -> Iterator[tuple[type[Section], str]]:
-    """The sections a field may hold, each with its union tag."""
+    """Yield the sections a field may hold, each with its union tag."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation, tag
         return

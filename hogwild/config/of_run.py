@@ -1,4 +1,4 @@
-"""What a run directory says of its job: the configuration it was started with, its data folder, its checkpoints."""
+"""The job of a run directory: the configuration it was started with, its data folder, its checkpoints."""
 
 import json
 import os
@@ -16,7 +16,7 @@ CHOICES = ("best", "latest")
 
 
 def checkpoint_of(source: Path, which: str | None) -> Path:
-    """The folder of the checkpoint, no longer a link. Raises NotFoundError, UsageError."""
+    """Return the folder of the checkpoint, with links resolved. Raises NotFoundError, UsageError."""
     from hogwild.storage.checkpoint_format import MANIFEST
 
     if not source.is_dir():
@@ -53,7 +53,7 @@ def _nothing_there(source: Path, folder: Path, which: str | None) -> str:
 def load(
     job_file: Path | None, overrides: Sequence[str], flags: Mapping[str, object] | None = None
 ) -> tuple["Job", str]:
-    """The job and its file's text; without a file the embedded default."""
+    """Load the job and its file's text; without a file the embedded default."""
     from hogwild.config.load import load_job
     from hogwild.config.locate import default_config, read_job_file
 
@@ -63,7 +63,7 @@ def load(
 
 
 def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) -> tuple["Job", Path | None, str]:
-    """The job as it was resolved, with today's changes on top; the file it came from, for the user's own
+    """Return the job as it was resolved, with the present overrides; and the file it came from, for the user's own
     modules. Raises UsageError for a run of the library's: its job file names classes, not the objects that were
     trained."""
     from hogwild.config.locate import read_job_file
@@ -84,14 +84,14 @@ def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) ->
     if any(line.startswith(MEASURED) for line in read_job_file(resolved).splitlines()) and any(
         change.partition("=")[0] in [f"train.{name}" for name in PLACES] for change in overrides
     ):
-        overrides = ["train.exchange=auto", *overrides]  # what was measured there says nothing of here
+        overrides = ["train.exchange=auto", *overrides]  # the measurement there does not apply here
     job, _ = load(resolved, overrides, flags)
     as_written = run / "job.yaml"
     return job, _users_file(run), read_job_file(as_written if as_written.is_file() else resolved)
 
 
 def data_folder(given: Path | None, resume: Path | None) -> Path | None:
-    """--data-dir, or what the resumed run recorded, or HOGWILD_DATA; absolute."""
+    """Return --data-dir, or the folder that the resumed run recorded, or HOGWILD_DATA; absolute."""
     if given is not None:
         if not given.is_dir():
             raise NotFoundError(
@@ -105,14 +105,13 @@ def data_folder(given: Path | None, resume: Path | None) -> Path | None:
 
 
 def _users_file(run: Path) -> Path | None:
-    """A path in the folder where the run looked for user code first; today's current folder may be
-    another."""
+    """Return a path in the folder where the run first looked for user code; the current folder may be another."""
     folders = _environment(run).get("user_folders")
     return Path(folders[0]) / "job.yaml" if folders else None
 
 
 def _environment(run: Path) -> dict[str, Any]:
-    """RUN/env.json; empty where there is none. Raises NotFoundError for one that cannot be read."""
+    """Read RUN/env.json; empty if there is none. Raises NotFoundError if it cannot be read."""
     env = run / "env.json"
     try:
         return dict(json.loads(env.read_text("utf-8")))

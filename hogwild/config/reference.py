@@ -1,5 +1,5 @@
-"""The reference of the job file, docs/job-file.md, made from its JSON Schema: every section, field, type, range,
-default and reason. `hogwild schema --markdown` prints it; a test holds the file and this together. Torch-free."""
+"""The reference of the job file, docs/job-file.md, generated from its JSON Schema: every section, field, type, range,
+default and reason. `hogwild schema --markdown` prints it; a test keeps the file up to date. Torch-free."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ The first line below makes an editor check the file while it is written; `hogwil
 schema beside the job file, and `hogwild schema > job.schema.json` writes that alone.
 """
 
-# One for every section, so that all of them together are a job as well.
+# One for every section; together they are a valid job.
 EXAMPLES: Mapping[str, str] = {
     "": """\
 # yaml-language-server: $schema=./job.schema.json
@@ -81,7 +81,7 @@ log: {every_s: 0.5, tensorboard: false}
 """,
 }
 
-# What a field's own line has no room for.
+# Notes that are too long for a field's line.
 NOTES: Mapping[str, str] = {
     "data": "`val` is a data set of its own (`class_path`, `init_args`), a part of the training data (`fraction`), or "
     "nothing: then there are no metrics but the training loss.",
@@ -97,7 +97,7 @@ NOTES: Mapping[str, str] = {
 
 
 def markdown(schema: Schema) -> str:
-    """docs/job-file.md. `schema` is `config.json_schema()`."""
+    """Return docs/job-file.md. `schema` is `config.json_schema()`."""
     properties = schema["properties"]
     plain = {name: field for name, field in properties.items() if not _targets(field)}
     sections = {name: _targets(field) for name, field in properties.items() if _targets(field)}
@@ -127,8 +127,8 @@ def _section(schema: Schema, name: str, targets: Sequence[str]) -> Iterator[str]
 
 
 def _below(schema: Schema, path: str, field: Schema) -> Iterator[str]:
-    """The sections inside a section: what an item of `optimizer.groups` has. A class path with its arguments, which is
-    explained once, is left out."""
+    """Yield the sections inside a section, such as an item of `optimizer.groups`. Leaves out a class path with its
+    arguments, which is explained once."""
     for target in _targets(field):
         if target != "Component":
             found = schema["$defs"][target]
@@ -146,7 +146,7 @@ def _table(schema: Schema, fields: Mapping[str, Schema], required: Sequence[str]
 
 
 def _targets(field: Schema) -> list[str]:
-    """The names of the sections that a field may be."""
+    """Return the names of the sections that a field may be."""
     if "$ref" in field:
         return [field["$ref"].rpartition("/")[2]]
     inner = [*field.get("anyOf", ()), *field.get("oneOf", ()), *([field["items"]] if "items" in field else ())]
@@ -172,7 +172,7 @@ def _type(field: Schema) -> str:
 
 
 def _items(field: Schema) -> str:
-    """Of a list: what it holds, in the plural."""
+    """Return the plural name of a list's items."""
     inner = field.get("anyOf") or field.get("oneOf") or [field]
     return " or ".join("texts" if one.get("type") == "string" else "sections" for one in inner)
 
@@ -201,7 +201,7 @@ def _default(field: Schema, is_required: bool) -> str:
 
 
 def _value(value: Any) -> str:
-    """As a job file writes it."""
+    """Return the value as a job file writes it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(value)

@@ -1,7 +1,7 @@
-"""What types cannot say about a job: arguments of common torch classes, names in our catalogs, fields that
-must agree.
+"""Rules for a job that types cannot express: arguments of common torch classes, names in our catalogs, fields that must
+agree.
 
-Works on the raw values, so that these are reported in the same pass as everything else. Torch-free.
+They work on the raw values, so that errors are reported in the same pass as all others. Torch-free.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ ON_GPU = ("cuda", "simulated")
 
 
 def _devices(values: Mapping[str, Any]) -> Iterator[Finding]:
-    """What fields about devices must agree on; which devices there are is only known later (`device_placement.py`)."""
+    """Check that the fields about devices agree; the existing devices are known only later (`device_placement.py`)."""
     train, optimizer = values.get("train"), values.get("optimizer")
     if not isinstance(train, Mapping):
         return
@@ -78,7 +78,7 @@ def _workers(train: Mapping[str, Any], kind: str) -> Iterator[Finding]:
         yield here, f"must name one device for each of {max(1, procs)} workers, got {len(chosen)}", False, CONTRADICTION
 
 
-# What torch reads from the constructor's arguments and never from a group.
+# Arguments that torch reads from the constructor and never from a group.
 _FOR_ALL = dict.fromkeys(
     ("differentiable", "initial_accumulator_value"),
     "is one for all groups; torch takes it in optimizer.init_args only",
@@ -94,7 +94,7 @@ _CLASS_PATHS: Mapping[Path, str | None] = {
 
 
 def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
-    """Everything wrong beyond types and ranges. `values` may be wrong in any way the schema reports."""
+    """Yield all errors beyond types and ranges. `values` may have any error that the schema reports."""
     for path, default in _CLASS_PATHS.items():
         section = _at(values, path)
         if isinstance(section, Mapping):
@@ -111,7 +111,7 @@ def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def show(value: Any) -> str:
-    """A value as the message shows it: as it is written in YAML, and short."""
+    """Return a value for messages: as written in YAML, and short."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
@@ -143,7 +143,7 @@ def _component(path: Path, class_path: Any, init_args: Any) -> Iterator[Finding]
 
 
 def _catalogued(here: Path, module: str, name: str) -> Iterator[Finding]:
-    # A name, not an import statement: which of the two packages is only known here. Neither imports torch.
+    # An import by name, because only here it is known which of the two packages is meant. Neither imports torch.
     from importlib import import_module
 
     catalog: Mapping[str, str] = import_module(module).CATALOG
@@ -177,7 +177,7 @@ def _optimizer(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
 
 
 def _groups(section: Any) -> Iterator[Finding]:
-    """A group's settings are the optimizer's own, but for what torch reads once for all groups."""
+    """Check each group: its settings are the optimizer's own, except those that torch reads once for all groups."""
     if not isinstance(section, Mapping) or not isinstance(section.get("groups"), list | tuple):
         return
     module, _, name = str(section.get("class_path", SGD)).rpartition(".")
@@ -194,7 +194,7 @@ def _groups(section: Any) -> Iterator[Finding]:
 
 
 def _nesterov_of_group(path: Path, common: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[Finding]:
-    """At what the group itself says; what `init_args` say alone is reported there."""
+    """Report an error of the group's own settings; errors of `init_args` alone are reported there."""
     if not any(_nesterov(path, common)):
         guilty = next((key for key in ("nesterov", "momentum", "dampening") if key in own), "nesterov")
         for _, message, is_key, code in _nesterov(path, {**common, **own}):
@@ -227,7 +227,7 @@ def _arguments(path: Path, name: str, known: Mapping[str, Check], init_args: Map
 
 
 def _nesterov(path: Path, init_args: Mapping[str, Any]) -> Iterator[Finding]:
-    """torch.optim.SGD raises for this only once it is built."""
+    """Check what torch.optim.SGD would raise only when it is built."""
     if init_args.get("nesterov") is True and (not init_args.get("momentum") or init_args.get("dampening")):
         yield (*path, "init_args", "nesterov"), "needs a momentum > 0 and no dampening", False, "config/bad-argument"
 
@@ -244,7 +244,8 @@ def _enough_workers(values: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _deadlines(values: Mapping[str, Any]) -> Iterator[Finding]:
-    """Both or neither may be in the file: the defaults agree. Said at the grace if the file gives one."""
+    """Check the deadlines, of which the file may give both or one: the defaults agree. The error is at the grace if the
+    file gives one."""
     given = _at(values, ("supervise",))
     given = given if isinstance(given, Mapping) else {}
     grace_s, deadline_s = (given.get(name, _default(name)) for name in ("grace_s", "deadlock_timeout_s"))
@@ -264,7 +265,7 @@ def _default(name: str) -> Any:
 
 
 def _spares(values: Mapping[str, Any]) -> Iterator[Finding]:
-    """Processes that wait for what cannot come."""
+    """Check that spare processes can be needed."""
     spares = _at(values, ("supervise", "spares"))
     if type(spares) is not int or spares <= 0:
         return
@@ -290,7 +291,7 @@ def _exchange(values: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _stream(values: Mapping[str, Any]) -> Iterator[Finding]:
-    """Fields of a stream in a job that says it streams nothing."""
+    """Check that a job without a stream sets no fields of a stream."""
     data = _at(values, ("data",))
     if not isinstance(data, Mapping) or data.get("feed") != "resident":
         return
@@ -304,7 +305,7 @@ def _stream(values: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _lanes(values: Mapping[str, Any]) -> Iterator[Finding]:
-    """Lanes are an order of their own, of rows that follow each other, one batch after the other."""
+    """Check the fields that lanes exclude: they are an order of consecutive rows, one batch after the other."""
     lanes = _at(values, ("data", "lanes"))
     if type(lanes) is not int:
         return
@@ -328,8 +329,8 @@ def _lanes(values: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _metrics(section: Any) -> Iterator[Finding]:
-    """Names that are monitored or aimed at must be among those listed; with `auto`, which is settled once the loss is
-    there, among those we know: others must be listed."""
+    """Check that names in monitor and target are among the listed metrics; with `auto`, which depends on the loss,
+    among the known ones: others must be listed."""
     if not isinstance(section, Mapping):
         return
     listed = section.get("metrics", "auto")

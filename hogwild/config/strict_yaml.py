@@ -1,9 +1,9 @@
-"""YAML without surprises: every value with its place, every mistake in one pass.
+"""Strict YAML: every value with its place, all errors in one pass.
 
 PyYAML only composes the nodes, with their marks. It follows YAML 1.1, where `1e-3` is text, `010` is 8, `1:30` is 90
-and `no` is False; an unquoted scalar means here what the core schema of YAML 1.2 says. What the two read differently as
-a number is an error that says what to write; the words (`no`, `on`) are text. Pure Python on purpose: libyaml recurses
-in C, and a deeply nested file would end the process instead of raising.
+and `no` is False; here an unquoted scalar has the meaning of YAML 1.2's core schema. A number that the two versions
+read differently is an error with advice; the words (`no`, `on`) are text. Pure Python on purpose: libyaml recurses in
+C, and a deeply nested file would end the process instead of raising.
 """
 
 import math
@@ -19,7 +19,7 @@ from hogwild.errors import ConfigError, Problem
 
 
 class Trap(ValueError):
-    """A plain scalar nobody can rely on; the message is complete and says what to write."""
+    """An ambiguous plain scalar; the message is complete and says what to write."""
 
     def __init__(self, message: str, *, code: str = "config/ambiguous-value") -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ _UNDERSCORES = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?")
 
 
 def read_scalar(text: str) -> Any:
-    """What an unquoted scalar means in YAML 1.2's core schema: None, bool, int, float or str. Raises Trap."""
+    """Return the value of an unquoted scalar in YAML 1.2's core schema: None, bool, int, float or str. Raises Trap."""
     if text in NULLS:
         return None
     if text in _BOOL:
@@ -94,11 +94,11 @@ def _in_sixties(text: str) -> str:
     return f"{sign * total:g}"
 
 
-MAX_BYTES = 1_000_000  # a job file is a page; PyYAML needs seconds for a megabyte
-MAX_NODES = 100_000  # counted after aliases are expanded: nine lines of aliases can stand for 10**9 values
-MAX_DEPTH = 64  # below Python's recursion limit, wherever we are called from
+MAX_BYTES = 1_000_000  # a job file has about a page; PyYAML needs seconds for a megabyte
+MAX_NODES = 100_000  # counted after aliases are expanded: nine lines of aliases can expand to 10**9 values
+MAX_DEPTH = 64  # below Python's recursion limit, for any caller
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
-MAX_COPIES = 100  # readings of a file with duplicate keys: each shows other copies to the schema
+MAX_COPIES = 100  # readings of a file with duplicate keys: each gives other copies to the schema
 
 Path = tuple[str | int, ...]
 IsText = Callable[[Path], bool]
@@ -106,8 +106,7 @@ IsText = Callable[[Path], bool]
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """Where a key or value was written. Line and column count from 1; 0 is not in a file (`source` says
-    where)."""
+    """The place of a key or value. Line and column start at 1; 0: not in a file (`source` says where)."""
 
     source: str
     line: int = 0
@@ -119,8 +118,8 @@ class SourcePlace:
 
 @dataclass(slots=True)
 class YamlReading:
-    """One reading of a document: plain values, and where each key and each value stands. A value that could
-    not be read is `BROKEN`; its problem is in `problems`."""
+    """One reading of a document: plain values, and the place of each key and value. An unreadable value is `BROKEN`;
+    its problem is in `problems`."""
 
     values: Any
     keys: dict[Path, SourcePlace] = field(default_factory=dict)
@@ -129,26 +128,26 @@ class YamlReading:
 
 
 class Broken:
-    """Stands where a value could not be read, so that nobody reports the same value twice."""
+    """Replaces an unreadable value, so that it is reported only once."""
 
     def __repr__(self) -> str:
         return "<unreadable>"
 
     def __deepcopy__(self, memo: object) -> "Broken":
-        return self  # it is known by identity
+        return self  # compared by identity
 
 
 BROKEN = Broken()
 
 
 def dotted(path: Path) -> str:
-    """`('model', 'freeze', 0)` as `model.freeze[0]`."""
+    """Return `('model', 'freeze', 0)` as `model.freeze[0]`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
 
 
 class _Composer(yaml.SafeLoader):
-    """SafeLoader up to the nodes: no scalar is resolved, plain ones are only marked, and depth is bounded."""
+    """A SafeLoader that stops at nodes: no scalar is resolved, plain ones are only marked, and depth is limited."""
 
     PLAIN = "plain"
     depth = 0
@@ -173,8 +172,7 @@ _TAGS = {f"tag:yaml.org,2002:{name}": name for name in _KINDS}
 
 
 def compose(text: str, source: str) -> Node | None:
-    """The node of the one document in `text`; None when there is nothing in it. Raises ConfigError with the
-    place."""
+    """Return the node of the only document in `text`; None if it is empty. Raises ConfigError with the place."""
     try:
         loader = _Composer(text)
         try:
@@ -206,9 +204,8 @@ def _syntax_problem(error: yaml.MarkedYAMLError, source: str) -> Problem:
 
 
 class _NodeReader:
-    """One walk over the nodes. Of each duplicate key it takes the copy whose turn it is, and moves the turn
-    on when everything below that copy has been shown: a few walks show every copy to the schema, nested
-    ones too."""
+    """One walk over the nodes. For each duplicate key it reads one copy, in turn; the next walk reads the next copy,
+    after everything below this one was read: a few walks give every copy to the schema, nested ones too."""
 
     def __init__(self, source: str, is_text: IsText, turns: dict[Path, int], prefix: Path) -> None:
         self.source = source
@@ -220,7 +217,7 @@ class _NodeReader:
         self.open: set[int] = set()
 
     def read(self, node: Node) -> tuple[Any, bool]:
-        """The value, and whether every copy of every duplicate key in it has now been shown."""
+        """Return the value, and whether every copy of every duplicate key in it has been read."""
         self.reading.places[self.prefix] = self._place(node)
         return self._value(node, self.prefix, self.prefix)
 
@@ -305,7 +302,7 @@ class _NodeReader:
         if node.tag == _Composer.PLAIN and node.value == "<<":
             return self._report(node, (*path, "<<"), "merge keys are not supported; write the fields out")
         if node.tag != _Composer.PLAIN or "init_args" not in path[:-1]:
-            return node.value  # keys of sections and of init_args are names, whatever they look like
+            return node.value  # keys of sections and of init_args are always names
         try:
             key = read_scalar(node.value)
         except Trap as trap:
@@ -316,9 +313,9 @@ class _NodeReader:
 
 
 def readings(text: str, source: str, is_text: IsText = lambda path: False, prefix: Path = ()) -> Iterator[YamlReading]:
-    """Readings of a document that together show every copy of every duplicate key; usually one. `is_text`
-    says where an unquoted scalar stays text. `prefix` is where the document belongs in the job. An empty
-    document reads as None. Raises ConfigError for what is no YAML at all."""
+    """Yield readings of a document that together contain every copy of every duplicate key; usually one. `is_text`
+    decides where an unquoted scalar stays text. `prefix` is the document's path in the job. An empty document reads as
+    None. Raises ConfigError for invalid YAML."""
     node = compose(text, source)
     if node is None:
         yield YamlReading(None)
@@ -333,7 +330,7 @@ def readings(text: str, source: str, is_text: IsText = lambda path: False, prefi
 
 
 def decode(content: bytes, source: str) -> str:
-    """A job file's text. Raises ConfigError with the place for a file too large or not UTF-8."""
+    """Return a job file's text. Raises ConfigError with the place if it is too large or not UTF-8."""
     if len(content) > MAX_BYTES:
         message = f"{len(content):,} bytes; a job file has at most {MAX_BYTES:,}"
         raise ConfigError([Problem(source, 1, 1, "", message, code="config/too-large")])
@@ -364,11 +361,11 @@ def decode(content: bytes, source: str) -> str:
 
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
-        return True  # a value that occurs twice is written twice: the file is for people
+        return True  # a repeated value is written twice: the file is for people
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # PyYAML folds a U+0085 between single quotes into a space; between double quotes it escapes it.
+    # PyYAML folds a U+0085 in single quotes into a space; in double quotes it escapes it.
     quoted = not text.isprintable() or _misread(text)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if quoted else None)
 
@@ -384,6 +381,6 @@ _Dumper.add_representer(str, _text)
 
 
 def dump(values: dict[str, Any]) -> str:
-    """`values` in block style, in their own order."""
+    """Return `values` as YAML in block style, in their own order."""
     text: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
     return text

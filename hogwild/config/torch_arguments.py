@@ -1,9 +1,7 @@
-"""What common torch classes take, without importing torch: `check` answers in half a second, `import torch`
-takes two.
+"""Arguments of common torch classes, without importing torch: `check` takes half a second, `import torch` takes two.
 
-`tests/test_config.py` compares these tables with the signatures of the torch that is installed, so they
-cannot drift. Ranges are torch's own, except SGD's momentum: torch takes 1.5, and training never survives
-it.
+`tests/test_config.py` compares these tables with the signatures of the installed torch, so they stay up to date. Ranges
+are torch's own, except SGD's momentum: torch accepts 1.5, but training always diverges.
 """
 
 import math
@@ -15,7 +13,7 @@ Check: TypeAlias = Callable[[Any], str | None]
 
 
 def number(low: float = -math.inf, high: float = math.inf, *, ends: str = "[)", null: bool = False) -> Check:
-    """A finite number from `low` to `high`; `ends` says which of the two belong to the range."""
+    """Check a finite number from `low` to `high`; `ends` says which of the two belong to the range."""
 
     def check(value: Any) -> str | None:
         if value is None and null:
@@ -32,7 +30,7 @@ def number(low: float = -math.inf, high: float = math.inf, *, ends: str = "[)", 
 
 
 def whole(low: int | None = None) -> Check:
-    """A whole number >= low."""
+    """Check a whole number >= low."""
 
     def check(value: Any) -> str | None:
         if type(value) is not int:
@@ -43,7 +41,7 @@ def whole(low: int | None = None) -> Check:
 
 
 def flag(null: bool = False) -> Check:
-    """true or false, and null where it means that torch chooses."""
+    """Check true or false, or null if that lets torch choose."""
 
     def check(value: Any) -> str | None:
         if isinstance(value, bool) or (value is None and null):
@@ -54,7 +52,7 @@ def flag(null: bool = False) -> Check:
 
 
 def several(*checks: Check) -> Check:
-    """A list with one entry per check."""
+    """Check a list with one entry per check."""
 
     def check(value: Any) -> str | None:
         if not isinstance(value, list | tuple) or len(value) != len(checks):
@@ -75,7 +73,7 @@ def choice(*words: str, null: bool = False) -> Check:
 
 
 def nothing(why: str) -> Check:
-    """An argument that a job file cannot give; null is what it is anyway."""
+    """Check an argument that a job file cannot give; null is its only value."""
     return lambda value: None if value is None else why
 
 
@@ -157,7 +155,7 @@ REFUSED = {
 FILLED_IN = {"params": "is filled in with the model's parameters; remove it"}
 
 _OLD = {name: nothing("was replaced by 'reduction' long ago; remove it") for name in ("size_average", "reduce")}
-_REDUCTION = {"reduction": choice("mean", "sum")}  # none answers a tensor, and there is no gradient of that
+_REDUCTION = {"reduction": choice("mean", "sum")}  # none gives a tensor, which backward cannot use
 _TENSOR = nothing("is a tensor, which a job file cannot hold; give it in a loss class of your own")
 _BASIC = {**_OLD, **_REDUCTION}
 _MARGIN = {**_BASIC, "margin": _ANY}
@@ -185,7 +183,7 @@ LOSSES: Mapping[str, Mapping[str, Check]] = {
     "SoftMarginLoss": _BASIC,
     "TripletMarginLoss": {**_MARGIN, "p": number(0, ends="()"), "eps": _EPS, "swap": flag()},
 }
-# Real, but their arguments are objects or sizes that only the model knows.
+# Existing losses whose arguments are objects or sizes that only the model knows.
 UNCHECKED_LOSSES = (
     "AdaptiveLogSoftmaxWithLoss",
     "LinearCrossEntropyLoss",

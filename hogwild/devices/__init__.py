@@ -1,1 +1,1 @@
-"""A GPU as one process sees it: CUDA, simulated, pinned memory, and the discovery of what is there."""
+"""A GPU as one process sees it: CUDA, simulated, pinned memory, and device discovery."""

@@ -1,6 +1,6 @@
-"""A GPU of NVIDIA's through torch: the driver itself, and nothing else. Sources: torch.cuda (streams, events, memory),
-the CUDA Runtime API for cudaHostRegister ("Memory Management"). Only workers make one, and `procs: 0`: the object makes
-a context, which takes some hundred megabytes of the GPU."""
+"""An NVIDIA GPU through torch: calls to the driver only. Sources: torch.cuda (streams, events, memory), the CUDA
+Runtime API for cudaHostRegister ("Memory Management"). Created only in workers, or with `procs: 0`: it creates a
+context, which takes some hundred megabytes of GPU memory."""
 
 import pickle
 import re
@@ -12,18 +12,18 @@ from torch import Tensor
 from hogwild.devices.accelerator import memory_error
 from hogwild.errors import DeviceMemoryError
 
-SHORT = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")  # of libraries with allocators of their own
+SHORT = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")  # from libraries with their own allocators
 PORTABLE = 1  # cudaHostRegisterPortable: pinned for every context of this process
 
 
 class Cuda:
-    """See `device.Accelerator`."""
+    """See `accelerator.Accelerator`."""
 
     def __init__(self, index: int) -> None:
         self.name = f"cuda:{index}"
         self.torch_device = torch.device("cuda", index)
         self._broken = False
-        self._lent: list[Tensor] = []  # as long as this lives
+        self._lent: list[Tensor] = []  # kept alive as long as this object
         torch.cuda.set_device(index)
         torch.cuda.init()
         self._generator = torch.cuda.default_generators[index]
@@ -48,7 +48,7 @@ class Cuda:
         _check("cudaHostRegister", int(self._runtime.cudaHostRegister(address, nbytes, PORTABLE)))
 
     def unregister(self, address: int) -> None:
-        if not self._broken:  # else every call fails, and the driver cleans up after the process
+        if not self._broken:  # otherwise every call fails, and the driver cleans up after the process
             _check("cudaHostUnregister", int(self._runtime.cudaHostUnregister(address)))
 
     def upload(self, target: Tensor, source: Tensor, stream: torch.cuda.Stream | None) -> None:
@@ -68,7 +68,7 @@ class Cuda:
         return whole, pickle.dumps(whole.untyped_storage()._share_cuda_()).hex()
 
     def borrow(self, handle: str, nbytes: int) -> Tensor:
-        parts = pickle.loads(bytes.fromhex(handle))  # of our own holder, through our own supervisor
+        parts = pickle.loads(bytes.fromhex(handle))  # from our own GPU owner, through our own supervisor
         storage: Any = torch.UntypedStorage._new_shared_cuda(*parts)
         return torch.empty(0, dtype=torch.uint8, device=self.torch_device).set_(storage, 0, (nbytes,), (1,))
 
@@ -85,8 +85,8 @@ class Cuda:
     def explain(self, error: BaseException) -> DeviceMemoryError | None:
         is_short = isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in SHORT)
         if not is_short:
-            # Everything else that CUDA says comes from a context that is of no use any more (a failed assertion in a
-            # kernel, an illegal address): each later call says the same again.
+            # Every other CUDA error (a failed assertion in a kernel, an illegal address) makes the context unusable:
+            # all later calls return the same error.
             self._broken = self._broken or "CUDA error" in str(error)
             return None
         asked = re.search(r"Tried to allocate ([\d.]+ \wi?B)", str(error))
@@ -100,7 +100,7 @@ class Cuda:
         self._lent.clear()
         try:
             torch.cuda.synchronize(self.torch_device)
-        except RuntimeError:  # said here for the first time, or again: the driver cleans up after the process
+        except RuntimeError:  # a new or repeated error: the driver cleans up after the process
             self._broken = True
 
     def _or_current(self, stream: torch.cuda.Stream | None) -> torch.cuda.Stream:
@@ -108,6 +108,6 @@ class Cuda:
 
 
 def _check(call: str, status: int) -> None:
-    """As torch's own `cuda/_pin_memory_utils.py` does it."""
+    """Check a status, as torch's own `cuda/_pin_memory_utils.py` does."""
     if status:
         raise RuntimeError(f"{call} failed with status {status} of the CUDA runtime")

@@ -1,4 +1,4 @@
-"""Which GPU a job or a worker gets: the only module that knows both kinds of accelerator."""
+"""The devices of this machine: the only module that knows both kinds of accelerator."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from hogwild.errors import ModelError, UsageError
 
 
 def open_accelerator(name: str) -> Accelerator | None:
-    """For the process that will compute on it, which gets a context; None for `cpu`."""
+    """Open a device in the process that will compute on it, which gets a context; None for `cpu`."""
     kind, _, index = name.partition(":")
     if kind == CPU:
         return None
@@ -23,7 +23,7 @@ def open_accelerator(name: str) -> Accelerator | None:
 
 
 def count(kind: str) -> int:
-    """How many devices of this kind there are. Makes no context."""
+    """Return the number of devices of this kind. Creates no context."""
     if kind == SIMULATED:
         from hogwild.devices.simulated import DEVICES
 
@@ -32,7 +32,7 @@ def count(kind: str) -> int:
 
 
 def resolve(device: str) -> str:
-    """`auto` as a kind: cuda where there is a GPU, else cpu. Raises UsageError for a device that is not there."""
+    """Return the kind of `device`; `auto`: cuda if there is a GPU, else cpu. Raises UsageError for a missing one."""
     if device == "auto":
         return CUDA if visible_gpus() else CPU
     kind, _, index = device.partition(":")
@@ -50,15 +50,15 @@ def resolve(device: str) -> str:
 
 
 def why_no_gpu() -> str:
-    """In words. Makes no context."""
+    """Return why torch sees no GPU. Creates no context."""
     if not torch.backends.cuda.is_built():
         return f"torch {torch.__version__} was built without CUDA"
     return f"torch {torch.__version__}, CUDA {torch.version.cuda}, sees no GPU: driver, or CUDA_VISIBLE_DEVICES"
 
 
 def require_cpu(tensors: Iterable[tuple[str, torch.Tensor]], what: str) -> None:
-    """Raises ModelError for the first (name, tensor) that is not in this machine's main memory; `what` is
-    whose they are, as in 'the model'. Takes what `named_parameters()` gives."""
+    """Check tensors as from `named_parameters()`. Raises ModelError for the first (name, tensor) that is not in this
+    machine's main memory; `what` names their owner, as in 'the model'."""
     for name, tensor in tensors:
         if tensor.device.type != "cpu":
             raise ModelError(
@@ -69,16 +69,16 @@ def require_cpu(tensors: Iterable[tuple[str, torch.Tensor]], what: str) -> None:
 
 
 def visible_gpus() -> int:
-    """How many GPUs torch sees. Makes no context."""
+    """Return the number of GPUs that torch sees. Creates no context."""
     return int(torch.cuda.device_count())
 
 
 def cuda_is_initialized() -> bool:
-    """Whether this process has a CUDA context. Does not make one. The supervisor must have none: a context
+    """Return whether this process has a CUDA context. Does not create one. The supervisor must have none: a context
     does not survive in children, holds device memory, and its threads hold locks."""
     return bool(torch.cuda.is_initialized())
 
 
 def flushes_denormal() -> bool:
-    """Whether this thread's arithmetic takes numbers below 1e-38 for 0; torch can set it but does not tell."""
+    """Return whether this thread flushes denormal numbers (below 1e-38) to zero; torch can set that but not read it."""
     return (torch.full((8,), 1e-40, dtype=torch.float32) * 0.5).sum().item() == 0.0

@@ -1,7 +1,7 @@
-"""Host memory that a GPU copies from and to by itself: pinned where it lies, by the process that copies.
+"""Host memory that a GPU copies from and to directly, pinned in place by the process that copies.
 
-`Tensor.pin_memory()` would copy to other memory; cudaHostRegister takes an address. A page can be pinned once, so
-shared regions are pinned whole, and private memory is cut out of pages of its own."""
+`Tensor.pin_memory()` would copy to other memory; cudaHostRegister takes an address. A page can be pinned only once, so
+shared regions are pinned as a whole, and private memory is allocated in separate pages."""
 
 from collections.abc import Iterator, Mapping
 
@@ -15,14 +15,14 @@ PAGE = 4096  # bytes
 
 
 class Pins:
-    """What one process has pinned for one device; `close` gives all of it back."""
+    """The memory that one process has pinned for one device; `close` unpins all of it."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
-        self._held: dict[int, Tensor] = {}  # address -> what keeps that memory mapped
+        self._held: dict[int, Tensor] = {}  # address -> tensor that keeps the memory mapped
 
     def region(self, region: Region) -> None:
-        """The whole mapping of a shared region; once."""
+        """Pin the whole mapping of a shared region; once."""
         self.memory(region.tensor(torch.uint8, (region.nbytes,)))
 
     def regions(self, regions: Mapping[str, Region], *names: str) -> None:
@@ -31,13 +31,13 @@ class Pins:
                 self.region(regions[name])
 
     def memory(self, whole: Tensor) -> None:
-        """(n,) uint8 that begins with a page and shares none; again is nothing."""
+        """Pin (n,) uint8 that begins on a page and shares none; does nothing if it is pinned."""
         if whole.data_ptr() not in self._held and whole.numel():
             self._accelerator.register(whole.data_ptr(), whole.numel())
             self._held[whole.data_ptr()] = whole
 
     def empty(self, nbytes: int) -> Tensor:
-        """(nbytes,) uint8: new private memory, pinned."""
+        """Return (nbytes,) uint8: new private memory, pinned."""
         pages = -(-max(nbytes, 1) // PAGE) * PAGE
         raw = torch.empty(pages + PAGE, dtype=torch.uint8)
         start = -raw.data_ptr() % PAGE
@@ -46,14 +46,14 @@ class Pins:
         return whole[:nbytes]
 
     def covers(self, address: int, nbytes: int) -> bool:
-        """These bytes are pinned, by one registration."""
+        """Return whether these bytes are pinned, by one registration."""
         return any(start <= address and address + nbytes <= start + size for start, size in self._sizes())
 
     def _sizes(self) -> Iterator[tuple[int, int]]:
         return ((start, whole.numel()) for start, whole in self._held.items())
 
     def give_up(self, memory: Tensor) -> None:
-        """Of `empty`: nothing is copied from or to it any more."""
+        """Unpin a result of `empty` that no copy uses any more."""
         del self._held[memory.data_ptr()]
         self._accelerator.unregister(memory.data_ptr())
 

@@ -1,14 +1,14 @@
-"""A GPU that is not there: `train.device: simulated` runs the code of a GPU on the CPU, every path but the driver
-itself. For tests on machines without one, and for whoever wants to know what his model meets on a GPU.
+"""A simulated GPU: `train.device: simulated` runs the code for GPUs on the CPU, every path except the driver itself.
+For tests on machines without a GPU, and for users who want to try their model as on a GPU.
 
-    upload, download    begun, not done: the bytes move when an event behind them is waited for. Who forgets to wait
-                        reads poison (NaN, -1) on the device, and old numbers on the host
+    upload, download    started, not done: the bytes move when a later event is waited for. Code that forgets to wait
+                        reads poison (NaN, -1) on the device, and old values on the host
     kernels             the CPU's own, done at once, in the order in which they are called
     calls               counted, by name
     memory              may be limited; then it runs out as a GPU's does
 
-It is slower than `cpu`. What user code may call, in a model's forward for instance, to see what a job makes of a GPU
-that fails: `limit_memory`, `run_out_of_memory`, `break_context`."""
+It is slower than `cpu`. User code, such as a model's forward, may simulate failures of a GPU with `limit_memory`,
+`run_out_of_memory`, `break_context`."""
 
 import os
 from collections import Counter, deque
@@ -24,12 +24,12 @@ from hogwild.errors import DeviceMemoryError
 
 DEVICES = 2  # simulated:0 and simulated:1
 TOTAL = 1 << 40  # bytes of memory, unless limited: more than the machine has
-POISON = 0xFF  # bytes: NaN as a floating number, -1 as a whole one
+POISON = 0xFF  # bytes: NaN as a float, -1 as an integer
 LINE = 64
 
 
 class SimulatedError(RuntimeError):
-    """What a driver would say."""
+    """A simulated driver error."""
 
 
 class SimulatedOutOfMemory(SimulatedError):
@@ -39,7 +39,7 @@ class SimulatedOutOfMemory(SimulatedError):
 
 
 class SimulatedStream:
-    """Work in its order. None of it is done before somebody waits for an event behind it."""
+    """Work in order. It is done only when an event after it is waited for."""
 
     def __init__(self) -> None:
         self.pending: deque[Callable[[], object]] = deque()
@@ -56,21 +56,20 @@ class SimulatedStream:
 
 
 class Mark:
-    """An event: a place in a stream."""
+    """An event: a position in a stream."""
 
     def __init__(self) -> None:
         self.stream: SimulatedStream | None = None
         self.place = 0
 
     def come(self) -> None:
-        """All that is before it is done now."""
+        """Do all work before it now."""
         if self.stream is not None:
             self.stream.finish(self.place)
 
 
 class Simulated:
-    """See `device.Accelerator`. `calls` counts what was asked of it, by name; `log` is the same in its order, while it
-    is a list."""
+    """See `accelerator.Accelerator`. `calls` counts the calls by name; `log`, if it is a list, has them in order."""
 
     def __init__(self, index: int) -> None:
         self.name = f"simulated:{index}"
@@ -78,10 +77,10 @@ class Simulated:
         self.calls: Counter[str] = Counter()
         self.log: list[str] | None = None
         self.registered: dict[int, int] = {}  # address -> bytes
-        self.pageable = 0  # copies whose host memory was not registered
+        self.pageable = 0  # copies from or to unregistered host memory
         self._current, self._streams = SimulatedStream(), list[SimulatedStream]()
         self._used = 0
-        self._lent: list[Any] = []  # as long as this lives
+        self._lent: list[Any] = []  # kept alive as long as this object
         self._broken = False
         opened[index] = self
 
@@ -102,7 +101,7 @@ class Simulated:
     def wait(self, event: Mark, stream: SimulatedStream | None) -> None:
         self._note("wait")
         if stream is None:
-            event.come()  # kernels are done as they are called: this is the last moment
+            event.come()  # kernels are done when they are called: this is the last moment
         elif event.stream is not None:
             stream.begin(partial(event.stream.finish, event.place))
 
@@ -117,7 +116,7 @@ class Simulated:
         self.registered[address] = nbytes
 
     def unregister(self, address: int) -> None:
-        self.calls["unregister"] += 1  # also with a broken context: nothing of it may be left
+        self.calls["unregister"] += 1  # also with a broken context: all memory must be unregistered
         if address not in self.registered:
             raise SimulatedError(f"simulated device: host memory at {address:#x} is not registered")
         del self.registered[address]
@@ -125,7 +124,7 @@ class Simulated:
     def upload(self, target: Tensor, source: Tensor, stream: SimulatedStream | None) -> None:
         self._note("upload")
         self._look(source)
-        if stream is None:  # what is called next is done next
+        if stream is None:  # same stream as the kernels: done at once
             target.copy_(source)
         else:
             _poison(target)
@@ -134,7 +133,7 @@ class Simulated:
     def download(self, target: Tensor, source: Tensor, stream: SimulatedStream | None) -> None:
         self._note("download")
         self._look(target)
-        if stream is None:  # of what was there before the kernels that are called next
+        if stream is None:  # copy the value before the kernels that are called next
             source = source.clone()
         self._or_current(stream).begin(partial(target.copy_, source))
 
@@ -169,7 +168,7 @@ class Simulated:
         return _limits["memory"] - self._used, _limits["memory"]
 
     def seed(self, seed: int) -> None:
-        self.calls["seed"] += 1  # kernels draw from the host's generator, which is seeded as well
+        self.calls["seed"] += 1  # kernels use the host's generator, which is seeded as well
 
     def explain(self, error: BaseException) -> DeviceMemoryError | None:
         return memory_error(self.name, error.asked, *self.memory()) if isinstance(error, SimulatedOutOfMemory) else None
@@ -178,7 +177,7 @@ class Simulated:
         return self._broken
 
     def break_context(self) -> None:
-        """Every call fails from now on."""
+        """Make every later call fail."""
         self._broken = True
 
     def drain(self) -> None:
@@ -201,29 +200,29 @@ class Simulated:
         return self._current if stream is None else stream
 
 
-opened: dict[int, Simulated] = {}  # index -> the last one that this process has opened
+opened: dict[int, Simulated] = {}  # index -> the device that this process opened last
 _limits = {"memory": TOTAL}
 
 
 def limit_memory(nbytes: int | None) -> None:
-    """Devices of this process have so much memory, from the next allocation on; None: as much as one likes."""
+    """Limit the memory of this process's devices, from the next allocation on; None: no limit."""
     _limits["memory"] = TOTAL if nbytes is None else nbytes
 
 
 def run_out_of_memory(nbytes: int = TOTAL) -> None:
-    """Raises what a kernel raises for which there is no memory."""
+    """Raise the error of a kernel that runs out of memory."""
     raise SimulatedOutOfMemory(nbytes)
 
 
 def break_context() -> None:
-    """Raises what a kernel raises that read an illegal address; no device of this process is of any use afterwards."""
+    """Raise the error of a kernel that read an illegal address; all devices of this process are unusable afterwards."""
     for device in opened.values():
         device.break_context()
     raise SimulatedError("simulated device: a kernel read an illegal address")
 
 
 def _poison(tensor: Tensor) -> None:
-    """Every byte of a dense tensor."""
+    """Poison every byte of a dense tensor."""
     nbytes = tensor.numel() * tensor.element_size()
     start = tensor.storage_offset() * tensor.element_size()
     torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage(), start, (nbytes,), (1,)).fill_(POISON)

@@ -1,4 +1,4 @@
-"""A batch as it reaches a worker, and the protocol of what gathers it into reused buffers."""
+"""The batch as a worker gets it, and the protocol of the feeds that gather it into reused buffers."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A gathered batch. The tensors are views of the feed's buffers: they hold until the next `gather`."""
+    """A gathered batch. The tensors are views of the feed's buffers, valid until the next `gather`."""
 
     inputs: tuple[Tensor, ...]
     target: Tensor

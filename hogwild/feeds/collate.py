@@ -1,4 +1,4 @@
-"""Records of a batch on their way into a slot: stacked, padded, or put together by the user's own `collate_fn`.
+"""Collation of records into a slot: stacked, padded, or by the user's own `collate_fn`.
 
     no collate         a record is a tuple (input, …, target) of tensors, arrays and numbers, nested or not: equal
                        leaves are stacked, (B, …) each
@@ -6,7 +6,7 @@
                        (B, T, …); lengths of inputs, (B,) int64, follow them as one more field
     a collate_fn       batch = collate_fn([record, …]), as in torch.utils.data.DataLoader
 
-What comes out is (input, …, target), nested as it likes; its leaves are tensors, arrays or numbers."""
+The result is (input, …, target), nested in any way; its leaves are tensors, arrays or numbers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ NUMBERS = (bool, int, float, np.number, np.bool_)
 
 
 class BadBatch(Exception):
-    """Records that cannot be a batch, in words; `record` is the number within the batch, or None."""
+    """Records that cannot form a batch. `words` says why; `record` is the number within the batch, or None."""
 
     def __init__(self, words: str, code: str, record: int | None = None) -> None:
         super().__init__(words)
@@ -32,8 +32,8 @@ class BadBatch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PaddingRule:
-    """Of `data.padding`. `value` fills up inputs, `target` the last field. `fields`: numbers of those that vary, once
-    they are known."""
+    """The settings of `data.padding`: `value` pads inputs, `target` pads the last field. `fields`: numbers of the
+    fields that vary, once they are known."""
 
     value: float = 0
     longest: int | None = None
@@ -43,13 +43,13 @@ class PaddingRule:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Which ones a classification loss takes: [0, classes), and `ignored`."""
+    """The labels that a classification loss accepts: [0, classes), and `ignored`."""
 
     classes: int
     ignored: int
 
     def wrong(self, target: Tensor) -> tuple[int, int] | None:
-        """(row, value) of the first one of (B, …) that is none of them."""
+        """Return (row, value) of the first invalid label in (B, …), or None."""
         is_wrong = ((target < 0) | (target >= self.classes)) & (target != self.ignored)
         if not is_wrong.any():
             return None
@@ -62,8 +62,8 @@ class Labels:
 
 @dataclass(slots=True)
 class BatchLeaf:
-    """One leaf of a batch before it is written: a whole one, or a piece per record. `lengths`: it is to be padded, with
-    `filler`."""
+    """One leaf of a batch before it is written: one tensor, or one piece per record. With `lengths` the pieces are
+    padded with `filler`."""
 
     pieces: Any  # a Tensor, or a list of tensors, arrays or numbers
     dtype: torch.dtype
@@ -72,7 +72,7 @@ class BatchLeaf:
     filler: float = 0
 
     def write(self, view: Tensor) -> None:
-        """Into (…) memory of the slot, of this shape."""
+        """Write into the slot's memory `view`, which has this shape."""
         if isinstance(self.pieces, Tensor):
             view.copy_(self.pieces)
         elif self.lengths is not None:
@@ -92,8 +92,8 @@ class BatchLeaf:
 
 @dataclass(frozen=True, slots=True)
 class Collator:
-    """Makes batches of records. `channels_last`: how images shall lie. `labels`: what targets must be: on a CPU a wrong
-    one would be an error in the middle of an update, on a GPU the end of the worker's context."""
+    """Makes batches of records. `channels_last`: memory format of images. `labels`: the valid targets. An invalid one
+    would otherwise raise in the middle of an update on a CPU, and destroy the worker's CUDA context on a GPU."""
 
     collate: Callable[[list[Any]], Any] | None = None
     padding: PaddingRule | None = None
@@ -101,7 +101,7 @@ class Collator:
     labels: Labels | None = None
 
     def settle(self, records: Sequence[Any]) -> "Collator":
-        """Which fields are padded, decided by these records: those that differ in length, else the first input."""
+        """Return a collator that knows which fields to pad: those of different length in `records`, else the first."""
         if self.padding is None or self.padding.fields:
             return self
         fields = [_fields(record) for record in records]
@@ -113,7 +113,7 @@ class Collator:
         return replace(self, padding=replace(self.padding, fields=tuple(numbers) or (0,)))
 
     def columns(self, records: list[Any]) -> tuple[TreeSpec, list[BatchLeaf]]:
-        """Raises BadBatch, and what the user's collate_fn raises."""
+        """Return the nesting and the leaves of the batch. Raises BadBatch, and what the user's collate_fn raises."""
         if self.collate is not None:
             return self._collated(self.collate(records))
         if self.padding is not None:
@@ -150,7 +150,7 @@ class Collator:
         return tree_flatten(tuple(range(len(columns))))[1], columns
 
     def _pad(self, pieces: list[Any], field: int, *, is_target: bool) -> list[BatchLeaf]:
-        """The lengths of an input follow it. Those of a target do not: it comes last."""
+        """Return the padded field; the lengths follow an input, but not a target, which stays last."""
         assert self.padding is not None
         tensors = [torch.as_tensor(piece) for piece in pieces]
         dtype, rest = tensors[0].dtype, tuple(tensors[0].shape[1:])
@@ -194,7 +194,7 @@ class Collator:
         return tree, columns
 
     def form(self, records: list[Any]) -> tuple[BatchForm, Shapes]:
-        """How the batches of a stream are, from its first records."""
+        """Return the form and the shapes of a stream's batches, from its first records."""
         tree, columns = self.columns(records)
         leaves = []
         for number, column in enumerate(columns):
@@ -203,7 +203,7 @@ class Collator:
         return BatchForm.of(tree, leaves), tuple(column.shape for column in columns)
 
     def put(self, records: list[Any], ring: Ring, slot: int) -> tuple[int, Shapes]:
-        """Writes them into the slot; (rows, shapes). Raises BadBatch."""
+        """Write the batch into the slot and return (rows, shapes). Raises BadBatch."""
         tree, columns = self.columns(records)
         form = ring.spec.form
         if not ring.is_nested_as(tree):
@@ -233,8 +233,8 @@ class Collator:
 
 
 def _plain_fields(records: list[Any]) -> list[list[Any]] | None:
-    """The pieces of each field, where all records are tuples of as many tensors, arrays and numbers; None where any is
-    something else. For most data, and thirty times as quick as to look for nesting in every record."""
+    """Return the pieces of each field if all records are tuples of the same number of tensors, arrays and numbers; None
+    otherwise. Covers most data and is thirty times as fast as flattening every record."""
     if not _are(records, (tuple, list)) or len(set(map(len, records))) > 1:
         return None
     fields = [list(pieces) for pieces in zip(*records, strict=True)]
@@ -242,12 +242,12 @@ def _plain_fields(records: list[Any]) -> list[list[Any]] | None:
 
 
 def _are(things: list[Any], kinds: tuple[type, ...]) -> bool:
-    """All of them are of one of these kinds: asked of each type there is, not of each thing."""
+    """Return whether all things are of these kinds. Checks each distinct type once, not each thing."""
     return all(issubclass(kind, kinds) for kind in set(map(type, things)))
 
 
 def _stacked(pieces: list[Any], field: int) -> BatchLeaf:
-    """Equal leaves of all records. Like torch's default collation, but a Python float becomes float32."""
+    """Stack equal leaves of all records. Like torch's default collation, but a Python float becomes float32."""
     first = pieces[0]
     if isinstance(first, Tensor):
         pieces = [piece.detach() for piece in pieces] if first.requires_grad else pieces

@@ -1,18 +1,17 @@
-"""Batches on a GPU, in memory that is used for ever: a slot is pinned host memory and its twin on the device.
+"""Batches on a GPU in reused memory: a slot is pinned host memory and its twin on the device.
 
     copies     | batch 1 -> slot 0 |  batch 2 -> slot 1 |  batch 3 -> slot 0  |
     compute                        |  batch 1           |  batch 2            |  batch 3
-                                   ^ `copied` of slot 0: may be computed on
-                                             `used` of slot 0 ^: batch 3 may go in
+                                   ^ `copied` of slot 0: the batch may be read
+                                             `used` of slot 0 ^: batch 3 may be copied in
 
     host     gather 1 | launch 1, gather 2 | launch 2, gather 3 | …        the next is gathered while the GPU computes
 
-One copy per batch, on a stream of its own. Two events per slot order it all: the mathematics waits for `copied`, the
-next copy into the twin for `used`; and this process waits for `copied` before it lets the host memory be written again.
+One copy per batch, on a separate stream, ordered by two events per slot: compute waits for `copied`, and the next copy
+into the twin waits for `used`. This process waits for `copied` before it lets the host memory be written again.
 
-`DeviceFeed` asks host feeds for batches and does not care where their tensors lie: in pinned memory of one piece (a
-slot of the feed's own, a slot of a ring) they are copied from there; else they go through pinned memory of the slot's
-own first."""
+`DeviceFeed` takes batches from host feeds. Tensors in one piece of pinned memory (a slot of the feed, a slot of a ring)
+are copied from there; others are first copied into the slot's own pinned memory."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -28,9 +27,9 @@ from hogwild.devices.pinned_memory import Pins
 from hogwild.feeds.batch import Batch, Feed
 from hogwild.shared_memory.region import aligned, own_strides
 
-SLOTS = 2  # one is computed on while the other is filled
-KEPT_VIEWS = 16  # sets of views of a slot that are kept, where shapes vary
-GROWTH = 1.5  # of a slot that is too small, where batches differ in size
+SLOTS = 2  # the GPU computes on one while the other is filled
+KEPT_VIEWS = 16  # cached sets of views per slot, if shapes vary
+GROWTH = 1.5  # factor by which a slot that is too small grows, if batches differ in size
 
 Place = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
 """(dtype, shape, strides in elements, bytes into the slot) of one tensor."""
@@ -38,19 +37,19 @@ Place = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
 
 @dataclass(slots=True)
 class DeviceSlot:
-    """`holds`: (epoch, batch) of what is in it, or on its way. `views`: tensors of the twin, by where they lie."""
+    """`holds`: (epoch, batch) in the slot, or being copied. `views`: cached tensors of the twin, by their places."""
 
     copied: Any
     used: Any
     twin: Tensor  # (bytes,) uint8 on the device
     staging: Tensor  # (bytes,) uint8, pinned
     holds: tuple[int, int] | None = None
-    batch: Batch | None = None  # its tensors are the twin's
+    batch: Batch | None = None  # its tensors are views of the twin
     views: dict[tuple[Place, ...], tuple[Tensor, ...]] = field(default_factory=dict)
 
 
 class DeviceSlots:
-    """Host tensors -> tensors of a twin. Takes slots in turn."""
+    """Copies host tensors to device tensors, through a fixed set of slots."""
 
     def __init__(self, accelerator: Accelerator, pins: Pins, count: int = SLOTS) -> None:
         self._accelerator, self._pins = accelerator, pins
@@ -59,8 +58,8 @@ class DeviceSlots:
         self.slots = [DeviceSlot(accelerator.event(), accelerator.event(), nothing, nothing) for _ in range(count)]
 
     def send(self, slot: DeviceSlot, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Begins the copy of `fields` and returns what they will be on the device. The host tensors stay as they are
-        until `sent`; what is answered is read after `take` only."""
+        """Start the copy of `fields` and return their device tensors, which may be read only after `take`. The host
+        tensors must not change until `sent`."""
         piece = self._one_piece(fields)
         if piece is None:
             piece = self._staged(slot, fields)
@@ -80,19 +79,19 @@ class DeviceSlots:
         return views
 
     def sent(self, slot: DeviceSlot) -> None:
-        """This process waits until nothing is copied to the slot any more: the host memory is free again."""
+        """Wait in this process until the copy to the slot is complete: the host memory may be reused."""
         self._accelerator.synchronize(slot.copied)
 
     def take(self, slot: DeviceSlot) -> None:
-        """The mathematics that is launched from now on may read the slot."""
+        """Let kernels launched from now on read the slot (they wait for its copy)."""
         self._accelerator.wait(slot.copied, None)
 
     def leave(self, slot: DeviceSlot) -> None:
-        """All that reads the slot has been launched."""
+        """Mark that all kernels that read the slot have been launched."""
         self._accelerator.record(slot.used, None)
 
     def _one_piece(self, fields: Sequence[Tensor]) -> tuple[Tensor, tuple[Place, ...]] | None:
-        """The bytes from the first to the last of `fields`, where those are one pinned piece of memory."""
+        """Return the bytes that span `fields` if they are in one piece of pinned memory, else None."""
         storage = fields[0].untyped_storage()
         first = min(tensor.data_ptr() for tensor in fields)
         last = max(tensor.data_ptr() + tensor.numel() * tensor.element_size() for tensor in fields)
@@ -107,7 +106,7 @@ class DeviceSlots:
         return source, tuple(_place(tensor, tensor.data_ptr() - first) for tensor in fields)
 
     def _staged(self, slot: DeviceSlot, fields: Sequence[Tensor]) -> tuple[Tensor, tuple[Place, ...]]:
-        """The same, after a copy into the slot's own host memory."""
+        """Copy `fields` into the slot's own host memory and return it as `_one_piece` does."""
         places, end = [], 0
         for tensor in fields:
             places.append(_place(tensor, end))
@@ -123,19 +122,19 @@ class DeviceSlots:
         return slot.staging[:end], tuple(places)
 
     def _grow(self, slot: DeviceSlot, nbytes: int) -> None:
-        """Once per slot, where batches are of one size."""
+        """Enlarge the twin; happens once per slot if all batches have the same size."""
         self.sent(slot)
         self._accelerator.synchronize(slot.used)
         slot.views.clear()
         slot.twin = self._accelerator.empty(_with_room(nbytes, slot.twin))
 
     def addresses(self) -> tuple[int, ...]:
-        """Where the slots are, host and device, in bytes."""
+        """Return the addresses of the slots, host and device."""
         return tuple(memory.data_ptr() for slot in self.slots for memory in (slot.twin, slot.staging))
 
 
 def _with_room(nbytes: int, before: Tensor) -> int:
-    """What to take instead of `before`, which is too small: the first time exactly what is needed."""
+    """Return the new size of `before`, which is too small: at first exactly `nbytes`, then with room to grow."""
     return aligned(int(GROWTH * nbytes)) if before.numel() else nbytes
 
 
@@ -144,8 +143,8 @@ def _place(tensor: Tensor, offset: int) -> Place:
 
 
 class DeviceFeed:
-    """A feed whose batches lie on the device. `feeds` (one, or one per slot) give the same batches; the tensors of one
-    hold until its next `gather`."""
+    """A feed whose batches are on the device. `feeds` (one, or one per slot) give the same batches; the tensors of each
+    are valid until its next `gather`."""
 
     def __init__(
         self, feeds: Sequence[Feed], accelerator: Accelerator, pins: Pins, *, draws: bool = False, slots: int = SLOTS
@@ -155,11 +154,11 @@ class DeviceFeed:
         self._slots = DeviceSlots(accelerator, pins, slots)
         self._draws = draws
         self._next = 0
-        self._held: DeviceSlot | None = None  # what the trainer computes on
-        self._last: list[DeviceSlot | None] = [None] * len(feeds)  # to which each feed's memory was copied last
+        self._held: DeviceSlot | None = None  # the slot that the trainer computes on
+        self._last: list[DeviceSlot | None] = [None] * len(feeds)  # the slot that each feed was copied to last
 
     def gather(self, epoch: int, batch: int) -> Batch:
-        """The batch on the device, with what has been launched on it in its order. Holds until the next `gather`."""
+        """Return the batch on the device; later kernels wait for its copy. Valid until the next `gather`."""
         if self._held is not None:
             self._slots.leave(self._held)
         wanted = (epoch, batch)
@@ -172,8 +171,8 @@ class DeviceFeed:
         return slot.batch
 
     def prefetch(self, epoch: int, batch: int) -> None:
-        """Gathers the batch that will be asked for next and begins its copy. An error is not for now: it belongs to
-        that batch, whose `gather` meets it again."""
+        """Gather the batch that will be asked for next and start its copy. Errors are ignored here: the batch's own
+        `gather` raises them again."""
         if any(slot.holds == (epoch, batch) for slot in self._slots.slots):
             return
         with self._random_state(), contextlib.suppress(Exception):
@@ -195,7 +194,7 @@ class DeviceFeed:
         return slot
 
     def _sent(self, slot: DeviceSlot, fields: tuple[Any, ...]) -> tuple[Any, ...]:
-        """`fields` on the device, nested as they are; those of a stream may be."""
+        """Copy `fields`, which may be nested (in streams), to the device with the same nesting."""
         if all(isinstance(field, Tensor) for field in fields):
             return self._slots.send(slot, fields)
         leaves, tree = tree_flatten(fields)
@@ -204,7 +203,7 @@ class DeviceFeed:
 
     @contextlib.contextmanager
     def _random_state(self) -> Iterator[None]:
-        """What is computed now draws what it would without a look ahead."""
+        """Restore torch's random state afterwards, so that prefetching does not change the numbers drawn."""
         state = torch.get_rng_state() if self._draws else None
         try:
             yield
@@ -213,5 +212,5 @@ class DeviceFeed:
                 torch.set_rng_state(state)
 
     def addresses(self) -> tuple[int, ...]:
-        """Where the slots are: the same numbers from the first epoch on, where batches are of one size."""
+        """Return the addresses of the slots: constant from the first epoch on if all batches have the same size."""
         return self._slots.addresses()

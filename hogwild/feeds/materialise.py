@@ -1,8 +1,7 @@
-"""A user's data set on its way into memory: taken as it is where it lies there already, read (`row_reader.py`) where it
-does not.
+"""Loading of a user's data set into memory: tensors are used as they are, anything else is read (`row_reader.py`).
 
-has `.tensors` (TensorDataset, ours)      taken as it is
-any other                                 read; by this process (`InTurn`), or, where that takes long, by the workers
+has `.tensors` (TensorDataset, ours)      used as it is
+any other                                 read by this process (`InTurn`) or, if that takes long, by the workers
                                           that wait for their set-up (`workers/loading/loading.py`)
 """
 
@@ -28,10 +27,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A data set that is in memory: fields (N, …), inputs first, target last. `resident`: they are views of shared
-    memory, in which they stay."""
+    """A data set in memory: fields (N, …), inputs first, target last. `resident`: the tensors are views of this shared
+    memory."""
 
-    tensors: tuple[Tensor, ...]  # () of a packed one
+    tensors: tuple[Tensor, ...]  # () for packed data
     resident: ResidentData | None = None
     packed: "Packed | None" = None
 
@@ -41,13 +40,13 @@ class Held:
 
 
 class Reader(Protocol):
-    """Brings a data set into memory, whole or, with `fraction`, as (train, held back). `channels_last`: how images
-    should lie where they are read into shared memory. Raises DataError, MemoryShortError."""
+    """Loads a data set into memory, whole or, with `fraction`, as (train, held out). `channels_last`: memory format of
+    images that are read into shared memory. Raises DataError, MemoryShortError."""
 
     def read(self, dataset: Any, what: str, *, fraction: float | None, channels_last: bool) -> tuple[Held, ...]: ...
 
     def pack(self, parsing: Any) -> Any:
-        """What a `hogwild.data.text_parsing.passes.Parsing` makes of its file: its `Parsed`."""
+        """Return the `Parsed` file of a `hogwild.data.text_parsing.passes.Parsing`."""
         ...
 
 
@@ -61,7 +60,7 @@ class InTurn:
         return divided(materialise(dataset, what, self._seed), fraction, self._seed)
 
     def pack(self, parsing: Any) -> Any:
-        """In this process, and kept nowhere. What is left out is logged."""
+        """Parse in this process, without a cache. Logs which records are left out."""
         parsed = parsing.parse(lambda work: work.run_here())
         for note in parsed.notes:
             log.warning("%s", note)
@@ -69,10 +68,10 @@ class InTurn:
 
 
 def materialise(dataset: Dataset, what: str, seed: int = 0) -> tuple[Tensor, ...]:
-    """All samples of a map-style data set as tensors (N, …), inputs first, target last.
+    """Return all samples of a map-style data set as tensors (N, …), inputs first, target last.
 
-    A data set that has its `tensors` already (torch's `TensorDataset`, ours) is taken as it is; another is read in this
-    process. Raises DataError naming `what`, the item and the rule.
+    A data set that has `tensors` (torch's `TensorDataset`, ours) is used as it is; any other is read in this process.
+    Raises DataError naming `what`, the item and the rule.
     """
     ready = ready_tensors(dataset, what)
     if ready is not None:
@@ -84,24 +83,23 @@ def materialise(dataset: Dataset, what: str, seed: int = 0) -> tuple[Tensor, ...
 
 
 def divided(tensors: tuple[Tensor, ...], fraction: float | None, seed: int) -> tuple[Held, ...]:
-    """The whole, or (train, held back)."""
+    """Return (all samples,), or (train, held out) if `fraction` is given."""
     if fraction is None:
         return (Held(tensors),)
     return tuple(Held(tuple(t[part] for t in tensors)) for part in division(len(tensors[0]), fraction, seed))
 
 
 class Part(Subset[Any]):
-    """What `data.val.fraction` leaves to train on, or holds back: `indices` are the items' numbers in the whole."""
+    """The training or the held-out part under `data.val.fraction`; `indices` are item numbers in the whole data set."""
 
 
 def number_of(dataset: Any, item: int) -> int:
-    """Of an item of `dataset`, in the data set that was given."""
+    """Return the number of an item of `dataset` in the data set that the user gave."""
     return int(dataset.indices[item]) if isinstance(dataset, Part) else item
 
 
 def division(count: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """A seeded split: which rows train, and which are held back, (n,) int64 each. Raises DataError where one part is
-    empty."""
+    """Split rows by seed into (train, held out), (n,) int64 each. Raises DataError if one part is empty."""
     held = round(count * fraction)
     if not 0 < held < count:
         raise DataError(
@@ -116,7 +114,7 @@ def division(count: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def ready_tensors(dataset: Any, what: str) -> tuple[Tensor, ...] | None:
-    """The tensors behind a data set that has them, checked; None for one that is to be read. Raises DataError."""
+    """Return the checked tensors of a data set that has them; None for one that must be read. Raises DataError."""
     if isinstance(dataset, IterableDataset):
         raise DataError(
             f"{what}: an IterableDataset has no positions, and data.feed is resident; set data.feed: stream",
@@ -129,19 +127,19 @@ def ready_tensors(dataset: Any, what: str) -> tuple[Tensor, ...] | None:
 
 
 def _ready_tensors(dataset: Any) -> tuple[Tensor, ...] | None:
-    """The tensors behind `dataset[i]`; None where a class of the user's own reads its items in its own way."""
+    """Return the tensors behind `dataset[i]`; None if a user's class defines its own `__getitem__`."""
     read = getattr(type(dataset), "__getitem__", None)
     if read is TensorDataset.__getitem__:
         return tuple(tensor.detach() for tensor in dataset.tensors)
     if read is not Subset.__getitem__ or (whole := _ready_tensors(dataset.dataset)) is None:
         return None
     if any(tensor.layout != torch.strided for tensor in whole):
-        return None  # cannot be indexed so; reading the items says what is wrong
+        return None  # cannot be indexed like this; reading the items reports the error
     chosen = torch.as_tensor(dataset.indices, dtype=torch.int64)
     try:
         return tuple(tensor[chosen] for tensor in whole)
     except IndexError:
-        return None  # reading them one by one says which
+        return None  # reading them one by one reports which index is wrong
 
 
 def _check_fields(tensors: Sequence[Tensor], what: str) -> None:

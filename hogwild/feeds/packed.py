@@ -1,12 +1,12 @@
-"""A data set as named arrays in one piece of memory: what sparse data, ratings, triples and texts become, once they are
-parsed. Kernels read the arrays; autograd and evaluations read batches of them.
+"""Data sets as named arrays in one piece of memory, the parsed form of sparse data, ratings, triples and texts. Kernels
+read the arrays; autograd and evaluations read batches of them.
 
     table    one value, or a row of a fixed length, per sample in each array; the last array is the target
     csr      sparse rows: `indptr` (N+1,), `indices` (nnz,), `values` (nnz,), and `target` (N,)
     tokens   a text: `tokens` (T,), and where its sentences begin, `starts` (S+1,); a sample is the place of a word
 
-Whoever parsed them has looked at every index: none points outside. The memory is a region, or a file of the cache that
-is mapped: processes share its pages, and what is larger than memory is read as it is needed."""
+The parser has checked every index: none is out of range. The memory is a region or a memory-mapped cache file:
+processes share its pages, and data larger than memory is read when needed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ Names = Mapping[str, Any]  # of users, items, words, …: a sequence by number, 
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """One array, as it lies in the region. `dtype` as numpy names it."""
+    """One array and its place in the region. `dtype` is numpy's name."""
 
     name: str
     dtype: str
@@ -41,8 +41,8 @@ class ArraySpec:
 
 @dataclass(frozen=True, slots=True)
 class PackedSpec:
-    """What there is, without the memory: travels to the workers. `sizes`: how many features, classes, users, items,
-    words, entities, relations there are: a model's arguments of these names may be left out of a job file."""
+    """The layout of a packed data set, without the memory; sent to workers. `sizes`: number of features, classes,
+    users, items, words, entities, relations; a job file may omit model arguments of these names."""
 
     form: str  # table, csr, tokens
     samples: int
@@ -53,7 +53,7 @@ class PackedSpec:
     def laid_out(
         cls, form: str, samples: int, arrays: Mapping[str, tuple[str, tuple[int, ...]]], sizes: Mapping[str, int]
     ) -> "PackedSpec":
-        """Arrays (type, shape) one after the other, each on cache lines of its own."""
+        """Lay out arrays (type, shape) one after the other, each starting on a cache line."""
         specs: list[ArraySpec] = []
         offset = 0
         for name, (dtype, shape) in arrays.items():
@@ -66,13 +66,13 @@ class PackedSpec:
         return max((aligned(spec.offset + spec.nbytes) for spec in self.arrays), default=0)
 
     def attach(self, region: Region) -> "Packed":
-        """The data set in memory that holds it."""
+        """Return the data set in `region`, which already holds it."""
         return Packed(region, self)
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A packed data set in memory. Nobody writes it once it is trained on. `names` stay in the parent."""
+    """A packed data set in memory, read-only during training. `names` stay in the parent."""
 
     region: Region
     spec: PackedSpec
@@ -80,7 +80,7 @@ class Packed:
 
     @classmethod
     def allocate(cls, name: str, spec: PackedSpec, names: Names | None = None) -> "Packed":
-        """Zeros. Raises MemoryShortError."""
+        """Allocate arrays of zeros. Raises MemoryShortError."""
         return cls(Region.allocate(name, spec.nbytes), spec, names or {})
 
     @classmethod
@@ -92,7 +92,7 @@ class Packed:
         sizes: Mapping[str, int],
         names: Names | None = None,
     ) -> "Packed":
-        """Copies of `arrays` in a new region; the number of samples is the length of the last one."""
+        """Copy `arrays` into a new region; the number of samples is the length of the last one."""
         samples = len(arrays["tokens"] if form == "tokens" else [*arrays.values()][-1])
         shapes = {key: (array.dtype.name, array.shape) for key, array in arrays.items()}
         packed = cls.allocate(name, PackedSpec.laid_out(form, samples, shapes, sizes), names)
@@ -109,32 +109,32 @@ class Packed:
         return self.spec.nbytes
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Views, by name."""
+        """Return views of the arrays by name."""
         return {spec.name: self.region.array(spec.dtype, spec.shape, spec.offset) for spec in self.spec.arrays}
 
     def targets(self) -> Tensor:
-        """(N,) what a sample is to be: the last array."""
+        """Return the targets (N,): the last array."""
         return torch.from_numpy([*self.arrays().values()][-1])
 
     def feed(self, plan: EpochPlan, *, seed: int, order: str) -> Feed:
-        """Batches of it, for autograd and evaluations. `order`: what `data.shuffle` says; auto is chunked here."""
+        """Return a feed for autograd and evaluations. `order`: value of `data.shuffle`; auto is chunked here."""
         feed: Feed = FEEDS[self.spec.form](self, plan, self.order(order, seed))
         return feed
 
     def order(self, shuffle: str, seed: int) -> Order:
-        """The order of an epoch. By default neighbours stay together: a kernel is as fast as memory is read."""
+        """Return the order of an epoch. By default neighbours stay together: kernels are limited by memory speed."""
         kinder = "chunked" if self.spec.form == "csr" else "runs"
         chosen = kinder if shuffle in ("auto", "chunked") else shuffle
         return make_order(chosen, self.samples, seed=seed, row_bytes=self.nbytes // max(1, self.samples))
 
     def pick(self, rows: np.ndarray) -> Batch:
-        """The samples `rows` (n,) int64 as one batch."""
+        """Return the samples `rows` (n,) int64 as one batch."""
         batch: Batch = FEEDS[self.spec.form](self, BatchPlan(len(rows), max(1, len(rows))), Chosen(rows)).gather(0, 0)
         return batch
 
     def take(self, name: str, rows: np.ndarray) -> "Packed":
-        """A copy that holds the samples `rows` (n,) int64 alone, in that order: a part for validation. Of a text, the
-        sentences that those places lie in are no sentences any more: not to be used for one."""
+        """Copy the samples `rows` (n,) int64, in that order, for instance as a validation part. Raises ValueError for a
+        text: its sentences cannot be divided by word places."""
         arrays = self.arrays()
         if self.spec.form == "tokens":
             raise ValueError("a text is not divided by places")
@@ -144,12 +144,12 @@ class Packed:
         spec = PackedSpec.laid_out(self.spec.form, len(rows), shapes, self.spec.sizes)
         taken = Packed.allocate(name, spec, self.names)
         for key, view in taken.arrays().items():
-            np.take(arrays[key], rows, axis=0, out=view, mode="clip")  # without a copy in between
+            np.take(arrays[key], rows, axis=0, out=view, mode="clip")  # writes directly, without a temporary copy
         return taken
 
 
 def csr_rows(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
-    """The CSR arrays of these rows alone; what is one value per row (`target`, weights) is taken, too."""
+    """Return the CSR arrays of these rows, and arrays with one value per row (`target`, weights) as well."""
     begins = arrays["indptr"][rows]
     lengths = arrays["indptr"][rows + 1] - begins
     indptr = np.zeros(len(rows) + 1, arrays["indptr"].dtype)
@@ -160,7 +160,7 @@ def csr_rows(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np
 
 
 class Chosen:
-    """The order of samples that somebody has chosen."""
+    """A fixed order: the given rows."""
 
     def __init__(self, rows: np.ndarray) -> None:
         self._rows = rows
@@ -170,7 +170,7 @@ class Chosen:
 
 
 class TableFeed:
-    """Batches of a table: a tensor (B, …) per array, copied row by row into buffers that stay where they are."""
+    """Batches of a table: a tensor (B, …) per array, copied row by row into fixed buffers."""
 
     def __init__(self, packed: Packed, plan: EpochPlan, order: Order) -> None:
         self._plan, self._order = plan, order
@@ -179,7 +179,7 @@ class TableFeed:
         self._tensors = [torch.from_numpy(buffer) for buffer in self._buffers]
 
     def gather(self, epoch: int, batch: int) -> Batch:
-        """Fills the buffers with batch number `batch` of `epoch`."""
+        """Fill the buffers with batch number `batch` of `epoch`."""
         first, last = self._plan.positions(batch)
         chosen = self._order.indices(epoch, first, last)
         for array, buffer in zip(self._arrays, self._buffers, strict=True):
@@ -189,15 +189,15 @@ class TableFeed:
 
 
 class CsrFeed:
-    """Batches of sparse rows, as `torch.nn.EmbeddingBag` takes them: (indices (nnz,), offsets (B,), values (nnz,)),
-    target (B,). Each batch is as long as its rows, so its tensors are new ones."""
+    """Batches of sparse rows as `torch.nn.EmbeddingBag` takes them: (indices (nnz,), offsets (B,), values (nnz,)),
+    target (B,). Lengths vary, so each batch allocates new tensors."""
 
     def __init__(self, packed: Packed, plan: EpochPlan, order: Order) -> None:
         self._plan, self._order = plan, order
         self._arrays = packed.arrays()
 
     def gather(self, epoch: int, batch: int) -> Batch:
-        """Copies the rows of batch number `batch` of `epoch`."""
+        """Copy the rows of batch number `batch` of `epoch`."""
         first, last = self._plan.positions(batch)
         taken = csr_rows(self._arrays, self._order.indices(epoch, first, last))
         offsets = taken["indptr"][:-1].astype(taken["indices"].dtype)
@@ -209,8 +209,8 @@ NO_WORD = -1
 
 
 class TokenFeed:
-    """Windows (B, 2 c + 1) int32 of words, the sample's own in the middle, -1 where its sentence has none; c is the
-    size `context`. The target (B,) int32 is the word itself. Views of buffers that stay where they are."""
+    """Windows (B, 2 c + 1) int32 of words with the sample's own word in the middle, -1 outside its sentence; c is the
+    size `context`. The target (B,) int32 is the word itself. Views of fixed buffers."""
 
     def __init__(self, packed: Packed, plan: EpochPlan, order: Order) -> None:
         self._plan, self._order = plan, order
@@ -221,14 +221,14 @@ class TokenFeed:
         self._targets = np.empty(plan.largest, np.int32)
 
     def gather(self, epoch: int, batch: int) -> Batch:
-        """The windows of batch number `batch` of `epoch`."""
+        """Fill the buffers with the windows of batch number `batch` of `epoch`."""
         first, last = self._plan.positions(batch)
         chosen = self._order.indices(epoch, first, last)
         windows, targets = self._windows[: last - first], self._targets[: last - first]
         sentence = np.searchsorted(self._starts, chosen, side="right")
         places = chosen[:, None] + self._around
         outside = (places < self._starts[sentence - 1, None]) | (places >= self._starts[sentence, None])
-        # Places before the text or behind it are outside, too: what "clip" reads there is not kept.
+        # Places before or after the text are outside, too; the values that "clip" reads there are overwritten.
         self._tokens.take(places, out=windows, mode="clip")
         windows[outside] = NO_WORD
         self._tokens.take(chosen, out=targets, mode="clip")
@@ -243,17 +243,17 @@ Spec = PackedSpec | tuple[FieldSpec, ...]  # of a packed data set, or of one tha
 
 
 def attach(spec: Spec, region: Region) -> Packed | ResidentData:
-    """The data set that lies in `region`."""
+    """Return the data set that lies in `region`."""
     return spec.attach(region) if isinstance(spec, PackedSpec) else ResidentData(region, spec)
 
 
 def open_feed(data: Packed | ResidentData, plan: EpochPlan, *, seed: int, order: str) -> Feed:
-    """Batches of it. `order`: what `data.shuffle` says."""
+    """Return a feed of its batches. `order`: the value of `data.shuffle`."""
     if isinstance(data, Packed):
         return data.feed(plan, seed=seed, order=order)
     return ResidentFeed(data, plan, seed=seed, order=order)
 
 
 def targets(data: Packed | ResidentData) -> Tensor:
-    """(N, …)"""
+    """Return the targets (N, …)."""
     return data.targets() if isinstance(data, Packed) else data.views()[-1]

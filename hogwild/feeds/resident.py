@@ -1,8 +1,8 @@
-"""Batches out of shared data into reused buffers: the resident feed.
+"""The resident feed: batches gathered from shared data into reused buffers.
 
-The supervisor writes a data set once into one shared region (`ResidentData`); every worker maps it and gathers the
-rows of a batch into buffers it allocated at its start and uses for ever (`ResidentFeed`). Only positions travel: a
-batch is a number, and which rows it holds follows from (seed, epoch, number), see `sample_order.py`."""
+The supervisor writes a data set once into one shared region (`ResidentData`). Every worker maps it and gathers the rows
+of a batch into buffers that it allocates once (`ResidentFeed`). Only batch numbers are sent: the rows of a batch follow
+from (seed, epoch, number), see `sample_order.py`."""
 
 import copy
 import math
@@ -22,12 +22,12 @@ from hogwild.shared_memory.region import Region, aligned
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """One field of all samples, as it lies in the region: `shape` is (N, …); the last field is the target."""
+    """One field of all samples and its place in the region: `shape` is (N, …); the last field is the target."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     offset: int
-    channels_last: bool = False  # rows lie as (H, W, C) and are shown as (C, H, W)
+    channels_last: bool = False  # rows are stored as (H, W, C) and viewed as (C, H, W)
 
     @property
     def nbytes(self) -> int:
@@ -38,11 +38,11 @@ class FieldSpec:
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def view(self, region: Region) -> Tensor:
-        """(N, …) as it lies in memory: rows contiguous."""
+        """Return the field (N, …) in memory order: rows contiguous."""
         return region.tensor(self.dtype, self.lying, self.offset)
 
     def rows(self, region: Region) -> np.ndarray:
-        """(N, row_bytes) uint8: what is to be copied, whatever its type."""
+        """Return the field as (N, row_bytes) uint8, for copying rows of any type."""
         return region.array(np.uint8, (self.shape[0], self.row_bytes), self.offset)
 
     @property
@@ -54,7 +54,7 @@ class FieldSpec:
 
 
 class ResidentData:
-    """A data set in shared memory. The supervisor writes it before workers start; nobody writes it afterwards."""
+    """A data set in shared memory. The supervisor writes it before workers start; it is read-only afterwards."""
 
     def __init__(self, region: Region, fields: Sequence[FieldSpec]) -> None:
         self.region = region
@@ -68,8 +68,8 @@ class ResidentData:
     def allocate(
         cls, name: str, fields: Sequence[tuple[torch.dtype, Sequence[int]]], *, channels_last: bool = False
     ) -> "ResidentData":
-        """Zeros for fields of these types and shapes (N, …). With `channels_last`, 4-d floating inputs are laid out
-        (N, H, W, C). Raises MemoryShortError."""
+        """Allocate zeros for fields of these types and shapes (N, …). With `channels_last`, 4-d floating inputs are
+        laid out (N, H, W, C). Raises MemoryShortError."""
         specs: list[FieldSpec] = []
         offset = 0
         for position, (dtype, shape) in enumerate(fields):
@@ -80,7 +80,7 @@ class ResidentData:
 
     @classmethod
     def from_tensors(cls, name: str, tensors: Sequence[Tensor], *, channels_last: bool = False) -> "ResidentData":
-        """Copies (N, …) tensors into a new region, laid out as `allocate` says."""
+        """Copy (N, …) tensors into a new region, laid out as in `allocate`."""
         data = cls.allocate(name, [(tensor.dtype, tensor.shape) for tensor in tensors], channels_last=channels_last)
         for spec, tensor in zip(data.fields, tensors, strict=True):
             lying = spec.view(data.region)
@@ -88,7 +88,7 @@ class ResidentData:
         return data
 
     def views(self) -> tuple[Tensor, ...]:
-        """Each field as a (N, …) view in its logical shape."""
+        """Return each field as a (N, …) view in its logical shape."""
         return tuple(
             spec.view(self.region).permute(0, 3, 1, 2) if spec.channels_last else spec.view(self.region)
             for spec in self.fields
@@ -96,13 +96,13 @@ class ResidentData:
 
 
 class ResidentFeed:
-    """Gathers batches of a `ResidentData` into buffers that stay where they are for the whole job.
+    """Gathers batches of a `ResidentData` into buffers that stay at the same addresses for the whole job.
 
-    Rows are copied as bytes, by numpy: of 64 rows of 3,136 bytes that takes 24 us, `torch.index_select` 30 (33 with the
-    image's four dimensions), and a copy of rows that follow each other, without any index, 14."""
+    numpy copies the rows as bytes: 64 rows of 3,136 bytes take 24 us; `torch.index_select` takes 30 us (33 us with the
+    image's four dimensions), and copying consecutive rows without an index 14 us."""
 
     def __init__(self, data: ResidentData, plan: EpochPlan, *, seed: int, order: str) -> None:
-        """`order`: what `data.shuffle` says, see `sample_order.py`."""
+        """`order`: the value of `data.shuffle`, see `sample_order.py`."""
         row_bytes = sum(spec.row_bytes for spec in data.fields)
         self._plan = plan
         self._order: Order = (
@@ -117,12 +117,12 @@ class ResidentFeed:
 
     @property
     def slot_nbytes(self) -> int:
-        """Of one piece of memory that holds a batch."""
+        """Bytes of memory for one batch."""
         return sum(aligned(self._plan.largest * spec.row_bytes) for spec in self._specs)
 
     def into(self, memory: Tensor) -> "ResidentFeed":
-        """The same batches, gathered into `memory` (slot_nbytes,) uint8, which is somebody's else: pinned, perhaps.
-        Fields begin on cache lines."""
+        """Return a feed that gathers the same batches into `memory` (slot_nbytes,) uint8, owned by the caller (pinned,
+        for instance). Fields begin on cache lines."""
         twin = copy.copy(self)
         sizes = [self._plan.largest * spec.row_bytes for spec in self._specs]
         starts = list(accumulate(map(aligned, sizes), initial=0))
@@ -131,23 +131,22 @@ class ResidentFeed:
         return twin
 
     def gather(self, epoch: int, batch: int) -> Batch:
-        """Fills the buffers with batch number `batch` of `epoch`."""
+        """Fill the buffers with batch number `batch` of `epoch`."""
         first, last = self._plan.positions(batch)
         size = last - first
         slots, shown = self._views.get(size) or self._cut(size)
         chosen = self._order.indices(epoch, first, last)
         for rows, slot in zip(self._rows, slots, strict=True):
-            # "raise", numpy's default, would gather into an array of its own first; an order names only samples that
-            # are there.
+            # numpy's default, "raise", would gather into a temporary array first; an order contains only valid samples.
             rows.take(chosen, axis=0, out=slot, mode="clip")
         return Batch(shown[:-1], shown[-1], first, size)
 
     def addresses(self) -> tuple[int, ...]:
-        """Where the buffers are, in bytes: the same numbers for the whole job."""
+        """Return the buffers' addresses: the same numbers for the whole job."""
         return tuple(buffer.data_ptr() for buffer in self._buffers)
 
     def _cut(self, size: int) -> tuple[list[np.ndarray], tuple[Tensor, ...]]:
-        """Views of the first `size` rows of every buffer, as bytes and as what they are; made once per size (an epoch
+        """Make views of the first `size` rows of every buffer, as bytes and as typed tensors; once per size (an epoch
         has at most two)."""
         slots: list[np.ndarray] = []
         shown: list[Tensor] = []

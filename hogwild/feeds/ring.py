@@ -1,14 +1,13 @@
-"""The ring: slots of shared memory that hold one batch each, filled by loaders and read in place by workers, for ever
-the same ones.
+"""The ring: a fixed set of shared-memory slots, one batch each, filled by loaders and read in place by workers.
 
     [ table | loaders | heads | states | data ]           per slot: a row of the table, a head, two states, its data
       table row      epoch, batch, shard, place, …        the supervisor, before it sends the slot's number
-      loader's row   beat, slot in hand, …                that loader
+      loader's row   beat, slot being filled, …           that loader
       head           rows, lengths of the states, shapes  the loader that was sent the slot's number
-      states         of the iterator, before and after    the same; where a loader begins anew, the supervisor before it
+      states         of the iterator, before and after    the same; if a loader begins anew, the supervisor before it
 
-Who reads a slot is told of it only once it is filled, over a pipe, so no word of it needs a lock. The nesting and the
-types of a batch are those of the job's first (`BatchForm`); shapes may vary, as long as all fits into `data_bytes`."""
+Readers learn of a slot over a pipe, only after it is filled, so the table needs no lock. All batches have the nesting
+and the types of the job's first batch (`BatchForm`); shapes may vary as long as the batch fits into `data_bytes`."""
 
 import math
 from collections.abc import Sequence
@@ -26,33 +25,33 @@ from hogwild.feeds.batch import Batch
 from hogwild.shared_memory.region import Region, aligned
 
 MOST_DIMENSIONS = 8
-LEAF_WORDS = 1 + MOST_DIMENSIONS  # how many dimensions, and each
-ROW_WORDS = 8  # of the table and of a loader: a cache line
-KEPT_VIEWS = 4  # times the slots: sets of views that are kept, where shapes vary
+LEAF_WORDS = 1 + MOST_DIMENSIONS  # number of dimensions, then each dimension
+ROW_WORDS = 8  # of a table row and of a loader's row: one cache line
+KEPT_VIEWS = 4  # times the slots: cached sets of views, if shapes vary
 Shapes = tuple[tuple[int, ...], ...]
 
 
 class SlotWord(IntEnum):
-    """Words of a row of the table: what the slot holds, or shall."""
+    """Words of a table row: the batch that the slot holds or will hold."""
 
     EPOCH = 0
     BATCH = 1
     SHARD = 2
     PLACE = 3  # of the batch within its shard
-    FROM = 4  # where an iterator that has to begin anew goes on from: the place that its state belongs to
-    STATE_BYTES = 5  # of that state, in the slot's place for the state before; 0: from the beginning
-    FILLED = 6  # 1: the parent has heard that it holds that batch
+    FROM = 4  # place from which a restarted iterator continues: the one its state belongs to
+    STATE_BYTES = 5  # length of that state, stored as the slot's state before; 0: start from the beginning
+    FILLED = 6  # 1: the parent knows that the slot holds that batch
 
 
 class LoaderBeat(IntEnum):
     """Words of a loader's row."""
 
     COUNT = 0
-    SLOT = 1  # which it fills, + 1; 0: none
-    BATCHES = 2  # filled
+    SLOT = 1  # slot being filled, + 1; 0: none
+    BATCHES = 2  # filled so far
     SLOWEST_NS = 3
-    WAITING = 4  # 1: for a slot
-    RECORD = 5  # the position it reads, for words about one that ended it
+    WAITING = 4  # 1: waits for a slot
+    RECORD = 5  # the position being read, to name it if it kills the loader
 
 
 class Head(IntEnum):
@@ -61,12 +60,12 @@ class Head(IntEnum):
     ROWS = 0
     BEFORE_BYTES = 1
     AFTER_BYTES = 2
-    SHAPES = 3  # the first
+    SHAPES = 3  # start of the shapes
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A tensor of a batch: its type, and whether its rows lie as (H, W, C) and are shown as (C, H, W)."""
+    """A tensor of a batch: its type, and whether its rows are stored as (H, W, C) and viewed as (C, H, W)."""
 
     dtype: torch.dtype
     channels_last: bool = False
@@ -83,8 +82,8 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class BatchForm:
-    """What all batches of a stream have in common: how their tensors are nested, and the type of each. `nesting` is a
-    batch with the numbers of the leaves in their places: `({"a": 0, "b": 1}, 2)`."""
+    """The nesting and the tensor types that all batches of a stream share. `nesting` is a batch with leaf numbers in
+    place of tensors: `({"a": 0, "b": 1}, 2)`."""
 
     nesting: tuple[Any, ...]
     leaves: tuple[Leaf, ...]
@@ -98,13 +97,13 @@ class BatchForm:
         return tuple(leaf.dtype for leaf in self.leaves)
 
     def words(self) -> str:
-        """For a person: the types of the tensors, nested as they are."""
+        """Return the nested tensor types, for messages."""
         shown = tree_map(lambda number: str(self.kinds[number]).removeprefix("torch."), self.nesting)
         return str(shown).replace("'", "")
 
     @property
     def is_nested(self) -> bool:
-        """An input is not one tensor."""
+        """True if an input is not a single tensor."""
         return self.nesting != tuple(range(len(self.leaves)))
 
     @property
@@ -112,12 +111,12 @@ class BatchForm:
         return tree_structure(self.nesting)
 
     def nbytes(self, shapes: Shapes) -> int:
-        """What the tensors of a batch take in a slot."""
+        """Return the bytes that the tensors of a batch take in a slot."""
         return sum(leaf.nbytes(shape) for leaf, shape in zip(self.leaves, shapes, strict=True))
 
     def batch(self, leaves: Sequence[Tensor], first_position: int, rows: int) -> Batch:
-        """(input, …, target), nested as the collate function nested them."""
-        is_plain = self.nesting == tuple(range(len(leaves)))  # of most, and told more quickly than walked through
+        """Return the batch (input, …, target), nested as by the collate function."""
+        is_plain = self.nesting == tuple(range(len(leaves)))  # the usual case, faster than walking the tree
         *inputs, target = leaves if is_plain else tree_map(leaves.__getitem__, self.nesting)
         return Batch(tuple(inputs), target, first_position, rows)
 
@@ -129,7 +128,7 @@ class RingSpec:
     form: BatchForm
     slots: int
     loaders: int
-    data_bytes: int  # of a slot
+    data_bytes: int  # of one slot
     state_bytes: int = 0  # of each of a slot's two states
 
     @property
@@ -150,11 +149,11 @@ class RingSpec:
 
 
 class TooLarge(Exception):
-    """A batch does not fit into a slot: it takes `args[0]` bytes."""
+    """A batch does not fit into a slot: it needs `args[0]` bytes."""
 
 
 class Ring:
-    """The slots of one job, in whatever process. Views are made once and used for ever where shapes do not vary."""
+    """The slots of one job, usable in any process. Views are cached."""
 
     def __init__(self, region: Region, spec: RingSpec) -> None:
         self.spec = spec
@@ -168,7 +167,7 @@ class Ring:
 
     @classmethod
     def allocate(cls, name: str, spec: RingSpec) -> "Ring":
-        """Raises MemoryShortError."""
+        """Allocate a ring. Raises MemoryShortError."""
         return cls(Region.allocate(name, spec.nbytes), spec)
 
     # ---- the batch in a slot
@@ -177,15 +176,15 @@ class Ring:
         return bool(tree == self._tree)
 
     def reserve(self, slot: int, shapes: Shapes) -> tuple[Tensor, ...]:
-        """Memory of the slot for tensors of these shapes, in the order of the form's leaves, to be written to. Whoever
-        holds the slot only. Raises TooLarge."""
+        """Return writable memory of the slot for tensors of these shapes, in the order of the form's leaves. Only the
+        owner of the slot may call it. Raises TooLarge."""
         needed = self.spec.form.nbytes(shapes)
         if needed > self.spec.data_bytes:
             raise TooLarge(needed)
         return self._cut(slot, shapes)
 
     def seal(self, slot: int, rows: int, shapes: Shapes, before: bytes = b"", after: bytes = b"") -> None:
-        """The slot is written: so many rows, tensors of these shapes, and the iterator's states around the batch."""
+        """Write the slot's head: number of rows, shapes, and the iterator's states before and after the batch."""
         head = self._heads[slot]
         for number, shape in enumerate(shapes):
             start = Head.SHAPES + LEAF_WORDS * number
@@ -199,7 +198,7 @@ class Ring:
         return int(self._heads[slot, Head.ROWS])
 
     def leaves(self, slot: int) -> tuple[Tensor, ...]:
-        """The tensors of the batch in this slot, as they lie there."""
+        """Return the tensors of the batch in this slot, without a copy."""
         head = self._heads[slot]
         shapes = []
         for number in range(len(self.spec.form.leaves)):
@@ -208,11 +207,11 @@ class Ring:
         return self._cut(slot, tuple(shapes))
 
     def targets(self) -> Tensor:
-        """(N, …) of all slots, which are filled: those of validation data."""
+        """Return the targets (N, …) of all slots, which must be filled, as those of validation data are."""
         return torch.cat([self.leaves(slot)[-1] for slot in range(self.spec.slots)])
 
     def find(self, epoch: int, batch: int) -> int:
-        """The slot of a batch that one has a lease of."""
+        """Return the slot of a batch that the caller has leased."""
         table = self.table
         is_it = (
             (table[:, SlotWord.BATCH] == batch) & (table[:, SlotWord.EPOCH] == epoch) & (table[:, SlotWord.FILLED] == 1)
@@ -238,7 +237,7 @@ class Ring:
     # ---- the iterator's states
 
     def write_state(self, slot: int, state: bytes, *, is_after: bool) -> None:
-        """Raises DataError for one that has grown out of its place."""
+        """Write an iterator state. Raises DataError if it has outgrown its space."""
         if len(state) > self.spec.state_bytes:
             raise DataError(
                 f"data.train: the state of the iterator takes {len(state):,} bytes by now, and a slot has room for "
@@ -251,12 +250,12 @@ class Ring:
             self._state(slot, is_after)[: len(state)] = np.frombuffer(state, np.uint8)
 
     def read_state(self, slot: int, *, is_after: bool) -> bytes:
-        """Of a slot that is filled."""
+        """Return an iterator state of a filled slot."""
         length = int(self._heads[slot, Head.AFTER_BYTES if is_after else Head.BEFORE_BYTES])
         return self._state(slot, is_after)[:length].tobytes() if length else b""
 
     def read_begin(self, slot: int) -> bytes:
-        """What the table says of the state to begin from."""
+        """Return the state to start from, as given in the table."""
         length = int(self.table[slot, SlotWord.STATE_BYTES])
         return self._state(slot, is_after=False)[:length].tobytes() if length else b""
 
@@ -269,8 +268,8 @@ class Ring:
 
 
 class RingFeed:
-    """Batches out of the ring, where a worker trains on them in place. With `copies` into buffers of its own first:
-    where the transform, or the model, writes into its input, and a worker that dies must leave the batch as it was."""
+    """Batches from the ring, which a worker trains on in place. `copies`: copy into private buffers first, because the
+    transform or the model writes into its input, and a worker that dies must leave the batch unchanged."""
 
     def __init__(self, ring: Ring, batch_size: int, *, copies: bool = False) -> None:
         self._ring, self._batch_size = ring, batch_size
@@ -278,16 +277,16 @@ class RingFeed:
 
     @property
     def region(self) -> Region:
-        """Where its batches lie."""
+        """The memory that holds its batches."""
         return self._ring.region if self._own is None else self._own.region
 
     @property
     def is_refilled(self) -> bool:
-        """Its slots are used again and again; else they hold all there is."""
+        """True if loaders refill the slots; otherwise the slots hold all the data."""
         return self._ring.spec.loaders > 0
 
     def twin(self) -> "RingFeed":
-        """The same batches; where they are copied first, into other buffers."""
+        """Return a feed of the same batches, with its own buffers if batches are copied."""
         return RingFeed(self._ring, self._batch_size, copies=self._own is not None)
 
     def gather(self, epoch: int, batch: int) -> Batch:
@@ -302,6 +301,6 @@ class RingFeed:
         return ring.spec.form.batch(leaves, batch * self._batch_size, rows)
 
     def addresses(self) -> tuple[int, ...]:
-        """Where the data of the slots begins, in bytes: the same numbers for the whole job."""
+        """Return the addresses of the slots' data: the same numbers for the whole job."""
         ring = self._ring
         return tuple(ring.region.array(np.uint8, (1,), ring._data(slot)).ctypes.data for slot in range(ring.spec.slots))

@@ -1,9 +1,9 @@
-"""Rows of a user's data set that does not lie in memory: read in ranges, each row looked at, so that the lowest bad one
-is what an error names.
+"""Rows of a user's data set that is not in memory: read in ranges and checked, so that an error names the lowest bad
+row.
 
     has `rows(start, stop)`     ranges of rows at once: (input, …, target), tensors (stop - start, …) each
-    any other: len() and [i]    item by item; torch's generator is seeded for each, so that one that draws random
-                                numbers is the same, whoever reads it
+    any other: len() and [i]    item by item; torch's generator is seeded for each item, so random items are the same
+                                whichever process reads them
 """
 
 import inspect
@@ -21,23 +21,23 @@ from hogwild import host
 from hogwild.errors import DataError, HogwildError, MemoryShortError
 from hogwild.scheduling.seeds import item_seed
 
-CHECK_NUMBERS = 1 << 24  # looked at in one go when searching for NaN: keeps the temporaries small
-RANGE_BYTES = 1 << 24  # of rows that are read in one go
+CHECK_NUMBERS = 1 << 24  # elements per NaN check: keeps the temporaries small
+RANGE_BYTES = 1 << 24  # of rows read in one call
 MOST_ROWS = 1 << 16
 STEP_S = 0.25
 ALIKE = "all items must have the same fields, shapes and types"
 
 
 class BadRow(Exception):
-    """A row that cannot be used: `error` says why, in words for the user."""
+    """An unusable row; `error` is the message for the user."""
 
     def __init__(self, row: int, error: DataError) -> None:
         super().__init__(row)
         self.row, self.error = row, error
 
     def taken(self) -> DataError:
-        """`error`, to be raised instead. Not kept here: as its context we would make a circle with it, which holds the
-        memory of every frame on the way until the collector comes."""
+        """Return `error`, to be raised instead, and drop it here: as its context this exception would form a reference
+        cycle, which keeps the memory of every frame alive until garbage collection."""
         error = self.error
         del self.error
         return error
@@ -45,7 +45,7 @@ class BadRow(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FieldKind:
-    """What all rows have in one field."""
+    """Type and shape of one field, the same in all rows."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]  # of one row
@@ -57,8 +57,7 @@ class FieldKind:
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """A data set that is read range by range; `kinds` are those of its first item. Crosses a process by
-    cloudpickle."""
+    """A data set that is read range by range; `kinds` are those of its first item. Crosses processes by cloudpickle."""
 
     dataset: Any
     what: str
@@ -66,11 +65,11 @@ class RowSource:
     kinds: tuple[FieldKind, ...]
     seed: int
     by_range: bool  # it has `rows(start, stop)`
-    first: tuple[Tensor, ...] | None = None  # item 0, which was read to know the kinds: no item is read twice
+    first: tuple[Tensor, ...] | None = None  # item 0, already read to learn the kinds: no item is read twice
 
     @classmethod
     def of(cls, dataset: Any, what: str, seed: int) -> "RowSource":
-        """Reads the first row. Raises DataError where there is none, or it is no sample."""
+        """Read the first row to learn the fields. Raises DataError without rows, or if it is no sample."""
         count = _length(dataset, what)
         if count == 0:
             raise DataError(f"{what}: the data set is empty; there is nothing to train on", code="data/empty")
@@ -88,12 +87,12 @@ class RowSource:
         return sum(kind.nbytes for kind in self.kinds)
 
     def columns(self) -> tuple[Tensor, ...]:
-        """Private memory for all rows. Raises MemoryShortError."""
+        """Allocate private memory for all rows. Raises MemoryShortError."""
         self.check_room()
         return tuple(torch.empty((self.count, *kind.shape), dtype=kind.dtype) for kind in self.kinds)
 
     def check_room(self) -> None:
-        """Before the memory is taken: the kernel promises more than there is, and kills us when it is written to."""
+        """Check free memory before allocating: the kernel overcommits and would kill the process on writing."""
         needed, memory = self.count * self.row_bytes, host.available_memory()
         if needed > memory.bytes:
             raise MemoryShortError(
@@ -105,13 +104,13 @@ class RowSource:
     def read_into(
         self, columns: Sequence[Tensor], goes_on: Callable[[int, float, float], bool] = lambda rows, s, pace_s: True
     ) -> int:
-        """Reads in this process, from the first row on, into `columns` (N, …). `goes_on` is asked between two ranges,
-        with the rows read by then, the seconds that took, and the seconds per row of the last range: what a call costs
-        besides, small ranges tell most of. Returns the rows read. Raises DataError."""
+        """Read in this process, from the first row on, into `columns` (N, …), and return the number of rows read.
+        Between two ranges `goes_on` gets the rows read so far, the seconds used, and the seconds per row of the last
+        range (in small ranges the overhead of a call dominates). Raises DataError."""
         began_s = last_s = time.monotonic()
         done, pace_s = 0, 0.0
         while done < self.count and (not done or goes_on(done, last_s - began_s, pace_s)):
-            # Small steps first, as a row may take seconds, and none so large that nobody is asked for long.
+            # Start with small steps, as a row may take seconds, and keep steps short enough to call `goes_on` often.
             step = self.at_once(min(done, int(STEP_S / max(pace_s, 1e-9))))
             stop = min(self.count, done + step)
             for column, field in zip(columns, self.read_here(done, stop), strict=True):
@@ -121,8 +120,7 @@ class RowSource:
         return done
 
     def read_here(self, start: int, stop: int) -> tuple[Tensor, ...]:
-        """The same as `read`, in a process of the user's: his random state stays as it is, and what is wrong is a
-        DataError."""
+        """Read like `read`, but in the user's process: restores the random state and raises DataError."""
         try:
             with torch.random.fork_rng(devices=[]):
                 return self.read(start, stop)
@@ -130,12 +128,12 @@ class RowSource:
             raise bad.taken() from bad.__cause__
 
     def at_once(self, wanted: int) -> int:
-        """So many rows, or as many as a range may have."""
+        """Return `wanted`, limited to the largest range of rows."""
         return max(1, min(wanted, MOST_ROWS, RANGE_BYTES // max(1, self.row_bytes)))
 
     def read(self, start: int, stop: int, beat: Callable[[int], object] = lambda row: None) -> tuple[Tensor, ...]:
-        """Rows `[start, stop)`: a tensor (stop - start, …) per field. `beat` is told of every row, or range, before it
-        is read. Raises BadRow for the lowest that cannot be used."""
+        """Return rows `[start, stop)`: a tensor (stop - start, …) per field. `beat` is called with every row, or range
+        start, before it is read. Raises BadRow for the lowest unusable row."""
         if self.by_range:
             beat(start)
             fields = _rows(self.dataset, start, stop, self.what)
@@ -149,7 +147,7 @@ class RowSource:
                 fields = self.first if row == 0 and self.first else _item(self.dataset, row, self.what, self.seed)
                 self._check_alike(fields, row, [tuple(field.shape) for field in fields])
             except BadRow:
-                self._check_finite([column[: row - start] for column in columns], start)  # a lower one comes first
+                self._check_finite([column[: row - start] for column in columns], start)  # report a lower row first
                 raise
             for column, field in zip(columns, fields, strict=True):
                 column[row - start] = field
@@ -157,7 +155,7 @@ class RowSource:
         return columns
 
     def _check_alike(self, fields: Sequence[Tensor], row: int, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Copying would broadcast another shape and cut a 0.7 behind a first item's 0 down to 0, without a word."""
+        """Check shapes and types: copying would silently broadcast, or truncate 0.7 to 0 after an integer item."""
         problem = next(self._differences(fields, shapes), None)
         if problem is not None:
             raise BadRow(row, DataError(f"{self.what}: item {row}{problem}; {ALIKE}", code="data/unlike-items"))
@@ -180,8 +178,8 @@ class RowSource:
 
 
 def has_rows(dataset: Any) -> bool:
-    """Whether its class has `rows(start, stop)`. By the names, too: a class of the user's may call something else
-    so."""
+    """Return whether its class has `rows(start, stop)`. Compares argument names, as a user's class may have another
+    method of that name."""
     method = getattr(type(dataset), "rows", None)
     return inspect.isfunction(method) and [*inspect.signature(method).parameters][1:] == ["start", "stop"]
 
@@ -215,7 +213,7 @@ def _rows(dataset: Any, start: int, stop: int, what: str) -> tuple[Tensor, ...]:
 
 
 def _item(dataset: Any, index: int, what: str, seed: int) -> tuple[Tensor, ...]:
-    """Raises BadRow."""
+    """Return item `index` as tensors. Raises BadRow."""
     torch.default_generator.manual_seed(item_seed(seed, index))  # 1.1 us
     try:
         sample = dataset[index]
@@ -233,7 +231,7 @@ def _item(dataset: Any, index: int, what: str, seed: int) -> tuple[Tensor, ...]:
 
 
 def _raised(where: str, error: BaseException) -> DataError:
-    """An error of ours keeps its code."""
+    """Return a DataError; keeps the code if `error` is one of our errors."""
     code = error.code if isinstance(error, HogwildError) else "data/item-raised"
     made = DataError(f"{where} raised {type(error).__name__}: {error}", code=code)
     made.__cause__ = error
@@ -241,12 +239,12 @@ def _raised(where: str, error: BaseException) -> DataError:
 
 
 def _as_tensor(field: Any) -> Tensor:
-    """Like torch's default collation, but a Python float becomes float32, the type models compute in."""
+    """Convert like torch's default collation, but a Python float becomes float32, the type models compute in."""
     if isinstance(field, Tensor):
         if field.layout != torch.strided:
             raise TypeError(f"it holds a {field.layout} tensor; only dense tensors can be resident")
         return field.detach()
-    if isinstance(field, np.ndarray) and not field.flags.writeable:  # a memory-mapped file: torch warns of each item
+    if isinstance(field, np.ndarray) and not field.flags.writeable:  # memory-mapped: torch would warn for each item
         field = field.copy()
     return torch.as_tensor(field, dtype=torch.float32) if isinstance(field, float) else torch.as_tensor(field)
 
@@ -259,12 +257,12 @@ def not_finite(what: str, row: int, position: int, fields: int) -> DataError:
 def first_non_finite(tensor: Tensor) -> int | None:
     if not tensor.is_floating_point():
         return None
-    width = max(1, math.prod(tensor.shape[1:]))  # explicit: rows of no elements leave nothing to infer it from
+    width = max(1, math.prod(tensor.shape[1:]))  # explicit, because -1 cannot be inferred for rows without elements
     height = max(1, CHECK_NUMBERS // width)
     for start in range(0, len(tensor), height):
         rows = tensor[start : start + height].reshape(-1, width)
-        # One sum finds out whether anything is wrong; only then each row is looked at. (Overflow of a finite sum costs
-        # the second look and nothing else.)
+        # One sum detects any bad value; only then is each row checked. (If a finite sum overflows, the rows are checked
+        # for nothing.)
         if not torch.isfinite(rows.sum()):
             bad = (~torch.isfinite(rows)).any(dim=1).nonzero()
             if len(bad):

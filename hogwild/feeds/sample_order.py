@@ -1,15 +1,15 @@
-"""In which order an epoch visits the samples (`data.shuffle`): pure functions of (seed, epoch, position), so that
-every process, and a resumed run, computes the same order by itself. Nobody waits for the permutation of a whole large
-epoch, and nobody keeps one.
+"""The order in which an epoch visits the samples (`data.shuffle`): pure functions of (seed, epoch, position), so every
+process, and a resumed run, computes the same order by itself. A large epoch's permutation is never computed or stored
+as a whole.
 
     full      any order is possible. Up to DRAWN_UP_TO samples the epoch's permutation is drawn; beyond, it is computed,
               a block of positions at a time, by a keyed permutation (`Keyed`).
-    chunked   chunks of neighbouring rows in any order, and any order inside a chunk: kinder to memory, but a batch
+    chunked   chunks of neighbouring rows in any order, and any order inside a chunk: faster to read, but a batch
               holds neighbours, so not for data that is sorted by class.
-    runs      chunks of neighbouring rows in any order, each as it lies in memory: for kernels over data that
-              is not sorted by what is to be learnt.
-    none      as the samples lie in memory.
-    lanes     as a text is read: each batch continues the one before it (`data.lanes`, `LaneOrder`).
+    runs      chunks of neighbouring rows in any order, memory order inside a chunk: for kernels over data that
+              is not sorted by the target.
+    none      memory order.
+    lanes     text order: each batch continues the one before it (`data.lanes`, `LaneOrder`).
 """
 
 from abc import ABC, abstractmethod
@@ -25,20 +25,20 @@ from hogwild.scheduling.seeds import mix, permutation_seed
 Indices: TypeAlias = np.ndarray  # (n,) int64
 Kept = TypeVar("Kept")
 
-BLOCK_POSITIONS = 4096  # computed in one go: numpy's price of a call vanishes, and 32 KiB stay in the nearest cache
+BLOCK_POSITIONS = 4096  # per block: numpy's call overhead is negligible, and 32 KiB fit into the L1 cache
 # Drawing 2^18 positions takes 2 ms and 2 MB, once per epoch and worker; 2^20 take 12 ms, 2^22 (larger than the caches)
 # 170 ms, and 10^8 several seconds and 800 MB. Computing takes 1.5 us per 64 positions, whatever the size.
 DRAWN_UP_TO = 1 << 18
-# Of a keyed permutation. After 2, a thousand of a million neighbours lie beside each other again (2 are expected);
-# after 4, up to twice as many as should; from 6 on no measure of tests/test_order_statistics.py tells it from a drawn
-# permutation. An odd last round would move samples only within a row of the grid.
+# Rounds of a keyed permutation. After 2, a thousand of a million neighbours are adjacent again (2 are expected); after
+# 4, up to twice the expected number; from 6 on no measure of tests/test_order_statistics.py distinguishes it from a
+# drawn permutation. An odd last round would move samples only within a row of the grid.
 ROUNDS = 6
-# Gathering rows of 64 to 3,136 bytes is equally fast with chunks of 64 KiB to 1 MiB, and slower outside: such a chunk
-# fits a core's own cache. Of these sizes a large one, because it mixes more.
+# Gathering rows of 64 to 3,136 bytes is equally fast with chunks of 64 KiB to 1 MiB, and slower outside that range:
+# such a chunk fits into a core's own cache. A large one is chosen because it mixes more.
 CHUNK_BYTES = 512 << 10
-CHUNK_ROWS = 1024  # at most, of tiny rows: a chunk is computed as a whole, even for one batch of it
-RUN_ROWS = 4096  # in a row of a kernel's samples: what its hardware reads ahead, and what mixes
-KEPT_EPOCHS = 2  # a worker may hold a lease of the next epoch while it ends this one
+CHUNK_ROWS = 1024  # upper limit for tiny rows: a chunk is computed as a whole, even for one batch of it
+RUN_ROWS = 4096  # run length for kernels: a compromise between hardware prefetching and mixing
+KEPT_EPOCHS = 2  # a worker may hold a lease of the next epoch while it finishes this one
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -47,13 +47,13 @@ class Order(Protocol):
     """The order of every epoch of one data set."""
 
     def indices(self, epoch: int, first: int, last: int) -> Indices:
-        """(last - first,) int64: which samples stand at the positions `[first, last)` of `epoch`, 0 <= first <= last <=
-        samples. A view of a block that is kept: not to be written to, and valid until the next call."""
+        """Return the samples at the positions `[first, last)` of `epoch`, (last - first,) int64; 0 <= first <= last <=
+        samples. A view of a cached block: read-only, and valid until the next call."""
         ...
 
 
 def make_order(shuffle: str, samples: int, *, seed: int, row_bytes: int) -> Order:
-    """The order that `data.shuffle` asks for; `row_bytes` of one sample (all fields) decide how long a chunk is."""
+    """Return the order for a value of `data.shuffle`; `row_bytes` of a sample (all fields) set the chunk length."""
     if shuffle == "none":
         return InMemory(samples)
     if shuffle == "runs":
@@ -70,12 +70,12 @@ def _full(samples: int, seed: int) -> Order:
 
 
 def chunk_rows(row_bytes: int) -> int:
-    """Samples in a chunk."""
+    """Return the number of samples in a chunk."""
     return min(CHUNK_ROWS, max(1, CHUNK_BYTES // max(1, row_bytes)))
 
 
 class PerEpoch(Generic[Kept]):
-    """What `make(epoch)` returned, for the epochs made last."""
+    """A cache of the last results of `make(epoch)`."""
 
     def __init__(self, make: Callable[[int], Kept]) -> None:
         self._make = make
@@ -91,7 +91,7 @@ class PerEpoch(Generic[Kept]):
 
 
 class Drawn:
-    """A permutation drawn for each epoch: 8 bytes per sample and epoch kept."""
+    """A permutation drawn for each epoch: 8 bytes per sample and cached epoch."""
 
     def __init__(self, samples: int, seed: int) -> None:
         self._samples = samples
@@ -107,8 +107,8 @@ class Drawn:
 
 
 class Blockwise(ABC):
-    """Keeps one computed block. A new one begins at the first position asked for, so no batch is ever cut in two, and
-    as a worker's items are mostly 64 batches long, little is computed that it does not use."""
+    """Caches one computed block. A new one begins at the first position asked for, so it holds whole batches; as a
+    worker's items are mostly 64 batches long, few computed positions remain unused."""
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
@@ -126,11 +126,11 @@ class Blockwise(ABC):
 
     @abstractmethod
     def _compute(self, epoch: int, first: int, stop: int) -> tuple[int, Indices]:
-        """Where a block that holds the positions `[first, stop)` begins, and the block."""
+        """Return (start, block): a block that contains the positions `[first, stop)`."""
 
 
 class InMemory(Blockwise):
-    """As the samples lie in memory."""
+    """Memory order."""
 
     def _compute(self, epoch: int, first: int, stop: int) -> tuple[int, Indices]:
         return first, np.arange(first, stop, dtype=np.int64)
@@ -140,15 +140,15 @@ class LaneOrder(Blockwise):
     """Rows that are consecutive windows of one sequence, so that each column of a batch continues the same column of
     the batch before it (truncated back-propagation through time).
 
-        rows      0 1 2 3 4 5 …  R-1      lanes x columns strips of `steps` rows each, and a rest that is left out
-        lane 0    batch 0: rows 0, S, 2S, …      batch 1: rows 1, S+1, 2S+1, …      S = steps
-        lane 1    batch S: the strips that follow
+            rows      0 1 2 3 4 5 …  R-1      lanes x columns strips of `steps` rows each; the remainder is left out
+            lane 0    batch 0: rows 0, S, 2S, …      batch 1: rows 1, S+1, 2S+1, …      S = steps
+            lane 1    batch S: the strips that follow
 
-    Batch number b = lane * steps + t; its column c is row (lane * columns + c) * steps + t. The order of every epoch is
-    the same."""
+    Batch number b = lane * steps + t; its column c is row (lane * columns + c) * steps + t. Every epoch has the same
+    order."""
 
     def __init__(self, lanes: int, columns: int, steps: int) -> None:
-        """`columns` of a batch, `steps` batches of a lane."""
+        """`columns` per batch, `steps` batches per lane."""
         super().__init__(lanes * columns * steps)
         self._columns, self._steps = columns, steps
 
@@ -162,10 +162,10 @@ class Keyed(Blockwise):
     """A keyed permutation of [0, N): a generalised Feistel network (Black and Rogaway, "Ciphers with arbitrary finite
     domains", CT-RSA 2002, method 3; Luby and Rackoff 1988 on how random it is).
 
-    A position is a place on a grid of `width` x `height`, both about sqrt(N); each round adds a random function of one
-    coordinate to the other, modulo its range, which can be undone and so is a permutation of the grid. The few places
-    of the grid that lie past N (fewer than 1 in sqrt(N)) are sent on until they land inside: cycle walking. The random
-    functions are tables, ROUNDS x sqrt(N) words: 480 KB and under a millisecond per epoch for N = 10^8.
+    A position is a cell of a grid of `width` x `height`, both about sqrt(N). Each round adds a random function of one
+    coordinate to the other, modulo its range: this is invertible, so it is a permutation of the grid. The few cells
+    past N (fewer than 1 in sqrt(N)) are permuted again until they land inside: cycle walking. The random functions are
+    tables, ROUNDS x sqrt(N) words: 480 KB and under a millisecond per epoch for N = 10^8.
     """
 
     def __init__(self, samples: int, seed: int, rounds: int = ROUNDS) -> None:
@@ -178,7 +178,7 @@ class Keyed(Blockwise):
         self._tables = PerEpoch(self._draw)
 
     def _draw(self, epoch: int) -> list[Indices]:
-        """For each round, what is added to one coordinate for each value of the other."""
+        """Draw a table per round: the addend of one coordinate for each value of the other."""
         key = permutation_seed(self._seed, epoch)
         ranges = (self._width, self._height)
         return [_random_below(ranges[j % 2], mix(key, j), ranges[1 - j % 2]) for j in range(self._rounds)]
@@ -193,7 +193,7 @@ class Keyed(Blockwise):
         return first, block
 
     def _encipher(self, tables: list[Indices], places: Indices) -> Indices:
-        """One pass of all rounds over places of the grid, 0 <= place < width x height."""
+        """Apply all rounds once to cells of the grid, 0 <= place < width x height."""
         y = places // self._width
         x = places - y * self._width
         for j, table in enumerate(tables):
@@ -207,12 +207,12 @@ class Keyed(Blockwise):
 
 
 class Chunked(Blockwise):
-    """Chunks of `rows` neighbours in a shuffled order, each shuffled inside. Before an epoch is cut, the data is
-    rotated by a random amount, so that the borders fall elsewhere in each. The rows left over (fewer than a chunk) come
-    last; as the rotation is random, they are other ones every time."""
+    """Chunks of `rows` neighbours in shuffled order, each shuffled inside. Before each epoch the data is rotated by a
+    random amount, so chunk borders differ between epochs. The remaining rows (fewer than a chunk) come last; due to the
+    rotation they are different ones in every epoch."""
 
     def __init__(self, samples: int, seed: int, rows: int, *, in_runs: bool = False) -> None:
-        """`in_runs`: the rows of a chunk stay in their order: as fast as memory can be read."""
+        """`in_runs`: rows of a chunk keep their memory order, for the fastest reading."""
         super().__init__(samples)
         self._seed = seed
         self._rows = rows
@@ -235,21 +235,21 @@ class Chunked(Blockwise):
         return start, block
 
     def _inside(self, seed: int, start: int, count: int, rows: int) -> Indices:
-        """(count, rows) or (1, rows) int64: the order inside each chunk."""
+        """Return the order inside each chunk, (count, rows) or (1, rows) int64."""
         return np.arange(rows, dtype=np.int64)[None] if self._in_runs else shuffled(seed, start, count, rows)
 
 
 def _add(half: Indices, addend: Indices, modulus: int) -> None:
-    """half = (half + addend) % modulus, in place, for both in [0, modulus). Division would cost ten times as much: what
-    is negative after the subtraction is, without a sign, the larger of the two."""
+    """Compute half = (half + addend) % modulus in place, for both in [0, modulus). Division would be ten times as slow:
+    a negative difference, read as unsigned, is the larger of the two."""
     half += addend
     unsigned = half.view(np.uint64)
     np.minimum(unsigned, (half - modulus).view(np.uint64), out=unsigned)
 
 
 def shuffled(seed: int, start: int, count: int, rows: int) -> Indices:
-    """(count, rows) int64: `count` shuffles of [0, rows), of the random words from number `start` on: sorted by a
-    random key that carries the row in its lowest bits, so that there are no equal ones."""
+    """Return `count` shuffles of [0, rows), (count, rows) int64, from the random words `start` and following: sorted by
+    a random key with the row number in its lowest bits, so that keys are unique."""
     bits = np.uint64(max(1, rows - 1).bit_length())
     keys = random_words(seed, start, count * rows).reshape(count, rows)
     keys = (keys << bits) | np.arange(rows, dtype=np.uint64)
@@ -258,8 +258,8 @@ def shuffled(seed: int, start: int, count: int, rows: int) -> Indices:
 
 
 def random_words(seed: int, start: int, count: int) -> np.ndarray:
-    """(count,) uint64: outputs number `start` and following of splitmix64 seeded with `seed` (Steele, Lea and Flood
-    2014). Written out, because numpy does not promise that its generators give the same numbers for ever."""
+    """Return outputs `start` and following, (count,) uint64, of splitmix64 seeded with `seed` (Steele, Lea and Flood
+    2014). Implemented here because numpy does not promise that its generators keep giving the same numbers."""
     words: np.ndarray = np.arange(start + 1, start + 1 + count, dtype=np.uint64)
     words *= GOLDEN
     words += np.uint64(seed)
@@ -272,6 +272,6 @@ def random_words(seed: int, start: int, count: int) -> np.ndarray:
 
 
 def _random_below(bound: int, seed: int, count: int) -> Indices:
-    """(count,) int64 in [0, bound), bound < 2^32: the upper half of a word, scaled; uniform but for bound / 2^32."""
+    """Return (count,) int64 in [0, bound < 2^32): scaled upper half of a word; uniform up to bound / 2^32."""
     upper = random_words(seed, 0, count) >> np.uint64(32)
     return ((upper * np.uint64(bound)) >> np.uint64(32)).view(np.int64)

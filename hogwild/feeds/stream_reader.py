@@ -1,13 +1,13 @@
-"""Reading streamed data: the records of one batch after the other, out of a map-style data set or an iterable, into
-slots of the ring. Runs in a loader, or in the only process there is (`procs: 0`).
+"""Reading streamed data: records of one batch after the other, from a map-style data set or an iterable, into slots of
+the ring. Runs in a loader, or in the only process (`procs: 0`).
 
     map-style     positions of the batch in the epoch's order -> dataset[i], or dataset.__getitems__([i, …])
     iterable      the next `batch_size` records of this shard's iterator
 
-Before a batch is read, torch's, Python's and numpy's generators are seeded from (seed, epoch, batch), so a batch is
-the same whoever reads it. `state_dict()` of the iterator, or else of the data set, says where it is; without it,
-whoever begins anew reads the records before its place again and passes over them. A state lies in checkpoints, so it is
-made of plain values, and reading it runs nobody's code."""
+Before a batch is read, the generators of torch, Python and numpy are seeded from (seed, epoch, batch), so a batch is
+the same in any process. `state_dict()` of the iterator, or else of the data set, gives its place; without it, a
+restarted reader reads the earlier records again and skips them. States are stored in checkpoints, so they consist of
+plain values, and reading them executes no code."""
 
 import io
 import pickle
@@ -32,13 +32,13 @@ from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan
 from hogwild.scheduling.seeds import mix
 from hogwild.user_code import ComponentSpec, build
 
-READ_SEED, BEGIN_SEED = -6, -7  # what a batch's records draw; what an iterator draws when it begins
+READ_SEED, BEGIN_SEED = -6, -7  # seeds for reading a batch's records, and for starting an iterator
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The data set, as it crosses to a loader: itself, or the class path it is made of there (one that does not
-    travel, a function that answers an iterator), with the state of the generator its constructor drew from."""
+    """The data set as it is sent to a loader: the object itself, or the class path to build it from there (for one that
+    cannot be pickled, or a function that returns an iterator), with the random state before its constructor ran."""
 
     dataset: Any = None
     spec: ComponentSpec | None = None
@@ -58,8 +58,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a loader must know. Crosses a process by cloudpickle. `row_bytes`: of a record, where all are alike; chunks
-    of an order are then those of the same data in memory, into which a resumed job may put it (feed: auto)."""
+    """Everything a loader needs. Crosses processes by cloudpickle. `row_bytes`: size of a record if all are alike; then
+    `chunked` uses the same chunks as for this data in memory, where a resumed job may put it (feed: auto)."""
 
     source: Origin
     collator: Collator
@@ -75,7 +75,7 @@ class Stream:
 
 
 class Unreadable(Exception):
-    """A batch that could not be read: `error` says why; `place` is where the user's code raised, `kind` what."""
+    """A batch could not be read, for `error`; `kind` and `place`: type and source line of the user's exception."""
 
     def __init__(self, error: DataError, kind: str, place: str, trace: str) -> None:
         super().__init__(str(error))
@@ -83,14 +83,14 @@ class Unreadable(Exception):
 
 
 def seed_all(value: int) -> None:
-    """Every generator that a data set may draw from."""
+    """Seed every generator that a data set may use."""
     torch.default_generator.manual_seed(value)
     random.seed(value)
     np.random.seed(value & 0xFFFFFFFF)
 
 
 class WatchedInfo(torch_worker.WorkerInfo):
-    """What `get_worker_info()` answers, and whether somebody has looked who divides the records."""
+    """The result of `get_worker_info()`; `looked` records whether the data set used it to shard its records."""
 
     def __init__(self, dataset: Any, shard: int, shards: int, seed: int) -> None:
         super().__init__(id=shard, num_workers=shards, seed=seed, dataset=dataset)
@@ -103,7 +103,7 @@ class WatchedInfo(torch_worker.WorkerInfo):
 
 
 def set_worker_info(info: Any) -> None:
-    """What torch.utils.data.get_worker_info() answers in this process from now on."""
+    """Set the result of torch.utils.data.get_worker_info() in this process."""
     torch_worker._worker_info = info
 
 
@@ -118,21 +118,21 @@ class Filler:
         loader: int = 0,
         again: Callable[[], Stream] | None = None,
     ) -> None:
-        """`again` answers the stream as it was before anything was read of it."""
+        """`again` returns the stream as it was before anything was read from it."""
         self._stream, self._ring, self._beat = stream, ring, beat
         self._again = (lambda: stream) if again is None else again
         self._dataset = stream.source.open()
-        self._is_amid = self._was_ended = False  # an iterable: begun, and not read to its end; read to its end before
+        self._is_amid = self._was_ended = False  # of an iterable: begun and not finished; finished before
         self._loader = loader
         self._order = None
         if not stream.is_iterable:
             self._order = make_order(stream.order, stream.plan.samples, seed=stream.seed, row_bytes=stream.row_bytes)
         self._shards: dict[int, _Records] = {}
         self._epoch = -1
-        self.has_passed_over = False  # records of other batches, on the way to the last one
+        self.has_passed_over = False  # read and skipped records of other batches to reach the last one
 
     def fill(self, slot: int) -> bool:
-        """What the table says of `slot`; False where the shard ends before it. Raises Unreadable."""
+        """Read the batch of `slot` (from the table); return False if the shard ends before it. Raises Unreadable."""
         self.has_passed_over = False
         row = self._ring.table[slot]
         epoch, batch = int(row[SlotWord.EPOCH]), int(row[SlotWord.BATCH])
@@ -156,7 +156,7 @@ class Filler:
         return self._stream.plan.shards
 
     def _introduce(self, number: int, count: int) -> None:
-        """For a data set that asks who reads it."""
+        """Set the worker info for a data set that asks for it."""
         set_worker_info(WatchedInfo(self._dataset, number, max(1, count), self._stream.seed + number))
 
     def _read(self, rows: list[int], epoch: int, batch: int) -> list[Any]:
@@ -181,13 +181,13 @@ class Filler:
         shard = int(self._ring.table[slot, SlotWord.SHARD])
         try:
             records, before, found = self._read_next(slot, epoch, shard)
-            if not found and records.is_spent:  # it still stands where the epoch before has ended
+            if not found and records.is_spent:  # the data set is still at the end of the previous epoch
                 self._is_amid = True
                 self._shards.pop(shard)
                 records, before, found = self._read_next(slot, epoch, shard)
             after = records.state() if found else b""
         except (Exception, SystemExit) as error:
-            self._shards.pop(shard, None)  # an iterator that has raised is over
+            self._shards.pop(shard, None)  # an iterator that has raised cannot continue
             raise self._raised(f"the iterator ({where})", error) from error
         if not found:
             return False
@@ -195,13 +195,13 @@ class Filler:
         return True
 
     def _read_next(self, slot: int, epoch: int, shard: int) -> tuple["_Records", bytes, list[Any]]:
-        """(whose records, their state before, the records of the batch; [] at the end)."""
+        """Return (iterator of the shard, its state before the batch, records of the batch; [] at the end)."""
         place, begin = (int(self._ring.table[slot, word]) for word in (SlotWord.PLACE, SlotWord.FROM))
         records = self._shards.get(shard)
         if records is None or records.epoch != epoch or records.place > place:
             state = self._ring.read_begin(slot)
             records = self._begin(epoch, shard, *((begin, state) if state and begin <= place else (0, b"")))
-        while records.place < place:  # read in an attempt before this one
+        while records.place < place:  # read by an earlier attempt
             self.has_passed_over = True
             if not self._next(records):
                 return records, b"", []
@@ -209,10 +209,10 @@ class Filler:
         return records, before, self._next(records)
 
     def _begin(self, epoch: int, shard: int, place: int, state: bytes) -> "_Records":
-        """An iterable may keep its place in itself: one that was left in the middle is opened anew, as it was at
-        first."""
+        """Start the shard's iterator. An iterable may keep its position in itself, so a data set left in the middle is
+        opened again in its first state."""
         spec = self._stream.source.spec
-        if spec is not None and isinstance(self._dataset, Iterator):  # can be read once
+        if spec is not None and isinstance(self._dataset, Iterator):  # can be read only once
             seed_all(mix(self._stream.seed, epoch, shard, BEGIN_SEED))
             self._dataset = build(spec)
         elif self._is_amid:
@@ -269,7 +269,7 @@ class Filler:
 
 @dataclass(slots=True)
 class _Records:
-    """The iterator of one shard in one epoch, and the place of the batch it comes to next."""
+    """The iterator of one shard in one epoch, and the place of its next batch."""
 
     dataset: Any
     iterator: Iterator[Any]
@@ -277,7 +277,7 @@ class _Records:
     epoch: int
     shard: int
     place: int
-    is_again: bool  # of a data set with a state, that was read to its end before
+    is_again: bool  # the data set has a state and was read to its end before
     position: int = 0  # records read
     has_ended: bool = False
 
@@ -296,11 +296,11 @@ class _Records:
 
     @property
     def is_spent(self) -> bool:
-        """It gave nothing, and did before: its data set keeps its place, and does not begin anew by itself."""
+        """True if it gave no record but did before: its data set keeps its place and does not restart."""
         return self.is_again and self.has_ended and self.position == 0
 
     def next(self, beat: Callable[[int], object]) -> list[Any]:
-        """The records of the next batch; [] at the end."""
+        """Return the records of the next batch; [] at the end."""
         plan = self.stream.plan
         assert isinstance(plan, StreamPlan)
         number = self.shard + plan.shards * self.place
@@ -320,19 +320,19 @@ class _Records:
         return [] if is_left_out else found
 
     def state(self) -> bytes:
-        """b"" of one that cannot say where it is: also of a data set behind its end, which may be at its beginning
-        again."""
+        """Return the state, or b"" if there is none. After its end, the state of a data set (not of an iterator) is not
+        used, as it may mean the beginning again."""
         return b"" if self.has_ended and not _has_state(self.iterator) else state_of(self.iterator, self.dataset)
 
 
 def copies_of(thing: Any) -> Callable[[], Any]:
-    """Answers copies of it as it is now, whatever happens to it meanwhile. Raises what pickling it raises."""
+    """Return a function that returns copies of `thing` in its present state. Raises what pickling it raises."""
     packed = cloudpickle.dumps(thing)
     return lambda: cloudpickle.loads(packed)
 
 
 def state_of(iterator: Any, dataset: Any) -> bytes:
-    """Return the state of the iterator, or else, as in torchdata, of the data set; b"" where neither has one. Raises
+    """Return the state of the iterator, or else, as in torchdata, of the data set; b"" if neither has one. Raises
     DataError for a state that is not made of plain values."""
     for thing in (iterator, dataset):
         if _has_state(thing):
@@ -343,7 +343,7 @@ def state_of(iterator: Any, dataset: Any) -> bytes:
 
 
 def read_state(state: bytes) -> Any:
-    """Read what `state_of` wrote; runs no code that it names. Raises CheckpointError."""
+    """Read what `state_of` wrote, without executing any code that it names. Raises CheckpointError."""
     try:
         return _StateReader(io.BytesIO(state)).load()
     except Exception as error:  # a hostile pickle can make its reader raise nearly anything
@@ -355,14 +355,14 @@ def read_state(state: bytes) -> Any:
 
 
 class _StateWriter(pickle.Pickler):
-    """Plain Python values as they are; tensors and arrays as type, shape and bytes."""
+    """Writes plain Python values unchanged; tensors and arrays as type, shape and bytes."""
 
     def __init__(self, file: Any, owner: str) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._owner = owner
 
     def reducer_override(self, thing: Any) -> Any:
-        """Called for all but None, numbers, text, bytes, lists, tuples, dicts and sets."""
+        """Reduce all objects except None, numbers, text, bytes, lists, tuples, dicts and sets."""
         if isinstance(thing, torch.Tensor) and thing.layout == torch.strided and not thing.is_quantized:
             flat = thing.detach().cpu().reshape(-1).view(torch.uint8).numpy()
             return _tensor, (str(thing.dtype).removeprefix("torch."), tuple(thing.shape), flat)
@@ -393,13 +393,13 @@ def _tensor(dtype: str, shape: tuple[int, ...], flat: np.ndarray) -> torch.Tenso
 
 
 def _array(dtype: str, shape: tuple[int, ...], content: bytes, is_scalar: bool) -> Any:
-    flat = np.frombuffer(bytearray(content), dtype) if content else np.empty(0, dtype)  # refuses pointers to objects
+    flat = np.frombuffer(bytearray(content), dtype) if content else np.empty(0, dtype)  # refuses object pointers
     return flat.reshape(shape)[()] if is_scalar else flat.reshape(shape)
 
 
 _STATE_MAKERS = {
     (maker.__module__, maker.__name__): maker for maker in (_tensor, _array, OrderedDict)
-}  # all it may name
+}  # the only callables that a state may name
 
 
 def _has_state(thing: Any) -> bool:
@@ -407,7 +407,7 @@ def _has_state(thing: Any) -> bool:
 
 
 def travels(stream: Stream) -> str:
-    """Why it cannot be given to other processes; "" where it can."""
+    """Return why it cannot be sent to other processes; "" if it can."""
     try:
         cloudpickle.dumps(stream)
     except (Exception, SystemExit) as error:

@@ -1,11 +1,11 @@
-"""`data.transform`: what is done to a batch between the shared data and the model, in the worker that trains on it.
+"""`data.transform`: applied to each batch between the shared data and the model, in the worker that trains on it.
 
     transform(*inputs, target) -> (*inputs, target)
 
-Inputs and target are tensors (B, …) in the order of the data set's fields, or nested as the batches of a stream are, in
-buffers of the feed: they may be changed in place. As many come back, with B rows each; type and shape of a row may be
-others. torch's generator is seeded for each batch, so that a flip or a crop is the same whoever does it. Batches of an
-evaluation are not transformed: what every sample needs belongs into the data set or the model."""
+Inputs and target are tensors (B, …) in the order of the data set's fields, or nested like the batches of a stream, in
+buffers of the feed, so they may be changed in place. The same number of tensors must be returned, with B rows each;
+type and shape of a row may change. torch's generator is seeded per batch, so random flips and crops are the same in any
+process. Evaluation batches are not transformed: what every sample needs belongs into the data set or the model."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,13 +22,13 @@ Transform = Callable[..., Any]
 
 
 class TransformedFeed:
-    """A feed behind which every batch is transformed."""
+    """A feed that transforms every batch of another feed."""
 
     def __init__(self, feed: Feed, transform: Transform, seed: int) -> None:
         self._feed, self._transform, self._seed = feed, transform, seed
 
     def gather(self, epoch: int, batch: int) -> Batch:
-        """Raises what the transform raises, and DataError for what cannot be a batch."""
+        """Return the transformed batch. Raises what the transform raises, and DataError for a bad result."""
         plain = self._feed.gather(epoch, batch)
         torch.default_generator.manual_seed(transform_seed(self._seed, epoch, plain.first_position))
         *inputs, target = transformed(self._transform, (*plain.inputs, plain.target))
@@ -36,14 +36,14 @@ class TransformedFeed:
 
 
 def transformed(transform: Transform, fields: Sequence[Any]) -> tuple[Any, ...]:
-    """`fields` (B, …), inputs first and target last, nested as the batches of a stream are, after the transform. Raises
+    """Return the transformed `fields` (B, …): inputs first, target last, nested like the batches of a stream. Raises
     DataError."""
     rows = _rows(fields)
     answer = transform(*fields)
     leaves = tree_leaves(answer) if isinstance(answer, (tuple, list)) else []
     if not leaves or not all(isinstance(field, Tensor) for field in leaves):
         raise _refused(f"returned a {type(answer).__name__} that is no tuple of tensors", fields)
-    # Of a user's collate_fn no row count is certain: it is that of the target.
+    # With a user's collate_fn only the target is certain to have one row per sample.
     is_plain = all(isinstance(field, Tensor) for field in fields)
     wrong = any(not leaf.dim() or len(leaf) != rows for leaf in (leaves if is_plain else leaves[-1:]))
     if len(answer) != len(fields) or wrong:
@@ -53,12 +53,12 @@ def transformed(transform: Transform, fields: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _rows(fields: Sequence[Any]) -> int:
-    """Of the target, before the transform may change it."""
+    """Return the row count of the target; call it before the transform, which may change the target."""
     return len(fields[-1])
 
 
 def tried(transform: Transform, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The same on a few samples, before anything starts: what the user's code raises is a DataError, too."""
+    """Run the transform on a few samples before training; errors in the user's code become a DataError, too."""
     try:
         return transformed(transform, fields)
     except DataError:

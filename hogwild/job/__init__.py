@@ -1,1 +1,1 @@
-"""From a checked job file to objects that can be trained."""
+"""The objects of a job, built from its checked job file."""

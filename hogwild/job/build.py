@@ -1,8 +1,7 @@
-"""From a checked job file to the objects that are trained, in the supervisor, before workers start: the model, the
-loss, the optimizer and the data, each looked at closely enough that what can be known to fail does not start
-(`checks.py`).
+"""Build of the trained objects from a checked job file, in the supervisor, before workers start: model, loss, optimizer
+and data, checked so that predictable failures occur before the start (`checks.py`).
 
-`build` makes them from class paths, `from_objects` takes a library caller's own.
+`build` makes them from class paths, `from_objects` takes the objects of a library caller.
 """
 
 from collections.abc import Mapping
@@ -47,8 +46,8 @@ NO_KERNEL = UpdateChoice(None, "autograd: on a device, where no kernel of a mode
 
 
 def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_fresh: bool = True) -> Parts:
-    """Imports and calls what the job file names, in a fixed order under the job's seed. `reader` brings the data into
-    memory; by default this process, row by row. Not `is_fresh`: a checkpoint's values follow, so that
+    """Import and call the classes that the job file names, in a fixed order under the job's seed. `reader` loads the
+    data into memory; by default this process, row by row. Without `is_fresh` a checkpoint's values follow, so
     `model.init_from` is not read."""
     if data_dir is not None:
         set_data_dir(data_dir)
@@ -86,7 +85,7 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_f
 
 
 def initial_note(job: Job, model: nn.Module, names: Mapping[str, Any] | None, component: Component | None) -> list[str]:
-    """Gives the model the values of `model.init_from`, if there is one: what was taken and what was not."""
+    """Load the values of `model.init_from` into the model, if it is set; return a note on the tensors."""
     return [] if job.model.init_from is None else [load_initial(model, job.model.init_from, names, component)]
 
 
@@ -101,9 +100,9 @@ def from_objects(
     reader: Reader | None = None,
     generator: Tensor | None = None,
 ) -> Parts:
-    """Cuts and checks the data, tries one forward pass, and raises BuildError for what cannot be trained.
-    `functions`: by default those that the job names. `generator`: the state of torch's before a class path made
-    `train`; None where the data set is the caller's own object."""
+    """Divide and check the data and try one forward pass. Raises BuildError for a job that cannot be trained.
+    `functions`: default: those that the job names. `generator`: torch's random state before a class path made `train`;
+    None if the data set is the caller's own object."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise OptimizerError(
             f"the optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer", code="optimizer/not-one"
@@ -130,9 +129,8 @@ def from_objects(
 
 
 def arrange(job: Job, parts: Parts, procs: int, blocks: tuple[int, int] | None) -> None:
-    """Keeps workers whose kernels write the same rows apart: chooses hot rows, or lays the training data out as a
-    grid. `blocks`: of the grid the run had before (resume), whatever the number of workers is now. Raises
-    MemoryShortError."""
+    """Keep workers apart whose kernels write the same rows: choose hot rows, or lay the training data out as a grid.
+    `blocks`: of the grid that the run had before (resume), for any number of workers. Raises MemoryShortError."""
     update, packed = parts.choice.update, parts.train.packed
     if update is None or packed is None:
         return
@@ -144,22 +142,22 @@ def arrange(job: Job, parts: Parts, procs: int, blocks: tuple[int, int] | None) 
 
 
 def planned_updates(job: Job, plan: EpochPlan) -> int:
-    """Updates of the whole job if nothing is skipped."""
+    """Return the number of updates of the whole job if nothing is skipped."""
     return plan.planned_updates(
         epochs=job.train.epochs, accumulate=job.train.accumulate, max_updates=job.train.max_updates
     )
 
 
 def state_of(job: Job, parts: Parts, placement: str) -> str:
-    """`optimizer.state` for `SharedModel.build`."""
-    # Where parameters are copied; and a kernel is half as fast when others write the cache lines of its accumulators.
+    """Return `optimizer.state` for `SharedModel.build`."""
+    # Private if parameters are copied; kernels are half as fast if others write their accumulators' cache lines.
     is_private = job.train.exchange == "delta" or placement != CPU or parts.choice.update is not None
     return "private" if job.optimizer.state == "auto" and is_private else job.optimizer.state
 
 
 def bytes_needed(job: Job, parts: Parts, planned: Plan) -> int:
-    """Shared memory the job will take: data, the ring of a stream, kept outputs, parameters, optimizer state,
-    buffers. Raises UsageError for a ring with too few slots."""
+    """Return the shared memory that the job will take: data, the ring of a stream, kept outputs, parameters, optimizer
+    state, buffers. Raises UsageError for a ring with too few slots."""
     ring, state = ring_spec_of(job, parts.train, planned.procs), state_of(job, parts, planned.placement)
     data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + parts.outputs_nbytes
     data += ring.nbytes if ring is not None else 0
@@ -170,7 +168,7 @@ def bytes_needed(job: Job, parts: Parts, planned: Plan) -> int:
 
 @sparing_the_compiler()
 def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradients: bool = False) -> dict[str, Any]:
-    """What `check --deep` reports. Builds everything and starts nothing. `gradients`: compares them as well."""
+    """Build everything without starting, and return the report of `check --deep`. `gradients`: also check them."""
     parts = build(job, data_dir)
     compared = check_gradients(parts.model, parts.loss, batch_of(parts, GRADIENT_SAMPLES)) if gradients else None
     parameters = sum(parameter.numel() for parameter in parts.model.parameters())
@@ -195,7 +193,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
 
 
 def _described_group(group: Mapping[str, Any]) -> str:
-    """`30 parameters in 2 tensors, lr 0.1, weight_decay 0`: what tells one group from another."""
+    """Return a group's description: `30 parameters in 2 tensors, lr 0.1, weight_decay 0`."""
     names = ("lr", "weight_decay", "momentum", "betas")
     settings = "".join(f", {name} {group[name]}" for name in names if name in group)
     members = group["params"]
@@ -203,7 +201,7 @@ def _described_group(group: Mapping[str, Any]) -> str:
 
 
 def _update_path(job: Job, parts: Parts) -> str:
-    """How a worker would apply its updates, and why; found out by making one, which also tries to pickle the model."""
+    """Return how a worker would apply its updates, and why, by building one, which also tries to pickle the model."""
     options: Any = {"procs": 1, "state": job.optimizer.state, "memory_format": parts.memory_format}
     shared = SharedModel.build(parts.model, parts.loss, parts.optimizer, **options)
     worker = WorkerModel.attach(shared.structure, shared.regions, 0)
@@ -215,7 +213,7 @@ def schedule_of(job: Job, plan: EpochPlan) -> lr_schedule.Factor | None:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """(path, old value, new value) of every leaf in which two resolved jobs differ."""
+    """Return (path, old value, new value) of every leaf in which two resolved jobs differ."""
     found: list[tuple[str, Any, Any]] = []
     for key in [*old, *(key for key in new if key not in old)]:
         path, left, right = f"{prefix}{key}", old.get(key), new.get(key)

@@ -1,7 +1,7 @@
-"""A job's objects looked at before anything starts: what can be known to fail does not start.
+"""Checks of a job's objects before the start, to fail early on what would fail later.
 
 One forward pass and one loss on a few samples (or the model's own steps), the labels of all, the metrics on samples of
-the validation data. Nothing is left behind: the random state is put back, no gradient is made, modes are as before."""
+the validation data. They leave no trace: random state and modes are restored, and no gradient is kept."""
 
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from hogwild.job.parts import Parts
     from hogwild.job.source import Source
 
-TRIAL_SAMPLES = 3  # more than two: a loss that broadcasts (2, 2) over 2 labels would be wrong with any other number
-UNLABELLED = -100  # what torch's classification losses leave out unless told otherwise
+TRIAL_SAMPLES = 3  # more than two: a loss that wrongly broadcasts (2, 2) over 2 labels fails with any other number
+UNLABELLED = -100  # the default of torch's classification losses
 
 
 def inspect(job: Job, parts: "Parts") -> None:
-    """In the memory format that the job will have, which is decided here: channels_last where it is wanted and all of
-    the job computes in it."""
+    """Check the job in its final memory format, which is decided here: channels_last if it is wanted and all of the job
+    works in it."""
     parts.memory_format = job.model.memory_format
     if not wants_channels_last(parts.model, parts.memory_format):
         _inspect(job, parts)
@@ -59,7 +59,7 @@ def inspect(job: Job, parts: "Parts") -> None:
     parts.notes, parts.panel, parts.memory_format = notes, panel, OWN
     for source in filter(None, (parts.train, parts.val)):
         source.lay_contiguous()
-    _inspect(job, parts)  # raises what is wrong in any format
+    _inspect(job, parts)  # raises errors that occur in any format
     words = (
         f"{type(parts.model).__name__} fails in channels_last, which is faster (.reshape or .flatten instead of .view "
         f"helps): {type(failed).__name__}: {str(failed).strip()}"
@@ -97,7 +97,7 @@ def _inspect(job: Job, parts: "Parts") -> None:
 
 
 def _check_steps(job: Job, model: nn.Module) -> None:
-    """The model's own steps call the model, and nothing that a job would put in its place."""
+    """Check that no setting replaces the model in its own steps, which call the model directly."""
     steps = {"training_step": has_training_step(model), "evaluation_step": has_evaluation_step(model)}
     for name in (name for name, is_there in steps.items() if is_there):
         setting, lost = "", ""
@@ -114,7 +114,7 @@ def _check_steps(job: Job, model: nn.Module) -> None:
 
 
 def _check_alike(parts: "Parts") -> None:
-    """Training and validation data have the same fields. Shapes may differ where batches come out of slots."""
+    """Check that training and validation data have the same fields. Shapes may differ if batches come from slots."""
     train, val = parts.train, parts.val
     if val is None or train.packed is not None:
         return
@@ -128,8 +128,8 @@ def _check_alike(parts: "Parts") -> None:
 
 
 def directions(evaluate: Evaluate, panel: Panel) -> dict[str, bool]:
-    """Whether more is better, of `evaluate.monitor` and of every metric in `evaluate.target`. Raises UsageError for one
-    that this job does not report, and for a function of the user's that nobody has said it of."""
+    """Return whether more is better for `evaluate.monitor` and every metric in `evaluate.target`. Raises UsageError for
+    a metric that this job does not report, and for a user's function with unknown direction."""
     found = {}
     for key, name in (("monitor", evaluate.monitor), *(("target", name) for name in evaluate.target)):
         if name not in panel.reported:
@@ -150,7 +150,7 @@ def directions(evaluate: Evaluate, panel: Panel) -> dict[str, bool]:
 
 
 def _check_evaluation(job: Job, parts: "Parts") -> None:
-    """The metrics that were not asked for and do not suit are left out here."""
+    """Check the evaluation; leaves out default metrics that do not suit."""
     evaluate = job.evaluate
     if parts.val is None:
         asked = [key for key in ("target", "patience", "every_updates") if getattr(evaluate, key)]
@@ -178,12 +178,12 @@ def _check_evaluation(job: Job, parts: "Parts") -> None:
             code="model/metric",
         )
     directions(evaluate, parts.panel)
-    if job.model.compile == "none":  # code that was compiled for training keeps what it cannot use of an inference
+    if job.model.compile == "none":  # code compiled for training would keep tensors of an inference that it cannot use
         _look_at_inference(parts)
 
 
 def _look_at_inference(parts: "Parts") -> None:
-    """Whether evaluations may run under inference_mode."""
+    """Decide whether evaluations may run under inference_mode."""
     assert parts.val is not None
     *inputs, target = _first(parts, parts.val, TRIAL_SAMPLES)
     with evaluating(parts.model):
@@ -196,8 +196,8 @@ def _look_at_inference(parts: "Parts") -> None:
 
 
 def _try_forward(job: Job, parts: "Parts") -> None:
-    """One forward pass and one loss over the first samples, in evaluation mode, leaving no trace: the random state is
-    put back and no gradient is made."""
+    """Run one forward pass and one loss over the first samples, in evaluation mode, without a trace: the random state
+    is restored and no gradient is made."""
     sample = batch_of(parts, TRIAL_SAMPLES)
     constructed = {id(param) for _, param in parts.model.named_parameters()}
     output = loss = None
@@ -241,7 +241,7 @@ def _try_forward(job: Job, parts: "Parts") -> None:
 
 
 def _try_update(job: Job, parts: "Parts") -> None:
-    """Forward, loss and backward over the first samples, in the modes that training begins in. Leaves no trace."""
+    """Run forward, loss and backward over the first samples, in the initial modes of training. Leaves no trace."""
     *inputs, target = batch_of(parts, TRIAL_SAMPLES)
     losses = Losses(parts.model, parts.loss, parts.loss_names)
     with leaving_no_trace(parts.model), _autocast(job, parts):
@@ -250,7 +250,7 @@ def _try_update(job: Job, parts: "Parts") -> None:
 
 
 def batch_of(parts: "Parts", samples: int) -> list[Tensor]:
-    """The first ones as they are trained on: copies, transformed. The random state is as before."""
+    """Return the first samples as they are trained on: copies, transformed. The random state stays unchanged."""
     sample = _first(parts, parts.train, samples)
     if parts.transform is None:
         return sample
@@ -259,8 +259,8 @@ def batch_of(parts: "Parts", samples: int) -> list[Tensor]:
 
 
 def _try_compiled(job: Job, parts: "Parts") -> None:
-    """What runs in the model's place, as far as can be known before workers start: a script computes the same samples;
-    inductor has its compiler."""
+    """Check the compiled model as far as possible before workers start: a script must compute the same samples;
+    inductor needs its compiler."""
     if job.model.compile == "inductor":
         check_compiler()
     if job.model.compile != "script":
@@ -282,8 +282,7 @@ def _autocast(job: Job, parts: "Parts") -> AbstractContextManager[Any]:
 
 
 def _refuse_single(parts: "Parts") -> None:
-    """A batch of one sample is too small only for a norm that sees one value per channel of it: that of an image has
-    many."""
+    """Raise an error if a norm sees a single value per channel of a one-sample batch; an image has many."""
     starved: list[nn.Module] = []
 
     def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -305,7 +304,7 @@ def _refuse_single(parts: "Parts") -> None:
 
 
 def _first(parts: "Parts", source: "Source", samples: int) -> list[Any]:
-    """Copies, images in the memory format in which feeds will give them."""
+    """Return copies, with images in the memory format that feeds will use."""
     channels_last = wants_channels_last(parts.model, parts.memory_format)
     form = torch.channels_last if channels_last else torch.contiguous_format
     batch = _copied(source.head(samples))
@@ -328,15 +327,15 @@ def _type(tensor: Tensor) -> str:
 
 
 def _check_sample_labels(job: Job, parts: "Parts", output: Any) -> None:
-    """Before the loss would fail on them with an index error and no sample's number."""
+    """Check the labels before the loss would fail on them with an index error and no sample number."""
     if isinstance(output, Tensor):
         parts.output_shape = tuple(output.shape)
         _check_labels(job, parts, parts.train, "data.train")
 
 
 def _check_labels(job: Job, parts: "Parts", source: "Source", what: str) -> None:
-    """Class indices must lie in [0, classes): on a CPU a wrong one is an index error in the middle of the job. Those of
-    a stream are looked at batch by batch, by whoever reads it."""
+    """Check that class indices are in [0, classes): on a CPU a wrong one is an index error in the middle of the job.
+    Labels of a stream are checked batch by batch, by its reader."""
     is_plain = parts.loss in (nn.functional.cross_entropy, nn.functional.nll_loss)
     if not (is_plain or isinstance(parts.loss, (nn.CrossEntropyLoss, nn.NLLLoss))) or len(parts.output_shape) < 2:
         return
@@ -352,7 +351,7 @@ def _check_labels(job: Job, parts: "Parts", source: "Source", what: str) -> None
 
 
 def _place_of(job: Job, parts: "Parts", source: "Source", what: str, row: int) -> tuple[str, int]:
-    """Where a sample stands in the data that was given: a part of it may have been held back by a seeded draw."""
+    """Return a sample's place in the data that the user gave: a part may have been held out by a seeded draw."""
     if not isinstance(job.data.val, Split) or parts.val is None:
         return what, row
     count = parts.train.plan.samples + parts.val.plan.samples

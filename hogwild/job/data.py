@@ -1,4 +1,4 @@
-"""The data of a job on its way to its workers: resident, packed, in lanes or streamed; and what is held back of it."""
+"""The data of a job for its workers (resident, packed, in lanes or streamed), and its held-out part."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,8 +27,8 @@ from hogwild.training.recurrent_state import takes_state
 
 
 def lane_plan(job: Job, model: nn.Module, trained: Held, val: Any, notes: list[str]) -> BatchPlan:
-    """How the rows are cut into `data.lanes`; says in `notes` what is left out. Raises BuildError where they cannot
-    be."""
+    """Divide the rows into `data.lanes`; adds to `notes` which rows are left out. Raises BuildError if that is
+    impossible."""
     lanes, columns = job.data.lanes, job.data.batch_size
     assert lanes is not None
     if trained.packed is not None:
@@ -65,7 +65,7 @@ def lane_plan(job: Job, model: nn.Module, trained: Held, val: Any, notes: list[s
 
 
 def check_length(job: Job, plan: EpochPlan) -> None:
-    """A schedule that is stretched over the job must know how long that is. Raises DataError."""
+    """Check that the length of the job is known if its schedule is stretched over it. Raises DataError."""
     name = job.lr_schedule.name
     is_endless = isinstance(plan, StreamPlan) and plan.length is None and job.train.max_updates is None
     if is_endless and name in NAMED and name not in ("constant", "step"):
@@ -78,7 +78,7 @@ def check_length(job: Job, plan: EpochPlan) -> None:
 
 
 def refuse_loader(dataset: Any, what: str) -> None:
-    """Raises DataError for what makes batches of a data set, in place of the data set."""
+    """Raise DataError for a DataLoader in place of the data set."""
     if isinstance(dataset, DataLoader):
         raise DataError(
             f"{what} is a DataLoader; give the data set itself, and batch_size, shuffle, drop_last and collate as "
@@ -87,13 +87,13 @@ def refuse_loader(dataset: Any, what: str) -> None:
         )
 
 
-EVALUATION_BATCH = 256  # no gradients, so larger batches than training's cost nothing and save time
+EVALUATION_BATCH = 256  # no gradients: larger batches than in training cost nothing and save time
 
 
 def sources_of(
     job: Job, model: nn.Module, train: Any, val: Any, collate: Any, reader: Reader, generator: Tensor | None
 ) -> tuple[Source, Source | None, list[str]]:
-    """(what is trained on, what is held back, what is to be said of it)."""
+    """Return (training data, held-out data or None, notes for the user)."""
     for what, given in (("data.train", train), ("data.val", val)):
         refuse_loader(given, what)
     size = max(job.data.batch_size, EVALUATION_BATCH)
@@ -142,8 +142,8 @@ def _held_of(
     spec: Component | None = None,
     trained: BatchForm | None = None,
 ) -> Source:
-    """Validation data with batches of its own, in a ring that holds them all, contiguous. `spec`: the class path it was
-    made of; `trained`: how batches are trained on, if they lie in a ring."""
+    """Load validation data that is kept in whole batches into a ring that holds all, contiguous. `spec`: the class path
+    it was made from; `trained`: the form of training batches, if they are in a ring."""
     streamed = prepare(job, val, spec, None, "", loaders=1, what="data.val", **{**options, "channels_last": False})
     form = streamed.form
     if trained is not None and (form.nesting != trained.nesting or form.kinds != trained.kinds):
@@ -156,12 +156,12 @@ def _held_of(
 
 
 def loaders_of(job: Job) -> int:
-    """How many processes read a stream."""
+    """Return the number of processes that read a stream."""
     return loaders_for(job, plan_here(job.train.procs, job.train.threads, pin=job.train.pin).procs)
 
 
 def ring_spec_of(job: Job, source: Source, procs: int) -> RingSpec | None:
-    """The ring that streamed data pass through on the way to so many workers. Raises UsageError for too few slots."""
+    """Return the ring through which streamed data reach `procs` workers. Raises UsageError for too few slots."""
     if source.streamed is None:
         return None
     loaders = loaders_of(job)
@@ -171,7 +171,7 @@ def ring_spec_of(job: Job, source: Source, procs: int) -> RingSpec | None:
 def _read(
     job: Job, model: nn.Module, train: Dataset, val: Dataset | Split | None, reader: Reader
 ) -> tuple[Held, Held | None]:
-    """(what is trained on, what is held back)."""
+    """Return (training data, held-out data)."""
     if packs(train) or isinstance(train, Packed):
         return read_packed(job, train, val, reader)
     channels_last = wants_channels_last(model, job.model.memory_format)

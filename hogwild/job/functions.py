@@ -1,5 +1,5 @@
-"""The functions that a job is given beside its model, loss and data: what it is judged by, what makes a batch of
-records, and what is done to a batch. A job file names them by class path; a library call may give them as they are."""
+"""The functions of a job beside its model, loss and data: metrics, the collate function, and the transform of a batch.
+A job file names them by class path; a library call may pass them as objects."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from hogwild.user_code import ComponentSpec, build, build_callable, resolve
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """`metrics` by name; None for those that suit the model and the loss."""
+    """The functions of a job. `metrics` by name; None for the default metrics of the model and the loss."""
 
     metrics: Mapping[str, str | Own] | None = None
     collate: Callable[..., Any] | None = None
@@ -23,8 +23,8 @@ class Functions:
 
     @classmethod
     def of(cls, job: Job, given: Mapping[str, Any] | None = None) -> "Functions":
-        """Those of the job, imported and built; not those that are `given`, by the names of the fields. Raises
-        ConfigError, BuildError."""
+        """Import and build the functions of the job, except those `given` by field name. Raises ConfigError,
+        BuildError."""
         given = given or {}
         return cls(
             given["metrics"] if "metrics" in given else _metrics(job),
@@ -38,7 +38,7 @@ def _built(spec: ComponentSpec | None) -> Any:
 
 
 def _metrics(job: Job) -> dict[str, str | Own] | None:
-    """Those of class paths are imported and called by their last part. A class is called without arguments."""
+    """Return metrics by name, the last part of a class path. Classes are instantiated without arguments."""
     if job.evaluate.metrics == "auto":
         return None
     found: dict[str, str | Own] = {}

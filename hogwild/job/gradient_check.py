@@ -1,12 +1,11 @@
-"""`check --gradcheck`: is what backward computes what the loss changes by? For functions whose backward was written by
-hand.
+"""`check --gradcheck`: compares backward with the change of the loss, for functions with a hand-written backward.
 
     a copy in float64, a few samples ── every small module alone, the deepest first ── then the loss of the whole model
-      few elements: torch.autograd.gradcheck; many: along a random direction of each tensor, and where that is wrong,
-                                                                                              which element it is
+      few elements: torch.autograd.gradcheck; many: along a random direction of each tensor, and if that is wrong,
+                                                                                              element by element
 
-Differences over 1e-6 to each side, as torch's own check takes them. Where the two sides differ the loss has a corner
-(a ReLU at zero, a tie in a maximum): nothing can be said there, and other elements are looked at."""
+Differences over 1e-6 to each side, as in torch's own check. If the two sides differ, the loss has a corner (a ReLU at
+zero, a tie in a maximum): the gradient is undefined there, and other elements are checked."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -21,16 +20,16 @@ from hogwild.errors import ModelError
 from hogwild.training.model_steps import Losses, has_training_step, read_answer
 
 SAMPLES = 4  # more than BatchNorm needs; each costs time in every difference
-SMALL = 20_000  # parameters of a module that is tried alone
-FEW = 256  # elements of all tensors together: they are all compared, by torch; of more a random direction of each
-LOOKED_AT = 512  # elements of one tensor, when the wrong one is looked for
+SMALL = 20_000  # most parameters of a module that is tried alone
+FEW = 256  # elements of all tensors, which torch compares one by one; for more, a random direction of each
+LOOKED_AT = 512  # elements of one tensor, in the search for a wrong one
 EPS, ATOL, RTOL = 1e-6, 1e-5, 1e-3  # torch's own
 SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Something with a gradient: `call` answers its outputs; `tensors` by name are what it depends on, leaves."""
+    """A function with a gradient: `call` returns its outputs; `tensors`, by name, are the leaves it depends on."""
 
     what: str
     call: Callable[[], Sequence[Tensor]]
@@ -39,7 +38,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Slopes:
-    """Of a number along a direction: to the left, to the right, and as backward has it."""
+    """Derivatives of a number along a direction: to the left, to the right, and by backward."""
 
     left: float
     right: float
@@ -59,8 +58,8 @@ class Slopes:
 
 
 def check_gradients(model: nn.Module, loss: Any, sample: Sequence[Tensor]) -> dict[str, Any]:
-    """What was compared. `sample` is a batch, the target last; the model and the loss are copied. Raises ModelError
-    for a gradient that is wrong, and for what cannot be computed in float64."""
+    """Check the gradients and return counts of what was compared. `sample` is a batch, the target last; the model and
+    the loss are copied. Raises ModelError for a wrong gradient, and for a model that cannot be computed in float64."""
     try:
         twin, judge = _doubled(model), _doubled(loss) if isinstance(loss, nn.Module) else loss
         fields = [tree_map(_double, field) for field in sample]
@@ -94,7 +93,7 @@ def _double(field: Tensor) -> Tensor:
 
 
 def _of_loss(model: nn.Module, loss: Any, fields: list[Tensor]) -> Tried:
-    """The loss in training mode, with the same dropout every time."""
+    """Return the loss in training mode, with the same dropout in every call."""
     model.train()
     losses = Losses(model, loss)
 
@@ -112,7 +111,7 @@ def _of_loss(model: nn.Module, loss: Any, fields: list[Tensor]) -> Tried:
 
 
 def _parts(model: nn.Module, run: Callable[[], Any]) -> list[Tried]:
-    """Every module below the model that was called with tensors and has few parameters, deepest first."""
+    """Return every submodule that was called with tensors and has few parameters, deepest first."""
     calls: dict[nn.Module, tuple[Any, ...]] = {}
 
     def note(module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -142,14 +141,14 @@ def _of_module(path: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> Trie
 
     def call() -> list[Tensor]:
         torch.default_generator.manual_seed(SEED)
-        # A copy: what changes its input in place must find it as it was.
+        # A copy: a module that changes its input in place must find it unchanged in the next call.
         return [*_tensors(module(*(one.clone() for one in inputs)))]
 
     return Tried(f"module {path} ({type(module).__name__})", call, {k: t for k, t in tensors.items() if t.numel()})
 
 
 def _tensors(answer: Any) -> Iterator[Tensor]:
-    """What a module answers that can have a gradient."""
+    """Yield the tensors in a module's output that can have a gradient."""
     if isinstance(answer, Tensor):
         if answer.requires_grad and answer.is_floating_point():
             yield answer
@@ -161,7 +160,7 @@ def _tensors(answer: Any) -> Iterator[Tensor]:
 
 
 def _check(tried: Tried) -> None:
-    """Raises ModelError for the first element, or direction, whose gradient is wrong."""
+    """Check the gradients of `tried`. Raises ModelError for the first element, or direction, with a wrong one."""
     tensors = tuple(tried.tensors.values())
     if not tensors or not tried.call():
         return
@@ -174,21 +173,21 @@ def _check(tried: Tried) -> None:
 
 
 def _torch_agrees(tried: Tried, tensors: tuple[Tensor, ...]) -> bool:
-    """The tensors are leaves that it moves in place; so `call` sees every move. For few elements only: where it has
-    found something wrong, it differentiates by every element once more, which for a million takes hours."""
+    """Return whether torch's gradcheck passes. The tensors are leaves that it changes in place, so `call` sees the
+    changes. For few elements only: after an error it checks every element again, hours for a million."""
     found = torch.autograd.grad(sum(one.sum() for one in tried.call()), tensors, allow_unused=True)  # type: ignore[arg-type]
     if any(one is not None and one.layout != torch.strided for one in found):
-        return False  # it would complain of sparse gradients, not compare them
+        return False  # it would complain about sparse gradients, not compare them
     options = {"eps": EPS, "atol": ATOL, "rtol": RTOL, "check_undefined_grad": False, "raise_exception": False}
     return bool(torch.autograd.gradcheck(lambda *_: tuple(tried.call()), tensors, **options))  # type: ignore[arg-type]
 
 
 def _compare(tried: Tried) -> None:
-    """One number, a weighted sum of the outputs, along a random direction of each tensor, and where that is wrong by
-    its elements."""
+    """Compare derivatives of a weighted sum of the outputs along a random direction of each tensor, and of its elements
+    if that is wrong."""
     torch.default_generator.manual_seed(SEED + 1)
     weights = [torch.rand_like(one) + 0.5 for one in tried.call()]
-    random = torch.Generator().manual_seed(SEED + 1)  # `call` seeds the other one
+    random = torch.Generator().manual_seed(SEED + 1)  # `call` seeds the default generator
 
     def value() -> Tensor:
         parts = [(weight * one).sum() for weight, one in zip(weights, tried.call(), strict=True)]
@@ -214,7 +213,7 @@ def _compare(tried: Tried) -> None:
 
 
 def _dense(gradient: Tensor | None, tensor: Tensor) -> Tensor:
-    """Sparse ones (an embedding's) as the same numbers; an unused tensor has zeros."""
+    """Return a dense gradient: sparse ones (an embedding's) converted, zeros for an unused tensor."""
     if gradient is None:
         return torch.zeros_like(tensor)
     return gradient.detach() if gradient.layout == torch.strided else gradient.detach().to_dense()
@@ -228,8 +227,8 @@ def _blame(
     random: torch.Generator,
     along: Slopes,
 ) -> None:
-    """Raises for the first wrong element, or else, of a tensor too large to look at all, with the numbers `along` the
-    direction. Nothing where all are right: the direction has met a corner."""
+    """Raise for the first wrong element or, for a tensor too large to check all, for the direction `along`. Does
+    nothing if all elements are right: the direction met a corner."""
     tensor = tried.tensors[name]
     for place in _elements(analytic, random):
         index = tuple(int(k) for k in torch.unravel_index(torch.tensor(place), tensor.shape))
@@ -252,7 +251,7 @@ def _wrong(tried: Tried, what: str, slopes: Slopes) -> ModelError:
 
 
 def _elements(analytic: Tensor, random: torch.Generator) -> list[int]:
-    """All of a small tensor; of a large one the largest gradients and some by chance."""
+    """Return all elements of a small tensor; of a large one those with the largest gradients and some random ones."""
     count = analytic.numel()
     if count <= LOOKED_AT:
         return [*range(count)]
@@ -261,7 +260,7 @@ def _elements(analytic: Tensor, random: torch.Generator) -> list[int]:
 
 
 def _slopes(value: Callable[[], Tensor], tensor: Tensor, direction: Tensor, analytic: float) -> Slopes:
-    words = tensor.detach()  # the same memory, which may be written
+    words = tensor.detach()  # the same memory, but writable
     before, middle = words.clone(), float(value().detach())
     words.copy_(before - EPS * direction)
     left = (middle - float(value().detach())) / EPS

@@ -1,10 +1,10 @@
 """Identity of a job's data: its samples, and the names that rows of a model stand for. A resume with other data is
-refused; `model.init_from` gives a row the values of its name, never those of its number.
+refused; `model.init_from` copies a row's values by its name, never by its number.
 
     {"names": {"users": digest}, "data.train": {"samples": "1,000", "rating": "float32 () digest"}}  in every checkpoint
 
-All content is compared of packed data, ready tensors and files of ours; of a data set that is read item by item the
-whole numbers (ids, labels), because it may draw the rest at random; of a stream the number of its records."""
+For packed data, ready tensors and our files all content is compared; for a data set that is read item by item only
+integers (ids, labels), because the rest may be random; for a stream the number of its records."""
 
 import hashlib
 import inspect
@@ -27,17 +27,17 @@ from hogwild.scheduling.batch_plan import StreamPlan
 from hogwild.storage.run_directory import NAMES
 from hogwild.user_code import build, resolve
 
-BLOCK = 1 << 20  # bytes that are hashed at once
-LIMIT = 256 * BLOCK  # of a field; of a larger one, blocks spread over all of it: 0.2 s
+BLOCK = 1 << 20  # bytes hashed at once
+LIMIT = 256 * BLOCK  # of a field; for a larger one, blocks spread over all of it: 0.2 s
 WHOLE_NUMBERS = (torch.int16, torch.int32, torch.int64)
 
 Identity = dict[str, dict[str, str]]
 Names = Mapping[str, Sequence[Any]]  # by kind: users, items, words, …
-Rows = Mapping[str, Mapping[int, tuple[str, int]]]  # tensor -> dimension -> what it counts, and how many rows of each
+Rows = Mapping[str, Mapping[int, tuple[str, int]]]  # tensor -> dimension -> its kind, and the rows of each
 
 
 def identity_of(names: Mapping[str, Any] | None, **data: tuple[Source | None, Any]) -> Identity:
-    """`names` as `packing.names_of` has them; `data`: as it lies in memory, and the data set that it was read from."""
+    """Return the identity. `names` as from `packed_data.names_of`; `data`: the data in memory, and its data set."""
     written = {kind: json.dumps([*values]).encode() for kind, values in (names or _NONE)["names"].items()}
     found = {"names": {kind: hashlib.sha256(content).hexdigest()[:16] for kind, content in written.items()}}
     return found | {f"data.{what}": dict(_fields(*given)) for what, given in data.items() if given[0] is not None}
@@ -67,7 +67,7 @@ _NONE: Mapping[str, Any] = {"names": {}, "sizes": {}, "columns": None}
 
 
 def read_names(file: Path) -> Mapping[str, Any]:
-    """`names`, `sizes` and `columns` of a names.json; of a run without, none. Raises RunError."""
+    """Read `names`, `sizes` and `columns` of a names.json; empty if there is no file. Raises RunError."""
     try:
         found = json.loads(file.read_text())
         return {"names": dict(found["names"]), "sizes": dict(found["sizes"]), "columns": found.get("columns")}
@@ -78,13 +78,13 @@ def read_names(file: Path) -> Mapping[str, Any]:
 
 
 def require_same(state: Mapping[str, Any], run: Path, names: Mapping[str, Any] | None, now: Identity) -> bool:
-    """Compare `now` with the data that the checkpoint `state` of `run` was made with; where it does not say that
-    (False), with the names in the run's names.json. Raises DataError."""
+    """Compare `now` with the data of the checkpoint `state` of `run`; if the checkpoint does not record them (returns
+    False), with the names in the run's names.json. Raises DataError."""
     was: Identity = state.get("data") or identity_of(read_names(run / NAMES))
     changed = []
     for what in (key for key in was if key in now):
         for key, old in was[what].items():
-            new = now[what].get(key, "none" if what == "names" else old)  # a feed may know less than the other
+            new = now[what].get(key, "none" if what == "names" else old)  # one feed may know less than the other
             if new != old:
                 words = _first_renamed(run, names or _NONE, key) if what == "names" else ""
                 changed.append(f"{what}: {key}: {words}was {old}, now {new}")
@@ -112,7 +112,7 @@ def _first_renamed(run: Path, names: Mapping[str, Any], kind: str) -> str:
 
 
 def names_by_kind(found: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:
-    """The names of each kind of row. Features have none but their numbers, the first of which the data says."""
+    """Return the names of each kind of row. Features have only numbers, starting at a number given by the data."""
     found = found or _NONE
     kinds = {kind: values for kind, values in found["names"].items() if kind != "first"}
     if "first" in found["names"]:
@@ -122,22 +122,22 @@ def names_by_kind(found: Mapping[str, Any] | None) -> dict[str, Sequence[Any]]:
 
 
 def rows_of(spec: Component | None, model: nn.Module, names: Mapping[str, Any] | None) -> Rows:
-    """Find which dimensions of `model` count what, by building it without memory for more of each kind. A kind for
-    which that does not work is in none. `names`: of the data, and the sizes that the model took from there."""
+    """Find the kind of rows that each dimension of `model` counts, by building it without memory for more rows of each
+    kind. Omits kinds for which that fails. `names`: of the data, with the sizes that the model took from there."""
     found: dict[str, dict[int, tuple[str, int]]] = {}
     if spec is None or names is None:
         return found
     parameters = inspect.signature(resolve(spec.class_path)).parameters
     arguments = {kind: size for kind, size in names["sizes"].items() if kind in parameters} | spec.init_args
     for kind in (kind for kind in names_by_kind(names) if isinstance(arguments.get(kind), int)):
-        more = arguments[kind] + 64  # that many: it also shows where sizes are rounded up
+        more = arguments[kind] + 64  # this number also reveals rounded-up sizes
         larger = spec.model_copy(update={"init_args": arguments | {kind: arguments[kind] + more}})
         with suppress(HogwildError), torch.random.fork_rng(devices=[]), torch.device("meta"):
             built = build(larger).state_dict()
             for name, own in model.state_dict().items():
                 places = found.setdefault(name, {})
                 for place, (size, grown) in enumerate(zip(_shape(own), _shape(built.get(name)), strict=False)):
-                    if grown != size and place in places:  # of both kinds
+                    if grown != size and place in places:  # depends on both kinds
                         places[place] = (f"{places[place][0]} and {kind}", 0)
                     elif grown != size:
                         places[place] = (kind, (grown - size) // more if (grown - size) % more == 0 else 0)
@@ -147,8 +147,8 @@ def rows_of(spec: Component | None, model: nn.Module, names: Mapping[str, Any] |
 def by_name(
     model: nn.Module, saved: Mapping[str, Any], ours: Names, theirs: Names, rows: Rows
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Return those of `saved` whose rows stand for `theirs` with a row for each of `ours`: the saved one of that name,
-    or the model's own; and how many of each, in words. Raises ModelError for rows whose names cannot be told."""
+    """Return those tensors of `saved` whose rows stand for `theirs` with a row for each of `ours`: the saved row of
+    that name, or the model's own; and a text with the counts. Raises ModelError for rows with unknown names."""
     changed = {kind: names for kind, names in ours.items() if theirs.get(kind) != names}
     pairs = {kind: _places(theirs[kind], names) for kind, names in changed.items() if kind in theirs}
     unclear = changed.keys() - {kind for places in rows.values() for kind, _ in places.values()}
@@ -187,7 +187,7 @@ def _moved(target: Tensor, source: Tensor, moves: Sequence[tuple[int, Tensor, Te
 
 
 def _places(old: Sequence[Any], new: Sequence[Any]) -> tuple[Tensor, Tensor]:
-    """Rows of the names that both have, in each. 42 and "42" are the same."""
+    """Return the rows of the common names in each of the two. 42 and "42" are the same."""
     if isinstance(old, range) and isinstance(new, range):  # millions of features
         first = max(old.start, new.start)
         both = torch.arange(first, max(first, min(old.stop, new.stop)))

@@ -1,10 +1,10 @@
-"""`model.init_from`: values that a model starts from, instead of its constructor's.
+"""`model.init_from`: initial values of a model from a file, instead of its constructor's.
 
     file or folder ── read as tensors by name ── without `skip` ── compared with the model's own ── copied in place
 
-Nothing is guessed about names: what the file lacks keeps the constructor's values, what the model lacks is not used,
-and both are listed. A tensor of another shape is an error, and so is a file of which nothing fits. Rows that stand for
-users, words and the like are taken by name (`identity.py`)."""
+Names must match exactly: tensors missing in the file keep the constructor's values, tensors missing in the model are
+not used, and both are listed. A tensor of another shape is an error, and so is a file without any matching tensor. Rows
+that stand for users, words and the like are matched by name (`identity.py`)."""
 
 import fnmatch
 import json
@@ -32,10 +32,10 @@ from hogwild.storage.checkpoint_format import MANIFEST, newest_good
 from hogwild.storage.run_directory import BEST, NAMES
 
 SHOWN = 12  # names in a list, before "and N more"
-WRAPPED = ("state_dict", "model", "model_state_dict")  # keys under which a training script's own file has them
+WRAPPED = ("state_dict", "model", "model_state_dict")  # keys that training scripts use in their own files
 LFS_POINTER = b"version https://git-lfs"
 ZIP, PICKLE = b"PK\x03\x04", b"\x80"  # torch.save writes a zip archive; it wrote pickles before torch 1.6
-# What torch.load raises of a file that was cut or overwritten: whatever the bytes make of its reader.
+# Errors of torch.load for a truncated or overwritten file: anything that its reader may raise.
 DAMAGED = (
     *(AssertionError, AttributeError, EOFError, LookupError, OSError, RuntimeError, TypeError, ValueError),
     *(pickle.UnpicklingError, struct.error),
@@ -43,7 +43,7 @@ DAMAGED = (
 
 
 class InitialSpec(Protocol):
-    """`model.init_from` as a map."""
+    """The settings of `model.init_from`."""
 
     @property
     def path(self) -> str: ...
@@ -58,9 +58,9 @@ def load_initial(
     names: Mapping[str, Any] | None = None,
     component: Component | None = None,
 ) -> str:
-    """Copies what fits into the model, in place; answers a sentence about what was taken and what was not. `names`: of
-    the data (`packing.names_of`), by which rows are taken; `component`: what the model was built of. Raises
-    NotFoundError, and ModelError for what cannot be read or does not fit; then nothing was changed."""
+    """Copy matching tensors into the model, in place; return a sentence about which were used and which were not.
+    `names`: of the data (`packed_data.names_of`), to match rows; `component`: what the model was built from. Raises
+    NotFoundError, and ModelError for a file that cannot be read or does not fit; then nothing was changed."""
     given, skip = (spec, ()) if isinstance(spec, str) else (spec.path, spec.skip)
     path = _found(given)
     saved, theirs, recorded = read_tensors(path)
@@ -99,9 +99,9 @@ def load_initial(
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Sequence[Any]], dict[str, str] | None]:
-    """(name -> tensor on the CPU, and what modules keep besides, of a state_dict, a .safetensors file, a checkpoint or
-    a run directory; the names of its rows, from a names.json beside it or its run's; their digests, where a checkpoint
-    has them). Raises ModelError, CheckpointError, RunError."""
+    """Return (name -> tensor on the CPU, and modules' extra state, from a state_dict, a .safetensors file, a checkpoint
+    or a run directory; names of its rows, from a names.json beside it or its run's; their digests, if a checkpoint has
+    them). Raises ModelError, CheckpointError, RunError."""
     try:
         folder, state = path.parent, dict[str, Any]()
         if path.is_dir():
@@ -121,7 +121,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Sequence[Any]], 
 
 
 def _found(given: str) -> Path:
-    """Where a file of the user's own is looked for: beside the job file, in the current folder, in the data's."""
+    """Find a user's file: beside the job file, in the current folder, in the data folders."""
     path = Path(given).expanduser()
     where = [Path()] if path.is_absolute() else [*beside(), *folders(None, None)]
     for folder in where:
@@ -134,7 +134,7 @@ def _found(given: str) -> Path:
 
 
 def _checkpoint_in(folder: Path) -> Path:
-    """The checkpoint that a folder is, or that a run's evaluations found the best, or its newest."""
+    """Return the checkpoint at `folder`: the folder itself, or the best one of a run's evaluations, or its newest."""
     if (folder / MANIFEST).exists():
         return folder
     checkpoints = folder / "checkpoints"
@@ -154,7 +154,7 @@ def _checkpoint_in(folder: Path) -> Path:
 
 
 def _look_whether_it_came(path: Path) -> None:
-    """Raises ModelError for what a download leaves that was none."""
+    """Check that the file was downloaded. Raises ModelError for an empty file or a git-LFS pointer."""
     begins = _first_bytes(path)
     if not begins:
         raise _unreadable(path, "is empty; fetch it again")
@@ -184,7 +184,7 @@ def _safetensors(path: Path) -> dict[str, Any]:
             aliases = file.metadata() or {}
     except SafetensorError as error:
         raise ValueError(str(error)) from error
-    # The other names of a tied tensor, as the library's own `load_model` has them.
+    # The other names of a tied tensor, as stored by the library's own `load_model`.
     return tensors | {alias: tensors[name] for alias, name in aliases.items() if name in tensors}
 
 
@@ -202,8 +202,8 @@ def _state_dict(path: Path) -> dict[str, Any]:
 
 
 def _load(path: Path) -> Any:
-    """What torch.save wrote. torch's own words about a file that it cannot read advise to load it with
-    weights_only=False, which runs whatever a stranger wrote into it: they are not passed on."""
+    """Load a file of torch.save. Hides torch's own error messages: they advise weights_only=False, which executes
+    whatever code an unknown author put into the file."""
     begins = _first_bytes(path)
     if not begins.startswith((ZIP, PICKLE)):
         raise _unreadable(
@@ -215,7 +215,7 @@ def _load(path: Path) -> Any:
         raise _unreadable(path, "cannot be read: it is cut off: a zip archive without its end; fetch or copy it again")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of the file's format: said below where it matters
+            warnings.simplefilter("ignore", UserWarning)  # about the file's format: reported below if it matters
             return torch.load(path, map_location="cpu", weights_only=True)
     except DAMAGED as error:
         raise _unreadable(path, _why(error)) from error
@@ -263,7 +263,7 @@ def _check(path: Path, name: str, own: Any, saved: Any) -> None:
 
 
 def _of_module(name: str) -> str:
-    """A weight of another size has a bias beside it."""
+    """Return a pattern for the whole module: a weight of another size comes with a bias."""
     module = name.rpartition(".")[0]
     return f"{module}.*" if module else name
 

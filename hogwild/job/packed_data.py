@@ -1,11 +1,11 @@
-"""Data that a model takes its sizes from, made before it: packed, or with vocabularies.
+"""Data that determine sizes of the model, made before it: packed, or with vocabularies.
 
 A data set that can be packed has `pack(reader, what, like, on_bad_line) -> Packed`; `like` is the training data, whose
-vocabulary and numbers validation data is written in. A model may have `see(train, val)`, which is told the arrays of
-both, val None, once: counts for its negatives, triples that are known.
+vocabulary and numbers are used for validation data. A model may have `see(train, val)`, which is called once with the
+arrays of both (val may be None): counts for its negatives, known triples.
 
-A data set of another kind whose class has an attribute `vocabularies` (name -> what its numbers stand for, by number;
-{} for the class) is asked for their lengths: `symbols`, `classes`."""
+For any other data set whose class has an attribute `vocabularies` (name -> what its numbers stand for, by number; {}
+for the class), their lengths are used: `symbols`, `classes`."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ VOCABULARIES = "vocabularies"
 
 @dataclass(frozen=True, slots=True)
 class PackedData:
-    """What a job file names that can be packed; None for what is read in other ways. `made`: the training data set,
-    where it was made already."""
+    """The data sets of a job file that can be packed; None for others. `made`: the training data set, if it was already
+    made."""
 
     train: Packed | None = None
     val: Packed | None = None
@@ -38,19 +38,19 @@ class PackedData:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """What a model may take from it."""
+        """The sizes that a model may take from it."""
         if self.train is not None:
             return self.train.spec.sizes
         return {name: len(names) for name, names in _vocabularies(self.made).items()}
 
 
 def packs(dataset: Any) -> bool:
-    """Whether it, or what the class makes, can be packed."""
+    """Return whether it, or an instance of the class, can be packed."""
     return callable(getattr(dataset, "pack", None))
 
 
 def pack(job: Job, reader: Reader) -> PackedData:
-    """The packed data of a job file. Raises DataError and what the classes raise."""
+    """Return the packed data of a job file. Raises DataError and what the classes raise."""
     found = resolve(job.data.train.class_path)
     if not packs(found):
         return PackedData(made=build(job.data.train)) if hasattr(found, VOCABULARIES) else PackedData()
@@ -62,7 +62,7 @@ def pack(job: Job, reader: Reader) -> PackedData:
 
 
 def sizes_for(model: Component, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The arguments of the model that the job file leaves out and the data knows: `sizes`."""
+    """Return those of `sizes` that the model takes as arguments and the job file leaves out."""
     if not sizes:
         return {}
     names = inspect.signature(resolve(model.class_path)).parameters
@@ -70,7 +70,7 @@ def sizes_for(model: Component, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def read_packed(job: Job, train: Any, val: Any, reader: Reader) -> tuple[Held, Held | None]:
-    """(what is trained on, what is held back). Raises DataError."""
+    """Return (training data, held-out data). Raises DataError."""
     packed = train if isinstance(train, Packed) else train.pack(reader, "data.train", None, job.data.on_bad_line)
     if packed.samples == 0:
         raise DataError("data.train: the data set is empty; there is nothing to train on", code="data/empty")
@@ -98,8 +98,8 @@ def read_packed(job: Job, train: Any, val: Any, reader: Reader) -> tuple[Held, H
 
 
 def names_of(train: Any, packed: Packed | None) -> dict[str, Any] | None:
-    """What the data's numbers stand for, the sizes that models take, and the columns of its file, as they are kept
-    beside a run (names.json); None where the data has nothing of it."""
+    """Return the names of the data's numbers, the sizes that models take, and the columns of its file, as stored in a
+    run's names.json; None if the data has none of these."""
     if packed is not None:
         names = {key: [*map(_plain, values)] for key, values in packed.names.items()}
         return {"sizes": dict(packed.spec.sizes), "names": names}
@@ -117,13 +117,13 @@ def _vocabularies(dataset: Any) -> Mapping[str, Sequence[Any]]:
 
 
 def _plain(name: Any) -> Any:
-    """As JSON knows it: numpy's numbers are none of Python's."""
+    """Return a name as JSON can hold it: numpy's numbers are not Python's."""
     plain = name.item() if hasattr(name, "item") else name
     return plain if isinstance(plain, str | int | float) else str(plain)
 
 
 def show(model: nn.Module, train: Packed | None, val: Packed | None) -> None:
-    """Tells a model that wants to know about its data."""
+    """Show the data to a model that has `see`."""
     see = getattr(model, "see", None)
     if train is not None and callable(see):
         with torch.no_grad():

@@ -1,12 +1,12 @@
-"""Parameters chosen by name: `optimizer.groups` of the job file as torch's parameter groups, and `model.freeze`: which
-are not trained, for good or until an update.
+"""Parameters chosen by name: `optimizer.groups` of the job file as torch's parameter groups, and `model.freeze`: those
+that are not trained, for good or until an update.
 
     freeze: ["conv*"]                                never
-    freeze: [{params: ["conv*"], until: 500}]        the first 500 updates leave them alone; number 500 trains
+    freeze: [{params: ["conv*"], until: 500}]        the first 500 updates do not change them; number 500 trains them
 
-What is frozen for good has no `requires_grad` from here on. What is frozen until an update keeps it in the parent, so
-that the optimizer, the layout and the trial step know of it; each worker takes it away from its own view, and gives it
-back at that update (`WorkerModel.thaw`)."""
+Parameters frozen for good have no `requires_grad` from here on. Those frozen until an update keep it in the parent, so
+that the optimizer, the layout and the trial step include them; each worker clears it in its own model, and sets it at
+that update (`WorkerModel.thaw`)."""
 
 import fnmatch
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from hogwild.errors import ModelError, OptimizerError, nearest
 
 
 class GroupSpec(Protocol):
-    """One entry of `optimizer.groups`: patterns of names, and what these parameters have instead of the rule's own."""
+    """One entry of `optimizer.groups`: patterns of names, and hyper-parameters that override the rule's own."""
 
     @property
     def params(self) -> Sequence[str]: ...
@@ -29,12 +29,12 @@ class GroupSpec(Protocol):
 
 
 def param_groups(model: nn.Module, groups: Sequence[GroupSpec]) -> list[dict[str, Any]]:
-    """What an optimizer's constructor takes: the parameters that no pattern matches, left out when there are none, then
-    `groups` in their order, each with its parameters in the model's order. The first group that matches takes a
-    parameter; a tied one is known under any of its names. Frozen parameters are in no group.
+    """Return the argument for an optimizer's constructor: the parameters that no pattern matches, if there are any,
+    then `groups` in their order, each with its parameters in the model's order. The first group that matches takes a
+    parameter; a tied one matches under any of its names. Frozen parameters are in no group.
 
-    Raises OptimizerError for a pattern that matches no parameter that is trained, and for a group that earlier ones
-    left nothing to."""
+    Raises OptimizerError for a pattern without a trained parameter, and for a group whose parameters are all in earlier
+    groups."""
     named = dict(model.named_parameters(remove_duplicate=False))
     trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
     taken: dict[int, int] = {}  # id of a parameter -> number of its group
@@ -58,7 +58,7 @@ def param_groups(model: nn.Module, groups: Sequence[GroupSpec]) -> list[dict[str
 
 
 def no_match(place: str, pattern: str, names: Sequence[str], what: str = "parameter") -> str:
-    """`place`: `pattern` matches none of `names`, with the nearest of them."""
+    """Return the message that `pattern` at `place` matches none of `names`, with the nearest of them."""
     near = nearest(pattern, names, cutoff=0.4)
     near = near or [name for name in names if name.startswith(pattern.rstrip(".*"))][:3] or list(names[:3])
     return f"{place}: {pattern!r} matches no {what}; near names: {', '.join(near)}. A module's parameters are MODULE.*"
@@ -67,7 +67,7 @@ def no_match(place: str, pattern: str, names: Sequence[str], what: str = "parame
 def _matching(
     place: str, patterns: Sequence[str], named: Mapping[str, nn.Parameter], trained: Mapping[str, nn.Parameter]
 ) -> dict[str, None]:
-    """Names of trained parameters that one of `patterns` matches, each once."""
+    """Return the names of trained parameters that one of `patterns` matches, each once."""
     found: dict[str, None] = {}
     for position, pattern in enumerate(patterns):
         matching = fnmatch.filter(trained, pattern)
@@ -84,7 +84,7 @@ def _matching(
 
 
 class Until(Protocol):
-    """An entry of `model.freeze` that ends."""
+    """An entry of `model.freeze` with an end."""
 
     @property
     def params(self) -> Sequence[str]: ...
@@ -94,9 +94,9 @@ class Until(Protocol):
 
 
 def freeze_parameters(model: nn.Module, entries: "Sequence[str | Until]") -> list[str]:
-    """Takes `requires_grad` from every parameter that is frozen for good: whose name matches a pattern (shell
-    wildcards: `conv*`, `*.bias`); returns their names. Before the optimizer is built. Raises ModelError for a pattern
-    that matches nothing, with near names, and for an entry that earlier ones left nothing to."""
+    """Clear `requires_grad` of every parameter that is frozen for good: whose name matches a pattern (shell wildcards:
+    `conv*`, `*.bias`); return their names. Call it before the optimizer is built. Raises ModelError for a pattern
+    without a match, with near names, and for an entry whose parameters are all in earlier ones."""
     named = dict(model.named_parameters(remove_duplicate=False))
     found = _assigned(named, entries)
     forever = [name for name, until in found.items() if until is None]
@@ -106,7 +106,7 @@ def freeze_parameters(model: nn.Module, entries: "Sequence[str | Until]") -> lis
 
 
 def late_parameters(model: nn.Module, entries: "Sequence[str | Until]") -> dict[str, int]:
-    """Name, as `model.named_parameters()` has it -> the update that trains it first. Raises what `freeze_parameters`
+    """Return name, as in `model.named_parameters()` -> the first update that trains it. Raises what `freeze_parameters`
     raises."""
     named = dict(model.named_parameters(remove_duplicate=False))
     until = {id(named[name]): until for name, until in _assigned(named, entries).items() if until is not None}
@@ -116,9 +116,9 @@ def late_parameters(model: nn.Module, entries: "Sequence[str | Until]") -> dict[
 def require_trained(
     model: nn.Module, optimizer: torch.optim.Optimizer, late: Mapping[str, int], planned_updates: int
 ) -> str | None:
-    """Raises ModelError where nothing would be trained before the first update that unfreezes, or where no optimizer
-    group would train what is unfrozen. Answers a sentence where the job ends before that; `planned_updates` is 0 where
-    nobody knows."""
+    """Check late parameters. Raises ModelError if nothing would be trained before the first update that unfreezes, or
+    if no optimizer group would train an unfrozen one. Returns a sentence if the job ends before that; `planned_updates`
+    is 0 if unknown."""
     if not late:
         return None
     named = dict(model.named_parameters())
@@ -147,8 +147,8 @@ def require_trained(
 
 
 def _assigned(named: Mapping[str, nn.Parameter], entries: "Sequence[str | Until]") -> dict[str, int | None]:
-    """Name -> the update that unfreezes it, None: never. The first entry that matches decides; a tied parameter is one,
-    under any of its names."""
+    """Return name -> the update that unfreezes it, None: never. The first entry that matches decides; a tied parameter
+    is one, under any of its names."""
     until_of: dict[int, int | None] = {}
     for number, entry in enumerate(entries):
         patterns, until = ([entry], None) if isinstance(entry, str) else (entry.params, entry.until)

@@ -1,4 +1,4 @@
-"""Everything a job is built of: model, data, loss, optimizer and plan, as objects."""
+"""Everything a job is built from: model, data, loss, optimizer and plan, as objects."""
 
 import math
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 @dataclass(slots=True)
 class Parts:
-    """What a job is made of. `notes` are sentences a person should read before it starts."""
+    """All objects of a job. `notes` are sentences for the user to read before the start."""
 
     model: nn.Module
     loss: Any
@@ -27,24 +27,24 @@ class Parts:
     train: Source
     val: Source | None
     panel: Panel
-    output: Tensor | None = None  # (0, …): what the model answers in an evaluation, if it is one tensor
+    output: Tensor | None = None  # (0, …): the model's output in an evaluation, if it is one tensor
     output_shape: tuple[int, ...] = ()
     notes: list[str] = field(default_factory=list)
-    transform: Transform | None = None  # of the batches that are trained on
+    transform: Transform | None = None  # for training batches
     choice: UpdateChoice = field(default_factory=lambda: UpdateChoice(None, "autograd"))
     meetings: Meetings = field(default_factory=Meetings)
     writes_inputs: bool = False  # the model changes its inputs in place
-    late: dict[str, int] = field(default_factory=dict)  # parameter -> the update that trains it first
-    loss_names: tuple[str, ...] = ()  # what a training_step answers beside the loss
+    late: dict[str, int] = field(default_factory=dict)  # parameter -> the first update that trains it
+    loss_names: tuple[str, ...] = ()  # further losses that a training_step returns
     infers: bool = False  # evaluations run under inference_mode
-    names: dict[str, Any] | None = None  # what numbers stand for, and how many there are
+    names: dict[str, Any] | None = None  # names that the data's numbers stand for, and sizes
     identity: Identity = field(default_factory=dict)  # of the data
-    component: Component | None = None  # what the model was built of; None: a library caller's object
-    memory_format: str = "auto"  # what the job's comes to
+    component: Component | None = None  # what the model was built from; None: a library caller's object
+    memory_format: str = "auto"  # the final memory format of the job
 
     @property
     def outputs_shape(self) -> tuple[int, ...]:
-        """(N, …) of the outputs of an evaluation, where a metric needs all of them; else ()."""
+        """Shape (N, …) of the outputs of an evaluation, if a metric needs all of them; else ()."""
         if self.val is None or self.output is None or not self.panel.whole:
             return ()
         return (self.val.plan.samples, *self.output.shape[1:])

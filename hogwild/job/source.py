@@ -1,4 +1,4 @@
-"""A data set of a job, wherever it lies: as tensors, in shared memory, packed, or in the slots of a ring."""
+"""A data set of a job, wherever it is stored: as tensors, in shared memory, packed, or in the slots of a ring."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,19 +20,19 @@ METRIC_SAMPLES = 64  # spread over the validation data, so that a metric sees mo
 
 @dataclass(slots=True)
 class Source:
-    """One data set: its fields as tensors (N, …), inputs first and target last, and its batches. Of a stream only the
-    first records are there (`streamed`), of validation data with batches of their own all of those (`held`)."""
+    """One data set: its fields as tensors (N, …), inputs first and target last, and its batches. For a stream only the
+    first records are here (`streamed`), for validation data in a ring all batches (`held`)."""
 
-    tensors: tuple[Tensor, ...]  # () of a packed or a streamed one
+    tensors: tuple[Tensor, ...]  # () for packed or streamed data
     plan: EpochPlan
-    resident: ResidentData | None = None  # where they lie in shared memory already
+    resident: ResidentData | None = None  # if they are already in shared memory
     packed: Packed | None = None
     streamed: Streamed | None = None
     held: HeldRing | None = None
 
     @property
     def nbytes(self) -> int:
-        """Of a stream none: its ring is counted where it is laid out."""
+        """Bytes of the data; 0 for a stream, whose ring is counted with its layout."""
         if self.packed is not None:
             return self.packed.nbytes
         if self.held is not None:
@@ -41,12 +41,12 @@ class Source:
 
     @property
     def has_all(self) -> bool:
-        """Every sample can be looked at."""
+        """True if every sample can be read here."""
         return self.streamed is None and self.held is None
 
     @property
     def target(self) -> Any:
-        """(N, …); of a stream that of its first records."""
+        """The targets (N, …); for a stream those of its first records."""
         if self.streamed is not None:
             return self.head(METRIC_SAMPLES)[-1]
         if self.held is not None:
@@ -55,23 +55,23 @@ class Source:
 
     @property
     def is_there_already(self) -> bool:
-        """In the shared memory it will be trained from."""
+        """True if the data is in the shared memory it will be trained from."""
         return self.resident is not None or self.packed is not None or self.held is not None
 
     def lay_contiguous(self) -> None:
-        """Images are not to lie channels_last: what is in shared memory so is copied when the data is laid out."""
+        """Undo the channels_last layout of images: data in shared memory is copied again when it is laid out."""
         self.resident = None
         self.streamed = None if self.streamed is None else self.streamed.contiguous()
 
     def pick(self, rows: Tensor) -> list[Any]:
-        """These samples (n,) int64 as a batch: the inputs, and the target."""
+        """Return the samples `rows` (n,) int64 as a batch: the inputs, and the target."""
         if self.packed is None:
             return [tensor[rows] for tensor in self.tensors]
         batch: Batch = self.packed.pick(rows.numpy())
         return [*(tensor.clone() for tensor in batch.inputs), batch.target.clone()]
 
     def head(self, samples: int) -> list[Any]:
-        """The first ones, as a batch; of data in batches of its own no more than the first of those."""
+        """Return the first samples as a batch; for data in a ring at most its first batch."""
         if self.streamed is not None:
             return self.streamed.head(samples)
         if self.held is not None:
@@ -79,7 +79,7 @@ class Source:
         return self.pick(torch.arange(min(samples, self.plan.samples)))
 
     def spread(self) -> list[Any]:
-        """Some samples of all of it, as a batch."""
+        """Return samples spread over all of it, as a batch."""
         if not self.has_all:
             return self.head(METRIC_SAMPLES)
         samples = self.plan.samples
@@ -87,13 +87,13 @@ class Source:
         return self.pick(chosen.long().unique())
 
     def size(self) -> dict[str, Any]:
-        """Of an epoch; of an iterable nobody knows before its end."""
+        """Return the size of an epoch; for an iterable it is unknown before the end."""
         if self.plan.batches < OPEN:
             return {"samples": self.plan.samples, "batches": self.plan.batches}
         return {"samples": self.plan.samples or _AT_ITS_END, "batches": _AT_ITS_END}
 
     def fields(self) -> dict[str, str]:
-        """What there is, in words."""
+        """Return the fields as text."""
         if self.packed is not None:
             return {spec.name: f"{spec.shape} {spec.dtype}" for spec in self.packed.spec.arrays}
         if self.streamed is not None:
@@ -102,7 +102,7 @@ class Source:
         return {f"field {k}": f"{tuple(one.shape)} {_type(one)}" for k, one in enumerate(self.tensors)}
 
     def row_kinds(self, with_shapes: bool = True) -> list[str]:
-        """Shape and type of a row of each field, to compare two data sets. Of what lies in a ring, the first of it."""
+        """Return shape and type of a row of each field (in a ring, of its first batch), to compare data sets."""
         leaves = self.tensors or tree_leaves(self.head(METRIC_SAMPLES))
         return [f"{tuple(leaf.shape[1:])} {_type(leaf)}" if with_shapes else _type(leaf) for leaf in leaves]
 

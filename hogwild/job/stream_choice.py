@@ -1,7 +1,7 @@
-"""Whether a data set is streamed or resident, and its division into what is trained on and what is held back.
+"""The choice between streamed and resident data, and the split into training data and held-out data.
 
-feed: auto     resident where the data set has a length, equal records, and fits into half of the free memory
-feed: stream   what the job says"""
+feed: auto     resident if the data set has a length, equal records, and fits into half of the free memory
+feed: stream   streamed"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,20 +19,20 @@ from hogwild.feeds.collate import NUMBERS
 from hogwild.feeds.materialise import Part, division, ready_tensors
 from hogwild.feeds.row_reader import RowSource
 
-RESIDENT_SHARE = 0.5  # of the free memory: more, and a data set is streamed (feed: auto)
+RESIDENT_SHARE = 0.5  # of the free memory: a larger data set is streamed (feed: auto)
 LEAVES = (Tensor, np.ndarray, *NUMBERS)
 
 
 def is_iterable(dataset: Any) -> bool:
-    """Read from its beginning to its end: an IterableDataset, an iterator, or what can be iterated and has no
-    `dataset[i]`."""
+    """Return whether it is read from its beginning to its end: an IterableDataset, an iterator, or an object with
+    `__iter__` but without `dataset[i]`."""
     kind = type(dataset)
     is_plain = hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__")
     return is_plain or isinstance(dataset, IterableDataset | Iterator)
 
 
 def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
-    """(why it is streamed, or "" where it is resident; a note for the log). Raises DataError where neither can be."""
+    """Return (why it is streamed, or "" if it is resident; a note for the log). Raises DataError for neither."""
     data = job.data
     if data.lanes is not None:
         return "", ""
@@ -64,7 +64,7 @@ def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
 
 
 def _is_nested(dataset: Any) -> bool:
-    """Whether its first record is a tuple with a tuple, list or dict of tensors in it. It has been read before."""
+    """Return whether its first record (read before) is a tuple that contains a tuple, list or dict of tensors."""
     with torch.random.fork_rng(devices=[]):
         record = dataset[0]
     if not isinstance(record, tuple | list) or len(record) < 2:
@@ -75,7 +75,7 @@ def _is_nested(dataset: Any) -> bool:
 
 
 def split(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:
-    """(what is trained on, what is held back) of a map-style data set. Raises DataError for an iterable."""
+    """Return (training data, held-out data) of a map-style data set. Raises DataError for an iterable."""
     if is_iterable(dataset):
         raise DataError(
             f"data.val.fraction: {type(dataset).__name__} is read from its beginning to its end; give data.val a data "

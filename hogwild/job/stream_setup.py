@@ -1,5 +1,5 @@
-"""Streamed data as the parent prepares it: what the batches of a data set are like, and how large
-the ring must be. User code runs here only before workers start: the first records are read, collated and looked at."""
+"""Set-up of streamed data in the parent: the form of its batches, and the size of the ring. User code runs here only
+before workers start: the first records are read, collated and checked."""
 
 import math
 import random
@@ -38,17 +38,17 @@ from hogwild.scheduling.range_schedule import LEASES_IN_HAND
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND
 from hogwild.user_code import ComponentSpec
 
-SPARE_SLOTS = 2  # times what cannot do without: a loader that is slow for a while keeps nobody waiting
-LOOK_RECORDS = 256  # whose sizes are looked at where they vary
-LOOK_S = 2.0  # and no longer than this
-MARGIN = 1.5  # of a slot over the largest batch that was seen, where sizes vary
-STATE_ROOM = 4  # of a state's place over the first state
+SPARE_SLOTS = 2  # times the minimum: a loader that is slow for a while delays no worker
+LOOK_RECORDS = 256  # records whose sizes are measured if they vary
+LOOK_S = 2.0  # time limit for that
+MARGIN = 1.5  # slot size over the largest batch seen, if sizes vary
+STATE_ROOM = 4  # space for a state over the size of the first state
 TRIAL_RECORDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A data set that is streamed: what loaders need, and what its slots must hold. `trial`: its first records."""
+    """A streamed data set: what loaders need, and what its slots must hold. `trial`: its first records."""
 
     stream: Stream
     form: BatchForm
@@ -61,19 +61,19 @@ class Streamed:
         return RingSpec(self.form, slots, loaders, self.data_bytes, self.state_bytes)
 
     def labelled(self, labels: Labels) -> "Streamed":
-        """The same, each of whose batches is looked at for others."""
+        """Return the same with a check of every batch's labels."""
         stream = replace(self.stream, collator=replace(self.stream.collator, labels=labels))
         return replace(self, stream=stream)
 
     def contiguous(self) -> "Streamed":
-        """The same, images lying as they are shown."""
+        """Return the same with images in contiguous format."""
         stream = replace(self.stream, collator=replace(self.stream.collator, channels_last=False))
         leaves = tuple(replace(leaf, channels_last=False) for leaf in self.form.leaves)
         return replace(self, stream=stream, form=replace(self.form, leaves=leaves))
 
     def typical(self) -> list[list[Any]]:
-        """Batches of the sizes that training will see, of the first records again and again: for compilers, which look
-        at shapes. Where sizes are not known before, two that differ, so that a compiler expects any."""
+        """Return batches of the sizes that training will see, made of the first records: for compilers, which depend on
+        shapes. If sizes are unknown, two different ones, so that a compiler expects any."""
         collator, plan, records = self.stream.collator, self.stream.plan, self.trial
         if isinstance(plan, StreamPlan):
             sizes = [plan.batch_size, *([] if plan.drop_last else [plan.batch_size // 2 + 1])]
@@ -85,14 +85,14 @@ class Streamed:
         return batches
 
     def head(self, records: int) -> list[Any]:
-        """The first ones as a batch: the inputs, and the target; in memory of its own."""
+        """Return the first records as a batch: the inputs, and the target; in private memory."""
         return as_batch(self.stream.collator, list(self.trial[:records]))
 
 
 def slots_of(job: Job, procs: int, loaders: int) -> int:
-    """Of the ring. Each worker must find what it has in hand, an exchange each, and each loader what it fills. Raises
-    UsageError for too few. Where delta is not asked for and may come of it all the same, its exchanges are as long as
-    the ring allows; on a device, where every one of them is a copy there and back, the ring is made for whole ones."""
+    """Return the number of slots of the ring. It must hold the leases of each worker, an exchange each, and the slots
+    that each loader fills. Raises UsageError for too few. If delta is not requested but possible, its exchanges are as
+    long as the ring allows; on a device, where each is a copy in both directions, the ring fits full ones."""
 
     def needed(updates: int) -> int:
         return max(1, procs) * LEASES_IN_HAND * job.train.accumulate * updates + loaders * REQUESTS_IN_HAND
@@ -113,7 +113,7 @@ def slots_of(job: Job, procs: int, loaders: int) -> int:
 
 
 def as_batch(collator: Collator, records: list[Any]) -> list[Any]:
-    """[input, …, target]"""
+    """Return the batch [input, …, target]."""
     form, shapes = collator.form(records)
     ring = Ring.allocate("trial", RingSpec(form, 1, 0, form.nbytes(shapes)))
     rows, shapes = collator.put(records, ring, 0)
@@ -124,7 +124,7 @@ def as_batch(collator: Collator, records: list[Any]) -> list[Any]:
 
 @contextmanager
 def own_random_state() -> Iterator[None]:
-    """What is drawn meanwhile leaves the process's generators as they were."""
+    """Restore the process's random generators afterwards."""
     python, numbers = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -148,8 +148,8 @@ def prepare(
     collate: Callable[..., Any] | None = None,
     what: str = "data.train",
 ) -> Streamed:
-    """Reads the first records. `loaders` processes are to read it; `spec` and `generator`: the class path it was made
-    of, and the state of torch's generator before. Raises DataError."""
+    """Read the first records and prepare the stream. `loaders` processes will read it; `spec` and `generator`: the
+    class path it was made from, and torch's random state before. Raises DataError."""
     data = job.data
     asked = data.padding
     padding = None if asked is None else PaddingRule(asked.value, asked.longest, asked.target)
@@ -196,8 +196,8 @@ def _row_bytes(collator: Collator, records: list[Any]) -> int:
 def _travelling(
     dataset: Any, spec: ComponentSpec | None, generator: Tensor | None, collator: Collator, plan: EpochPlan, what: str
 ) -> Origin:
-    """The data set for the loaders: itself, or, where that cannot be, its class path."""
-    if isinstance(dataset, Iterator) and iter(dataset) is dataset:  # what was read from it here is gone
+    """Return the data set for the loaders: the object itself or, if it cannot be sent, its class path."""
+    if isinstance(dataset, Iterator) and iter(dataset) is dataset:  # the records read here are lost
         if spec is not None:
             return Origin(None, spec, generator)
         raise DataError(
@@ -231,7 +231,7 @@ def _said_of_shards(dataset: Any, what: str, shards: int, loaders: int) -> str:
 
 
 def _said_of_single(plan: StreamPlan, what: str) -> str:
-    """Where the end is not known before it is read, the batch before has gone when a single record is left."""
+    """Return a note: if the length is unknown, the batch before a last single record is already sent."""
     if not plan.drop_single or plan.drop_last or plan.batch_size == 1:
         return ""
     of_each = " of a loader's shard" if plan.shards > 1 else ""
@@ -264,8 +264,8 @@ def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:
 
 
 def _to_look_at(dataset: Any) -> Any:
-    """A copy of an iterable, as a loader gets it: one that keeps its place in itself would be given to loaders as it is
-    after its first records. One that is no copy (it does not travel) is made anew there."""
+    """Return a copy of an iterable, as a loader gets it: reading its first records could otherwise change the place of
+    the original. One that cannot be copied (not picklable) is built again in the loaders."""
     if isinstance(dataset, Iterator):
         return dataset
     try:
@@ -275,7 +275,7 @@ def _to_look_at(dataset: Any) -> Any:
 
 
 def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bool, bytes]:
-    """(records, whether it divides them among its readers, its state before the first)."""
+    """Return (records, whether it divides them among its readers, its state before the first)."""
     info = WatchedInfo(dataset, 0, 1, job.seed)
     set_worker_info(info)
     seed_all(job.seed)
@@ -300,13 +300,13 @@ def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bo
 
 
 def _place_of(error: BaseException) -> str:
-    """Where it was raised, for a person who has no traceback."""
+    """Return the place of the error, for users without a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
 def _until_seen(numbers: Iterable[int], job: Job) -> Iterator[int]:
-    """So many records as say how large a batch is."""
+    """Yield as many numbers as records are needed to know the size of a batch."""
     varies = job.data.collate is not None or job.data.padding is not None
     began_s, most = time.monotonic(), max(LOOK_RECORDS, job.data.batch_size) if varies else TRIAL_RECORDS
     for number in numbers:
@@ -317,7 +317,7 @@ def _until_seen(numbers: Iterable[int], job: Job) -> Iterator[int]:
 
 
 def _measured(job: Job, collator: Collator, records: list[Any], largest: int) -> tuple[BatchForm, int, str]:
-    """(the form of a batch, bytes of a slot, what is to be said of it)."""
+    """Return (the form of a batch, bytes of a slot, a note)."""
     data, padding = job.data, collator.padding
     form, shapes = collator.form(records[: min(largest, len(records))])
     if isinstance(data.slot_bytes, int):

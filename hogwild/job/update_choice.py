@@ -1,5 +1,5 @@
-"""Whether a job is trained by its model's own kernel, and who may write which rows meanwhile: decided in the parent,
-before anything is shared.
+"""The choice between the model's own kernel and autograd, and of the rows that each worker may write: decided in the
+parent, before anything is shared.
 
     the model offers one?  loss and rule fit?  every option of the job is implemented?  ──►  fused, else autograd
     two sides (ratings):   the smaller one is small  ──►  private copies of it, ranges of the other
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from hogwild.feeds.packed import Packed
 
 BLOCKS_PER_WORKER = 4  # of each side of a grid: with 2, workers wait for each other half of the time
-# One worker alone has nobody to avoid; where both sides are larger than a core's cache, cells keep what it needs in it:
-# 65 million ratings a second instead of 41 (162,000 x 59,000, 32 factors).
+# A single worker has no conflicts; but if both sides are larger than a core's cache, cells keep the needed part in it:
+# 65 million ratings per second instead of 41 (162,000 x 59,000, 32 factors).
 GRID_BYTES = 1 << 20
 EXTRA = "numba is not installed; pip install 'hogwild[sparse]'"
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateChoice:
-    """`update` is None where autograd trains; `why` says which, for the log, `check --deep` and summary.json."""
+    """The chosen update, None for autograd; `why` explains it in the log, `check --deep` and summary.json."""
 
     update: FusedUpdate | None
     why: str
-    is_worth_saying: bool = True  # there was a choice: the model brings a kernel
+    is_worth_saying: bool = True  # there was a choice: the model has a kernel
 
     @property
     def kind(self) -> str:
@@ -46,8 +46,8 @@ class UpdateChoice:
 
 @dataclass(frozen=True, slots=True)
 class Meetings:
-    """Who may write what at the same time. `hot`: array of the data -> rows (H,) int32 that every worker has a copy of;
-    `words`: what was chosen and why, one sentence each."""
+    """The rows that workers may write at the same time. `hot`: array of the data -> rows (H,) int32 that every worker
+    has a copy of; `words`: the choice and its reason, one sentence each."""
 
     hot: Mapping[str, np.ndarray] = field(default_factory=dict)
     grid: Grid | None = None
@@ -57,7 +57,7 @@ class Meetings:
 def choose(
     job: Job, model: nn.Module, loss: Any, optimizer: torch.optim.Optimizer, packed: "Packed | None"
 ) -> UpdateChoice:
-    """Raises UsageError where the job says `update: fused` and that cannot be."""
+    """Choose the update. Raises UsageError if the job says `update: fused` and that is impossible."""
     choice = _choose(job, model, loss, optimizer, packed)
     if job.train.update == "fused" and choice.update is None:
         raise UsageError(
@@ -96,8 +96,8 @@ def _choose(
 
 
 def options_set(job: Job) -> list[tuple[str, str]]:
-    """(name in `FusedUpdate.implements`, the job's field) of every option that is not at its neutral value and changes
-    what an update does."""
+    """Return (name in `FusedUpdate.implements`, the job's field) of every option that is not at its neutral value and
+    changes an update."""
     train = job.train
     asked = [
         ("lr_schedule", "lr_schedule", job.lr_schedule.name != "constant" or job.lr_schedule.warmup_updates > 0),
@@ -117,7 +117,7 @@ def options_set(job: Job) -> list[tuple[str, str]]:
 def meetings(
     job: Job, update: FusedUpdate, model: nn.Module, packed: "Packed", procs: int, blocks: tuple[int, int] | None
 ) -> Meetings:
-    """What keeps `procs` workers out of each other's cache lines. `blocks`: of the grid that must be, if any."""
+    """Choose how `procs` workers avoid each other's cache lines. `blocks`: of a grid that is required, if any."""
     sides = update.sides
     if blocks is not None and len(sides) == 2:
         return _grid(model, packed, sides, blocks)
@@ -161,6 +161,6 @@ def _grid(model: nn.Module, packed: "Packed", sides: tuple[Side, ...], blocks: t
 
 
 def _extent(model: nn.Module, side: Side) -> tuple[int, int]:
-    """(rows, bytes of one row in all parameters of the side)."""
+    """Return (rows, bytes of one row in all parameters of the side)."""
     params = [model.get_parameter(name) for name in side.params]
     return len(params[0]), sum(param[0].numel() * param.element_size() for param in params)

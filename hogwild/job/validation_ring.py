@@ -1,5 +1,5 @@
-"""Validation data with batches of its own (padded, collated, or out of an iterable): read once, before workers start,
-into a ring that holds all of them."""
+"""Validation data that is kept in whole batches (padded, collated, or from an iterable): read once, before workers
+start, into a ring that holds all of them."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,30 +14,30 @@ from hogwild.feeds.stream_reader import Filler, Unreadable
 from hogwild.job.stream_setup import Streamed, own_random_state
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
 
-LOOKS = 8  # for memory, while what is free now is filled: others take of it, too
+LOOKS = 8  # checks of memory while the free memory is filled: others use it, too
 
 
 @dataclass(slots=True)
 class HeldRing:
-    """All batches of the validation data in a ring of their own, one slot each: read once, before workers start."""
+    """All batches of the validation data in a separate ring, one slot each: read once, before workers start."""
 
     ring: Ring
     plan: BatchPlan
-    targets: Tensor | None  # (N, …), where they are alike
+    targets: Tensor | None  # (N, …), if all have the same shape
 
     def head(self) -> list[Any]:
-        """The first batch: inputs, and target."""
+        """Return the first batch: inputs, and target."""
         return self.batch(0)
 
     def batch(self, number: int) -> list[Any]:
-        """Inputs, and target."""
+        """Return a batch: inputs, and target."""
         leaves = [leaf.clone() for leaf in self.ring.leaves(number)]
         batch = self.ring.spec.form.batch(leaves, 0, self.ring.rows(number))
         return [*batch.inputs, batch.target]
 
 
 def hold(streamed: Streamed, batch_size: int, what: str) -> HeldRing:
-    """Reads it to its end, in this process. Raises DataError, MemoryShortError."""
+    """Read the stream to its end, in this process. Raises DataError, MemoryShortError."""
     stream = streamed.stream
     plan = stream.plan
     if isinstance(plan, StreamPlan):
@@ -66,18 +66,18 @@ def hold(streamed: Streamed, batch_size: int, what: str) -> HeldRing:
 
 @dataclass(slots=True)
 class _Room:
-    """Nobody knows how much an iterable gives, and the kernel promises more memory than there is. What is read is there
-    twice in the end, as it is copied into its ring, where every batch takes as much as the largest."""
+    """A check of free memory: the length of an iterable is unknown, and the kernel overcommits. The data is in memory
+    twice at the end, as it is copied into its ring, where every batch takes as much space as the largest."""
 
     what: str
     records: int = 0
     batches: int = 0
     largest: int = 0
     nbytes: int = 0
-    _left: int = 0  # bytes that may be taken before anybody looks again
+    _left: int = 0  # bytes until the next check
 
     def take(self, nbytes: int, records: int) -> None:
-        """For one more batch. Raises MemoryShortError."""
+        """Count one more batch. Raises MemoryShortError."""
         if self._left < nbytes or self.largest < nbytes:
             memory = host.available_memory()
             room = memory.bytes - nbytes - (self.batches + 1) * max(self.largest, nbytes)

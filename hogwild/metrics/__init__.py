@@ -1,7 +1,7 @@
-"""Metrics: what an evaluation computes beside the loss.
+"""Metrics: values that an evaluation computes in addition to the loss.
 
-A job names those that are built in by their short names (`hogwild list metrics`), and any function of yours by its
-class path. The names below are such functions. Importing this package imports no torch."""
+A job names built-in metrics by their short names (`hogwild list metrics`), and your own functions by class path. The
+names below are such functions. Importing this package does not import torch."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Metrics that are sums over samples: a total and a count of each batch, added up over all, divided once."""
+"""Metrics that are sums over samples: the totals and counts of all batches are added up and divided once."""
 
 import math
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from hogwild.metrics.predictions import Answers, UnsuitableError, judged, log_pr
 
 @dataclass(frozen=True, slots=True)
 class SumMetric:
-    """`add(output, target, loss)` is (total, count) of one batch; `value` turns total / count into the metric."""
+    """A metric from sums: `add(output, target, loss)` is (total, count) of a batch; `value` maps total / count."""
 
     add: Callable[[Any, Tensor, Loss], tuple[float, float]]
     value: Callable[[float], float] = float
 
 
 def sum_metric(name: str) -> SumMetric | None:
-    """The metric of that name; None where it is not a sum."""
+    """Return the metric of that name; None if it is not a sum."""
     if found := TOP.match(name):
         return SumMetric(partial(_among_the_largest, int(found.group(1))))
     return _BY_NAME.get(name)
@@ -49,7 +49,7 @@ def _among_the_largest(k: int, output: Any, target: Tensor, loss: Loss) -> tuple
 
 
 def _surprise(output: Any, target: Tensor, loss: Loss) -> tuple[float, float]:
-    """In nats; unweighted, without label smoothing."""
+    """Return the log loss in nats; unweighted, without label smoothing."""
     given = judged(output, target, loss)
     if isinstance(given, Answers):
         criterion = F.binary_cross_entropy_with_logits if given.are_logits else F.binary_cross_entropy

@@ -1,5 +1,4 @@
-"""The metrics that a job may name, without torch: what each is, and which way is better. What they compute is in
-`hogwild.metrics`."""
+"""The metrics that a job may name, without torch: descriptions and directions. `hogwild.metrics` computes them."""
 
 import re
 from collections.abc import Mapping
@@ -7,12 +6,12 @@ from dataclasses import dataclass
 
 LOSS = "loss"
 TOP = re.compile(r"top([1-9]\d{0,4})\Z")
-MOST = 15  # metrics of one job, beside the loss: as many have room in a row of results (`result_row.py`)
+MOST = 15  # metrics of one job, in addition to the loss: a result row has room for these (`result_row.py`)
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What it is in a few words."""
+    """A metric's short description and direction."""
 
     words: str
     higher_is_better: bool
@@ -32,10 +31,10 @@ CATALOG: Mapping[str, Known] = {
 
 
 def known(name: str) -> Known | None:
-    """What is known of a metric by its name; None for one of the user's own, or that is none."""
+    """Return the catalog entry of a metric; None for a user's own, or an unknown name."""
     return CATALOG["top5"] if TOP.match(name) else CATALOG.get(name)
 
 
 def is_own(name: str) -> bool:
-    """A class path: the user's own function of (outputs, targets)."""
+    """True for a class path: the user's own function of (outputs, targets)."""
     return "." in name

@@ -1,7 +1,7 @@
 """The loss of a whole data set from its batches: a sum and a weight of each, divided once at the end.
 
-Losses are summed from float32 elements. The result is that of one batch holding the whole set, however it was cut: of
-the mean-reducing form of the loss, and for `reduction="sum"` of the sum per sample."""
+Losses are summed from float32 elements. The result equals that of one batch with the whole set, however it is divided:
+for the mean-reducing form of the loss, and for `reduction="sum"` the sum per sample."""
 
 import copy
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from hogwild.losses import HingeLoss, LogisticLoss
 
 Loss: TypeAlias = Callable[..., Tensor]  # loss(output, target)
 
-# Used as functions, these are the modules with their default arguments.
+# The modules that these functions equal with default arguments.
 _MODULE_OF: dict[Any, type[nn.Module]] = {
     F.cross_entropy: nn.CrossEntropyLoss,
     F.nll_loss: nn.NLLLoss,
@@ -25,36 +25,36 @@ _MODULE_OF: dict[Any, type[nn.Module]] = {
     F.smooth_l1_loss: nn.SmoothL1Loss,
     F.huber_loss: nn.HuberLoss,
 }
-BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss)  # argmax over the classes is the prediction
+BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss)  # the prediction is the argmax over the classes
 BY_SIGN = (nn.BCEWithLogitsLoss, nn.BCELoss, LogisticLoss, HingeLoss)  # every element is a yes or no
 
 
 def as_module(loss: Loss) -> Loss:
-    """torch's functional form as the module it stands for; anything else as it is."""
+    """Return the module of a torch function; anything else unchanged."""
     try:
         return _MODULE_OF[loss]() if loss in _MODULE_OF else loss
-    except TypeError:  # a callable object without a hash is not one of torch's functions
+    except TypeError:  # an unhashable callable object is not one of torch's functions
         return loss
 
 
 def is_torch_loss(loss: Loss) -> bool:
-    """Whether `reduction` means what torch says: a class of torch's, or one that kept its forward."""
+    """Return whether `reduction` has torch's meaning: torch's own class, or a subclass with torch's forward."""
     forward = getattr(type(loss), "forward", None)
     return getattr(forward, "__module__", "") == "torch.nn.modules.loss" and hasattr(loss, "reduction")
 
 
 def loss_sums(output: Any, target: Tensor, loss: Loss) -> tuple[float, float]:
-    """(sum, weight) of one batch; `loss` as a module (`as_module`).
+    """Return (sum, weight) of one batch; `loss` as a module (`as_module`).
 
-    torch's own losses are evaluated element by element, so class weights, ignored targets and every reduction
-    come out right. A loss of the user's own gives one number for the batch, which is taken as its mean and
-    weighted by B; if it gives a tensor, that holds the loss of every element.
+    torch's own losses are evaluated element by element, so class weights, ignored targets and every reduction are
+    handled correctly. A user's loss returns one number for the batch, which counts as its mean and is weighted by B; if
+    it returns a tensor, that holds the loss of every element.
     """
     if not is_torch_loss(loss):
         value = loss(output, target)
         samples = len(target)
         return (float(value) * samples, float(samples)) if value.dim() == 0 else _sum_and_size(value)
-    elementwise = copy.copy(loss)  # shallow: weights are shared, only the word below is its own
+    elementwise = copy.copy(loss)  # shallow: weights are shared, only the attribute below differs
     elementwise.reduction = "none"  # type: ignore[attr-defined]
     value = elementwise(output, target)
     loss_sum, elements = _sum_and_size(value)
@@ -71,7 +71,7 @@ def _sum_and_size(value: Tensor) -> tuple[float, float]:
 
 
 def _class_weight_sum(output: Tensor, target: Tensor, loss: nn.CrossEntropyLoss | nn.NLLLoss) -> float:
-    """What torch's mean divides by: the weights of the classes of all targets not ignored; with class
+    """Return the divisor of torch's mean: the weights of the classes of all targets not ignored; with class
     probabilities as targets the number of distributions, weighted or not."""
     if target.is_floating_point():
         return float(output.numel() // output.shape[1])

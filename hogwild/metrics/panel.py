@@ -1,7 +1,7 @@
-"""The metrics of one job: chosen once in the parent, carried to every worker.
+"""The metrics of one job: chosen once in the parent, sent to every worker.
 
-A metric is a sum over samples, or it is `whole`: our own AUC and macro-F1, and every function of the user's, take the
-outputs and targets of all samples at once. A worker computes either; only sums are divided in the supervisor."""
+A metric is a sum over samples, or `whole`: our AUC and macro-F1, and every user function, take the outputs and targets
+of all samples at once. A worker computes either kind; the supervisor only divides sums."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,15 +19,15 @@ from hogwild.metrics.predictions import UnsuitableError
 from hogwild.metrics.result_row import EvalSums
 from hogwild.metrics.whole_set import WHOLE
 
-Own = Callable[[Any, Tensor], Any]  # of the user's: (outputs (N, …), targets (N, …)) -> one number
-RECORDED = ("time", "kind", "event", "epoch", "updates", "samples", "seconds", "best")  # beside the metrics
+Own = Callable[[Any, Tensor], Any]  # a user's function: (outputs (N, …), targets (N, …)) -> one number
+RECORDED = ("time", "kind", "event", "epoch", "updates", "samples", "seconds", "best")  # the other fields
 _SQUARED = (nn.MSELoss, nn.SmoothL1Loss, nn.HuberLoss)
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`names` in the order of reports, without the loss, which comes first; `own` are the user's functions by name.
-    `is_auto`: nobody asked for these, so what does not suit the outputs is left out."""
+    """The metrics of a job: `names` in the order of reports, without the loss, which comes first; `own`: the user's
+    functions by name. `is_auto`: chosen by default, so metrics that do not suit the outputs are left out."""
 
     names: tuple[str, ...]
     own: Mapping[str, Own]
@@ -35,9 +35,9 @@ class Panel:
 
     @classmethod
     def of(cls, chosen: Mapping[str, str | Own] | None, model: nn.Module, loss: Loss) -> "Panel":
-        """`chosen`: metrics under the names they are reported by; None: what the model names in `metrics`, or else what
-        suits the loss: accuracy for cross-entropy, NLL and BCE, rmse for squared and Huber losses, mae for absolute
-        ones. Subclasses count as their parents."""
+        """Choose the metrics. `chosen`: metrics under the names they are reported by; None: the model's attribute
+        `metrics`, or else those that suit the loss: accuracy for cross-entropy, NLL and BCE, rmse for squared and Huber
+        losses, mae for absolute ones. Subclasses count as their parents."""
         if chosen is None:
             mine: Any = getattr(model, "metrics", None)
             if not _is_choice(mine):
@@ -57,7 +57,7 @@ class Panel:
             )
         return cls(tuple(metrics), own)
 
-    # ---- what there is
+    # ---- the metrics
 
     @property
     def reported(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class Panel:
         return tuple(name for name in self.names if name in self.own or name in WHOLE)
 
     def higher_is_better(self, name: str) -> bool | None:
-        """None where nobody has said so: a function of the user's without the attribute `higher_is_better`."""
+        """Return the direction; None if unknown: a user's function without the attribute `higher_is_better`."""
         if name in self.own:
             said = getattr(self.own[name], "higher_is_better", None)
             return None if said is None else bool(said)
@@ -80,7 +80,7 @@ class Panel:
 
     @torch.no_grad()
     def add(self, output: Any, target: Tensor, loss: Loss) -> EvalSums:
-        """The sums of one batch: `output` as the model gave it in eval mode, target (B, …), `loss` as in training."""
+        """Return the sums of one batch: `output` of the model in eval mode, target (B, …), `loss` as in training."""
         module = as_module(loss)
         words = [*loss_sums(output, target, module)]
         for _, metric in self._sums():
@@ -89,8 +89,8 @@ class Panel:
 
     @torch.no_grad()
     def score(self, outputs: Any, targets: Tensor, loss: Loss) -> tuple[float, ...]:
-        """The values of `whole`, from the outputs (N, …) and targets (N, …) of all samples. Raises what a function of
-        the user's raises, and TypeError where it does not answer a number."""
+        """Return the values of `whole`, from the outputs (N, …) and targets (N, …) of all samples. Raises what a user's
+        function raises, and TypeError if it does not return a number."""
         module = as_module(loss)
         return tuple(
             float(self.own[name](outputs, targets)) if name in self.own else WHOLE[name](outputs, targets, module)
@@ -100,8 +100,8 @@ class Panel:
     # ---- in the supervisor
 
     def values(self, sums: EvalSums, scores: Sequence[float] = ()) -> dict[str, float]:
-        """{"loss": …, "accuracy": …}: `scores` is what a scoring item answered. A sum of nothing is left out; NaN where
-        the loss has no weight at all (no samples, or every target ignored)."""
+        """Return {"loss": …, "accuracy": …}; `scores`: the result of a scoring item. A metric without samples is left
+        out; the loss is NaN if it has no weight at all (no samples, or every target ignored)."""
         loss_sum, loss_weight, *words = sums.words
         found = {LOSS: loss_sum / loss_weight if loss_weight else math.nan}
         for (name, metric), total, count in zip(self._sums(), words[::2], words[1::2], strict=False):
@@ -111,15 +111,15 @@ class Panel:
         return {name: found[name] for name in self.reported if name in found}
 
     def settle(self, output: Any, target: Tensor, loss: Loss) -> "Panel":
-        """Tried on some outputs and targets. What was not asked for and does not suit is left out. Raises BuildError
-        for what was."""
+        """Try the metrics on some outputs and targets, and leave out default ones that do not suit. Raises BuildError
+        for chosen ones that do not suit."""
         unsuitable = {}
         for name in self.names:
             try:
                 self._one(name).try_out(output, target, loss)
             except UnsuitableError as error:
                 unsuitable[name] = str(error)
-            except Exception as error:  # a function of the user's own
+            except Exception as error:  # from a user's function
                 unsuitable[name] = f"{type(error).__name__}: {error}"
         if unsuitable and not self.is_auto:
             lines = "\n  ".join(f"{name}: {why}" for name, why in unsuitable.items())
@@ -127,7 +127,7 @@ class Panel:
         return replace(self, names=tuple(name for name in self.names if name not in unsuitable))
 
     def try_out(self, output: Any, target: Tensor, loss: Loss) -> None:
-        """Everything once; raises whatever is raised."""
+        """Compute everything once; raises all errors."""
         self.add(output, target, loss)
         self.score(output, target, loss)
 
@@ -140,7 +140,7 @@ class Panel:
 
 
 def named(metrics: Iterable[str | Own]) -> dict[str, str | Own]:
-    """Each under what it is reported by: its name; of a function or an object its own, or its class's."""
+    """Return the metrics by reported name: its name, or that of the function, or that of the object's class."""
     return {
         metric if isinstance(metric, str) else str(getattr(metric, "__name__", type(metric).__name__)): metric
         for metric in metrics
@@ -148,8 +148,8 @@ def named(metrics: Iterable[str | Own]) -> dict[str, str | Own]:
 
 
 def meets(values: Mapping[str, float], target: Mapping[str, float], higher: Mapping[str, bool]) -> bool:
-    """Whether every goal of `target` is reached: at least, where `higher` says that is better, else at most. An empty
-    target is never met, and neither is a goal whose metric is NaN or, because nothing was judged, missing."""
+    """Return whether every goal of `target` is reached: at least, if `higher` says so for this metric, else at most. An
+    empty target is never met, and neither is a goal whose metric is NaN or, without samples, missing."""
     reached = []
     for name, goal in target.items():
         value = values.get(name, math.nan)
@@ -158,7 +158,7 @@ def meets(values: Mapping[str, float], target: Mapping[str, float], higher: Mapp
 
 
 def _is_choice(mine: Any) -> bool:
-    """What a model of the user's calls `metrics` may be something else entirely."""
+    """Check the type, as a model's attribute `metrics` may be something else entirely."""
     return isinstance(mine, list | tuple) and bool(mine) and all(isinstance(one, str) or callable(one) for one in mine)
 
 

@@ -1,8 +1,8 @@
-"""What a model's output says, beside what it should have said: the form in which every metric takes them.
+"""Predictions and targets in the one form that every metric takes.
 
-The loss decides how an output is read: cross-entropy and NLL over classes, BCE yes or no. Of a loss of the user's own
-the shapes decide: whole-number targets with one dimension less than the output are classes, of the output's own shape
-they are yes or no."""
+The loss determines how an output is read: cross-entropy and NLL as classes, BCE as yes or no. For a user's loss the
+shapes decide: integer targets with one dimension less than the output are classes, with the output's own shape they are
+yes or no."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from hogwild.metrics.loss_sums import BY_CLASS, BY_SIGN, Loss, is_torch_loss
 
-IGNORED = -100  # what torch's classification losses leave out unless told otherwise
+IGNORED = -100  # the default of torch's classification losses
 
 
 class UnsuitableError(ValueError):
-    """This metric cannot be computed from such outputs and targets; the message says why."""
+    """The metric cannot be computed from such outputs and targets; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """`logits` (M, C), log-probabilities but for a constant per row; `wanted` (M,) int64. Ignored targets are left
-    out."""
+    """Predicted classes: `logits` (M, C), log-probabilities up to a constant per row; `wanted` (M,) int64. Ignored
+    targets are left out."""
 
     logits: Tensor
     wanted: Tensor
@@ -31,7 +31,7 @@ class Classes:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """`outputs` (M, K) as the model gave them, `wanted` (M, K) bool; `are_logits`, or else probabilities."""
+    """Yes or no: `outputs` (M, K) of the model, `wanted` (M, K) bool; `are_logits`, or else probabilities."""
 
     outputs: Tensor
     wanted: Tensor
@@ -39,7 +39,7 @@ class Answers:
 
 
 def judged(output: Any, target: Tensor, loss: Loss) -> Classes | Answers:
-    """How classes or yes and no were predicted; `loss` as a module. Raises UnsuitableError where neither is."""
+    """Return predictions as classes or as yes and no; `loss` as a module. Raises UnsuitableError for neither."""
     if not isinstance(output, Tensor):
         raise UnsuitableError(f"the model answers a {type(output).__name__}, not one tensor")
     shapes = f"output {tuple(output.shape)} {output.dtype}, target {tuple(target.shape)} {target.dtype}"
@@ -56,7 +56,7 @@ def judged(output: Any, target: Tensor, loss: Loss) -> Classes | Answers:
 
 
 def numbers(output: Any, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Both (B, …) float64, of the same shape: what broadcasts would be compared with something else."""
+    """Return both (B, …) as float64. Shapes must be equal, because broadcasting would compare different elements."""
     if not isinstance(output, Tensor) or output.shape != target.shape:
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise UnsuitableError(
@@ -66,7 +66,7 @@ def numbers(output: Any, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def log_probabilities(given: Classes) -> Tensor:
-    """(M, C) float64, also of log-probabilities: a constant added to a row changes nothing."""
+    """Return log-probabilities (M, C) float64; works for log-probabilities, too: a constant per row changes nothing."""
     return F.log_softmax(given.logits.double(), 1)
 
 
@@ -77,7 +77,7 @@ def _classes(output: Tensor, target: Tensor, loss: Loss, shapes: str) -> Classes
         target = target.argmax(1)
     dim = 1 if output.dim() > 1 and output.shape[:1] + output.shape[2:] == target.shape else -1
     rows = output.movedim(dim, -1)
-    # A language model's loss may flatten (B, T, C) itself; torch's own has the classes in dimension 1, always.
+    # A language model's loss may flatten (B, T, C) itself; torch's own always has the classes in dimension 1.
     if rows.shape[:-1] != target.shape or (dim == -1 and isinstance(loss, BY_CLASS) and is_torch_loss(loss)):
         raise UnsuitableError(f"the output must have one dimension more than the target, for the classes ({shapes})")
     rows, wanted = rows.reshape(-1, rows.shape[-1]), target.reshape(-1)

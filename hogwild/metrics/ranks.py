@@ -1,4 +1,4 @@
-"""Metrics of ranks: the correlation of two orders, and how far up right answers stand."""
+"""Metrics of ranks: the correlation of two rankings, and the ranks of right answers."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from torch import Tensor
 
 
 def spearman(outputs: Tensor, targets: Tensor) -> float:
-    """Spearman's rank correlation of outputs (N,) with targets (N,), ties at the middle of their ranks; NaN where one
-    of them is all alike. A metric: `evaluate.metrics: [hogwild.metrics.spearman]`."""
+    """Return Spearman's rank correlation of outputs (N,) with targets (N,), ties at their mean rank; NaN if one of them
+    is constant. A metric: `evaluate.metrics: [hogwild.metrics.spearman]`."""
     a, b = (_ranks(side.detach().double().reshape(-1)) for side in (outputs, targets))
     a, b = a - a.mean(), b - b.mean()
     return float((a * b).sum() / (a.square().sum() * b.square().sum()).sqrt())
@@ -20,7 +20,7 @@ def _ranks(values: Tensor) -> Tensor:
 
 
 def mrr(ranks: Tensor, targets: Tensor) -> float:
-    """Mean reciprocal rank of ranks (N, 2), one of each question of a triple."""
+    """Return the mean reciprocal rank of ranks (N, 2), one for each question of a triple."""
     return float(ranks.double().reciprocal().mean())
 
 

@@ -1,15 +1,15 @@
-"""The sums of an evaluation, which add up over slices whoever computed them. No torch: the scoreboard holds them.
+"""The sums of an evaluation, which add up over slices. No torch: they are stored in the scoreboard.
 
 Each evaluation slice is one row of WORDS float64 words, written by the worker that holds its lease:
 
     word  0         loss_sum      sum of the (weighted) loss of every element
-          1         loss_weight   what it is divided by at the end: the sum of the weights, or the number of elements
+          1         loss_weight   its divisor at the end: the sum of the weights, or the number of elements
           2 + 2 k   total         of the k-th metric that is a sum: right predictions, squared differences, …
-          3 + 2 k   count         what that is divided by: how many were judged
+          3 + 2 k   count         its divisor: the number of predictions
 
-Rows are added word by word in float64 and divided once, in `metrics.Panel.values`. The counts are whole numbers below
-2**53 and so exact; a sum of float32 losses leaves 29 bits to spare. A scoring item's row (`Kind.SCORE`) holds the
-values of the metrics that are no sums, in their order, instead."""
+Rows are added word by word in float64 and divided once, in `metrics.Panel.values`. The counts are integers below 2**53
+and so exact; a sum of float32 losses leaves 29 bits to spare. A scoring item's row (`Kind.SCORE`) holds the values of
+the metrics that are no sums, in their order, instead."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ WORDS = 2 + 2 * MOST
 
 @dataclass(frozen=True, slots=True)
 class EvalSums:
-    """The sums of one slice, or of several added together: the words of a row."""
+    """The words of a row: the sums of one slice, or of several added together."""
 
     words: tuple[float, ...] = (0.0,) * WORDS
 
     @classmethod
     def of(cls, first: Iterable[float]) -> "EvalSums":
-        """The first words; the others are zero."""
+        """Make a row from its first words; the others are zero."""
         given = tuple(map(float, first))
         return cls(given + (0.0,) * (WORDS - len(given)))
 
@@ -37,10 +37,10 @@ class EvalSums:
         return EvalSums(tuple(mine + theirs for mine, theirs in zip(self.words, other.words, strict=True)))
 
     def write(self, row: np.ndarray) -> None:
-        """Into a row (WORDS,) float64; only the worker that holds the slice's lease may."""
+        """Write into a row (WORDS,) float64; only the worker that holds the slice's lease may."""
         row[:] = self.words
 
     @classmethod
     def read(cls, row: np.ndarray) -> "EvalSums":
-        """From a row (WORDS,) float64."""
+        """Read a row (WORDS,) float64."""
         return cls(tuple(row.tolist()))

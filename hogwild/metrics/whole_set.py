@@ -14,9 +14,9 @@ WholeMetric = Callable[[Any, Tensor, Loss], float]
 
 
 def auc(outputs: Any, targets: Tensor, loss: Loss) -> float:
-    """Area under the ROC curve: how often a positive is ranked above a negative, ties counting half (Fawcett 2006). Of
-    more than two classes, or several answers, the mean of each against the rest, over those that have both. NaN where
-    none has."""
+    """Return the area under the ROC curve: the share of pairs with the positive ranked above the negative, ties
+    counting half (Fawcett 2006). For more than two classes, or several answers, the mean of each against the rest, over
+    those that have both. NaN if none has."""
     given = judged(outputs, targets, loss)
     if isinstance(given, Answers):
         pairs = zip(given.outputs.double().unbind(1), given.wanted.unbind(1), strict=True)
@@ -31,8 +31,8 @@ def auc(outputs: Any, targets: Tensor, loss: Loss) -> float:
 
 
 def macro_f1(outputs: Any, targets: Tensor, loss: Loss) -> float:
-    """F1 = 2 tp / (2 tp + fp + fn) of each class, and their mean over the classes that occur among targets or
-    predictions. Of one yes or no the two answers are the classes, of several each answer is one."""
+    """Return the mean of F1 = 2 tp / (2 tp + fp + fn) over the classes that occur among targets or predictions. For a
+    single yes or no the two answers are the classes, for several each answer is one."""
     given = judged(outputs, targets, loss)
     if isinstance(given, Answers):
         predicted = given.outputs > (0.0 if given.are_logits else 0.5)
@@ -49,19 +49,19 @@ WHOLE: dict[str, WholeMetric] = {"auc": auc, "macro_f1": macro_f1}
 
 
 def _mean_f1(hits: Tensor, predicted: Tensor, wanted: Tensor) -> float:
-    """From counts per class (C,): 2 tp + fp + fn is predicted + wanted."""
+    """Return the mean F1 from counts per class (C,): 2 tp + fp + fn is predicted + wanted."""
     occurring = predicted + wanted > 0
     return _mean((2 * hits[occurring].double() / (predicted + wanted)[occurring]).tolist())
 
 
 def _area(scores: Tensor, wanted: Tensor) -> float:
-    """By the sum of the positives' ranks (Mann and Whitney): M log M, whatever the number of thresholds."""
+    """Compute the area from the sum of the positives' ranks (Mann and Whitney), in O(M log M)."""
     positives = int(wanted.sum())
     negatives = len(wanted) - positives
     if not positives or not negatives or bool(scores.isnan().any()):
         return math.nan
     _, group, sizes = scores.unique(return_inverse=True, return_counts=True)
-    ranks = sizes.cumsum(0) - (sizes - 1) / 2  # of tied scores, the middle of their places
+    ranks = sizes.cumsum(0) - (sizes - 1) / 2  # tied scores get the mean of their ranks
     above = float(ranks.double()[group[wanted]].sum()) - positives * (positives + 1) / 2
     return above / (positives * negatives)
 

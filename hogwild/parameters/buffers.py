@@ -1,12 +1,11 @@
 """Buffers (BatchNorm statistics and the like): a master, and a copy per worker, in one region.
 
-    buffers   [ master | worker 0 | worker 1 | … ]      each block: every buffer of the model, on its own
-    cache lines
+    buffers   [ master | worker 0 | worker 1 | … ]      each block: every buffer of the model, on separate cache lines
 
-A worker writes only its own copy; the parent writes the master and all copies, only while every worker is
-parked. Adding up the workers' deltas, as for gradients, diverges from three workers on: a moving average
-with momentum 0.1 moves by 0.1 * (x - m) per batch, so after n batches each worker has closed most of the
-gap, and N deltas overshoot N times. Hence the weighted mean.
+A worker writes only its own copy; the parent writes the master and all copies, only while every worker is parked.
+Adding up the workers' deltas, as for gradients, diverges from three workers on: a moving average with momentum 0.1
+moves by 0.1 * (x - m) per batch, so after n batches each worker has closed most of the gap, and N deltas overshoot N
+times. Hence the weighted mean.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ REGION = "buffers"
 
 @dataclass(frozen=True, slots=True)
 class BufferSlot:
-    """One buffer; `offset` counts bytes into a block."""
+    """One buffer; `offset` is in bytes from the start of a block."""
 
     name: str
     dtype: torch.dtype
@@ -33,8 +32,7 @@ class BufferSlot:
 
 @dataclass(frozen=True, slots=True)
 class BufferLayout:
-    """All buffers, in the order of `model.named_buffers()`; a block has `nbytes`, and there is one per
-    worker + 1."""
+    """All buffers, in the order of `model.named_buffers()`; a block has `nbytes`, and there are workers + 1 blocks."""
 
     slots: tuple[BufferSlot, ...]
     nbytes: int
@@ -43,7 +41,7 @@ class BufferLayout:
         return region.tensor(slot.dtype, slot.shape, block * self.nbytes + slot.offset, slot.strides)
 
     def block(self, region: Region, block: int) -> Tensor:
-        """The bytes of one block, (nbytes,) uint8."""
+        """Return the bytes of one block, (nbytes,) uint8."""
         return region.tensor(torch.uint8, (self.nbytes,), block * self.nbytes)
 
 
@@ -55,7 +53,7 @@ def block_of(worker: int) -> int:
 
 
 def plan_buffers(model: nn.Module) -> BufferLayout:
-    """Every buffer once, persistent or not."""
+    """Lay out every buffer once, persistent or not."""
     slots, end = [], 0
     for name, buffer in model.named_buffers():
         slots.append(BufferSlot(name, buffer.dtype, tuple(buffer.shape), own_strides(buffer), end))
@@ -64,15 +62,14 @@ def plan_buffers(model: nn.Module) -> BufferLayout:
 
 
 def merge(layout: BufferLayout, region: Region, batches: Sequence[int]) -> None:
-    """The master becomes what the workers' copies say, and every copy restarts from it. Only in a pause, by
-    the parent.
+    """Merge the workers' copies into the master and restart every copy from it. Only in a pause, by the parent.
 
-    `batches[k]` are worker k's batches since the last merge. Floating buffers: master + sum(w (copy -
-    master)) / sum(w); integers: the sum of the increments; others: the copy of the worker with most batches
-    among those that changed it. A buffer nobody changed keeps its bits; where only one worker trained, its
-    copy is taken. With several workers, a copy that is not finite where the master was (an overflow, or a death in the
-    middle of a batch with a NaN) counts as unchanged: one worker must not spoil the others. With one, the job does what
-    the plain loop does, whenever it pauses."""
+    `batches[k]` are worker k's batches since the last merge. Floating buffers: master + sum(w (copy - master)) /
+    sum(w); integers: the sum of the increments; others: the copy of the worker with most batches among those that
+    changed it. A buffer that no worker changed keeps its bits; if only one worker trained, its copy is taken. With
+    several workers, a copy that is not finite although the master was (an overflow, or a death in the middle of a batch
+    with a NaN) counts as unchanged: one worker must not spoil the others. A single worker behaves like the plain loop,
+    whenever it pauses."""
     trained = [k for k, count in enumerate(batches) if count > 0]
     if len(batches) > 1:
         for slot in layout.slots:
@@ -86,7 +83,7 @@ def merge(layout: BufferLayout, region: Region, batches: Sequence[int]) -> None:
 
 
 def restart(layout: BufferLayout, region: Region, workers: int) -> None:
-    """Every worker's copy becomes the master."""
+    """Copy the master into every worker's copy."""
     master = layout.block(region, MASTER)
     for worker in range(workers):
         layout.block(region, block_of(worker)).copy_(master)
@@ -122,13 +119,13 @@ def _weighted(master: Tensor, copies: dict[int, Tensor], weights: dict[int, int]
     wide = torch.complex128 if master.is_complex() else torch.float64
     start, total = master.to(wide), sum(weights.values())
     moved = start + sum(weights[k] * (copy.to(wide) - start) for k, copy in copies.items()) / total
-    # A running minimum starts at infinity: there, the difference is not a number and the plain mean is.
+    # A running minimum starts at infinity: there the difference is NaN, but the plain mean is defined.
     mean = sum(copy.to(wide) * (weights[k] / total) for k, copy in copies.items())
     return torch.where(torch.isfinite(start), moved, mean)
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
-    """NaN equals NaN here, and 0.0 differs from -0.0."""
+    """Compare bits: NaN equals NaN, and 0.0 differs from -0.0."""
     return torch.equal(_bytes(one), _bytes(other))
 
 

@@ -1,5 +1,5 @@
-"""What must be true of a model and an optimizer before they can be shared. Every error names the place, the
-rule and the way out."""
+"""Conditions that a model and an optimizer must fulfil to be shared. Every error names the place, the rule and a
+remedy."""
 
 import inspect
 from bisect import bisect_left
@@ -15,7 +15,7 @@ from hogwild.shared_memory.region import is_dense_without_overlap
 
 
 def check_model(model: nn.Module) -> None:
-    """Raises ModelError when a parameter or buffer cannot be shared with other processes."""
+    """Check the model. Raises ModelError if a parameter or buffer cannot be shared with other processes."""
     _check_names(model)
     tensors: list[tuple[str, str, Tensor]] = [("parameter", *named) for named in model.named_parameters()]
     tensors += [("buffer", *named) for named in model.named_buffers()]
@@ -25,7 +25,7 @@ def check_model(model: nn.Module) -> None:
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raises OptimizerError when `optimizer` cannot train `model` here, ModelError when it has nothing to
+    """Check the optimizer. Raises OptimizerError if it cannot train `model` here, ModelError if it has nothing to
     train."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise OptimizerError(
@@ -55,7 +55,7 @@ def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _check_names(model: nn.Module) -> None:
-    """What a model overrides must not hide a parameter: it would be saved, and neither shared nor restored."""
+    """Check that no override hides a parameter: it would be saved, but neither shared nor restored."""
     every = [id(param) for _, param in nn.Module.named_parameters(model)]
     if not every == [id(param) for param in model.parameters()] == [id(param) for _, param in model.named_parameters()]:
         raise ModelError(
@@ -91,7 +91,7 @@ def _check_tensor(kind: str, name: str, tensor: Tensor) -> None:
 
 
 def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:
-    """Two tensors over the same words would silently be untied by giving each its own place."""
+    """Check that tensors do not overlap: giving each its own memory would silently untie them."""
     places: list[tuple[int, int, str, Tensor]] = []
     for kind, name, tensor in tensors:
         is_plain = kind == "buffer" or is_dense_without_overlap(tensor.shape, tensor.stride())
@@ -107,7 +107,7 @@ def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:
     for i, (_, end, name, tensor) in enumerate(places):
         for _, _, other_name, other in places[i + 1 : bisect_left(starts, end, i + 1)]:
             size = max(tensor.element_size(), other.element_size())
-            if torch.isin(_words(tensor) // size, _words(other) // size).any():  # columns of one matrix share none
+            if torch.isin(_words(tensor) // size, _words(other) // size).any():  # columns of one matrix do not overlap
                 raise ModelError(
                     f"{name} and {other_name} are different tensors over the same memory; tie them by assigning one "
                     "object to both places, or give each its own memory: .clone()",
@@ -116,7 +116,7 @@ def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:
 
 
 def _words(tensor: Tensor) -> Tensor:
-    """(elements,) int64: the addresses of its elements."""
+    """Return the addresses of its elements, (elements,) int64."""
     addresses = torch.tensor(tensor.data_ptr())
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         addresses = addresses.unsqueeze(-1) + torch.arange(size) * (stride * tensor.element_size())

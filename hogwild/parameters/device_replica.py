@@ -1,5 +1,5 @@
-"""What one worker owns on its GPU: parameters, optimizer state, buffers; and how they meet those of the others, which
-lie in host memory, in the flats and regions that a job on the CPU has, too.
+"""The tensors of one worker on its GPU (parameters, optimizer state, buffers), and their exchange with the other
+workers through host memory, in the same flats and regions as a CPU job.
 
                       device of worker k                         host, shared by all
     parameters    local, snapshot, difference   -- flush -->   flats += difference      every `sync_every` updates
@@ -8,13 +8,13 @@ lie in host memory, in the flats and regions that a job on the CPU has, too.
     buffers       one block                     - write_back > this worker's copy
                                                 <- read_back - merged, after the pause
 
-The race is that of `exchange.py`: `flats += difference` is a read and a write of every word, without a lock, by the
-processor; what another worker writes to a word in between is lost, once per flush. One worker alone has no such race,
-and the flats become what it has, to the bit: it is the plain loop.
+The race is that of `exchange.py`: `flats += difference` is a read and a write of every word by the CPU, without a lock;
+a write by another worker to a word in between is lost, once per flush. A single worker has no such race: the flats
+become a copy of its parameters, to the bit, as in the plain loop.
 
-What a crash loses: the updates since the last flush, as in delta on the CPU, and of state and buffers what came after
-the last pause. A replacement inherits those of the last pause, or begins without, where there was none yet. The
-optimizer's state counts as created only once it is in host memory, so never half of it is inherited."""
+A crash loses the updates since the last flush, as in delta on the CPU, and the changes of state and buffers since the
+last pause. A replacement inherits those of the last pause, or starts without, if there was none yet. The optimizer's
+state counts as created only once it is in host memory, so a partial state is never inherited."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,9 +36,9 @@ from hogwild.shared_memory.region import Region, aligned
 
 
 class DeviceExchange(Exchange):
-    """Always delta: the parameters lie in this worker's copy on the device. Frozen ones are copied there once.
+    """Delta exchange: the parameters are in this worker's copy on the device. Frozen ones are copied there once.
 
-    `sole`: nobody else writes the flats, which become the copy."""
+    `sole`: no other worker writes the flats, which become the copy."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class DeviceExchange(Exchange):
         self._accelerator, self._sole = accelerator, sole
         self._come = accelerator.event()
         self._locals = {dtype: device_words(accelerator, dtype, size) for dtype, size in layout.sizes.items() if size}
-        self._host: dict[torch.dtype, Tensor] = {}  # where a difference arrives, pinned
+        self._host: dict[torch.dtype, Tensor] = {}  # pinned memory for the downloaded differences
         for dtype, whole in self._locals.items():
             pins.region(regions[region_name(dtype)])
             accelerator.upload(whole, self._flat(dtype, whole.numel()), None)
@@ -79,7 +79,7 @@ class DeviceExchange(Exchange):
         assert delta, "the parameters of a replica lie on its device"
 
     def forget(self) -> None:
-        """The copies are where training happens."""
+        """Do nothing: the copies are where training happens."""
 
     def flush(self) -> None:
         for dtype, shared in self._shared.items():
@@ -89,7 +89,7 @@ class DeviceExchange(Exchange):
                 local, snapshot, difference = self._copies[dtype]
                 torch.sub(local, snapshot, out=difference)
                 self._accelerator.download(self._host[dtype], difference, None)
-        self._settle()  # the differences are in host memory now
+        self._settle()  # wait until the differences are in host memory
         if self._sole:
             return
         for dtype, shared in self._shared.items():
@@ -111,18 +111,18 @@ class DeviceExchange(Exchange):
         self._accelerator.synchronize(self._come)
 
     def addresses(self) -> tuple[int, ...]:
-        """Of all that is used in every flush."""
+        """Return the addresses of all memory that every flush uses."""
         copies = [part for copy in self._copies.values() for part in copy]
         return tuple(tensor.data_ptr() for tensor in (*self._locals.values(), *copies, *self._host.values()))
 
 
 def device_words(accelerator: Accelerator, dtype: torch.dtype, count: int) -> Tensor:
-    """(count,) new words on the device, zero: the gaps between parameters count in sums."""
+    """Return (count,) new zero words on the device: the gaps between parameters count in sums."""
     return accelerator.empty(count * dtype.itemsize).zero_().view(dtype)
 
 
 class _Private:
-    """A block of state in this process's memory, seen as a region."""
+    """A block of state in this process's memory, with the interface of a region."""
 
     def __init__(self, nbytes: int) -> None:
         self.whole = torch.zeros(aligned(nbytes), dtype=torch.uint8)
@@ -138,7 +138,7 @@ class _Private:
 
 
 class DeviceState(StateBlock):
-    """A worker's block in two parts: what lies beside the parameters is on the device; counters, numbers and present
+    """A worker's block in two parts: tensors shaped like parameters are on the device; counters, numbers and present
     words, which the optimizer reads as Python numbers, are in this process's memory. Shared memory has both as of the
     last `write_back`."""
 
@@ -164,7 +164,7 @@ class DeviceState(StateBlock):
         self._read()
 
     def _pieces(self) -> list[tuple[torch.dtype, int, int]]:
-        """(dtype, elements, offset) of everything on the device."""
+        """Return (dtype, elements, offset) of everything on the device."""
         arrays = [(a.dtype, a.numel, a.offset) for a in self.layout.arrays if self._is_moved(a.kind)]
         alone = [s for s in self.layout.slots if s.kind == "tensor"]
         return arrays + [(s.dtype, int(np.prod(s.shape, dtype=np.int64)), s.offset) for s in alone]
@@ -198,7 +198,7 @@ class DeviceState(StateBlock):
         return super().array(state)
 
     def write_back(self) -> None:
-        """Shared memory has this state. The present words last: a death before leaves the state of the last pause, or
+        """Copy this state to shared memory, present words last: a death before leaves the state of the last pause, or
         none."""
         if not self.layout.nbytes:
             return
@@ -216,7 +216,7 @@ class DeviceState(StateBlock):
         self._home._count[0] = self._count[0]
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Of another's state shared memory has that of its last pause."""
+        """Take over another worker's state, as of its last pause."""
         if not self._home.take_over(optimizer):
             return False
         self._read()
@@ -237,12 +237,12 @@ class Replica:
         accelerator: Accelerator,
         lent: Mapping[str, str] | None = None,
     ) -> None:
-        """Binds parameters and buffers of the model to the device, and moves what the loss holds. `lent`: handles of
-        flats that are there already, by region (`device_shared.py`)."""
+        """Bind parameters and buffers of the model to the device, and move the loss's tensors. `lent`: IPC handles of
+        existing flats, by region (`device_shared.py`)."""
         self.accelerator, self.pins = accelerator, Pins(accelerator)
         try:
             self._place(layout, parts, params, regions, worker, lent)
-        except BaseException:  # there is no room, perhaps
+        except BaseException:  # out of device memory, perhaps
             self.pins.close()
             raise
 
@@ -275,27 +275,27 @@ class Replica:
             for slot, buffer in zip(layout.buffers.slots, model.buffers(), strict=True):
                 buffer.data = words(self.buffers, slot.dtype, slot.shape, slot.offset, slot.strides)
         if isinstance(loss, nn.Module):
-            loss.to(accelerator.torch_device)  # class weights and the like: constants
+            loss.to(accelerator.torch_device)  # constants, such as class weights
         self.settle()
 
     def read_back(self) -> None:
-        """The buffers are what shared memory has of this worker: after a pause, the merged ones."""
+        """Copy this worker's buffers from shared memory: after a pause, the merged ones."""
         if self.buffers is not None and self._home is not None:
             self.accelerator.upload(self.buffers, self._home, None)
 
     def write_back(self) -> None:
-        """Shared memory has this worker's state and buffers. Everything is flushed."""
+        """Copy this worker's state and buffers to shared memory. Everything must be flushed before."""
         self.state.write_back()
         if self.buffers is not None and self._home is not None:
             self.accelerator.download(self._home, self.buffers, None)
-        self.settle()  # and all that was launched is done
+        self.settle()  # wait for all launched work, too
 
     def settle(self) -> None:
-        """Waits until everything that was launched is done."""
+        """Wait until everything that was launched is done."""
         self.accelerator.record(self._come, None)
         self.accelerator.synchronize(self._come)
 
     def close(self) -> None:
-        """Nothing stays pinned. Of a broken context too."""
+        """Unpin all memory; works with a broken context, too."""
         self.accelerator.drain()
         self.pins.close()

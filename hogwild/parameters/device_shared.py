@@ -1,9 +1,9 @@
-"""Parameters that lie on one GPU, in memory that a process of its own holds (`workers/child/gpu_owner.py`) and lends to
-all workers: every update writes them there, without a lock.
+"""Parameters on one GPU, in memory that a dedicated process owns (`workers/child/gpu_owner.py`) and shares with all
+workers: every update writes them there, without a lock.
 
-The race is that of direct exchange (`exchange.py`): a kernel reads and writes every word, and so do those of the other
-workers, at the same time. Workers own nothing that others map, so a killed one takes nothing along: its context goes,
-and the holder's memory stays. Host memory has the flats as of the last pause, when the holder copies them there."""
+The race is that of direct exchange (`exchange.py`): kernels of several workers read and write the same words at the
+same time. Workers own no memory that others map, so killing one is harmless: its context ends, and the owner's memory
+stays. Host memory has the flats as of the last pause, when the owner copies them there."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +23,7 @@ REFUSED = (
 
 
 class LentExchange(Exchange):
-    """Always direct: the parameters are words of the flats on the device. `lent`: region -> the holder's handle."""
+    """Direct exchange: the parameters are words of the flats on the device. `lent`: region -> IPC handle."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class LentExchange(Exchange):
         accelerator: Accelerator,
         lent: Mapping[str, str],
     ) -> None:
-        """Raises DeviceSharingError."""
+        """Map the owner's memory. Raises DeviceSharingError."""
         super().__init__(layout, params, regions)
         try:
             self._flats: dict[torch.dtype, Tensor] = {

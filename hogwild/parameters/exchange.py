@@ -1,11 +1,11 @@
-"""Where a worker's parameters lie while it trains: in the shared flats (direct), or in a copy of its own whose changes
-it adds to the flats now and then (delta).
+"""A worker's parameters while it trains: in the shared flats (direct), or in a private copy whose changes it regularly
+adds to the flats (delta).
 
     direct   every update writes the flats
     delta    updates write `local`;   flush: flats += local - snapshot, then local = snapshot = flats
 
-The race: `flats += …` is a read and a write of every word, without a lock. What another worker writes to a word in
-between is lost, once per flush; what it writes before or after is kept. In direct the same holds for every update.
+The race: `flats += …` is a read and a write of every word, without a lock. A write by another worker to a word in
+between is lost, once per flush; earlier and later writes are kept. In direct the same holds for every update.
 
 Only parameters that the optimizer trains are copied; frozen ones stay in the flats, which nobody writes there.
 """
@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from hogwild.parameters.flat_layout import FlatLayout, Span, region_name
 from hogwild.shared_memory.region import Region
 
-COPIES = 3  # of the trained parameters, in delta: local, snapshot, and where their difference is computed
+COPIES = 3  # of the trained parameters, in delta: local, snapshot, and their difference
 
 
 def copied_bytes(layout: FlatLayout) -> int:
-    """Private memory that one worker needs in delta."""
+    """Return the bytes of private memory that one worker needs in delta."""
     return COPIES * sum(size * dtype.itemsize for dtype, size in _trained(layout).items())
 
 
 def _trained(layout: FlatLayout) -> dict[torch.dtype, int]:
-    """Elements from the beginning of each flat that hold what is trained; sparse spans lie behind the dense ones."""
+    """Return the number of trained elements, from the start of each flat; sparse spans follow the dense ones."""
     sizes = {dtype: size for dtype, size in layout.gradient_sizes.items() if size}
     for span in layout.spans:
         if span.sparse:
@@ -38,15 +38,15 @@ def _trained(layout: FlatLayout) -> dict[torch.dtype, int]:
 class Exchange:
     """Binds one worker's parameters to the flats or to its own copy; starts with the flats.
 
-    `is_delta` says which. The tensor objects stay the same; their memory changes with `.data =`, so what optimizer and
-    modules hold follows."""
+    `is_delta` says which. The tensor objects stay the same; their memory changes with `.data =`, so the optimizer and
+    the modules see the change."""
 
     def __init__(self, layout: FlatLayout, params: Sequence[nn.Parameter], regions: Mapping[str, Region]) -> None:
         self.is_delta = False
         self._regions = regions
         self._shared = {dtype: self._flat(dtype, size) for dtype, size in _trained(layout).items()}
         self._copies: dict[torch.dtype, tuple[Tensor, Tensor, Tensor]] = {}
-        # (tensor, dtype, shape, strides, offset in elements) of everything that moves
+        # (tensor, dtype, shape, strides, offset in elements) of everything that is rebound
         self._bound: list[tuple[Tensor, torch.dtype, Sequence[int], Sequence[int], int]] = [
             (param, slot.dtype, slot.shape, slot.strides, slot.offset)
             for param, slot in zip(params, layout.params, strict=True)
@@ -57,17 +57,17 @@ class Exchange:
         return self._regions[region_name(dtype)].tensor(dtype, (size,))
 
     def span(self, span: Span) -> Tensor:
-        """(span.numel,) the words of a span, wherever they are bound to, now and later."""
+        """Return the words of a span, (span.numel,); later `bind` calls rebind this tensor, too."""
         place = self._places()[span.dtype]
         tensor = torch.as_strided(place, (span.numel,), (1,), span.offset)
         self._bound.append((tensor, span.dtype, (span.numel,), (1,), span.offset))
         return tensor
 
     def bind(self, *, delta: bool) -> None:
-        """From now on parameters lie in the copy (fresh from the flats) or in the flats. Nothing may be unflushed."""
+        """Bind the parameters to the copy (fresh from the flats) or to the flats. Everything must be flushed before."""
         if delta == self.is_delta:
             return
-        if delta and not self._copies:  # local, snapshot, and where their difference is computed
+        if delta and not self._copies:  # local, snapshot, difference
             self._copies = {
                 dtype: (torch.empty_like(flat), torch.empty_like(flat), torch.empty_like(flat))
                 for dtype, flat in self._shared.items()
@@ -79,7 +79,7 @@ class Exchange:
             tensor.data = torch.as_strided(places[dtype], tuple(shape), tuple(strides), offset)
 
     def forget(self) -> None:
-        """Gives the memory of the copies back, in direct."""
+        """Free the copies, in direct."""
         if not self.is_delta:
             self._copies.clear()
 
@@ -87,8 +87,8 @@ class Exchange:
         return {dtype: copy[0] for dtype, copy in self._copies.items()} if self.is_delta else self._shared
 
     def flush(self) -> None:
-        """What was learnt since the last `refresh` goes into the flats, and what the others learnt comes back. Between
-        intent and commit."""
+        """Add the changes since the last `refresh` to the flats, and read back the changes of the others. Call it
+        between intent and commit."""
         for dtype, (local, snapshot, difference) in self._copies.items() if self.is_delta else ():
             shared = self._shared[dtype]
             torch.sub(local, snapshot, out=difference)
@@ -98,13 +98,13 @@ class Exchange:
         self._changed()
 
     def refresh(self) -> None:
-        """The copy is what the flats are now; what was not flushed is forgotten."""
+        """Set the copy to the present flats; unflushed changes are dropped."""
         for dtype, (local, snapshot, _) in self._copies.items() if self.is_delta else ():
             snapshot.copy_(self._shared[dtype])
             local.copy_(snapshot)
         self._changed()
 
     def _changed(self) -> None:
-        """Autograd sees that the parameters were written, as after an optimizer's step."""
+        """Tell autograd that the parameters were written, as after an optimizer's step."""
         if self.is_delta:
             torch.autograd.graph.increment_version([bound[0] for bound in self._bound])

@@ -1,13 +1,13 @@
-"""Where every parameter lies. Pure planning over shapes: nothing is allocated here.
+"""The place of every parameter in the flats. Pure planning over shapes: nothing is allocated here.
 
     params-float32   [ group 0 | group 1 | … | sparse gradients, by group | frozen, not optimised ]
                      '------ covered by the gradient flat ----'
 
-One flat per dtype. A span is what one optimizer group owns in it, contiguous, so that one operation updates
-the whole group; what is frozen until an update is a span of its own, behind those trained from the beginning.
-Every parameter starts on a cache line: torch's own allocator aligns to 64 bytes too, and matrix kernels may
-round differently at other alignments, which would break "one worker equals the plain torch loop". The gaps
-between parameters stay unused.
+One flat per dtype. A span holds the parameters of one optimizer group, contiguous, so that one operation updates the
+whole group; parameters that are frozen until some update form separate spans, after those trained from the beginning.
+Every parameter starts on a cache line: torch's own allocator aligns to 64 bytes too, and matrix kernels may round
+differently at other alignments, which would break "one worker equals the plain torch loop". The gaps between parameters
+stay unused.
 """
 
 from collections import defaultdict
@@ -26,8 +26,8 @@ NOTHING_LATE: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ParamSlot:
-    """One parameter: `offset` counts elements into the flat of its dtype; `group` is None when no optimizer
-    group trains it; `until` is the update, counted over the whole job, that trains it first."""
+    """One parameter: `offset` is in elements from the start of its dtype's flat; `group` is None if no optimizer group
+    trains it; `until` is the first update, counted over the whole job, that trains it."""
 
     name: str
     dtype: torch.dtype
@@ -44,15 +44,14 @@ class ParamSlot:
         return region_name(self.dtype)
 
     def view(self, regions: Mapping[str, Region]) -> Tensor:
-        """The parameter's words in the flat, in its own memory format."""
+        """Return the parameter's words in the flat, in its own memory format."""
         start = self.offset * self.dtype.itemsize
         return regions[self.region].tensor(self.dtype, self.shape, start, self.strides)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Elements [offset, offset + numel) of the flat of `dtype`; `params` are indices of parameters, in
-    memory order."""
+    """Elements [offset, offset + numel) of the flat of `dtype`; `params` are indices of parameters, in memory order."""
 
     dtype: torch.dtype
     group: int | None
@@ -64,14 +63,13 @@ class Span:
 
     @property
     def is_dense(self) -> bool:
-        """Trained, with gradients in the gradient flat."""
+        """True if it is trained with gradients in the gradient flat."""
         return self.group is not None and not self.sparse
 
 
 @dataclass(frozen=True, slots=True)
 class FlatLayout:
-    """All parameters, in the order of `model.named_parameters()`, and the spans they form. Sizes count
-    elements."""
+    """All parameters, in the order of `model.named_parameters()`, and the spans they form. Sizes are in elements."""
 
     params: tuple[ParamSlot, ...]
     spans: tuple[Span, ...]
@@ -83,8 +81,8 @@ class FlatLayout:
         return sum(aligned(size * dtype.itemsize) for dtype, size in self.sizes.items())
 
     def as_of(self, updates: int) -> "FlatLayout":
-        """The layout for what is trained after so many updates: the dense spans that are still frozen belong to
-        nobody. Sparse ones stay: a parameter without a gradient costs them nothing."""
+        """Return the layout after this many updates: dense spans that are still frozen have no group. Sparse ones keep
+        theirs: without a gradient they cost nothing."""
         spans = tuple(replace(s, group=None) if s.is_dense and s.until > updates else s for s in self.spans)
         return replace(self, spans=spans, gradient_sizes=_gradient_sizes(spans))
 
@@ -94,7 +92,7 @@ def region_name(dtype: torch.dtype) -> str:
 
 
 def extent(values: Tensor | np.ndarray) -> tuple[int, int]:
-    """The addresses that its elements lie between, the second one exclusive; (0, 0) for what has none here."""
+    """Return the address range [start, end) of its elements; (0, 0) if it has none in host memory."""
     if isinstance(values, Tensor):
         if values.layout != torch.strided or values.device.type != "cpu" or not values.numel():
             return 0, 0
@@ -107,7 +105,7 @@ def extent(values: Tensor | np.ndarray) -> tuple[int, int]:
 
 
 def sparse_parameters(model: nn.Module) -> set[int]:
-    """`id` of every weight whose module asks for sparse gradients."""
+    """Return the `id` of every weight whose module asks for sparse gradients."""
     embeddings = (m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.sparse)
     return {id(module.weight) for module in embeddings}
 
@@ -115,8 +113,8 @@ def sparse_parameters(model: nn.Module) -> set[int]:
 def plan_flats(
     model: nn.Module, optimizer: torch.optim.Optimizer, late: Mapping[str, int] = NOTHING_LATE
 ) -> FlatLayout:
-    """One flat per dtype, one span per optimizer group in it. Tied parameters get one place. `late`: name of a
-    parameter -> the update that trains it first; the others are trained from the beginning."""
+    """Plan one flat per dtype, with one span per optimizer group. Tied parameters get one place. `late`: name of a
+    parameter -> the first update that trains it; the others are trained from the beginning."""
     named = list(model.named_parameters())
     index = {id(param): i for i, (_, param) in enumerate(named)}
     sparse = sparse_parameters(model)
@@ -155,8 +153,7 @@ def _span_key(param: Tensor, group: int | None, sparse: bool, until: int) -> Spa
 
 
 def _place(params: Iterable[Tensor], members: Sequence[int], start: int, offsets: dict[int, int]) -> int:
-    """Gives each of `members` its offset from `start` on, each on a cache line; returns the end, on one
-    too."""
+    """Give each of `members` its offset from `start` on, each on a cache line; return the end, also on a cache line."""
     for i, param in zip(members, params, strict=True):
         offsets[i] = start
         line = ALIGNMENT // param.dtype.itemsize

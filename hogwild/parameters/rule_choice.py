@@ -1,5 +1,5 @@
-"""The way an optimizer is applied: one rule over whole flats, compiled rows, or its own `step`; and whether sharing its
-state pays."""
+"""The choice of how an optimizer is applied (one rule over whole flats, compiled rows, or its own `step`), and of
+whether its state is shared."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from torch.optim import optimizer as torch_optimizer
 from hogwild.optimizers import RowWiseAdagrad
 from hogwild.parameters.flat_layout import FlatLayout, ParamSlot
 
-# What stock torch refuses for sparse gradients, and what has no kernel.
+# Options that stock torch refuses for sparse gradients, or that have no kernel.
 _REFUSED: Mapping[type, tuple[str, ...]] = {
     SGD: ("momentum", "weight_decay", "fused"),
     Adagrad: ("weight_decay", "fused"),
@@ -24,7 +24,7 @@ ELEMENTWISE = (SGD, Adam, AdamW, Adagrad, RMSprop, NAdam, RAdam, Adamax, Adadelt
 
 
 def why_no_flat_rule(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> str | None:
-    """Why the rule cannot run over the spans of dense gradients, in words for the log; None when it can."""
+    """Return why the rule cannot run over the spans of dense gradients, for the log; None if it can."""
     if type(optimizer) not in ELEMENTWISE:
         return f"{type(optimizer).__qualname__} is not on the list of elementwise rules"
     if any(span.is_dense and not span.dtype.is_floating_point for span in flats.spans):
@@ -35,7 +35,7 @@ def why_no_flat_rule(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> str
 
 
 def why_only_step(optimizer: torch.optim.Optimizer) -> str | None:
-    """Why nothing but the optimizer's own `step` will do, whatever the rule."""
+    """Return why only the optimizer's own `step` can be used, whatever the rule; None if others can."""
     name = type(optimizer).__qualname__
     if has_step_hooks(optimizer):
         return f"{name} has step hooks"
@@ -47,16 +47,16 @@ def why_only_step(optimizer: torch.optim.Optimizer) -> str | None:
 
 
 def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
-    """Somebody wants to see every step: only the optimizer's own `step` calls them."""
+    """Return whether there are step hooks: only the optimizer's own `step` calls them."""
     own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     everywhere = (torch_optimizer._global_optimizer_pre_hooks, torch_optimizer._global_optimizer_post_hooks)
     return any(own + everywhere)
 
 
 def shares_state(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> bool:
-    """What `state: auto` makes of several workers: one state for all where gradients are sparse and every rule is
-    hardened, as each row would begin cold with every worker that meets it. And with RAdam, whose rate grows with its
-    updates: each worker counts only its own."""
+    """Resolve `state: auto` for several workers: share the state if gradients are sparse and every rule is hardened,
+    because a private row would start cold with every worker that uses it. Share it also for RAdam, whose rate grows
+    with the number of updates, as each worker counts only its own."""
     if type(optimizer) is RAdam:
         return why_no_flat_rule(optimizer, flats) is None
     is_hardened = type(optimizer) in (Adagrad, RowWiseAdagrad, SparseAdam)
@@ -64,7 +64,7 @@ def shares_state(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> bool:
 
 
 def why_no_rows(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> str | None:
-    """Why no sparse gradient goes over compiled rows, in words for the log; None when they do."""
+    """Return why sparse gradients cannot use compiled rows, for the log; None if they can."""
     name = type(optimizer).__qualname__
     if only_step := why_only_step(optimizer):
         return only_step

@@ -1,9 +1,9 @@
-"""The parent's side of a shared model: built before workers start, looked at in pauses, released at the end.
+"""The parent's side of a shared model: built before workers start, read in pauses, released at the end.
 
     build  ->  [workers attach, train]  ->  pause: merge_buffers, finite, snapshot  ->  …  ->  release
 
-The user's own model and optimizer objects stay the same objects throughout: while the job runs their tensors
-are views of shared memory, afterwards they hold the result in ordinary private memory.
+The user's own model and optimizer objects stay the same objects throughout: while the job runs their tensors are views
+of shared memory, afterwards they hold the result in ordinary private memory.
 """
 
 from collections import defaultdict
@@ -32,14 +32,14 @@ from hogwild.shared_memory.region import Region, own_strides
 __all__ = ["SharedModel", "WorkerModel"]
 
 Answer = TypeVar("Answer")
-OWN = "own"  # each parameter's own memory format: what `auto` comes to where channels_last is not for the model
+OWN = "own"  # each parameter's own memory format: the choice of `auto` for models without a Conv2d
 MEMORY_FORMATS = ("auto", "contiguous", "channels_last", OWN)
 
 
 @dataclass(slots=True)
 class SharedModel:
-    """`regions` is everything a worker maps, by name; `structure` is what it reads first. Only the parent
-    calls methods, and, except `build` and `release`, only while all workers are parked or gone."""
+    """A model in shared memory. `regions` is everything a worker maps, by name; `structure` is what it reads first.
+    Only the parent calls methods, and, except `build` and `release`, only while all workers are parked or gone."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -59,9 +59,9 @@ class SharedModel:
         state: str = "private",
         late: Mapping[str, int] = NOTHING_LATE,
     ) -> int:
-        """Shared memory that `build` will allocate, in bytes. Raises what `build` raises; changes nothing.
+        """Return the bytes of shared memory that `build` will allocate. Raises what `build` raises; changes nothing.
 
-        The trial step takes private memory for a moment: `dry_step.trial_bytes`."""
+        The trial step needs private memory for a moment: `trial_step.trial_bytes`."""
         _check(model, optimizer, state)
         return _plan(model, optimizer, procs, state, late)[0].nbytes
 
@@ -77,11 +77,11 @@ class SharedModel:
         memory_format: str = "auto",
         late: Mapping[str, int] = NOTHING_LATE,
     ) -> "SharedModel":
-        """Moves the model's parameters and buffers into shared memory and writes the structure file.
+        """Move the model's parameters and buffers into shared memory and write the structure file.
 
-        `procs` workers (0: one, in this process); `state` private, shared or auto; `memory_format` auto,
-        contiguous, channels_last or own; `late`: parameter -> the update that trains it first. Raises ModelError,
-        OptimizerError, MemoryShortError; then only gradients and the memory format may have changed."""
+        `procs` workers (0: one, in this process); `state` private, shared or auto; `memory_format` auto, contiguous,
+        channels_last or own; `late`: parameter -> the first update that trains it. Raises ModelError, OptimizerError,
+        MemoryShortError; then only gradients and the memory format may have changed."""
         _check(model, optimizer, state)
         old_strides = [own_strides(param) for param in model.parameters()]
         for param in model.parameters():
@@ -97,14 +97,14 @@ class SharedModel:
             shared._bind()
             for block in shared._blocks():
                 block.write(initial, {})
-        except BaseException:  # Ctrl-C, most likely: the caller's model is his own again
+        except BaseException:  # most likely Ctrl-C: give the caller's model back
             shared.release()
             raise
         return shared
 
     def _bind(self) -> None:
-        """The model's tensors become views, with `.data =`: tied weights, an RNN's `_flat_weights` and the
-        optimizer hold these very objects."""
+        """Turn the model's tensors into views, with `.data =`: tied weights, an RNN's `_flat_weights` and the optimizer
+        hold these very objects."""
         flats, buffer_layout = self.layout.flats, self.layout.buffers
         for slot, param in zip(flats.params, self.model.parameters(), strict=True):
             _move(param, slot.view(self.regions))
@@ -116,7 +116,7 @@ class SharedModel:
             assert param.is_shared() and param.data_ptr() == slot.view(self.regions).data_ptr(), slot.name
 
     def restart_buffers(self) -> None:
-        """Every worker's buffers are the model's, which somebody has just written."""
+        """Copy the model's buffers, which were just written, to every worker."""
         if self.has_buffers:
             buffers.restart(self.layout.buffers, self.regions[buffers.REGION], self.layout.workers)
 
@@ -125,31 +125,30 @@ class SharedModel:
 
     @property
     def has_buffers(self) -> bool:
-        """There is something to merge."""
+        """True if the model has buffers to merge."""
         return buffers.REGION in self.regions
 
     def merge_buffers(self, batches: Sequence[int]) -> None:
-        """`batches[k]`: worker k's batches since the last merge. See `buffers.merge`."""
+        """Merge the buffers; `batches[k]`: worker k's batches since the last merge. See `buffers.merge`."""
         if self.has_buffers:
             buffers.merge(self.layout.buffers, self.regions[buffers.REGION], batches)
 
     def finite(self) -> bool:
-        """No parameter holds NaN or infinity. One pass in pieces, which takes no memory; the interpreter lock is free
-        meanwhile."""
+        """Return whether no parameter holds NaN or infinity. One pass in pieces, without extra memory and without the
+        GIL."""
         return all(state_dicts.is_finite(param) for param in self.model.parameters())
 
     def snapshot_bytes(self) -> int:
-        """What private copies of everything a snapshot holds would take, in bytes."""
+        """Return the bytes that private copies of everything in a snapshot would take."""
         return sum(region.nbytes for region in self.regions.values())
 
     def snapshot(self, copies: state_dicts.Copies | None = None) -> dict[str, Any]:
-        """After `merge_buffers`: private copies, or what `copies` makes of it; the shared memory itself is to be
-        written before anybody trains on. `model` and `optimizer` as stock state_dicts (the shared state, or that of
-        the most updates), `optimizer_private` one per worker, None where it has no state yet, `optimizer_updates`
-        how many each has seen; both empty when shared.
+        """Return a snapshot, after `merge_buffers`: private copies, or `copies.of` each tensor; if that is the shared
+        memory itself, it must be written out before training continues. `model` and `optimizer` are stock state_dicts
+        (the shared state, or that of the most updates), `optimizer_private` has one per worker, None if it has no state
+        yet, `optimizer_updates` the number of updates of each; both are empty if shared.
 
-        `torch.load(weights_only=True)` reads it back, unless the model's own `get_extra_state` says
-        otherwise."""
+        `torch.load(weights_only=True)` can read it, unless the model's own `get_extra_state` prevents that."""
         copies = state_dicts.Copies() if copies is None else copies
         blocks = [block.read(copies) for block in self._blocks()]
         states = [state_dicts.optimizer_state_dict(self.optimizer, *block) for block in blocks]
@@ -161,13 +160,13 @@ class SharedModel:
         }
 
     def _exemplar(self) -> int:
-        """Whose state stands for all: that which has seen the most updates."""
+        """Return the block that represents all: the one with the most updates."""
         return max(range(self.layout.state_blocks), key=[block.updates for block in self._blocks()].__getitem__)
 
     def restore(self, snapshot: Mapping[str, Any]) -> str | None:
-        """Parameters, buffers and optimizer state are the snapshot's; before workers start. Worker k takes
-        private state k mod old procs (then a sentence for the log is returned), or that of the most updates where
-        that one is far behind. Raises CheckpointError; nothing was changed then."""
+        """Set parameters, buffers and optimizer state to the snapshot's; before workers start. Worker k gets private
+        state k mod old procs (then a sentence for the log is returned), or that of the most updates if that one is far
+        behind. Raises CheckpointError; then nothing was changed."""
         state_dicts.check_parts(snapshot)
         private = list(snapshot.get("optimizer_private") or [])
         shared = self.layout.state.shared
@@ -191,9 +190,9 @@ class SharedModel:
         )
 
     def release(self) -> None:
-        """The model holds the result in private memory, in the memory format it came with; the optimizer
-        holds the state of the worker with the most updates, or the shared one. Same objects throughout. The
-        regions' descriptors are closed."""
+        """Move the result into private memory, in the model's original memory format; the optimizer gets the state of
+        the worker with the most updates, or the shared one. The objects stay the same. The regions' descriptors are
+        closed."""
         for param, strides in zip(self.model.parameters(), self._old_strides, strict=True):
             _move(param, torch.empty_strided(param.shape, strides, dtype=param.dtype))
         for buffer in self.model.buffers():
@@ -225,14 +224,14 @@ def _plan(
 
 
 def wants_channels_last(model: nn.Module, wish: str) -> bool:
-    """Whether images should be channels_last, under `model.memory_format`. `auto`: when there is a Conv2d; oneDNN's
-    convolutions then reorder nothing."""
+    """Return whether images should be channels_last, under `model.memory_format`. `auto`: if there is a Conv2d;
+    oneDNN's convolutions then need no reordering."""
     return wish == "channels_last" or (wish == "auto" and any(isinstance(m, nn.Conv2d) for m in model.modules()))
 
 
 def _convert(model: nn.Module, wish: str) -> bool:
-    """Returns whether inputs should be channels_last too. Without a Conv2d `auto` keeps each parameter's own memory
-    format."""
+    """Convert tensors; return whether inputs should be channels_last too. Without a Conv2d `auto` keeps each
+    parameter's memory format."""
     if wish not in MEMORY_FORMATS:
         raise ModelError(
             f"model.memory_format must be auto, contiguous or channels_last, got {wish!r}", code="model/memory-format"
@@ -241,14 +240,14 @@ def _convert(model: nn.Module, wish: str) -> bool:
     if channels_last or wish == "contiguous":
         format = torch.channels_last if channels_last else torch.contiguous_format
         for tensor in (*model.parameters(), *model.buffers()):
-            if tensor.dim() == 4:  # model.to(memory_format=…) fails where one of five is beside them
+            if tensor.dim() == 4:  # model.to(memory_format=…) fails if there is a 5-d tensor beside it
                 tensor.data = tensor.data.to(memory_format=format)
     return channels_last
 
 
 @contextmanager
 def converted(model: nn.Module, wish: str) -> Iterator[None]:
-    """The model as `build` would lay it; afterwards its tensors are the memory that they were."""
+    """Lay out the model's tensors as `build` would; give them their former memory back afterwards."""
     before = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
     try:
         _convert(model, wish)
@@ -266,14 +265,14 @@ def _allocate(layout: SharedLayout) -> dict[str, Region]:
 
 
 def _move(tensor: Tensor, place: Tensor) -> None:
-    """The same tensor object, with its values at `place`."""
+    """Copy the tensor's values to `place` and bind the same tensor object to it."""
     place.copy_(tensor.detach())
     tensor.data = place
 
 
 def _without_state(optimizer: torch.optim.Optimizer, write: Callable[[], Answer]) -> Answer:
-    """State travels in the regions; only what a rule keeps under other keys than parameters goes with the
-    structure."""
+    """Run `write` without optimizer state: state travels in the regions, and only entries under keys that are not
+    parameters belong into the structure file."""
     kept, params = optimizer.state, {id(param) for param in parameters_of(optimizer)}
     optimizer.state = defaultdict(dict, {key: own for key, own in kept.items() if id(key) not in params})
     try:

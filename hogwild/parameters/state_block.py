@@ -1,14 +1,14 @@
-"""One block of optimizer state in shared memory, seen through an optimizer.
+"""One block of optimizer state in shared memory, with the interface of an optimizer's state.
 
-A worker lets its optimizer create state in its own first step, as stock torch does, and only then moves it
-here (`adopt`): state that was there before the first step would change it. A replacement finds the present
-words set and goes on from them. Who writes: the worker that owns the block; with `state: shared` every
-worker, without a lock; the parent only in a pause.
+A worker lets its optimizer create state in its first step, as stock torch does, and only then moves it here (`adopt`):
+state that existed before the first step would change that step. A replacement finds the present words set and continues
+from them. Writers: the worker that owns the block; with `state: shared` every worker, without a lock; the parent only
+in a pause.
 
-A worker that comes late must not begin cold: one update of a fresh Adagrad moves each weight by the whole rate, and
-undoes what hundreds have learnt. So before it trains it takes over the state that has seen the most updates, where its
-own has seen far fewer. It copies until a copy falls between two updates of the owner; where none does for a while
-(large tables, short updates), pieces are an update or two apart, m before v, as when a worker is killed in a step.
+A late worker must not start cold: one update of a fresh Adagrad moves each weight by the whole rate, and undoes
+hundreds of updates. So before it trains it takes over the state with the most updates, if its own has far fewer. It
+copies again until a copy falls between two updates of the owner; if that fails for a while (large tables, short
+updates), pieces are an update or two apart, m before v, as when a worker is killed in a step.
 """
 
 import time
@@ -25,12 +25,12 @@ from hogwild.parameters.trial_step import parameters_of
 from hogwild.shared_memory.region import Region
 
 _NUMBER = {"int": int, "float": float, "bool": bool}
-_WHOLE_S = 0.5  # for a copy between two updates
-FAR_BEHIND = 2  # state of less than one part in so many of another's updates: Adagrad's steps are 1.4 times as long
+_WHOLE_S = 0.5  # time limit for getting a copy between two updates
+FAR_BEHIND = 2  # far behind: fewer than 1 / 2 of another's updates; Adagrad's steps are then 1.4 times as long
 
 
 class StateBlock:
-    """The state of one worker, or of all when it is shared."""
+    """The state of one worker, or of all if it is shared."""
 
     def __init__(self, layout: StateLayout, regions: Mapping[str, Region], block: int) -> None:
         self.layout = layout
@@ -48,18 +48,18 @@ class StateBlock:
         return np.zeros(0, dtype) if self._region is None else self._region.array(dtype, (count,), self._base)
 
     def view(self, slot: StateSlot) -> Tensor:
-        """The words of one tensor; always the same object."""
+        """Return the words of one tensor; always the same object."""
         if slot.word not in self._views:
             self._views[slot.word] = self.at(slot.dtype, slot.shape, slot.offset, slot.strides)
         return self._views[slot.word]
 
     def at(self, dtype: torch.dtype, shape: Sequence[int], offset: int, strides: Sequence[int] | None = None) -> Tensor:
-        """The words `offset` bytes into this block."""
+        """Return the words `offset` bytes into this block."""
         assert self._region is not None
         return self._region.tensor(dtype, shape, self._base + offset, strides)
 
     def array(self, state: SpanState) -> Tensor:
-        """What lies beside a whole span, (numel,)."""
+        """Return the array of a whole span, (numel,)."""
         return self.at(state.dtype, (state.numel,), state.offset)
 
     def is_present(self, slot: StateSlot) -> bool:
@@ -67,7 +67,7 @@ class StateBlock:
 
     @property
     def updates(self) -> int:
-        """That this state has seen, those before it was taken over included. Not counted where it is shared."""
+        """The number of updates in this state, also those before a takeover. Not counted if it is shared."""
         return int(self._count[0]) >> 1
 
     # ---- a worker's side
@@ -76,11 +76,11 @@ class StateBlock:
         self._count[0] |= 1
 
     def count(self, updates: int = 1) -> None:
-        """So many more were made, and none is being made."""
+        """Count `updates` more, and mark that none is in progress."""
         self._count[0] = (self._count[0] & ~1) + 2 * updates
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Goes on from the state of the most updates, where this is of far fewer (True); what only this has stays."""
+        """Copy the state of most updates if this has far fewer (then True); keep pieces that only this has."""
         if self._region is None or self.layout.shared:
             return False
         blocks = self._region.nbytes // self.layout.nbytes
@@ -93,11 +93,11 @@ class StateBlock:
             before = ahead._count[0] & ~1
             self.write(*ahead.read(Copies(in_place=True)), keep=True)
         self.load(optimizer)
-        self._count[0] = before  # last: who is killed before takes over once more
+        self._count[0] = before  # last: a worker killed before this takes over again
         return True
 
     def load(self, optimizer: torch.optim.Optimizer) -> None:
-        """The optimizer works on this block from now on, with whatever is present in it."""
+        """Make the optimizer use this block, with all pieces present in it."""
         params = parameters_of(optimizer)
         for slot in self._existing():
             if slot.in_group:
@@ -106,10 +106,9 @@ class StateBlock:
                 optimizer.state[params[slot.index]][slot.key] = self._value(slot)
 
     def adopt(self, optimizer: torch.optim.Optimizer) -> None:
-        """Moves what the last step created or replaced into this block and binds the optimizer to it.
+        """Move the pieces that the last step created or replaced into this block and bind the optimizer to it.
 
-        A tensor whose shape or dtype is not the one of the trial step stays the worker's own: a replacement
-        starts without it."""
+        A tensor with another shape or dtype than in the trial step stays private: a replacement starts without it."""
         params = parameters_of(optimizer)
         for slot in self.layout.slots:
             owner = self._owner(optimizer, params, slot)
@@ -123,21 +122,21 @@ class StateBlock:
                     continue
                 _fill(self.view(slot), value)
                 owner[slot.key] = self.view(slot)
-            # Last: a death before this leaves "does not exist", never half of it.
+            # Last: after a death before this line the piece does not exist, rather than half of it.
             self._present[slot.word] = 1
 
     def set_number(self, slot: StateSlot, value: float) -> None:
-        """A number that exists has another value now."""
+        """Overwrite a number that exists."""
         self._numbers[slot.offset // 8] = value
 
     def set_present(self, words: np.ndarray) -> None:
-        """Exactly what these words (slots,) say has been created: after everything else was written."""
+        """Set the present words (slots,); call it after everything else was written."""
         count = len(self.layout.slots)
         self._present[:count] = words[:count]
 
     @staticmethod
     def _owner(optimizer: torch.optim.Optimizer, params: list[torch.nn.Parameter], slot: StateSlot) -> dict[str, Any]:
-        """Where the optimizer keeps it; empty (and not its own) while the parameter has no state."""
+        """Return the optimizer's dict that holds it; an empty temporary one while the parameter has no state."""
         if slot.in_group:
             return optimizer.param_groups[slot.index]
         return optimizer.state.get(params[slot.index]) or {}
@@ -153,7 +152,7 @@ class StateBlock:
     # ---- the parent's side
 
     def read(self, copies: Copies) -> tuple[dict[int, dict[str, Any]], dict[tuple[int, str], Any]]:
-        """The state per parameter, each tensor as `copies` has it, and the numbers of the groups."""
+        """Return the state per parameter, tensors as `copies.of` returns them, and the numbers of the groups."""
         state: dict[int, dict[str, Any]] = {}
         groups: dict[tuple[int, str], Any] = {}
         for slot in self._existing():
@@ -165,8 +164,8 @@ class StateBlock:
         return state, groups
 
     def write(self, state: State, groups: Mapping[tuple[int, str], Any], made: int = 0, *, keep: bool = False) -> None:
-        """This block holds exactly this state, in which `made` updates were; with `keep`, this beside what it holds.
-        Raises ValueError naming the piece whose shape or dtype differs."""
+        """Replace this block's state by `state` after `made` updates; with `keep`, add it to the present one. Raises
+        ValueError naming the piece whose shape or dtype differs."""
         if not keep:
             self._present[: len(self.layout.slots)], self._count[0] = 0, 2 * made
         for slot in self.layout.slots:

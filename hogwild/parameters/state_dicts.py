@@ -1,5 +1,5 @@
-"""Stock state_dicts from and into shared memory: private copies, or, where memory is too short for those, the shared
-memory itself, to be written out before anybody trains on."""
+"""Stock state_dicts from and into shared memory: private copies or, if memory is short, the shared memory itself, which
+must be written out before training continues."""
 
 import copy
 import math
@@ -17,12 +17,12 @@ from hogwild.errors import CheckpointError
 from hogwild.parameters.state_layout import StateLayout
 from hogwild.parameters.trial_step import parameters_of
 
-PIECE = 1 << 22  # numbers that are looked at in one call
-EXTRA = "_extra_state"  # torch's name for what a module's `get_extra_state` says
+PIECE = 1 << 22  # numbers per call
+EXTRA = "_extra_state"  # torch's name for the result of a module's `get_extra_state`
 
 GroupNumbers = dict[tuple[int, str], Any]
 
-# Of a parameter group: what it holds, and ways to compute one and the same step, of which another machine has others.
+# Keys of a parameter group: its parameters, and implementations of one step, which differ between machines.
 NOT_COMPARED = {"params", "foreach", "fused", "capturable", "differentiable"}
 
 
@@ -34,8 +34,8 @@ class Copies:
         self._made: list[Tensor] = []
 
     def of(self, value: Tensor) -> Tensor:
-        """A private, contiguous copy; or the dense `value` in place, under a storage that covers nothing else:
-        torch.save writes whole storages, and refuses one that is seen through two dtypes."""
+        """Return a private, contiguous copy; or, in place, the dense `value` with a storage that covers nothing else:
+        torch.save writes whole storages, and refuses one that is viewed with two dtypes."""
         if not self.in_place or not value.numel():
             self._made.append(value.detach().clone(memory_format=torch.contiguous_format))
             return self._made[-1]
@@ -44,9 +44,9 @@ class Copies:
         return torch.empty(0, dtype=value.dtype).set_(own, 0, value.shape, value.stride())
 
     def discard(self) -> None:
-        """The snapshot is needed no longer, and what its copies say is undefined from now on: their memory goes back to
-        the machine, piece by piece and without the interpreter lock. A tensor that is dropped holds that lock while
-        the kernel takes its pages back, 75 ms for a gigabyte, and every thread of the process waits."""
+        """Free the copies, whose content is undefined from now on: their pages are returned to the system piece by
+        piece and without the GIL. Dropping a tensor instead would hold the GIL while the kernel frees its pages, 75 ms
+        per gigabyte, and every thread of the process would wait."""
         for made in self._made:
             if made.device.type == "cpu":
                 host.discard_pages(made.data_ptr(), made.nbytes)
@@ -54,8 +54,8 @@ class Copies:
 
 
 def is_finite(value: Tensor) -> bool:
-    """No NaN and no infinity in a dense tensor of any dtype. The smallest and the largest number say so: both are NaN
-    where there is one. Twenty times as fast as `isfinite`, which writes a tensor of its own."""
+    """Return whether a dense tensor of any dtype has no NaN and no infinity, from its minimum and maximum: both are NaN
+    if it has one. Twenty times as fast as `isfinite`, which allocates a tensor."""
     if value.is_complex():
         return is_finite(torch.view_as_real(value.detach()))
     if not value.is_floating_point() or not value.numel():
@@ -65,16 +65,16 @@ def is_finite(value: Tensor) -> bool:
 
 
 def _piece_is_finite(piece: Tensor) -> bool:
-    if piece.dtype.itemsize == 1:  # of eight bits: no operation knows them
+    if piece.dtype.itemsize == 1:  # 8-bit types: aminmax does not support them
         piece = piece.float()
     least, most = torch.aminmax(piece)
     return math.isfinite(least.item()) and math.isfinite(most.item())
 
 
 def model_state(model: nn.Module, copies: Copies) -> dict[str, dict[str, Any]]:
-    """`model`: what model.state_dict() says, hooks and all, for whoever loads it elsewhere. `tensors`, where that is
-    not exactly the same: all parameters and buffers by their own names, which a resume goes by. Every tensor is as
-    `copies` has it; what is one under two names stays one."""
+    """Return `model`: model.state_dict() with its hooks, for use elsewhere; and, only if that differs, `tensors`: all
+    parameters and buffers by their own names, which a resume uses. Every tensor goes through `copies.of`; a tensor
+    under two names stays one."""
     made: dict[tuple, Tensor] = {}
 
     def copied(value: Any) -> Any:
@@ -93,7 +93,7 @@ def model_state(model: nn.Module, copies: Copies) -> dict[str, dict[str, Any]]:
 
 
 def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, under all their names."""
+    """Return parameters and buffers, under all their names."""
     params = dict(model.named_parameters(remove_duplicate=False))
     return {**params, **dict(model.named_buffers(remove_duplicate=False))}
 
@@ -107,7 +107,7 @@ def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
 
 
 def check_parts(snapshot: Mapping[str, Any]) -> None:
-    """Raises CheckpointError when the snapshot lacks a part."""
+    """Check the snapshot. Raises CheckpointError if it lacks a part."""
     missing = [part for part in ("model", "optimizer") if part not in snapshot]
     if missing:
         raise CheckpointError(
@@ -116,9 +116,9 @@ def check_parts(snapshot: Mapping[str, Any]) -> None:
 
 
 def load_model(model: nn.Module, snapshot: Mapping[str, Any]) -> None:
-    """Copies values in place, by name: not by the user's own `load_state_dict`, but `set_extra_state` is called. Raises
-    CheckpointError naming the first difference; nothing was changed then. A buffer that is not persistent is derived,
-    and may differ."""
+    """Copy values in place, by name: not by the user's own `load_state_dict`, but `set_extra_state` is called. Raises
+    CheckpointError naming the first difference; then nothing was changed. A non-persistent buffer is derived, and may
+    differ."""
     saved: Mapping[str, Any] = snapshot.get("tensors", snapshot["model"])
     modules = dict(model.named_modules(remove_duplicate=False))
     derived = {f"{path}.{key}".lstrip(".") for path, m in modules.items() for key in m._non_persistent_buffers_set}
@@ -150,13 +150,13 @@ def load_model(model: nn.Module, snapshot: Mapping[str, Any]) -> None:
 def optimizer_state_dict(
     optimizer: torch.optim.Optimizer, state: dict[int, dict[str, Any]], groups: GroupNumbers
 ) -> dict[str, Any]:
-    """What torch's own `state_dict()` says with this state, without a subclass's and without hooks, which nobody would
-    undo; loads into the stock optimizer. Rates are the groups' own, without a schedule's factor."""
+    """Return torch's own `state_dict()` with this state, without a subclass's override and without hooks, whose changes
+    would not be undone; loads into the stock optimizer. Rates are the groups' own, without a schedule's factor."""
     params = parameters_of(optimizer)
     groups_of_twin = [dict(group) for group in optimizer.param_groups]
     for (g, key), value in groups.items():
         groups_of_twin[g][key] = value
-    # A twin, because this may run beside the loop of a supervisor that is told to end, and gives the user's back.
+    # A twin, because this may run while an interrupted supervisor's loop releases the user's own optimizer.
     twin = object.__new__(type(optimizer))
     twin.__dict__.update(optimizer.__dict__)
     twin._optimizer_state_dict_pre_hooks = OrderedDict()
@@ -168,7 +168,7 @@ def optimizer_state_dict(
 
 
 def names_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
-    """Parameter names in the order a stock state_dict counts them."""
+    """Return parameter names in the order of a stock state_dict."""
     names = {id(param): name for name, param in model.named_parameters()}
     return [names[id(param)] for param in parameters_of(optimizer)]
 
@@ -176,7 +176,7 @@ def names_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
 def checked_state(
     layout: StateLayout, names: list[str], optimizer: torch.optim.Optimizer, saved: Mapping[str, Any] | None
 ) -> tuple[dict[int, dict[str, Any]], GroupNumbers]:
-    """State and group numbers of a stock state_dict (None: no state yet). Raises CheckpointError naming the
+    """Return state and group numbers of a stock state_dict (None: no state yet). Raises CheckpointError naming the
     parameter."""
     if saved is None:
         return {}, {}
@@ -202,9 +202,9 @@ def checked_state(
 
 
 def check_groups(layout: StateLayout, optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
-    """`saved`: the groups of a stock state_dict. Raises CheckpointError when they have other parameters or other
-    hyper-parameters than the optimizer's, with every difference. What the rule itself counts in its groups is state and
-    may differ; a key that only one side has comes from another version of the rule."""
+    """Check the groups `saved` in a stock state_dict. Raises CheckpointError with every difference if parameters or
+    hyper-parameters differ from the optimizer's. Counters of the rule in its groups are state and may differ; a key
+    that only one side has comes from another version of the rule."""
     _check_counts(optimizer, saved)
     counted = {(slot.index, slot.key) for slot in layout.slots if slot.in_group}
     changed = [
@@ -222,7 +222,7 @@ def check_groups(layout: StateLayout, optimizer: torch.optim.Optimizer, saved: l
 
 
 def _is_same(here: Any, there: Any) -> bool:
-    """A number in a tensor is as exact as its dtype allows: 0.1 is the same as the float32 nearest to it."""
+    """Compare values. A number in a tensor is as exact as its dtype allows: 0.1 equals the nearest float32."""
     if isinstance(here, Tensor) and isinstance(there, Tensor):
         return here.shape == there.shape and bool((here == there).all())
     if isinstance(there, Tensor):

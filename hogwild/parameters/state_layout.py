@@ -1,19 +1,17 @@
-"""What an optimizer keeps beside the parameters, learnt by one dry step on a copy, and where it lies in
-shared memory.
+"""Layout of optimizer state in shared memory, learnt by one dry step on a copy.
 
     state   [ block 0 | block 1 | … ]        private: a block per worker; shared: one block, written by all
     block   [ present words, updates | numbers, float64 | a vector or flat per span and key | other tensors ]
 
-A tensor shaped like its parameter lies in an array parallel to the parameter's span, so that one operation
-over the span finds its state at the same offsets. The 0-dim tensors of a span under one key (`step`) form a
-vector. A present word says that the optimizer has created this piece of state; without it the piece does not
-exist, whatever the memory holds. `updates` counts those that this state has seen (twice, and 1 more in one).
+A tensor shaped like its parameter is stored in an array parallel to the parameter's span, so that one operation over
+the span finds its state at the same offsets. The 0-dim tensors of a span under one key (`step`) form a vector. A
+present word says that the optimizer has created this piece of state; without it the piece does not exist, whatever the
+memory holds. `updates` is twice the number of updates in this state, plus 1 during an update.
 
-`state: shared` creates all state before the first update, because no worker could later. It starts from what
-the rule leaves behind after a step with zero gradients and no weight decay, with counters reset. For SGD
-with momentum that differs from stock in one point: the first gradient is scaled by 1 - dampening. Adam and
-its relatives start exactly as
-stock. Python numbers are not shared: each worker counts its own, and a checkpoint holds the last one written.
+`state: shared` creates all state before the first update, because no worker could later. It starts with the state after
+a step with zero gradients and no weight decay, with counters reset. For SGD with momentum that differs from stock in
+one point: the first gradient is scaled by 1 - dampening. Adam and its relatives start exactly as stock. Python numbers
+are not shared: each worker counts its own, and a checkpoint holds the last one written.
 """
 
 from collections.abc import Mapping
@@ -31,14 +29,14 @@ REGION = "state"
 Kind = Literal["like", "scalar", "tensor", "int", "float", "bool"]
 State = Mapping[int, Mapping[str, Any]]  # index in the optimizer -> torch's name -> value
 
-# The value before the first step, where a step with zero gradients leaves another one behind.
+# Values before the first step, if a step with zero gradients changes them.
 INITIAL = {"step": 0.0, "mu_product": 1.0, "exp_inf": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
 class StateSlot:
-    """One piece of state: of parameter `index` (counted as a stock state_dict counts), or of group `index`
-    if `in_group`. `offset` counts bytes into a block, `word` is its present word. Numbers are one float64."""
+    """One piece of state: of parameter `index` (numbered as in a stock state_dict), or of group `index` if `in_group`.
+    `offset` is in bytes from the start of a block, `word` is its present word. Numbers are one float64."""
 
     index: int
     key: str
@@ -57,8 +55,8 @@ class StateSlot:
 
 @dataclass(frozen=True, slots=True)
 class SpanState:
-    """What lies beside span `span` under `key`: an array of its `numel` elements, or a vector of one element
-    per parameter."""
+    """The state of span `span` under `key`: an array of its `numel` elements, or a vector of one element per
+    parameter."""
 
     span: int
     key: str
@@ -70,7 +68,7 @@ class SpanState:
 
 @dataclass(frozen=True, slots=True)
 class StateLayout:
-    """One block. `nbytes` is 0 for a rule without state."""
+    """The layout of one block. `nbytes` is 0 for a rule without state."""
 
     slots: tuple[StateSlot, ...]
     arrays: tuple[SpanState, ...]
@@ -81,10 +79,9 @@ class StateLayout:
 def plan_state(
     model: nn.Module, flats: FlatLayout, optimizer: torch.optim.Optimizer, *, shared: bool
 ) -> tuple[StateLayout, State]:
-    """The layout of a block, and the state every block starts with: the user's own, and for `shared` all of
-    it.
+    """Plan the layout of a block, and the initial state of every block: the user's own, and for `shared` all of it.
 
-    Raises OptimizerError when the dry step fails."""
+    Raises OptimizerError if the dry step fails."""
     own = {i: dict(optimizer.state[p]) for i, p in enumerate(parameters_of(optimizer)) if optimizer.state.get(p)}
     after, group_numbers = dry_step(optimizer, sparse_parameters(model))
     layout = _Planner(flats, _places(model, flats, optimizer)).plan(after, group_numbers, shared)
@@ -114,8 +111,8 @@ def _places(model: nn.Module, flats: FlatLayout, optimizer: torch.optim.Optimize
 
 @dataclass
 class _Planner:
-    """Gives every piece of state its bytes. `places`: index in the optimizer -> span, position in it,
-    elements before it."""
+    """Assigns bytes to every piece of state. `places`: index in the optimizer -> span, position in it, elements before
+    it."""
 
     flats: FlatLayout
     places: dict[int, tuple[int, int, int]]
@@ -163,7 +160,7 @@ class _Planner:
         self._add(index, key, kind, value.dtype, shape, strides, array.offset + step * value.element_size())
 
     def _array(self, span: int, key: str, kind: Kind, dtype: torch.dtype) -> SpanState | None:
-        """The array beside `span`; None when another dtype has taken the name."""
+        """Return the array beside `span`; None if the name is used with another dtype."""
         if (span, key, kind) not in self.arrays:
             whole = self.flats.spans[span]
             numel = len(whole.params) if kind == "scalar" else whole.numel

@@ -1,15 +1,14 @@
-"""The structure file: model, loss and optimizer with the tensors that lie in shared memory replaced by
-references.
+"""The structure file: model, loss and optimizer with the tensors in shared memory replaced by references.
 
     bytes  =  layout  |  (model, loss, optimizer)          two pickles, one after the other
 
-Written by the parent with cloudpickle, so that what is defined in a script or a notebook travels by value;
-read by a worker, which re-runs no constructor. References keep identity: a Parameter under two names, in an
-RNN's `_flat_weights` and in the optimizer is one object again. Only shared memory travels by reference: any
-other tensor a module holds is copied, so none may be a view of shared memory: the copy would never change.
+Written by the parent with cloudpickle, so that definitions in a script or a notebook travel by value; read by a worker,
+which re-runs no constructor. References keep identity: a Parameter under two names, in an RNN's `_flat_weights` and in
+the optimizer is one object again. Only shared memory travels by reference: any other tensor a module holds is copied,
+so none may be a view of shared memory: the copy would never change.
 
-A class may pickle itself in its own way, and so make parameters of its own in the worker, which would train while the
-shared ones stand still. So the file also says what must be which reference once it was read.
+A class may define its own pickling, and so create new parameters in the worker, which would train while the shared ones
+do not change. So the file also lists which objects must be which references after reading.
 """
 
 import contextlib
@@ -39,7 +38,7 @@ from hogwild.shared_memory.region import Region
 
 @dataclass(frozen=True, slots=True)
 class SharedLayout:
-    """Everything in shared memory. `workers` counts the copies of buffers and, unless shared, of optimizer
+    """Everything in shared memory. `workers` is the number of copies of buffers and, unless shared, of optimizer
     state."""
 
     flats: FlatLayout
@@ -62,8 +61,8 @@ Parts = tuple[nn.Module, Loss, torch.optim.Optimizer]
 
 
 def dump_structure(layout: SharedLayout, parts: Parts, here: list[Any] | None = None) -> bytes:
-    """Raises ModelError naming the module (by its path) or the part that cannot be written, or holds a view of a
-    parameter. `here` takes classes and functions, for a reader in this process."""
+    """Write the structure. Raises ModelError naming the module (by its path) or the part that cannot be written, or
+    holds a view of a parameter. `here` collects classes and functions by reference, for a reader in this process."""
     file = io.BytesIO()
     cloudpickle.dump(layout, file)
     writer = _StructureWriter(file, parts[0], here)
@@ -78,8 +77,8 @@ def dump_structure(layout: SharedLayout, parts: Parts, here: list[Any] | None = 
 def load_structure(
     structure: bytes | memoryview, regions: Mapping[str, Region], worker: int, here: Sequence[Any] = ()
 ) -> tuple[SharedLayout, Parts, list[nn.Parameter]]:
-    """In a worker: the parts bound to the flats and to this worker's buffers, and the parameters in layout
-    order. Raises ModelError where a class's own way to be pickled made other parameters."""
+    """Read the structure in a worker: the parts bound to the flats and to this worker's buffers, and the parameters in
+    layout order. Raises ModelError if a class's own pickling made other parameters."""
     file = io.BytesIO(structure)
     layout: SharedLayout = pickle.load(file)
     reader = _StructureReader(file, layout, regions, worker, here)
@@ -95,10 +94,10 @@ def load_structure(
 
 
 def check_structure(layout: SharedLayout, parts: Parts, regions: Mapping[str, Region]) -> None:
-    """In the parent, while `regions` are zero: writes and reads the parts as for a worker, and drops them. Raises what
-    `load_structure` raises, and ModelError for what cannot be read, or writes into parameters.
+    """Write and read the parts as for a worker, in the parent, while `regions` are zero. Raises what `load_structure`
+    raises, and ModelError if they cannot be read, or if reading writes into parameters.
 
-    Classes and functions stay what they are: reading those of a notebook would replace their attributes and globals."""
+    Classes and functions go by reference: reading those of a notebook would replace their attributes and globals."""
     here: list[Any] = []
     try:
         with torch.random.fork_rng(devices=[]):
@@ -120,7 +119,7 @@ def check_structure(layout: SharedLayout, parts: Parts, regions: Mapping[str, Re
 
 
 def check_apart(model: nn.Module, what: str, thing: Any) -> None:
-    """Raises ModelError where `thing`, which travels beside the structure, cannot be written, or holds the model."""
+    """Check `thing`, sent beside the structure. Raises ModelError if it cannot be written, or holds the model."""
     writer = _StructureWriter(io.BytesIO(), model)
     try:
         writer.dump(thing)
@@ -139,7 +138,7 @@ Extras = tuple[dict[str, Any], list[Any], list[Any]]
 
 
 def _extras(model: nn.Module) -> list[Extras]:
-    """What users hang on Parameters and buffers: attributes, gradient hooks, hooks after accumulation."""
+    """Return what users attach to Parameters and buffers: attributes, gradient hooks, hooks after accumulation."""
     return [
         (
             dict(vars(tensor)),
@@ -156,12 +155,12 @@ def _tensors(model: nn.Module) -> list[Tensor]:
 
 _PLAIN = frozenset({str, int, float, bool, type(None), tuple, list, dict, set, OrderedDict})
 Place = tuple[str, int]  # param or buffer, its number
-Reference = tuple[str, int, type] | tuple[str, int]  # a place and its class; or here, and the number of a thing there
+Reference = tuple[str, int, type] | tuple[str, int]  # a place and its class; or "here" and an index
 
 
 class _StructureWriter(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles with parameters and buffers by reference, optimizers with all their attributes, and what torch itself
-    does not pickle: parametrized modules, and TorchScript."""
+    """Pickles parameters and buffers by reference, optimizers with all their attributes, and types that torch cannot
+    pickle: parametrized modules, and TorchScript."""
 
     def __init__(self, file: io.BytesIO, model: nn.Module, here: list[Any] | None = None) -> None:
         super().__init__(file)
@@ -175,7 +174,7 @@ class _StructureWriter(cloudpickle.Pickler):  # type: ignore[misc]
         self._starts, self._ends = np.array(extents, dtype=np.uint64).reshape(-1, 2).T
 
     def persistent_id(self, thing: Any) -> Reference | None:
-        if type(thing) in _PLAIN:  # nine of ten: a hundred calls for each module
+        if type(thing) in _PLAIN:  # nine of ten calls; there are a hundred for each module
             return None
         if self._here is not None and isinstance(thing, (type, FunctionType)):
             self._here.append(thing)
@@ -219,8 +218,8 @@ def _restore_attributes(optimizer: torch.optim.Optimizer, attributes: dict[str, 
 
 
 def _parametrize(module: nn.Module, state: dict[str, Any]) -> None:
-    """As `register_parametrization` leaves a module, without its right inverses, which compute new values. torch
-    makes the class, with a property per tensor, for this one module; no pickle can name it."""
+    """Restore a module as `register_parametrization` does, without its right inverses, which compute new values. torch
+    creates the class, with a property per tensor, for this one module; no pickle can name it."""
     parametrize._inject_new_class(module)
     for name in state["_modules"]["parametrizations"]:
         parametrize._inject_property(module, name)
@@ -228,7 +227,7 @@ def _parametrize(module: nn.Module, state: dict[str, Any]) -> None:
 
 
 def _without_graph(value: Tensor) -> Tensor:
-    """In place of a tensor that was computed from parameters: for those who overwrite it in forward."""
+    """Replace a tensor that was computed from parameters, for models that overwrite it in forward."""
     value.requires_grad_().register_hook(_refuse_gradient)
     return value
 
@@ -242,7 +241,7 @@ def _refuse_gradient(_: Tensor) -> None:
 
 
 def _script_tensors(script: torch.jit.ScriptModule) -> dict[str, Tensor]:
-    """Parameters, buffers and further tensors, by their paths."""
+    """Return parameters, buffers and other tensors, by their paths."""
     found: dict[str, Any] = {}
     for path, module in script.named_modules():
         names = [*module._parameters.keys(), *module._buffers.keys(), *module._concrete_type.get_attributes()]
@@ -251,14 +250,14 @@ def _script_tensors(script: torch.jit.ScriptModule) -> dict[str, Tensor]:
 
 
 def _script_bytes(script: torch.jit.ScriptModule, tensors: Mapping[str, Tensor]) -> bytes:
-    """torch's own file of it, without the numbers in `tensors`."""
+    """Return torch's own file of the script, without the values of `tensors`."""
     file, kept = io.BytesIO(), {id(tensor): (tensor, tensor.data) for tensor in tensors.values()}
     try:
         for tensor, values in kept.values():
             tensor.data = values.new_empty(0)
         with not_calling_script_deprecated():
             torch.jit.save(script, file)
-    except Exception as error:  # what TorchScript can run and not export: a Python function, for example
+    except Exception as error:  # TorchScript can run but not export some things, such as a Python function
         words = f"TorchScript cannot save it: {str(error).strip()}. Give the plain nn.Module it was made from"
         raise ModelError(words, code="model/scripted") from error
     finally:
@@ -281,7 +280,7 @@ def _bind_script(script: torch.jit.ScriptModule, tensors: Mapping[str, Tensor]) 
 
 
 class _StructureReader(pickle.Unpickler):
-    """Every reference is resolved once, so that one object stays one object."""
+    """Reads the structure. Every reference is resolved once, so that one object stays one object."""
 
     def __init__(
         self, file: io.BytesIO, layout: SharedLayout, regions: Mapping[str, Region], worker: int, here: Sequence[Any]
@@ -312,7 +311,7 @@ Bound = list[tuple[str, Place | None]]
 
 
 def _bound(parts: Parts, places: Mapping[int, Place]) -> Bound:
-    """Everything that holds a parameter or a buffer, and which; None for the loss's own constants."""
+    """Return everything that holds a parameter or a buffer, and which; None for the loss's own constants."""
     model, loss, optimizer = parts
     found: list[tuple[str, Tensor]] = []
     for whose, module in (("", model), ("the loss's ", loss)):
@@ -337,11 +336,11 @@ def _check_bound(written: Bound, read: Bound) -> None:
         )
 
 
-# ---- who is to blame
+# ---- names the part that cannot be written
 
 
 def _blame(parts: Parts, error: Exception) -> str:
-    """Names the deepest module that cannot be written alone, else the loss or the optimizer; and its attribute."""
+    """Name the deepest module that cannot be written alone, else the loss or the optimizer; and its attribute."""
     model, loss, optimizer = parts
     for place, thing in _suspects(model, loss, optimizer):
         if (cause := _failure(model, thing)) is not None:
@@ -376,8 +375,8 @@ def _failure(model: nn.Module, thing: Any) -> str | None:
 
 @contextlib.contextmanager
 def not_calling_script_deprecated() -> Iterator[None]:
-    """torch 2.13 warns at every use of TorchScript, its own imports for torch.compile included. Whoever sets
-    `model.compile: script` reads that once, in our documentation."""
+    """Silence torch 2.13's warning at every use of TorchScript, including torch's own imports for torch.compile. Our
+    documentation of `model.compile: script` mentions the deprecation once."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
         yield

@@ -1,5 +1,4 @@
-"""A rehearsal: what an optimizer's first step leaves behind, learnt on a copy before anything is
-allocated."""
+"""A trial step: the state that an optimizer's first step creates, learnt on a copy before anything is allocated."""
 
 import copy
 import inspect
@@ -15,22 +14,22 @@ from torch import Tensor, nn
 from hogwild.errors import OptimizerError
 
 PORTION = 64 << 20  # bytes of parameters that are tried at once
-TIMES = 6  # what is held of each meanwhile: a copy, its gradient, two moments, two passing tensors of torch's
+TIMES = 6  # memory per parameter byte: a copy, its gradient, two moments, two temporary tensors of torch's
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """In the order a stock state_dict counts them."""
+    """Return the parameters in the order of a stock state_dict."""
     return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def trial_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Private memory that `dry_step` takes at most, for a moment."""
+    """Return the peak private memory of `dry_step`, in bytes."""
     return TIMES * max((sum(param.nbytes for param in portion) for portion in _portions(optimizer)), default=0)
 
 
 def _portions(optimizer: torch.optim.Optimizer) -> list[list[nn.Parameter]]:
-    """What is tried at once, in the optimizer's order. torch's own rules treat every parameter by itself, so large
-    models are tried piece by piece; another rule may look at all of them together."""
+    """Return groups of parameters to try at once, in the optimizer's order. torch's own rules treat every parameter
+    separately, so large models are tried piece by piece; another rule may need all of them together."""
     params = parameters_of(optimizer)
     starts = accumulate((param.nbytes for param in params), initial=0)
     numbers = (start // PORTION if _is_stock(optimizer) else 0 for start in starts)
@@ -41,17 +40,17 @@ def _portions(optimizer: torch.optim.Optimizer) -> list[list[nn.Parameter]]:
 def dry_step(
     optimizer: torch.optim.Optimizer, sparse: set[int]
 ) -> tuple[dict[int, dict[str, Any]], list[tuple[int, str, Any]]]:
-    """State after one step with zero gradients on a copy, and the numbers in groups that the step changed. A tensor
-    that is one number repeated may be so in memory, too (stride 0).
+    """Return the state after one step with zero gradients on a copy, and the numbers in groups that the step changed. A
+    constant tensor may be stored as one number (stride 0).
 
-    Nothing of the user's is touched: parameters and state are copied, hooks left out, the generator's state
-    put back."""
+    The user's objects stay unchanged: parameters and state are copied, hooks left out, the generator's state
+    restored."""
     rng = torch.get_rng_state()
     state: list[dict[str, Any]] = []  # of each parameter
     numbers: list[tuple[int, str, Any]] = []
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what it warns of comes again with the real first step
+            warnings.simplefilter("ignore")  # the real first step repeats these warnings
             for portion in _portions(optimizer):
                 found, numbers = _rehearse(
                     _copy(optimizer, portion), {i for i, param in enumerate(portion) if id(param) in sparse}
@@ -69,7 +68,8 @@ def dry_step(
 
 
 def _compact(value: Any) -> Any:
-    """Most state begins as one number repeated, and is kept until the flats are written."""
+    """Return a constant tensor, as most initial state is, as one expanded number, to save memory until it is
+    written."""
     if not isinstance(value, Tensor) or value.numel() < 2:
         return value
     number = value[(0,) * value.dim()].clone()
@@ -88,15 +88,15 @@ def _rehearse(
 
 
 def attributes_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """All instance attributes, unlike torch's own `__getstate__`, which forgets what a subclass adds. A
+    """Return all instance attributes, unlike torch's own `__getstate__`, which omits those that a subclass adds. A
     `step` replaced on the instance (learning rate schedulers do that, with a weak reference) is left out."""
     return {key: value for key, value in vars(optimizer).items() if key != "step"}
 
 
 def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], Any]:
-    """The rule without torch's wrappers, to be called without gradients. They cost a profiler record per
-    step, and import torch._dynamo (a second of every worker's start). Of a user's class only the profiler's
-    wrapper is taken off."""
+    """Return the rule without torch's wrappers, to be called without gradients. They cost a profiler record per step,
+    and import torch._dynamo (a second of every worker's start). For a user's class only the profiler's wrapper is
+    removed."""
     step: Callable[[torch.optim.Optimizer], Any] = type(optimizer).step
     if _is_stock(optimizer):
         step = inspect.unwrap(step)
@@ -110,7 +110,7 @@ def _is_stock(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _copy(optimizer: torch.optim.Optimizer, portion: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Over copies of these parameters alone."""
+    """Copy the optimizer over copies of these parameters alone."""
     memo: dict[int, Any] = {}
     for param in portion:
         clone = nn.Parameter(param.detach().clone(), param.requires_grad)
@@ -142,14 +142,14 @@ def _step_with_zeros(optimizer: torch.optim.Optimizer, params: list[nn.Parameter
 
 
 def _sparse_zero(param: Tensor) -> Tensor:
-    """A sparse gradient with one stored row of zeros."""
+    """Return a sparse gradient with one stored row of zeros."""
     row = torch.zeros(1, *param.shape[1:], dtype=param.dtype)
     return torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.long), row, param.shape, check_invariants=False)
 
 
 def _densify(optimizer: torch.optim.Optimizer, params: list[nn.Parameter]) -> bool:
-    """SGD with momentum keeps a sparse buffer for sparse gradients; a region cannot. The same numbers,
-    stored densely."""
+    """Replace sparse state (SGD with momentum keeps a sparse buffer for sparse gradients) by the same numbers stored
+    densely, as a region requires."""
     found = False
     for param in params:
         for key, value in optimizer.state.get(param, {}).items():
@@ -160,8 +160,8 @@ def _densify(optimizer: torch.optim.Optimizer, params: list[nn.Parameter]) -> bo
 
 
 def _changed_numbers(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[tuple[int, str, Any]]:
-    """(group, key, value) of what a rule counts in its groups (`k` of schedule-free rules). The rate is set
-    by us."""
+    """Return (group, key, value) of the rule's counters in its groups (`k` of schedule-free rules), without the rate,
+    which we set."""
     return [
         (g, key, new[key])
         for g, (old, new) in enumerate(zip(before, after, strict=True))

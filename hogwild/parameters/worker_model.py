@@ -1,5 +1,5 @@
-"""The model as a worker sees it: its parameters are words of the flats, or of its own copy of them (`exchange.py`), its
-buffers this worker's copy."""
+"""The model in a worker: its parameters are words of the flats, or of a private copy (`exchange.py`); its buffers are
+this worker's copy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,8 +20,8 @@ from hogwild.shared_memory.region import Region
 
 @dataclass(slots=True)
 class WorkerModel:
-    """Model, loss and optimizer of one worker. `params` are in layout order; `layout` is that of what is trained by
-    now. Training mode is as the parent left it."""
+    """Model, loss and optimizer of one worker. `params` are in layout order; `layout` describes what is trained at
+    present. Training mode is as the parent left it."""
 
     model: nn.Module
     loss: Loss
@@ -40,8 +40,8 @@ class WorkerModel:
     _whole: SharedLayout  # `layout` once everything is trained
     replica: Replica | None = None  # on a GPU: what this worker owns there
     _marked: Tensor | None = None
-    _trains: bool = False  # what it has is newer than what shared memory has
-    runs: nn.Module = field(init=False)  # what is called: the model, or what was compiled of it
+    _trains: bool = False  # its state is newer than shared memory
+    runs: nn.Module = field(init=False)  # the module that is called: the model, or its compiled form
 
     def __post_init__(self) -> None:
         self.runs = self.model
@@ -56,9 +56,9 @@ class WorkerModel:
         accelerator: Accelerator | None = None,
         lent: Mapping[str, str] | None = None,
     ) -> "WorkerModel":
-        """Reads the structure file. No constructor runs; state that an earlier incarnation left is taken
-        over. `updates` of the whole job have been made: what they leave frozen is. With an `accelerator`, parameters,
-        state and buffers lie on it; the parameters where `lent` says, if it does."""
+        """Read the structure file. No constructor runs; state of an earlier incarnation is taken over. `updates`: the
+        number of updates of the whole job so far, which decides what is still frozen. With an `accelerator`,
+        parameters, state and buffers are on it; with `lent`, the parameters are at those IPC handles."""
         layout, (model, loss, optimizer), params = load_structure(structure, regions, worker)
         assert 0 <= worker < layout.workers, f"worker {worker} of {layout.workers}"
         replica: Replica | None = None
@@ -81,8 +81,8 @@ class WorkerModel:
         return attached
 
     def thaw(self, updates: int) -> None:
-        """What is frozen until an update is trained from now on if so many have been made, and is not if not; `layout`
-        says so too. Gradients and rules made before are of what was trained before."""
+        """Train exactly the parameters whose `until` is at most `updates`, and update `layout`. Gradients and rules
+        made before are outdated."""
         flats = self._whole.flats
         if not any(slot.until for slot in flats.params):
             return
@@ -92,37 +92,37 @@ class WorkerModel:
                 param.requires_grad_(updates >= slot.until)
 
     def next_thaw(self, updates: int) -> int | None:
-        """The update that trains more than the one before, if there is one to come."""
+        """Return the next update that unfreezes parameters; None if there is none."""
         return min((slot.until for slot in self._whole.flats.params if slot.until > updates), default=None)
 
     @property
     def thaws(self) -> tuple[int, ...]:
-        """The updates of the whole job that train more than the one before, the first to come first."""
+        """The updates of the whole job that unfreeze parameters, in ascending order."""
         return tuple(sorted({slot.until for slot in self._whole.flats.params if slot.until}))
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters lie."""
+        """The device of the parameters."""
         return torch.device("cpu") if self.replica is None else self.replica.accelerator.torch_device
 
     def rest(self) -> None:
-        """Before a pause, and before leaving: the parent finds everything in shared memory. After a flush. Raises what
-        `check_bound` raises."""
+        """Write everything to shared memory, where the parent finds it; before a pause and before leaving, after a
+        flush. Raises what `check_bound` raises."""
         self.check_bound()
         if self.replica is not None and self._trains:
             self.replica.write_back()
         self._trains = False
 
     def refresh(self) -> None:
-        """In a pause: parameters and buffers are what the parent has made of them."""
+        """Read parameters and buffers as the parent changed them, in a pause."""
         self.exchange.refresh()
         if self.replica is not None and not self._trains:
             self.replica.read_back()
 
     def begin(self) -> bool:
-        """From now on this worker trains, until it rests. Since it was made, or rested, there may have been a pause, in
-        which the parent has merged all buffers: its own are read again. Whether it has taken over the optimizer's state
-        of another, because its own was far behind."""
+        """Start training, until `rest`. There may have been a pause since, in which the parent merged all buffers, so
+        they are read again. Return whether another worker's optimizer state was taken over, because this one was far
+        behind."""
         if self._trains:
             return False
         if self.replica is not None:
@@ -131,21 +131,21 @@ class WorkerModel:
         return self.state.take_over(self.optimizer)
 
     def close(self) -> None:
-        """Of a worker that leaves, or makes everything again."""
+        """Release the device memory, before the worker leaves or rebuilds everything."""
         if self.replica is not None:
             self.replica.close()
 
     def bind(self, *, delta: bool) -> None:
-        """Parameters lie in this worker's own copy (`delta`) or in the flats from now on. Raises what `check_bound`
-        raises: afterwards nobody could tell what was replaced."""
+        """Bind the parameters to this worker's own copy (`delta`) or to the flats. Raises what `check_bound` raises:
+        afterwards replaced parameters could not be detected."""
         self.check_bound()
         self.exchange.bind(delta=delta)
         self._parameter_places = _parameter_places(self.model)
 
     def check_bound(self) -> None:
-        """Every parameter is still the same object over the same words, and there is no new one; buffers
-        that user code replaced are taken back into this worker's copy. A few tenths of a microsecond per
-        parameter and module.
+        """Check that every parameter is still the same object over the same words, and that there is no new one; copy
+        buffers that user code replaced back into this worker's copy. Takes a few tenths of a microsecond per parameter
+        and module.
 
         Raises ModelError naming the parameter or buffer. Call it before a pause, so that the parent sees all
         buffers."""
@@ -166,24 +166,24 @@ class WorkerModel:
         self._take_back_buffers()
 
     def keep_buffers(self) -> None:
-        """Remembers the buffers before an exchange: a forward pass moves running averages, and one that is skipped,
-        because of a NaN perhaps, must leave no trace in them."""
+        """Save the buffers before an exchange: a forward pass moves running averages, and a skipped one (because of a
+        NaN, for instance) must not change them."""
         if self._buffers is not None and self._kept is not None:
             self._take_back_buffers()
             self._kept.copy_(self._buffers)
 
     def restore_buffers(self) -> None:
-        """The buffers are what they were at the last `keep_buffers`."""
+        """Restore the buffers of the last `keep_buffers`."""
         self._put_back(self._kept)
 
     def mark_buffers(self) -> None:
-        """Remembers the buffers for `return_buffers`, however often they are kept and restored meanwhile."""
+        """Save the buffers for `return_buffers`, independently of `keep_buffers` and `restore_buffers`."""
         if self._buffers is not None:
             self._take_back_buffers()
             self._marked = self._buffers.clone() if self._marked is None else self._marked.copy_(self._buffers)
 
     def return_buffers(self) -> None:
-        """The buffers are what they were at the last `mark_buffers`; without one they stay."""
+        """Restore the buffers of the last `mark_buffers`, if there was one."""
         self._put_back(self._marked)
 
     def _put_back(self, content: Tensor | None) -> None:
@@ -216,7 +216,7 @@ _ADVICE = (
 
 
 def _entry(table: Any, key: str) -> Tensor | None:
-    """The tables of a ScriptModule have no `get`."""
+    """Return the entry or None; the tables of a ScriptModule have no `get`."""
     return table[key] if key in table else None  # noqa: SIM401
 
 
@@ -243,14 +243,14 @@ def _module_sizes(model: nn.Module) -> list[tuple[nn.Module, str, tuple[int, ...
 
 
 def _sizes(module: nn.Module) -> tuple[int, ...]:
-    """Parameters, modules, and buffers that are saved: others are derived, and may be made when they are needed."""
+    """Return the numbers of parameters, modules and saved buffers; derived buffers may be made when needed."""
     saved = len(module._buffers) - len(module._non_persistent_buffers_set)
     return len(module._parameters), len(module._modules), saved
 
 
 def check_same_memory(runs: nn.Module, model: nn.Module) -> None:
-    """What runs reads and writes the model's own words. Raises ModelError for a buffer that scripted code has replaced:
-    the model would keep the old one."""
+    """Check that `runs` uses the memory of `model`. Raises ModelError for a buffer that scripted code has replaced: the
+    model would keep the old one."""
     theirs = [*runs.named_parameters(), *runs.named_buffers()]
     ours = [*model.named_parameters(), *model.named_buffers()]
     for (_, compiled), (name, own) in zip(theirs, ours, strict=True):

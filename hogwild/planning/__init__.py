@@ -1,1 +1,1 @@
-"""Processes, threads and devices for this machine; measured if asked."""
+"""Processes, threads and devices for this machine; measured on request."""

@@ -1,7 +1,7 @@
-"""Procs x threads tried out on a job's own model and data: `plan --measure`, and `train --procs auto`.
+"""Trials of procs x threads on a job's own model and data: `plan --measure`, and `train --procs auto`.
 
-A trial is the command itself, in a child process, for a second and a half of training, one after the other: what is
-measured is what will run. Pure but for `try_setting`."""
+A trial is the real command in a child process, with a second and a half of training; trials run one after the other.
+Pure except `try_setting`."""
 
 import json
 import math
@@ -17,15 +17,15 @@ from hogwild.errors import RunError
 from hogwild.host import Cores, describe_exit
 from hogwild.host.own_command import own_command
 
-MOST_SETTINGS = 6  # each costs a start-up, four to six seconds, beside what it measures
-TRIAL_S, LONGER_S = 1.5, 10.0  # of training, from the first update; the second where batches take long
-FEW_UPDATES = 20  # of each worker: a rate over fewer depends on where in a batch the time was up
+MOST_SETTINGS = 6  # each costs a start-up of four to six seconds, in addition to its training
+TRIAL_S, LONGER_S = 1.5, 10.0  # of training, from the first update; the second for long batches
+FEW_UPDATES = 20  # per worker: with fewer, the rate depends on the point within a batch at which time was up
 TOO_FEW = "too few updates to tell"
-STOPPED = 75  # the exit status of a job that max_time_s has ended: how a trial is meant to end
-GRACE_S = 10.0  # what a trial that is broken off gets to clean up
-NOISE = 0.02  # figures that differ by less are equal
+STOPPED = 75  # the exit status of a job ended by max_time_s: the normal end of a trial
+GRACE_S = 10.0  # time for an interrupted trial to clean up
+NOISE = 0.02  # rates that differ by less are equal
 
-# Nothing that ends the trial early, pauses it, or writes. `exchange: auto` would be a trial inside the trial.
+# No early end, no pause, no writing. `exchange: auto` would be a trial inside the trial.
 TRIAL = (
     "train.epochs=1000000",
     "train.max_updates=null",
@@ -50,7 +50,7 @@ class TrialSetting:
 
 @dataclass(frozen=True, slots=True)
 class SettingTrial:
-    """What a setting did: `samples_per_s`, or None and the `error`, in words. `is_coarse`: after few updates."""
+    """The result of a trial: `samples_per_s`, or None and the `error` message. `is_coarse`: after few updates."""
 
     setting: TrialSetting
     samples_per_s: float | None
@@ -60,7 +60,7 @@ class SettingTrial:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The job to try: its file (None: the embedded one), the file's text, changes on top, and where data are."""
+    """The job to try: its file (None: the embedded one), the file's text, overrides, and the data folder."""
 
     job_file: Path | None
     job_text: str
@@ -69,7 +69,7 @@ class Question:
     exchange: Literal["auto", "direct", "delta"] = "auto"
 
     def arguments(self, setting: TrialSetting, seconds: float, folder: Path) -> list[str]:
-        """Of the command line of one trial, whose files go to `folder`."""
+        """Return the command-line arguments of one trial, whose files go to `folder`."""
         changes = (
             f"train.procs={setting.procs}",
             f"train.threads={setting.threads}",
@@ -81,7 +81,7 @@ class Question:
         return ["train", *file, *self.overrides, *TRIAL, *changes, "--json", "--run-dir", str(folder / "run"), *data]
 
     def _readable(self, job_file: Path, folder: Path) -> Path:
-        """A pipe has been read, and would be empty now: its text goes to a file."""
+        """Return a readable job file: a pipe was read already, so its text is written to a file."""
         if job_file.is_file():
             return job_file.absolute()
         copy = folder / "job.yaml"
@@ -90,9 +90,9 @@ class Question:
 
 
 def settings(cores: Cores, threads: int | None) -> tuple[TrialSetting, ...]:
-    """What is worth a trial, most promising first: every core a worker, one worker with every core, halves, one alone;
-    and a worker on every SMT sibling. `threads` is given where the job or the user has fixed it. One setting where
-    there is nothing to choose."""
+    """Return the settings to try, most promising first: one worker per core, one worker with all cores, halves, a
+    single worker; and one worker per SMT sibling. `threads`: fixed by the job or the user. A single setting if there is
+    no choice."""
     whole = max(1, math.floor(cores.usable))
     if whole == 1:
         return (TrialSetting(1, threads or 1),)
@@ -108,8 +108,8 @@ def settings(cores: Cores, threads: int | None) -> tuple[TrialSetting, ...]:
 
 
 def best(trials: Sequence[SettingTrial]) -> SettingTrial | None:
-    """The fastest; among equals, the one with the fewest workers, whose gradients are the least stale, then the fewest
-    threads. None where every trial failed."""
+    """Return the fastest trial; among equals, the one with the fewest workers, whose gradients are the least stale,
+    then the fewest threads. None if every trial failed."""
     measured = [(trial.samples_per_s, trial) for trial in trials if trial.samples_per_s is not None]
     top = max((rate for rate, _ in measured), default=0.0)
     equal = [trial for rate, trial in measured if rate >= (1 - NOISE) * top]
@@ -117,7 +117,7 @@ def best(trials: Sequence[SettingTrial]) -> SettingTrial | None:
 
 
 def table(trials: Sequence[SettingTrial]) -> Iterator[str]:
-    """The trials, one per line, the chosen one marked."""
+    """Yield the trials as a table, one per line, the best one marked."""
     chosen = best(trials)
     top = max((trial.samples_per_s or 0.0 for trial in trials), default=0.0)
     yield f"{'procs':>7}  {'threads':>7}  {'samples/s':>11}  {'of the best':>11}"
@@ -131,8 +131,8 @@ def table(trials: Sequence[SettingTrial]) -> Iterator[str]:
 
 
 def try_setting(question: Question, setting: TrialSetting) -> SettingTrial:
-    """Trains for TRIAL_S; once more for LONGER_S where that was too short to tell. What goes wrong in the trial is the
-    answer; a signal to us ends it too, and leaves nothing behind."""
+    """Train for TRIAL_S, and again for LONGER_S if that was too short. Failures of the trial are part of the result; a
+    signal to this process ends the trial too, without leftovers."""
     trial = _try(question, setting, TRIAL_S)
     return _try(question, setting, LONGER_S) if trial.is_coarse else trial
 
@@ -145,7 +145,7 @@ def _try(question: Question, setting: TrialSetting, seconds: float) -> SettingTr
 
 
 def read_trial(setting: TrialSetting, status: int, out: str, err: str) -> SettingTrial:
-    """From how the command ended and what it said."""
+    """Read a trial's result from the exit status and the output of the command."""
     if status < 0:
         return SettingTrial(setting, None, describe_exit(status))
     if status not in (0, STOPPED):
@@ -159,7 +159,7 @@ def read_trial(setting: TrialSetting, status: int, out: str, err: str) -> Settin
 
 
 def _error_in(out: str) -> str:
-    """The first line of the error in what a command answered with --json; "" where it did not get so far."""
+    """Return the first line of the error in a command's --json output; "" without one."""
     for line in out.splitlines()[-1:]:
         with suppress(ValueError):
             return str(json.loads(line).get("error", "")).partition("\n")[0]
@@ -168,7 +168,7 @@ def _error_in(out: str) -> str:
 
 @contextmanager
 def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """A child that is gone at the end, whatever happens meanwhile."""
+    """Run a child, and end it in any case."""
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -179,7 +179,7 @@ def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
         try:
             yield process
         except BaseException:
-            process.terminate()  # it ends its workers and removes what it was about to write
+            process.terminate()  # it ends its workers and removes unfinished files
             raise
         finally:
             _end(process)

@@ -1,8 +1,8 @@
-"""Procs x threads x cores for this machine, and why. Torch-free: a child needs the environment before it imports
-torch.
+"""The plan of procs x threads x cores for this machine, and its reason. Torch-free: a child needs the environment
+before it imports torch.
 
-The rule that matters: procs x threads must not exceed the cores. Two processes with two threads each on two
-cores took 182 s for what takes 24 s with one thread each."""
+The main rule: procs x threads must not exceed the cores. Two processes with two threads each on two cores took 182 s
+for a task that takes 24 s with one thread each."""
 
 import math
 import os
@@ -16,17 +16,16 @@ from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.host import Core, Cores
 
-# Open files of the supervisor: its own regions (two each), records, pipes and files in passing; of each worker; and on
-# their way to a worker while it is set up, which for all but root count against the same limit.
+# Open files of the supervisor: its own regions (two each), records, pipes and temporary files; those of each worker;
+# and files being passed to a worker during set-up, which for all but root count against the same limit.
 FILES, FILES_PER_WORKER, FILES_ON_THEIR_WAY = 44, 7, 10
 
 OMP = "OMP_NUM_THREADS"
-TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun, which also sets OMP_NUM_THREADS=1 by itself
+TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun, which also sets OMP_NUM_THREADS=1
 
 MOST_THREADS = 1024  # as train.threads
 
-# Each library reads its own variable, once, when it is loaded. One that is set would beat OMP_NUM_THREADS: so
-# all are.
+# Each library reads its own variable once, on loading, and prefers it to OMP_NUM_THREADS: so all are set.
 VARIABLES = (
     OMP,
     "MKL_NUM_THREADS",
@@ -35,22 +34,22 @@ VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
-# What a child gets where the user's environment binds threads: every worker's first thread would be bound to the same
-# first core. OMP_PROC_BIND=false beats OMP_PLACES and GOMP_CPU_AFFINITY (libgomp, "Environment Variables"); Intel's
-# runtime looks at its own variable first.
+# Environment of a child if the user's environment binds threads: otherwise every worker's first thread would be bound
+# to the same first core. OMP_PROC_BIND=false overrides OMP_PLACES and GOMP_CPU_AFFINITY (libgomp, "Environment
+# Variables"); Intel's runtime reads its own variable first.
 UNBOUND = {"OMP_PROC_BIND": "false", "KMP_AFFINITY": "disabled"}
 
-# A parallel region ends when its last thread does, and one that is not on its core waits a time slice for each thread
-# ahead of it there: so the loss grows with threads per core beyond one. 182 s / 24 s at two of them gives the slope.
+# A parallel region ends when its last thread does, and a thread that is off its core waits a time slice for each thread
+# before it: so the loss grows with threads per core beyond one. 182 s / 24 s at two of them gives the slope.
 LOSS_PER_THREAD = 182 / 24 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`procs` trainers (0: the loop runs inside the parent) of `threads` threads; `environment` is what each
-    child gets before it imports torch. `warning` is empty unless the machine is asked for more than it
-    has. `cores`: the logical CPUs of each worker, by number; empty where workers are not pinned. `devices`:
-    where each computes (`device_placement.py`); empty on the CPU. `placement`: where parameters lie."""
+    """`procs` trainers (0: the loop runs inside the parent) of `threads` threads; `environment`: variables that each
+    child gets before it imports torch. `warning` is empty unless the plan exceeds the machine. `cores`: the logical
+    CPUs of each worker, by number; empty if workers are not pinned. `devices`: the device of each worker
+    (`device_placement.py`); empty on the CPU. `placement`: the place of the parameters."""
 
     procs: int
     threads: int
@@ -63,8 +62,8 @@ class Plan:
 
 
 def plan_here(procs: int | Literal["auto"], threads: int | Literal["auto"], *, pin: bool = False) -> Plan:
-    """`make_plan` for this process and its environment. Cores that an OpenMP runtime took from it are its own again
-    afterwards (`host.restore_affinity`), which the reason says. Raises UsageError as `make_plan` does."""
+    """Make the plan for this process and its environment. Cores that an OpenMP runtime took from the process are
+    restored (`host.restore_affinity`), which the reason mentions. Raises UsageError as `make_plan` does."""
     restored = host.restore_affinity(os.environ)
     plan = make_plan(procs, threads, cores=host.usable_cores(), environ=os.environ, pin=pin)
     return replace(plan, reason=f"{plan.reason}; {restored}") if restored else plan
@@ -78,9 +77,9 @@ def make_plan(
     environ: Mapping[str, str],
     pin: bool = False,
 ) -> Plan:
-    """Explicit values win; `auto` procs are the usable cores; `auto` threads are the user's OMP_NUM_THREADS,
-    or else floor(usable cores / procs), at least 1. `pin`: cores of its own for every worker, where there are enough.
-    Raises UsageError for an OMP_NUM_THREADS that is no number, where it counts."""
+    """Make a plan. Explicit values win; `auto` procs are the usable cores; `auto` threads are the user's
+    OMP_NUM_THREADS, or else floor(usable cores / procs), at least 1. `pin`: separate cores for every worker, if there
+    are enough. Raises UsageError for an OMP_NUM_THREADS that is no number, if it is used."""
     chosen_procs, procs_reason = _procs(procs, cores)
     chosen_threads, threads_reason = _threads(threads, chosen_procs, cores, environ)
     pinned, pin_reason, pin_warning = _pinned(chosen_procs, chosen_threads, cores.physical) if pin else ((), "", "")
@@ -96,7 +95,7 @@ def make_plan(
 
 
 def omp_threads(environ: Mapping[str, str]) -> int | None:
-    """What the user's OMP_NUM_THREADS makes of `threads: auto`; None where it is not set, or torchrun set it. Raises
+    """Return the user's OMP_NUM_THREADS for `threads: auto`; None if it is not set, or torchrun set it. Raises
     UsageError for one that is no number."""
     if not environ.get(OMP, "").strip():
         return None
@@ -127,7 +126,7 @@ def _threads(threads: int | Literal["auto"], procs: int, cores: Cores, environ: 
 
 
 def _first_number(value: str) -> int:
-    """The first number of OpenMP's list, one for each nesting level: '4,2' is 4."""
+    """Return the first number of OpenMP's list, one per nesting level: '4,2' is 4."""
     numbers = [part.strip() for part in value.split(",")]
     if not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_THREADS for part in numbers):
         raise UsageError(
@@ -137,12 +136,12 @@ def _first_number(value: str) -> int:
     return int(numbers[0])
 
 
-# --- asked for more than there is ---------------------------------------------------------------------------
+# --- warnings for plans that exceed the machine --------------------------------------------------------------
 
 
 def _warning(procs: int, threads: int, cores: Cores) -> str:
-    """With an estimate of the loss. A machine with less than one core still has to run one worker: no reason to
-    warn."""
+    """Return a warning with an estimate of the loss. A machine with less than one core still has to run one worker: no
+    warning."""
     room, workers = max(1.0, cores.usable), max(procs, 1)
     has = f"{cores.usable:g} usable core{'' if cores.usable == 1 else 's'} ({cores.reason})"
     if threads > 1 and workers * threads > room:
@@ -160,11 +159,11 @@ def _warning(procs: int, threads: int, cores: Cores) -> str:
     return ""
 
 
-# --- cores of one's own -------------------------------------------------------------------------------------
+# --- separate cores -----------------------------------------------------------------------------------------
 
 
 def _pinned(procs: int, threads: int, physical: Sequence[Core]) -> tuple[tuple[tuple[int, ...], ...], str, str]:
-    """(the logical CPUs of each worker, words for the reason, words of warning)."""
+    """Return (the logical CPUs of each worker, text for the reason, warning)."""
     if procs == 0:
         return (), "; not pinned: there is no worker", ""
     needed = procs * threads
@@ -178,8 +177,8 @@ def _pinned(procs: int, threads: int, physical: Sequence[Core]) -> tuple[tuple[t
 
 
 def _dealt(procs: int, threads: int, cores: Sequence[Core]) -> tuple[tuple[int, ...], ...]:
-    """One set of `threads` cores per worker: first those that lie in one node whole, node by node, then what is left
-    over. A core comes with its SMT siblings, which nobody else gets: the kernel spreads threads over idle cores."""
+    """Return one set of `threads` cores per worker: first sets within one node, node by node, then sets of the
+    remaining cores. A core includes its SMT siblings: the kernel spreads threads over idle cores."""
     nodes: dict[int, list[Core]] = defaultdict(list)
     for core in cores:
         nodes[core.node].append(core)

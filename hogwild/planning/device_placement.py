@@ -1,11 +1,11 @@
-"""Which device each worker computes on, and where what they share lies: decided in the parent, before workers start.
+"""The device of each worker, and the place of the shared parameters: decided in the parent, before workers start.
 
     placement       parameters                                         exchange
     cpu             the flats, in host memory                          direct, delta, or measured
     cuda-replica    a copy on each worker's device, the flats master   delta, through host memory
     cuda-shared     the flats on one device, lent to all workers       direct
 
-Nothing here makes a context: a GPU is counted by its driver's library (NVML)."""
+Nothing here creates a context: GPUs are counted by the driver's library (NVML)."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def with_devices(planned: Plan, job: Job) -> Plan:
-    """The plan with a device for each worker, where the job is not trained on the CPU; `procs` 0 trains in this
-    process, on its device. Raises UsageError."""
+    """Add a device for each worker to the plan, if the job is not trained on the CPU; with `procs` 0 this process
+    trains, on its device. Raises UsageError."""
     if not is_on_device(job):
         obstacle = _obstacle(job) if discovery.visible_gpus() and job.train.device == "auto" else ""
         reason = f"{planned.reason}; the GPU is not used: {obstacle}" if obstacle else planned.reason
@@ -40,7 +40,7 @@ def with_devices(planned: Plan, job: Job) -> Plan:
 
 
 def _check_sharing(devices: Sequence[str], environ: Mapping[str, str]) -> None:
-    """What can be known here. Whether a container allows it, the first worker finds out."""
+    """Check all conditions known here. A container may still forbid sharing, which the first worker finds out."""
     if len(set(devices)) > 1:
         raise DeviceSharingError(
             f"train.placement: {SHARED}: the parameters lie on one GPU, and the workers are on {', '.join(devices)}; "
@@ -55,17 +55,17 @@ def _check_sharing(devices: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def is_on_device(job: Job) -> bool:
-    """Whether the mathematics of this job is not done on the CPU. Raises UsageError for a device that is not there."""
+    """Return whether this job computes on a device other than the CPU. Raises UsageError for a missing device."""
     kind = discovery.resolve(job.train.device)
     if kind == CPU and job.train.placement in (REPLICA, SHARED):
-        discovery.resolve(CUDA)  # raises: there is none
+        discovery.resolve(CUDA)  # raises UsageError
     if kind == CPU or job.train.placement == CPU:
         return False
     return job.train.device != "auto" or job.train.placement != "auto" or not _obstacle(job)
 
 
 def _obstacle(job: Job) -> str:
-    """What the job says that a replica cannot do, where the device was left to us."""
+    """Return the setting of the job that a replica does not support, for a device chosen automatically."""
     if job.train.exchange == "direct":
         return "train.exchange is direct"
     if job.train.update == "fused":

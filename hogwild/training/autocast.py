@@ -1,7 +1,7 @@
-"""In which precision forward and loss are computed: float32, or what torch's autocast chooses for each operation.
+"""The precision of forward and loss: float32, or the types that torch's autocast chooses for each operation.
 
-Parameters, gradients, optimizer state and checkpoints stay as they are, float32 most of the time: autocast casts a
-layer's weights and inputs, and the gradients come back in the parameters' own type."""
+Parameters, gradients, optimizer state and checkpoints keep their type, mostly float32: autocast casts a layer's weights
+and inputs, and gradients are returned in the parameters' own type."""
 
 import contextlib
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from hogwild.errors import ModelError
 
 NARROW = {"bf16": torch.bfloat16, "fp16": torch.float16}
-SCALED = "fp16"  # whose gradients need a larger loss: half of them would be zero
+SCALED = "fp16"  # its gradients need a scaled loss: half of them would be zero
 
 
 def autocast(precision: str, device_type: str) -> AbstractContextManager[Any]:
-    """To be entered around every forward pass and its loss; one at a time, as often as one likes."""
+    """Return a context for a forward pass and its loss; reusable, but not nested."""
     if precision not in NARROW:
         return contextlib.nullcontext()
     return torch.autocast(device_type, NARROW[precision])
@@ -29,14 +29,14 @@ def device_type_of(params: Sequence[Tensor]) -> str:
 
 
 def widened(output: Any) -> Any:
-    """What metrics are computed of: outputs of a narrow type as float32; everything else as it is."""
+    """Return outputs of a narrow type as float32, for metrics; everything else unchanged."""
     narrow = isinstance(output, Tensor) and output.dtype in NARROW.values()
     return output.float() if narrow else output
 
 
 def check_precision(precision: str, model: nn.Module) -> None:
-    """Raises ModelError for a parameter whose gradient would lie in float16: at the scale it is computed at it
-    overflows, and divided by it it is zero. (torch.amp.GradScaler refuses these too.)"""
+    """Check the parameters' types. Raises ModelError for one whose gradient would be float16: scaled it overflows, and
+    unscaled it becomes zero. (torch.amp.GradScaler refuses these too.)"""
     if precision != SCALED:
         return
     for name, param in model.named_parameters():

@@ -1,7 +1,7 @@
-"""torch's errors of forward and backward in our words: what it means in a job, in which module, and what to do.
+"""Explanations of torch's errors in forward and backward: the meaning in a job, the module, and the remedy.
 
-torch names an operation ("output 0 of ReluBackward0"), not the line that made or broke it. For an in-place change the
-batch is run once more with anomaly detection, which remembers the line of every operation; the worker ends anyway."""
+torch names an operation ("output 0 of ReluBackward0"), not the line of code. For an in-place change the batch is run
+once more with anomaly detection, which records the line of every operation; the worker ends anyway."""
 
 import linecache
 import re
@@ -16,7 +16,7 @@ from torch import nn
 from hogwild.errors import ModelError
 from hogwild.training import inference_mode
 
-# What begins or is in torch's message -> our code, and what it means.
+# Part of torch's message -> our code, and its meaning.
 KNOWN = (
     (
         "modified by an inplace operation",
@@ -53,7 +53,7 @@ KNOWN = (
 
 
 def explained(error: RuntimeError, model: nn.Module, again: Callable[[], Any]) -> ModelError | None:
-    """None for an error that is none of these. `again` runs forward and backward of the same batch once more."""
+    """Return the explained error; None for any other error. `again` repeats forward and backward of the same batch."""
     text = str(error)
     found = next(((code, meaning) for part, code, meaning in KNOWN if part in text), None)
     if found is None or isinstance(error, torch.OutOfMemoryError):
@@ -67,7 +67,7 @@ def explained(error: RuntimeError, model: nn.Module, again: Callable[[], Any]) -
 
 
 def _in_forward(trace: TracebackType | None, model: nn.Module) -> str:
-    """The deepest module of the model that was being computed."""
+    """Return the deepest module of the model on the traceback."""
     paths = {id(module): path for path, module in model.named_modules()}
     found = ""
     while trace is not None:
@@ -79,13 +79,13 @@ def _in_forward(trace: TracebackType | None, model: nn.Module) -> str:
 
 
 def _in_backward(model: nn.Module, again: Callable[[], Any]) -> str:
-    """The line of forward whose gradient fails, from a second run with anomaly detection."""
+    """Return the line of forward whose gradient fails, from a second run with anomaly detection."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
             with torch.autograd.set_detect_anomaly(True, check_nan=False):
                 again()
-        except Exception:  # the same again, or another: the first one is reported
+        except Exception:  # the same error again, or another: the first one is reported
             pass
         else:
             return ""
@@ -101,7 +101,7 @@ def _in_backward(model: nn.Module, again: Callable[[], Any]) -> str:
 
 
 def _modules_at(model: nn.Module, file: str, line: int) -> str:
-    """The modules whose forward has that line."""
+    """Return the modules whose forward contains that line."""
     found = [
         f"module {path or '(the model itself)'}" for path, module in model.named_modules() if _has(module, file, line)
     ]

@@ -1,10 +1,9 @@
-"""What a worker does with a batch: forward, backward into private memory, then one write into the flats,
-without a lock.
+"""One update of a worker by autograd: forward, backward into private memory, then one write into the flats, without a
+lock.
 
     backward (once or `accumulate` times)  ->  must_redo?  ->  is_finite  ->  apply, or discard
 
-Lost updates are allowed here and nowhere else: between a worker's reading of a parameter and its write,
-others write too.
+Lost updates are allowed here and nowhere else: between a worker's read of a parameter and its write, others write too.
 """
 
 import math
@@ -30,10 +29,10 @@ from hogwild.training.sparse_rule import CompiledRows, NoRows, SparseRows
 
 
 class Update(Protocol):
-    """How one exchange of a worker changes the parameters."""
+    """One exchange of a worker, which changes the parameters."""
 
     path: str
-    next_thaw: int | None  # the update of the whole job that trains more than the one before
+    next_thaw: int | None  # the next update of the whole job that unfreezes parameters
 
     def thaw(self, updates: int) -> None: ...
     def begin_at(self, updates: int) -> None: ...
@@ -49,12 +48,12 @@ class Update(Protocol):
 
 
 class AutogradUpdate:
-    """Any module, any `torch.optim` rule. `path` says which way updates go, and why, for the log.
+    """Any module, any `torch.optim` rule. `path` describes how updates are applied, and why, for the log.
 
-    Over the flat where that gives what stock torch gives (see `flat_rule`), else the user's optimizer over
-    the parameters, whose unused gradients are None then. Where the rule fits, the first update of a rule
-    with state goes the stock way and the others follow over the flat. Parameters with sparse gradients go over
-    compiled rows, each for itself (see `row_rules`), and the others as if there were none."""
+    Dense parameters are updated over the flat if that gives the result of stock torch (see `flat_rule`), else by the
+    user's optimizer, with None as gradient of unused parameters. Even if the flat rule fits, the first update of a rule
+    with state is a stock one. Parameters with sparse gradients are updated by compiled rows, each by itself (see
+    `sparse_rule`), independently of the others."""
 
     def __init__(
         self,
@@ -68,10 +67,9 @@ class AutogradUpdate:
         precision: str = "fp32",
         scaler: Scaler | None = None,
     ) -> None:
-        """`enter` is told when "forward" and "backward" begin. `forward(*inputs)` answers the output that the loss
-        gets; by default the model does, or what was compiled of it. `updates` were made before, by everybody;
-        `loss_names` are the further losses that a training_step of the model's answers. `precision` fp16 wants a
-        `scaler`."""
+        """`enter` is called with "forward" and "backward" when they begin. `forward(*inputs)` returns the output for
+        the loss; default: the model, or its compiled form. `updates`: made before, by all workers; `loss_names`: the
+        further losses that the model's training_step returns. `precision` fp16 needs a `scaler`."""
         self._worker_model, self._model = worker_model, worker_model.model
         forward = forward_of(worker_model.runs) if forward is None else forward
         self._losses = Losses(worker_model.model, worker_model.loss, loss_names, forward)
@@ -87,7 +85,7 @@ class AutogradUpdate:
         self._arrange(updates)
 
     def _arrange(self, updates: int) -> None:
-        """Gradients and rules of what is trained by now."""
+        """Make gradients and rules for the parameters that are trained at present."""
         worker_model = self._worker_model
         self.next_thaw = worker_model.next_thaw(updates)
         self._gradients = Gradients(worker_model.layout.flats, worker_model.params, worker_model.device)
@@ -106,15 +104,15 @@ class AutogradUpdate:
         self._losses_finite = True
 
     def thaw(self, updates: int) -> None:
-        """Called between two updates. `updates` of the whole job were made, as far as this worker sees: what they
-        unfreeze is trained from now on."""
+        """Unfreeze the parameters that are trained after `updates` of the whole job, as far as this worker knows; call
+        it between two updates."""
         if self.next_thaw is None or updates < self.next_thaw:
             return
         self._worker_model.thaw(updates)
         self._arrange(updates)
 
     def begin_at(self, updates: int) -> None:
-        """As if it had been made when so many updates of the whole job were: what is frozen then has no gradient."""
+        """Reset to the state after `updates` of the whole job: parameters that are frozen then have no gradient."""
         self.discard()
         for param in self._worker_model.params:
             param.grad = None
@@ -123,14 +121,14 @@ class AutogradUpdate:
 
     @property
     def compiled(self) -> CompiledRows | None:
-        """What has kernels to be made ready before the first update: its `name` and `warm_up`. Imports numba."""
+        """The compiled rows, if any: their `name` and `warm_up` serve to prepare the kernels. Imports numba."""
         if not isinstance(self._rows, CompiledRows):
             return None
-        assert self._rows.kernels is not None  # before the cache is asked, which looks at every kernel there is
+        assert self._rows.kernels is not None  # import the kernels first: the cache looks at every existing kernel
         return self._rows
 
     def backward(self, inputs: tuple[Tensor, ...], target: Tensor, scale: float = 1.0) -> float:
-        """Adds the gradient of `scale` x loss to the private gradients; returns the loss itself."""
+        """Add the gradient of `scale` x loss to the private gradients; return the loss itself."""
         self._enter("forward")
         try:
             with self._cast:
@@ -149,12 +147,12 @@ class AutogradUpdate:
         return value
 
     def take_losses(self) -> tuple[list[float], list[int]]:
-        """(sums, counts) of the further losses since the last `apply` or `discard`; call it before."""
+        """Return (sums, counts) of the further losses since the last `apply` or `discard`; call it before those."""
         return self._losses.take()
 
     def must_redo(self) -> bool:
-        """After the last `backward`, once: the gradients overflowed in fp16, are discarded, and may not at half the
-        scale; the same batches come again. If not, they are in the loss's own scale from here on."""
+        """Return whether the gradients overflowed in fp16: then they are discarded, and the same batches must be
+        repeated at half the scale. Otherwise unscale them. Call it once, after the last `backward`."""
         if not (self._scaler.is_on and self._losses_finite):
             return False
         self._rescale(1 / self._scaler.scale)
@@ -162,12 +160,12 @@ class AutogradUpdate:
             self._scaler.succeed()
             return False
         if not self._scaler.lower():
-            return False  # they stay, for `is_finite` to see
+            return False  # kept, so that `is_finite` sees them
         self.discard()
         return True
 
     def _rescale(self, factor: float) -> None:
-        """Multiplies the gradients, and what is known of them."""
+        """Multiply the gradients, and numbers derived from them."""
         self._gradients.scale(factor)
 
     def _value_of(self, loss: Tensor) -> float:
@@ -175,19 +173,18 @@ class AutogradUpdate:
 
     @property
     def late_losses(self) -> float:
-        """The sum of the losses that `backward` could not tell yet."""
+        """The sum of the losses that `backward` could not return yet."""
         return 0.0
 
     def is_finite(self) -> bool:
-        """Every loss and every gradient since the last `apply` or `discard`. One reduction, which clipping
-        uses too."""
+        """Return whether every loss and gradient since the last `apply` or `discard` is finite. One reduction, shared
+        with clipping."""
         if self._grad_clip is None:
             return self._losses_finite and self._gradients.is_finite()
         return self._losses_finite and math.isfinite(self._gradient_norm())
 
     def apply(self, lr_factor: float | None) -> None:
-        """Clips, sets every group's rate to its own times `lr_factor`, and writes the update into the
-        flats."""
+        """Clip, set every group's rate to its own times `lr_factor`, and write the update into the flats."""
         self._state.begin_update()
         self._write(lr_factor)
         self._state.count()
@@ -206,13 +203,12 @@ class AutogradUpdate:
             return
         if self._rule is not None and self._dense:
             self._rule.step()
-            # The write went through the flat: without this, autograd would not notice it in graphs still
-            # alive.
+            # The write went through the flat: autograd would not notice it in graphs that still exist.
             torch.autograd.graph.increment_version(self._dense)
         self.discard()
 
     def discard(self) -> None:
-        """The gradients are as before the first `backward`: after a batch that is not applied."""
+        """Clear the gradients, after a batch that is not applied."""
         self._clear(were_touched=False)
 
     def _clear(self, *, were_touched: bool) -> None:
@@ -226,12 +222,12 @@ class AutogradUpdate:
         return self._norm
 
     def _clip_factor(self, limit: float) -> float:
-        """That of torch's clip_grad_norm_ over the optimised parameters; a norm too large for float32 scales down as
-        well."""
+        """Return the factor of torch's clip_grad_norm_ over the optimised parameters; a norm too large for float32 is
+        clipped, too."""
         return min(1.0, limit / (self._gradient_norm() + 1e-6))
 
     def _apply_rows(self, factor: float) -> None:
-        """Sparse gradients go into the rows they name; those that cannot stay where they are."""
+        """Apply sparse gradients to the rows they name; keep those that the kernels cannot apply."""
         for param in self._gradients.outside:
             if self._rows.take(param, factor):
                 self._gradients.let_go(param)
@@ -261,7 +257,7 @@ class AutogradUpdate:
             self._flat_now = self._rule is not None and self._rule.is_usable()
 
     def _described(self, dense: str) -> str:
-        """`dense`: which way the others go."""
+        """Return `path`; `dense` describes how dense parameters are updated."""
         if self._state.layout.shared:
             dense += describe_shared(self._optimizer, flat=dense.startswith("flat"))
         if not self._rows.path:

@@ -1,10 +1,10 @@
-"""`model.compile`: what a worker runs in the model's place, over the model's own parameters and buffers.
+"""`model.compile`: the module that a worker runs instead of the model, over the model's own parameters and buffers.
 
     none       the model itself
     script     torch.jit.script of it: TorchScript's interpreter, without Python
-    inductor   torch.compile of it: C++ kernels, made once and kept (`ModelCache`)
+    inductor   torch.compile of it: C++ kernels, compiled once and cached (`ModelCache`)
 
-Both hold the very tensors of the model, so what rebinds their memory (`param.data = …`, in delta) reaches them too."""
+Both use the model's own tensor objects, so rebinding their memory (`param.data = …`, in delta) affects them too."""
 
 import contextlib
 import hashlib
@@ -29,7 +29,7 @@ from hogwild.parameters.worker_model import check_same_memory
 from hogwild.storage.artifact_cache import Kept, cache_root
 
 WHERE = "TORCHINDUCTOR_CACHE_DIR"
-MOST_GRAPHS = 256  # of one function, a few for each thaw; beyond torch's 8 the model itself would run
+MOST_GRAPHS = 256  # per function, a few for each thaw; beyond torch's limit of 8 the uncompiled model would run
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -37,7 +37,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def scripted(model: nn.Module) -> nn.Module:
-    """`model` as TorchScript, over the same tensors. Raises ModelError with TorchScript's own words."""
+    """Return `model` as TorchScript, over the same tensors. Raises ModelError with TorchScript's own message."""
     if path := next((path for path, module in model.named_modules() if not _has_source(module)), None):
         raise ModelError(
             f"module {path or '(the model itself)'} ({type(model.get_submodule(path)).__name__}) was not defined in a "
@@ -67,13 +67,13 @@ def _has_source(module: nn.Module) -> bool:
 
 
 def compiled(model: nn.Module) -> nn.Module:
-    """`model` under torch.compile, over the same tensors; it is compiled at its first calls."""
-    with not_calling_script_deprecated():  # its import
+    """Return `model` under torch.compile, over the same tensors; it is compiled at its first calls."""
+    with not_calling_script_deprecated():  # for its import
         return torch.compile(model)  # type: ignore[return-value]
 
 
 def check_compiler() -> None:
-    """Raises ModelError where there is no C++ compiler, or nothing to compile against."""
+    """Check the compiler. Raises ModelError if there is no C++ compiler, or no Python headers."""
     name = os.environ.get("CXX", "g++")
     if shutil.which(name) is None:
         raise ModelError(
@@ -91,9 +91,9 @@ def check_compiler() -> None:
 
 
 def model_key(model: nn.Module, loss: Any, sizes: Sequence[Any]) -> str:
-    """Of what decides which code is made: the model and its shapes, the source of its classes, `sizes` (of batches and
-    of what is in them, and whatever else the caller knows), torch, Python and the CPU. The numbers in its parameters
-    are not in it."""
+    """Return a hash of everything that determines the compiled code: the model and its shapes, the source of its
+    classes, `sizes` (of batches and their content, and whatever else the caller knows), torch, Python and the CPU.
+    Parameter values are not part of it."""
     digest = hashlib.blake2b(digest_size=8)
     tensors = [(name, one.dtype, tuple(one.shape)) for name, one in (*model.named_parameters(), *model.named_buffers())]
     trained = [param.requires_grad for param in model.parameters()]
@@ -113,23 +113,23 @@ def _file_of(kind: type) -> str:
         return ""
     try:
         file = inspect.getsourcefile(kind) or ""
-    except TypeError:  # of __main__, where that is no file
+    except TypeError:  # of __main__, if that is no file
         return ""
     return file if os.path.exists(file) else ""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCache(Kept):
-    """What inductor made of one model: its C++, the libraries made of that, and its own index of them."""
+    """The cached inductor output of one model: its C++, the libraries built from it, and inductor's index of them."""
 
     @classmethod
     def of(cls, key: str, scratch: Path | None = None) -> "ModelCache":
-        """For as many threads as this process has now: their number is compiled in."""
+        """Return the cache for the present number of threads, which is compiled in."""
         return cls(cache_root() / f"inductor-{key}-{torch.get_num_threads()}", scratch)
 
     def load(self, run: Callable[[], object]) -> str:
-        """`run` calls the model, whose code comes from a copy of the cache: inductor puts what it does not find where
-        it looked. Only of a whole one. Says what had to be compiled nevertheless."""
+        """Call the model by `run` with code from a copy of the cache (inductor writes missing code into the folder it
+        reads). Only for a complete cache. Returns a note with the number of graphs compiled nevertheless."""
         problem = ""
         with self._inductor(), contextlib.ExitStack() as copy:
             try:
@@ -142,7 +142,7 @@ class ModelCache(Kept):
         return problem or (f"from the cache, but for {missed} graphs, compiled" if missed else "from the cache")
 
     def fill(self, run: Callable[[], object]) -> str:
-        """`run` calls the model, which is compiled and kept. Says why where nothing could be kept."""
+        """Call the model by `run`, which compiles it, and cache the code. Returns why, if nothing was cached."""
 
         def keep_in(folder: Path) -> None:
             os.environ[WHERE] = str(folder)
@@ -152,8 +152,8 @@ class ModelCache(Kept):
 
     @contextlib.contextmanager
     def _inductor(self) -> Iterator[None]:
-        """Inductor compiles in this process, and says afterwards what it found; what is compiled later, of sizes that
-        nobody expected, goes where torch keeps such things, not into a folder that is whole."""
+        """Let inductor compile in this process, with fresh counters. Later compilations, of unexpected sizes, go to
+        torch's default folder, not into a complete cache."""
         before = os.environ.get(WHERE)
         with not_calling_script_deprecated():
             import torch._dynamo.config as tracing
@@ -162,7 +162,7 @@ class ModelCache(Kept):
 
             counters["inductor"].clear()
             try:
-                # No pool of processes that nobody supervises; and all that is asked for is compiled.
+                # No unsupervised pool of compiler processes; and a limit high enough for all graphs.
                 with settings.patch(compile_threads=1), tracing.patch(recompile_limit=MOST_GRAPHS):
                     yield
             finally:
@@ -176,7 +176,7 @@ def _misses() -> int:
 
 
 def refusing(run: Callable[[], object]) -> Callable[[], None]:
-    """`run`, whose compiling may fail. Raises ModelError with the compiler's own words."""
+    """Return `run` with errors of compilation turned into ModelError with the compiler's own message."""
 
     def refuse() -> None:
         from torch._dynamo.exc import TorchDynamoException
@@ -193,7 +193,7 @@ def refusing(run: Callable[[], object]) -> Callable[[], None]:
 
 
 def make(how: str, model: nn.Module) -> nn.Module:
-    """What runs in the model's place."""
+    """Return the module to run instead of the model."""
     if how == "script":
         return scripted(model)
     return compiled(model) if how == "inductor" else model

@@ -1,10 +1,10 @@
-"""Recurrent layers whose weights lie in a flat, on a GPU.
+"""Recurrent layers on a GPU whose weights are in a flat.
 
 cuDNN wants all weights of an nn.LSTM, GRU or RNN in one piece of memory, in its own order and without gaps: first all
 matrices, then all biases (torch/nn/modules/rnn.py, `flatten_parameters`; torch._cudnn_rnn_flatten_weight). In the flat
-of a device every parameter begins a cache line, in the optimizer's order. `flatten_parameters()` would move the weights
-out of it, and their updates would reach nobody: so it does nothing here, and cuDNN is given the weights as they lie.
-torch then copies them together in every forward pass, and would warn of that each time."""
+of a device every parameter begins on a cache line, in the optimizer's order. `flatten_parameters()` would move the
+weights out of the flat, and their updates would be lost. So it is disabled here, and cuDNN gets the weights as they
+are. torch then copies them into one piece in every forward pass, and would warn of that each time."""
 
 import warnings
 
@@ -14,7 +14,7 @@ WARNING = "RNN module weights are not part of single contiguous chunk of memory"
 
 
 def keep_weights(model: nn.Module) -> list[str]:
-    """Flattening is off in every recurrent layer from now on; a sentence for the log, if there is one."""
+    """Disable flattening in every recurrent layer; return sentences for the log."""
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.RNNBase)]
     for _, layer in layers:
         layer.flatten_parameters = _nothing  # type: ignore[method-assign]
@@ -29,4 +29,4 @@ def keep_weights(model: nn.Module) -> list[str]:
 
 
 def _nothing() -> None:
-    """In place of `flatten_parameters`."""
+    """Do nothing, in place of `flatten_parameters`."""

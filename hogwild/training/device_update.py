@@ -1,9 +1,9 @@
-"""An update on a GPU: that of the CPU, but that nobody waits for a number while kernels are still to be launched.
+"""An update on a GPU: like on the CPU, but without waiting for a number while kernels are still to be launched.
 
     launch forward, backward (and, with `accumulate`, again) -> the sums of losses and squares come back, once ->
     finite? -> launch the update
 
-The one wait of an update is in `is_finite`: until then this process gathers the next batch (`device_feed.py`)."""
+The only wait of an update is in `is_finite`: until then this process gathers the next batch (`device_feed.py`)."""
 
 import math
 
@@ -14,11 +14,11 @@ from hogwild.devices.pinned_memory import Pins
 from hogwild.parameters.worker_model import WorkerModel
 from hogwild.training.autograd_update import AutogradUpdate
 
-LOSS, SQUARE = range(2)  # of the numbers: the sum of the losses, of the squares of the gradients
+LOSS, SQUARE = range(2)  # indices of: the sum of the losses, the sum of the squared gradients
 
 
 class DeviceUpdate(AutogradUpdate):
-    """See `AutogradUpdate`. `backward` answers 0: what the losses were is told by `late_losses`, once for all."""
+    """An `AutogradUpdate` whose `backward` returns 0; `late_losses` returns the sum of the losses afterwards."""
 
     def __init__(self, worker_model: WorkerModel, **options: object) -> None:
         super().__init__(worker_model, **options)  # type: ignore[arg-type]
@@ -54,16 +54,16 @@ class DeviceUpdate(AutogradUpdate):
         self._is_known = True
 
     def must_redo(self) -> bool:
-        return math.isfinite(self.late_losses) and super().must_redo()  # `backward` could not say what the loss is
+        return math.isfinite(self.late_losses) and super().must_redo()  # `backward` could not return the loss
 
     def _rescale(self, factor: float) -> None:
         super()._rescale(factor)
-        self._numbers[SQUARE] *= factor * factor  # the sum has come already, and nobody waits for another
+        self._numbers[SQUARE] *= factor * factor  # the sum is here already; do not wait for another
 
     def is_finite(self) -> bool:
         if not math.isfinite(self.late_losses):
             return False
-        if self._gradients.outside:  # sparse gradients: looked at as on the CPU
+        if self._gradients.outside:  # check sparse gradients as on the CPU
             return super().is_finite()
         square = float(self._numbers[SQUARE])
         return math.isfinite(square) or super().is_finite()
@@ -77,7 +77,7 @@ class DeviceUpdate(AutogradUpdate):
 
     def apply(self, lr_factor: float | None) -> None:
         super().apply(lr_factor)
-        if not self._is_delta:  # what is committed next must be there, whoever dies: kernels of the dead do not run
+        if not self._is_delta:  # wait: kernels of a dead process do not run, and the update is committed next
             self._replica.settle()
 
     def _clear(self, *, were_touched: bool) -> None:

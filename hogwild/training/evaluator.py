@@ -1,5 +1,5 @@
-"""A slice of the validation data, evaluated by one worker: the model as it is now, in eval mode, batch by batch. And,
-where a metric is no sum, the scores of all outputs, once every slice is done."""
+"""Evaluation of a slice of the validation data by one worker: the present model, in eval mode, batch by batch. For
+metrics that are no sums, also the scores of all outputs, after the last slice."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
@@ -16,12 +16,12 @@ from hogwild.scheduling.seeds import batch_seed
 from hogwild.training.autocast import autocast, device_type_of, widened
 from hogwild.training.model_steps import predictor
 
-EPOCH = -1  # for the seeds of an evaluation's batches: no epoch of training has them
+EPOCH = -1  # in the seeds of evaluation batches: differs from every training epoch
 
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model is in eval mode meanwhile, makes no gradients, and what it draws leaves the random state as it was."""
+    """Put the model into eval mode, without gradients; restore modes and random state afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -33,8 +33,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class Evaluator:
-    """Owns the buffers of `feed`; the model is the process's own, and is in its former mode again afterwards. `outputs`
-    (N, …) and `targets` (N, …) are shared, where a metric needs them: rows are written by whoever holds their slice."""
+    """Owns the buffers of `feed`; the model is the process's own, and gets its former mode back. `outputs` (N, …) and
+    `targets` (N, …) are shared, if a metric needs them: rows are written by the owner of their slice."""
 
     def __init__(
         self,
@@ -55,18 +55,18 @@ class Evaluator:
         self._panel = panel
         self._outputs, self._targets = outputs, targets
         self._cast = autocast(precision, device_type_of([*model.parameters()]))
-        self._seed_generator = seed_generator  # of what layers draw from
+        self._seed_generator = seed_generator  # of the generator that layers use
 
     def sums(self, batches: Iterable[int], beat: Callable[[], None], infers: bool = False) -> EvalSums:
-        """The metrics' sums over these batches of the validation data, whose outputs are kept if they are needed;
-        `beat` is called after each. `infers`: under inference_mode, for a model that keeps nothing of it for training
+        """Return the metrics' sums over these batches of the validation data, and keep the outputs if they are needed;
+        `beat` is called after each batch. `infers`: use inference_mode, for a model that keeps no tensors for training
         (`inference_mode.py`)."""
         training = [part for part in self._model.modules() if part.training]
         self._model.eval()
         sums = EvalSums()
         try:
             for number in batches:
-                batch = self._feed.gather(0, number)  # outside: its buffers are made when they are first needed
+                batch = self._feed.gather(0, number)  # outside inference_mode: its buffers are made on first use
                 self._seed_generator(batch_seed(self._seed, EPOCH, batch.first_position))
                 with torch.inference_mode() if infers else torch.no_grad(), self._cast:
                     output, target = self._predict(batch.inputs, batch.target)
@@ -81,7 +81,7 @@ class Evaluator:
         return sums
 
     def scores(self) -> EvalSums:
-        """The values of the metrics that are no sums, as the words of a scoring item's row. Every slice is done."""
+        """Return the metrics that are no sums, as words of a scoring item's row, after every slice is done."""
         assert self._outputs is not None and self._targets is not None
         return EvalSums.of(self._panel.score(self._outputs, self._targets, self._loss))
 

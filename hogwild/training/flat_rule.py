@@ -1,17 +1,17 @@
 """torch's own rule, run over one tensor per span instead of one per parameter.
 
-A shadow of the user's optimizer has the spans as its parameters, the gradient flat's spans as their
-gradients and the state arrays beside the spans as its state. For an elementwise rule that is the same
-arithmetic in the same order, so the result is the same to the bit; and for LeNet it takes 15 us instead of
-73. Where torch has a fused kernel we use it (one pass over the memory), unless the user chose for himself:
-SGD is the same to the bit, Adam, AdamW and Adagrad round differently in the last place. SGD's kernel is
-called without the Python around it, which takes as long again where a model has just emptied the caches.
+A shadow of the user's optimizer has the spans as its parameters, the gradient flat's spans as their gradients and the
+state arrays beside the spans as its state. For an elementwise rule that is the same arithmetic in the same order, so
+the result is the same to the bit; for LeNet it takes 15 us instead of 73. torch's fused kernel is used if there is one
+(one pass over the memory), unless the user chose otherwise: SGD is the same to the bit, Adam, AdamW and Adagrad round
+differently in the last place. SGD's kernel is called without its Python wrapper, which would double the time after a
+model has emptied the caches.
 
-The rule may be used in a batch when every optimised parameter got a dense gradient, and all their state
-exists and has counted the same steps. So the first update of a rule with state goes the stock way, and once
-parameters were used unequally, rules that count steps stay there; SGD comes back. With `state: shared` a
-worker that saw unequal use stays there. Shared state of the rules in `shared_rules.HARDENED` is read into private
-memory before the step and written back after it.
+The rule may be used in a batch if every optimised parameter got a dense gradient, and all their state exists and has
+counted the same steps. So the first update of a rule with state is a stock one, and after unequal use of parameters
+rules that count steps stay with the stock path; SGD returns to the flat. With `state: shared` a worker that saw unequal
+use stays with the stock path. Shared state of the rules in `shared_state_rule.HARDENED` is read into private memory
+before the step and written back after it.
 """
 
 import torch
@@ -29,7 +29,7 @@ _FUSED = (Adam, AdamW, Adagrad)
 
 
 class FlatRule:
-    """Call `step` only while `is_usable`."""
+    """torch's rule over the spans. Call `step` only while `is_usable`."""
 
     def __init__(self, worker_model: WorkerModel, gradients: Gradients) -> None:
         optimizer = worker_model.optimizer
@@ -38,9 +38,9 @@ class FlatRule:
         self._step = bare_step(optimizer)
         self._shadow = type(optimizer).__new__(type(optimizer))
         vars(self._shadow).update(vars(optimizer) | {"state": {}, "param_groups": []})
-        self._groups: list[tuple[dict, dict, dict]] = []  # shadow's, user's, what differs
+        self._groups: list[tuple[dict, dict, dict]] = []  # shadow's, user's, differences
         self._counters: list[tuple[Tensor, Tensor]] = []  # the first parameter's 0-dim state, the others'
-        # Beside sparse parameters there is little to gain, and bits to lose.
+        # With sparse parameters the gain is small, and the result would not be the same to the bit.
         self._may_fuse = not any(span.sparse for span in worker_model.layout.flats.spans)
         self._hardened = self._state.layout.shared and type(optimizer) in HARDENED
         self._private: list[PrivateState] = []
@@ -81,11 +81,11 @@ class FlatRule:
         self._counters += [(w[0], w[1:]) for p, w in arrays.values() if p.kind == "scalar" and len(w) > 1]
 
     def _lacks_kernel(self, flat: Tensor) -> bool:
-        """torch has a fused Adagrad for the CPU only."""
+        """Return whether there is no fused kernel: torch has Adagrad's for the CPU only."""
         return flat.device.type != "cpu" and type(self._optimizer) is Adagrad
 
     def step(self) -> None:
-        """One update of all spans, in place; nobody else writes what a hardened rule divides by."""
+        """Update all spans once, in place; no other worker writes the divisors of a hardened rule."""
         if self._is_fused_sgd and all(buffer or not group["momentum"] for group, _, _, buffer in self._sgd):
             self._step_sgd()
             return
@@ -106,7 +106,7 @@ class FlatRule:
                 others.copy_(first)
 
     def _step_sgd(self) -> None:
-        """What torch.optim.sgd does with `fused=True` once there are buffers."""
+        """Call the kernel as torch.optim.sgd does with `fused=True` once there are buffers."""
         for group, flat, grad, buffer in self._sgd:
             torch._fused_sgd_(
                 flat,
@@ -124,7 +124,7 @@ class FlatRule:
             )
 
     def is_usable(self) -> bool:
-        """All state exists, and parameters that are updated together have counted the same steps."""
+        """Return whether all state exists, and parameters that are updated together have counted the same steps."""
         if not all(self._state.is_present(slot) for slot in self._needed):
             return False
         if self._state.layout.shared:
@@ -133,35 +133,35 @@ class FlatRule:
 
 
 def _trained_slots(worker_model: WorkerModel) -> list[StateSlot]:
-    """All state but that of parameters that are still frozen, which may not exist yet."""
+    """Return all state except that of frozen parameters, which may not exist yet."""
     params = parameters_of(worker_model.optimizer)
     slots = worker_model.state.layout.slots
     return [slot for slot in slots if slot.in_group or params[slot.index].requires_grad]
 
 
 class DeviceStep:
-    """A step counter on the device of `flat`, where a fused kernel counts, beside the one that others read, in host
-    memory: `counted` () float32."""
+    """A step counter on the device of `flat`, for a fused kernel, and its public copy in host memory: `counted` ()
+    float32."""
 
     def __init__(self, counted: Tensor, flat: Tensor) -> None:
         self._counted, self._last = counted, -1.0
         self.own = torch.zeros((), dtype=counted.dtype, device=flat.device)
 
     def read(self) -> None:
-        """Before a step: somebody else may have counted since."""
-        now = float(self._counted)  # host memory: no kernel is waited for
+        """Read the counter before a step: another worker may have counted since."""
+        now = float(self._counted)  # host memory: waits for no kernel
         if now != self._last:
             self.own.fill_(now)
             self._last = now
 
     def count(self) -> None:
-        """After it."""
+        """Count a step, after it."""
         self._last += 1.0
         self._counted.fill_(self._last)
 
 
 def _prefers_fused(optimizer: torch.optim.Optimizer, group: dict) -> bool:
-    """One pass instead of several. Plain SGD is one pass anyway."""
+    """Return whether a fused kernel saves passes over memory. Plain SGD is one pass anyway."""
     if group.get("fused") is not None or group.get("foreach") is not None or isinstance(group["lr"], Tensor):
         return False
     if type(optimizer) is SGD:

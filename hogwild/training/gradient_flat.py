@@ -1,13 +1,12 @@
-"""The private gradient flat: one per dtype, at the offsets of the parameter flat, so that gradient and
-parameter spans match.
+"""The private gradient flat: one per dtype, at the offsets of the parameter flat, so that gradient and parameter spans
+match.
 
-autograd adds a gradient in place into `param.grad` when there is one, and leaves its own tensor there when
-there is none. We rely on both: after its first dense gradient a parameter's `grad` stays bound to a view of
-the flat, and a gradient that comes as a tensor of its own (first use; user code set it to None) is copied in
-and bound. Each view is made with `.data`, so it has its own version counter, which every accumulation moves:
-one that stood still since the last `clear` belongs to a parameter this batch did not use. Sparse gradients
-are left where autograd puts them, outside the flat, and never written: autograd gives two embeddings that are added the
-same memory for the values of both.
+autograd adds a gradient in place into `param.grad` if there is one, and otherwise stores its own tensor there. We rely
+on both: after its first dense gradient a parameter's `grad` stays bound to a view of the flat, and a gradient in a
+separate tensor (first use; user code set it to None) is copied in and bound. Each view is made with `.data`, so it has
+its own version counter, which every accumulation increments: if it has not changed since the last `clear`, this batch
+did not use the parameter. Sparse gradients stay where autograd puts them, outside the flat, and are never written:
+autograd gives two embeddings that are added the same memory for the values of both.
 """
 
 import math
@@ -19,19 +18,17 @@ from torch import Tensor, nn
 
 from hogwild.parameters.flat_layout import FlatLayout, ParamSlot
 
-_NARROW = (torch.float16, torch.bfloat16)  # their dot products overflow or lose everything: summed in float32
+_NARROW = (torch.float16, torch.bfloat16)  # dot products overflow or lose precision: summed in float32
 
 
 class Gradients:
-    """Gradients of the optimised parameters of one worker. Order: `backward` (any number), `collect`, use,
-    `clear`."""
+    """Gradients of the optimised parameters of one worker. Order: `backward` (any number), `collect`, use, `clear`."""
 
     def __init__(self, layout: FlatLayout, params: list[nn.Parameter], device: torch.device | None = None) -> None:
         """`device`: of the parameters; the CPU by default."""
         sizes = layout.gradient_sizes.items()
         self.flats = {dtype: torch.zeros(size, dtype=dtype, device=device) for dtype, size in sizes}
-        # The fast way to a norm: each flat, and where its square goes, so that nothing is allocated. None for types
-        # that need care.
+        # For the fast norm: each flat, and a preallocated tensor for its square. Empty for types that need care.
         self._squares = [(flat, flat.new_empty(())) for flat in self.flats.values() if flat.numel()]
         if any(flat.is_complex() or flat.dtype in _NARROW for flat, _ in self._squares):
             self._squares = []
@@ -41,18 +38,18 @@ class Gradients:
         self._clean = self._versions()
         self._seen = self._clean  # as of the last `collect`
         self._loose = [params[i] for span in layout.spans if span.sparse for i in span.params]
-        # autograd fills these too, and nobody would ever clear them
+        # autograd fills these too, and nothing else would clear them
         self._strays = [p for p, slot in zip(params, layout.params, strict=True) if _is_stray(slot)]
         self._collected = False
         self._idle: list[int] = []  # bound, not used in this batch
-        self.outside: list[nn.Parameter] = []  # whose gradients are not in the flat, of this batch
+        self.outside: list[nn.Parameter] = []  # parameters with gradients outside the flat, in this batch
         self.complete = False  # every parameter with a place in the flat got a dense gradient in this batch
 
     def _view(self, slot: ParamSlot) -> Tensor:
         return torch.as_strided(self.flats[slot.dtype], slot.shape, slot.strides, slot.offset).data
 
     def collect(self) -> None:
-        """Sorts out which parameters this batch used. Does nothing the second time before `clear`."""
+        """Find out which parameters this batch used. Does nothing the second time before `clear`."""
         if self._collected:
             return
         self._collected = True
@@ -66,11 +63,11 @@ class Gradients:
             self._seen = self._versions()
 
     def _versions(self) -> list[int]:
-        """Of the views: zeroing or scaling the whole flat moves none of them."""
+        """Return the views' versions, which zeroing or scaling the whole flat does not change."""
         return [view._version for view in self._views]
 
     def _take_in(self, i: int) -> None:
-        """View `i` was not written: its parameter is unused, or has its gradient elsewhere."""
+        """Handle view `i`, which was not written: its parameter is unused, or has its gradient elsewhere."""
         grad, view = self._params[i].grad, self._views[i]
         if grad is None or grad is view:
             self._idle.append(i)
@@ -83,13 +80,13 @@ class Gradients:
             self._params[i].grad = view
 
     def hide_unused(self) -> None:
-        """Unused parameters have no gradient, as in stock torch, until `clear`."""
+        """Set the gradients of unused parameters to None, as in stock torch, until `clear`."""
         for i in self._idle:
             self._params[i].grad = None
 
     def clear(self, *, were_touched: bool = False) -> None:
-        """The next batch starts from zero. `were_touched`: somebody else's code has had the gradients since `collect`,
-        and may have written into them."""
+        """Reset for the next batch. `were_touched`: other code has had the gradients since `collect`, and may have
+        written into them."""
         self.collect()
         for flat in self.flats.values():
             flat.zero_()
@@ -108,8 +105,8 @@ class Gradients:
                 param.grad = None
 
     def is_finite(self) -> bool:
-        """All gradients are. Sparse ones as they are: where the squares of their numbers have a sum, the sums of their
-        rows are finite too, so nothing is sorted for it."""
+        """Return whether all gradients are finite. Sparse rows are not summed: if the sum of all squares is finite, the
+        sums of rows are, too."""
         self.collect()
         total = self._dense_square()
         for param in self.outside:
@@ -118,11 +115,11 @@ class Gradients:
         return math.isfinite(total) or math.isfinite(self._careful_norm())
 
     def norm(self, squares: Callable[[nn.Parameter], float | None] = lambda param: None) -> float:
-        """The 2-norm of all gradients; not finite exactly when one of them is not. `squares` may know that of a
-        parameter outside the flat.
+        """Return the 2-norm of all gradients; not finite exactly if one of them is not. `squares` may know the square
+        for a parameter outside the flat.
 
-        One dot product per flat. In float32 it overflows above a norm of 1.8e19, and only then is it looked
-        at further: `isfinite().all()` costs ten times as much."""
+        One dot product per flat. In float32 it overflows above a norm of 1.8e19, and only then is a slower method used:
+        `isfinite().all()` costs ten times as much."""
         self.collect()
         total = self._dense_square()
         for param in self.outside:
@@ -139,8 +136,7 @@ class Gradients:
         return total
 
     def begin_square(self, total: Tensor) -> None:
-        """Adds the sum of the squares of all gradients in the flats to `total` (), on their device; waits for
-        nothing."""
+        """Add the squares of all gradients in the flats to `total` (), on their device, without waiting."""
         self.collect()
         for flat, square in self._squares:
             total.add_(torch.dot(flat, flat, out=square))
@@ -160,7 +156,7 @@ class Gradients:
         return total
 
     def scale(self, factor: float) -> None:
-        """Multiplies all gradients in place."""
+        """Multiply all gradients in place."""
         self.collect()
         for flat in self.flats.values():
             flat.mul_(factor)
@@ -168,7 +164,7 @@ class Gradients:
             param.grad = _grad(param) * factor
 
     def let_go(self, param: nn.Parameter) -> None:
-        """Somebody has applied the gradient of `param`, which is outside the flat."""
+        """Drop the gradient of `param`, which is outside the flat and was applied."""
         param.grad = None
         self.outside = [other for other in self.outside if other is not param]
 
@@ -192,8 +188,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _stored(grad: Tensor) -> Tensor:
-    """The numbers a gradient holds; rows that occur twice in a sparse one are summed, or its norm is
-    wrong."""
+    """Return a gradient's values; rows that occur twice in a sparse one are summed, for a correct norm."""
     return grad if grad.layout == torch.strided else grad.coalesce().values()
 
 

@@ -1,9 +1,8 @@
-"""Whether evaluations may run under `torch.inference_mode`: only where nothing that a forward pass makes is kept,
-because training cannot use such a tensor ("Inference tensors cannot be saved for backward").
+"""The decision whether evaluations run under `torch.inference_mode`: only if the model keeps no tensor of a forward
+pass, because training cannot use such a tensor ("Inference tensors cannot be saved for backward").
 
-Tried once in the parent, on a copy of the model that shares its parameters. What the trial cannot see (a tensor
-kept for the first time later, or in a global) is answered by the trainer: from then on evaluations run under
-no_grad."""
+Tested once in the parent, on a copy of the model that shares its parameters. If the test misses one (a tensor kept for
+the first time later, or in a global), the trainer notices: from then on evaluations run under no_grad."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -12,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-DEEPEST = 6  # containers and objects inside each other that are looked into
-KEPT = "Inference tensors cannot be saved for backward"  # begins torch's error; the rest is advice
+DEEPEST = 6  # depth of nested containers and objects that are searched
+KEPT = "Inference tensors cannot be saved for backward"  # start of torch's error; the rest is advice
 
 
 def why_not(model: nn.Module, call: Callable[[nn.Module], Any]) -> str | None:
-    """Why evaluations of `model` run under no_grad, in words; None where they need not. `call` makes one pass, in
-    evaluation mode as the caller has set it. The model itself is not touched."""
+    """Return why evaluations of `model` must run under no_grad; None if inference_mode is possible. `call` makes one
+    pass, in the evaluation mode set by the caller. The model itself is not changed."""
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         return "TorchScript keeps what it made in an evaluation, where nobody can look"
     try:
@@ -28,14 +27,14 @@ def why_not(model: nn.Module, call: Callable[[nn.Module], Any]) -> str | None:
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
             call(twin)
-    except Exception as error:  # a gradient taken inside forward, most likely
+    except Exception as error:  # most likely a gradient computed inside forward
         return f"it fails under inference_mode ({type(error).__name__}: {str(error).splitlines()[0][:200]})"
     kept = next(_kept(twin), None)
     return None if kept is None else f"{kept} keeps a tensor that forward made, which training could not use"
 
 
 def _kept(model: nn.Module) -> Iterator[str]:
-    """Places of tensors that only an evaluation can use."""
+    """Yield the places of tensors that only an evaluation can use."""
     seen: set[int] = {id(module) for module in model.modules()}
     for path, module in model.named_modules():
         for key, value in vars(module).items():

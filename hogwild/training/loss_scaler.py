@@ -1,15 +1,15 @@
-"""The scale of a worker's losses in fp16: so large that small gradients are not rounded to zero, and smaller again
-where a large one overflows.
+"""The loss scale of a worker in fp16: large, so that small gradients do not round to zero, and halved when large ones
+overflow.
 
     loss x scale -> backward -> gradients / scale -> finite?  yes: the update goes on; after many of them, scale x 2
-                                                      no:  scale / 2, the same batches again, until 1: then it is they
+                                                      no:  scale / 2, repeat the batches; at scale 1 they are at fault
 
-torch.amp.GradScaler belongs to one optimizer's one step, which it skips, batch and all. Here every batch is settled:
-it is computed again at the smaller scale, so none is lost to the search for one, and what is not finite at any scale is
-the NaN batch that `supervise.on_nan` is about. Scales are powers of two: multiplying and dividing by them changes no
-bit of a float32.
+torch.amp.GradScaler skips a whole optimizer step with its batch. Here no batch is lost to the search for a scale: it is
+computed again at a smaller scale, and one that is not finite at any scale is a NaN batch as in `supervise.on_nan`.
+Scales are powers of two: multiplying and dividing by them changes no bit of a float32.
 
-The scale lies in the worker's own row of the scoreboard: a replacement goes on with it, and checkpoints hold it."""
+The scale is stored in the worker's own row of the scoreboard: a replacement continues with it, and checkpoints hold
+it."""
 
 import math
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ import numpy as np
 
 from hogwild.shared_memory.scoreboard import Row, Scoreboard, Word
 
-# Those of torch.amp.GradScaler.
+# The values of torch.amp.GradScaler.
 FIRST = 2.0**16
 GROW_AFTER = 2000
 LEAST, MOST = 1.0, 2.0**64
 
 
 class Scaler(Protocol):
-    """`scale` is what the next loss is multiplied by; always 1 unless it `is_on`."""
+    """The loss scale: `scale` multiplies the next loss; always 1 unless it `is_on`."""
 
     is_on: bool
 
@@ -37,7 +37,7 @@ class Scaler(Protocol):
 
 
 class Unscaled:
-    """Of fp32 and bf16, whose exponents reach as far as the gradients'."""
+    """The scaler of fp32 and bf16, whose exponent range needs no scaling."""
 
     is_on = False
     scale = 1.0
@@ -46,18 +46,18 @@ class Unscaled:
         return False
 
     def succeed(self) -> None:
-        """There is nothing to count."""
+        """Do nothing."""
 
 
 class RowScaler:
-    """Of fp16. One writer: the worker whose row it is."""
+    """The scaler of fp16. One writer: the worker that owns the row."""
 
     is_on = True
 
     def __init__(self, row: Row, grow_after: int | None = None) -> None:
         self._words, self._floats = row.words, row.floats
         self._grow_after = grow_after or GROW_AFTER
-        self._before = 0.0  # the scale at which the batch that overflows was tried first; 0: none does
+        self._before = 0.0  # the scale of the first try of an overflowing batch; 0: none is being repeated
         if not self._floats[Word.SCALE]:
             self._floats[Word.SCALE] = FIRST
 
@@ -66,8 +66,8 @@ class RowScaler:
         return float(self._floats[Word.SCALE])
 
     def lower(self) -> bool:
-        """After gradients that are not finite, of a finite loss: whether the batch is to be computed again. If not, the
-        scale is what it was before this batch, whose fault it is."""
+        """Lower the scale after gradients that are not finite, of a finite loss; return whether to repeat the batch. If
+        not, the batch is at fault, and the scale before it is restored."""
         scale = self.scale
         self._words[Word.GOOD] = 0
         if scale <= LEAST:
@@ -80,7 +80,7 @@ class RowScaler:
         return True
 
     def succeed(self) -> None:
-        """Finite gradients."""
+        """Count finite gradients."""
         self._before = 0.0
         self._words[Word.GOOD] += 1
         if self._words[Word.GOOD] >= self._grow_after:
@@ -96,13 +96,13 @@ def scaler_for(precision: str, row: Row) -> Scaler:
 
 
 def overflows(board: Scoreboard) -> int:
-    """Backward passes of this attempt that were made again at a smaller scale."""
+    """Return how many backward passes of this attempt were repeated at a smaller scale."""
     return int(board.words[: board.procs, Word.OVERFLOWS].sum())
 
 
 def state(board: Scoreboard) -> list[list[float]]:
-    """[scale, finite updates since it changed] of every worker, for a checkpoint; [] without scales. While everybody
-    is parked."""
+    """Return [scale, finite updates since it changed] of every worker, for a checkpoint; [] without scales. Only while
+    all workers are parked."""
     scales = board.floats[: board.procs, Word.SCALE]
     if not scales.any():
         return []
@@ -111,8 +111,8 @@ def state(board: Scoreboard) -> list[list[float]]:
 
 
 def restore(board: Scoreboard, saved: Sequence[Any]) -> None:
-    """Before workers start. Worker k goes on with the scale of worker k modulo those there were; one that had trained
-    nothing has none. Raises ValueError for what no scale can be."""
+    """Restore the scales before workers start. Worker k gets that of saved worker k modulo their number, which is none
+    if that one had not trained. Raises ValueError for invalid scales."""
     pairs = np.array(saved, np.float64).reshape(-1, 2)
     if not all(value == 0.0 or (LEAST <= value <= MOST and math.frexp(value)[0] == 0.5) for value in pairs[:, 0]):
         raise ValueError(f"the scales of fp16 losses are not powers of two: {pairs[:, 0].tolist()}")

@@ -1,9 +1,8 @@
 """Learning-rate schedules as pure functions of the job's global update count.
 
-A factor multiplies each parameter group's own lr. It depends on the number of updates that all workers
-together have applied, never on one worker's own count: N workers that each counted for themselves would all
-be N times too early on the curve. `schedule_factor` answers None where the factor is always 1, so that the
-hot loop does nothing. torch-free.
+A factor multiplies each parameter group's own lr. It depends on the number of updates that all workers together have
+applied, never on one worker's own count, which would be N times too small with N workers. `schedule_factor` returns
+None if the factor is always 1, so that the hot loop does nothing. torch-free.
 """
 
 import math
@@ -31,13 +30,12 @@ class ScheduleConfig(Protocol):
 
 
 def schedule_factor(config: ScheduleConfig, planned_updates: int) -> Factor | None:
-    """update (updates already applied, from 0) -> factor; None for constant without warm-up.
+    """Return the function update (updates already applied, from 0) -> factor; None for constant without warm-up.
 
-    The curve of a named schedule begins when the warm-up ends and is stretched over the rest of
-    `planned_updates`, beyond which it stays where it ended. A class path is imported, built with
-    `options["init_args"]` if it is a class, and called with the global update count as it is. The answer can
-    be pickled. Raises UsageError for options that do not fit, ClassPathError for a path that cannot be
-    imported.
+    The curve of a named schedule begins when the warm-up ends and is stretched over the rest of `planned_updates`, and
+    stays constant afterwards. A class path is imported, built with `options["init_args"]` if it is a class, and called
+    with the global update count as it is. The result can be pickled. Raises UsageError for options that do not fit,
+    ClassPathError for a path that cannot be imported.
     """
     warmup = config.warmup_updates
     length = max(planned_updates - warmup, 1)
@@ -52,8 +50,8 @@ def schedule_factor(config: ScheduleConfig, planned_updates: int) -> Factor | No
 
 @dataclass(frozen=True, slots=True)
 class Warmup:
-    """A straight line up to the curve's own value in `updates` steps, (u + 1) / updates; then the curve,
-    which sees update - `offset`."""
+    """A linear ramp up to the curve's own value in `updates` steps, (u + 1) / updates; then the curve, which gets
+    update - `offset`."""
 
     curve: Factor
     updates: int
@@ -74,7 +72,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Times `gamma` after every `every_updates` updates (torch's StepLR)."""
+    """Multiplies by `gamma` after every `every_updates` updates (torch's StepLR)."""
 
     length: int
     every_updates: int
@@ -108,8 +106,8 @@ class Cosine:
 
 @dataclass(frozen=True, slots=True)
 class OneCycle:
-    """Up from 1/25 to 1 during the first `peak_fraction` of the updates, then down to 1/250,000: the group's
-    own lr is the peak (torch's OneCycleLR with its defaults and no momentum cycle; Smith and Topin 2018)."""
+    """From 1/25 up to 1 during the first `peak_fraction` of the updates, then down to 1/250,000: the group's own lr is
+    the peak (torch's OneCycleLR with its defaults and no momentum cycle; Smith and Topin 2018)."""
 
     length: int
     peak_fraction: float = 0.3
@@ -124,7 +122,7 @@ class OneCycle:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """`curve` (None: always 1) times `times`."""
+    """`curve` (None: always 1) multiplied by `times`."""
 
     curve: Factor | None
     times: float
@@ -134,8 +132,8 @@ class Reduced:
 
 
 def halved(curve: Factor | None, rollbacks: int) -> Factor | None:
-    """The schedule of a run that has gone back so often (`supervise.on_nan: rollback`): with the rate it had, the same
-    would come again."""
+    """Return the schedule after that many rollbacks (`supervise.on_nan: rollback`), halved each time: the same rate
+    would fail again."""
     return Reduced(curve, 0.5**rollbacks) if rollbacks else curve
 
 
@@ -150,8 +148,7 @@ NAMED: dict[str, Callable[..., Factor]] = {
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A schedule of the user's own; what it answers is checked, because a NaN here would end in every
-    parameter."""
+    """A user's schedule; its results are checked, because a NaN would spread into every parameter."""
 
     name: str
     schedule: Callable[[int], Any]
@@ -177,7 +174,7 @@ def _named(config: ScheduleConfig, length: int) -> Factor:
 
 
 def _own(config: ScheduleConfig) -> Factor:
-    from hogwild.user_code import resolve  # here: only a class path needs it
+    from hogwild.user_code import resolve  # imported here: only a class path needs it
 
     init_args = dict(config.options.get("init_args") or {})
     found = resolve(config.name)
@@ -198,5 +195,5 @@ def _between(start: float, end: float, part: float) -> float:
 
 
 def _half_cosine(part: float) -> float:
-    """0 to 1 as `part` goes from 0 to 1, and 1 from there on."""
+    """Return 0 to 1 as `part` goes from 0 to 1, and 1 from there on."""
     return (1 - math.cos(math.pi * min(part, 1.0))) / 2

@@ -1,10 +1,10 @@
-"""What a model may say itself about a batch, instead of loss(model(*inputs), target):
+"""Methods by which a model may replace loss(model(*inputs), target):
 
-    training_step(self, batch, loss)      batch: (*inputs, target). Answers the loss, or a dict: "loss", and further
+    training_step(self, batch, loss)      batch: (*inputs, target). Returns the loss, or a dict: "loss", and further
                                           numbers by name, whose means are recorded beside it
-    evaluation_step(self, batch, loss)    answers (output, target): what the job's loss and metrics are given
+    evaluation_step(self, batch, loss)    returns (output, target), for the job's loss and metrics
 
-Both are methods of the model, found by their names; a model without them is used as ever."""
+Both are optional and found by their names."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ from hogwild.errors import ModelError
 from hogwild.training.recurrent_state import forward_of
 
 LOSS = "loss"
-MOST_NAMES = 8  # further losses, each with words of its own in a worker's row
+MOST_NAMES = 8  # further losses, each with its own words in a worker's row
 Forward = Callable[[tuple[Tensor, ...], Tensor], Tensor]
 Predict = Callable[[tuple[Tensor, ...], Tensor], tuple[Any, Any]]
 
@@ -32,7 +32,7 @@ def has_evaluation_step(model: nn.Module) -> bool:
 
 
 def predictor(model: nn.Module, loss: Any) -> Predict:
-    """(inputs, target) -> (output, target), as an evaluation judges them."""
+    """Return the function (inputs, target) -> (output, target) for evaluations."""
     if not has_evaluation_step(model):
         forward = forward_of(model)
         return lambda inputs, target: (forward(*inputs), target)
@@ -52,8 +52,8 @@ def predictor(model: nn.Module, loss: Any) -> Predict:
 
 
 class Losses:
-    """The loss of a batch; and, for a model with a training_step, the sums of its further losses since the last `take`.
-    `sums[k]`, `counts[k]` belong to `names[k]`; what is not finite is in neither."""
+    """The loss of a batch; for a model with a training_step, also the sums of its further losses since the last `take`.
+    `sums[k]`, `counts[k]` belong to `names[k]`; values that are not finite are in neither."""
 
     def __init__(
         self,
@@ -62,14 +62,14 @@ class Losses:
         names: tuple[str, ...] = (),
         forward: Callable[..., Any] | None = None,
     ) -> None:
-        """`forward(*inputs)` answers the output that the loss gets; by default the model does."""
+        """`forward(*inputs)` returns the output for the loss; by default the model's."""
         self._model, self._loss, self.names = model, loss, names
         self._forward = forward_of(model) if forward is None else forward  # a compiled model has a len() that raises
         self._step: Callable[..., Any] | None = model.training_step if has_training_step(model) else None  # type: ignore[assignment]
         self._found: list[tuple[float, ...]] = []
 
     def of(self, inputs: tuple[Tensor, ...], target: Tensor) -> Tensor:
-        """With its graph. Raises ModelError for what training_step may not answer."""
+        """Return the loss with its graph. Raises ModelError for an invalid result of training_step."""
         if self._step is None:
             loss: Tensor = self._loss(self._forward(*inputs), target)
             return loss
@@ -85,18 +85,18 @@ class Losses:
         return loss
 
     def take(self) -> tuple[list[float], list[int]]:
-        """(sums, counts) of the batches since the last one."""
+        """Return (sums, counts) of the batches since the last call."""
         columns = [[value for value in column if math.isfinite(value)] for column in zip(*self._found, strict=True)]
         self._found.clear()
         return [math.fsum(column) for column in columns], [len(column) for column in columns]
 
     def forget(self) -> None:
-        """Of batches that were not applied."""
+        """Drop the losses of batches that were not applied."""
         self._found.clear()
 
 
 def read_answer(model: nn.Module, answer: Any) -> tuple[Tensor, dict[str, float]]:
-    """The loss, and the further numbers. Raises ModelError for any other answer of a training_step."""
+    """Return the loss, and the further numbers. Raises ModelError for any other result of a training_step."""
     who = f"{type(model).__name__}.training_step"
     loss: Any = answer
     further: Mapping[str, Any] = {}
@@ -127,7 +127,7 @@ def _number(who: str, name: str, value: Any) -> float:
 
 @contextmanager
 def leaving_no_trace(model: nn.Module) -> Iterator[None]:
-    """Buffers, modes and the random state are as before, afterwards; gradients can be made meanwhile."""
+    """Restore buffers, modes and the random state afterwards; gradients are enabled inside."""
     held = [(m._buffers, key, one) for m in model.modules() for key, one in m._buffers.items() if one is not None]
     kept = [(*place, place[2].clone()) for place in held]
     modes = [(module, module.training) for module in model.modules()]
@@ -143,8 +143,8 @@ def leaving_no_trace(model: nn.Module) -> Iterator[None]:
 
 
 def try_training_step(model: nn.Module, loss: Any, sample: list[Tensor]) -> tuple[str, ...]:
-    """One training_step over a few samples in training mode, with a graph that is thrown away: the names of its further
-    losses. Raises what the step raises."""
+    """Run one training_step on a few samples in training mode, with a graph that is dropped, and return the names of
+    its further losses. Raises what the step raises."""
     step: Callable[..., Any] = model.training_step  # type: ignore[assignment]
     with leaving_no_trace(model):
         model.train()

@@ -1,13 +1,13 @@
 """Models that carry a state from one window of a sequence to the next, and the state itself.
 
-Such a model's forward is `forward(*inputs, state=None) -> (output, state)`; the argument's name and its default say so.
-`state` is a tensor, or tuples, lists and dicts of them, however deep. Loss, metrics and predictions get the output.
+Such a model has `forward(*inputs, state=None) -> (output, state)`, known by the argument's name and default. `state`: a
+tensor, or nested tuples, lists and dicts of tensors. Loss, metrics and predictions get the output.
 
-    without data.lanes     every batch begins from zero state (None), and the state it ends in is dropped
-    with data.lanes        batch t of a lane begins with what batch t - 1 ended in, detached: gradients stop there,
-                           numbers do not (truncated back-propagation through time; Williams and Peng, "An efficient
+    without data.lanes     every batch begins with zero state (None), and its final state is dropped
+    with data.lanes        batch t of a lane begins with the final state of batch t - 1, detached: gradients stop there,
+                           values do not (truncated back-propagation through time; Williams and Peng, "An efficient
                            gradient-based algorithm for on-line training of recurrent network trajectories", 1990)
-    in evaluations         every window from zero state: slices of the validation data go to whoever is free
+    in evaluations         every window begins with zero state: any worker may evaluate any slice of the data
 """
 
 import inspect
@@ -23,26 +23,26 @@ STATE = "state"
 
 
 def takes_state(model: nn.Module) -> bool:
-    """Whether its forward has an argument `state` with a default. One without a default is an input: what an agent
-    sees."""
+    """Return whether its forward has an argument `state` with a default. One without a default is an input: an agent's
+    observation."""
     whole: Any = getattr(model, "_orig_mod", model)  # of torch.compile
     if isinstance(whole, torch.jit.ScriptModule):
         scripted: Any = whole.forward
         return any(one.name == STATE and one.has_default_value() for one in scripted.schema.arguments)
     try:
         found = inspect.signature(whole.forward).parameters.get(STATE)
-    except (TypeError, ValueError):  # written in C: it has no signature
+    except (TypeError, ValueError):  # implemented in C: it has no signature
         return False
     return found is not None and found.default is not found.empty
 
 
 def forward_of(model: nn.Module) -> Callable[..., Any]:
-    """What answers the model's output, from zero state where it takes one: the model itself if it takes none."""
+    """Return a callable for the output: the model, started from zero state if it takes a state."""
     return _FromZero(model) if takes_state(model) else model
 
 
 class _FromZero:
-    """A recurrent model whose state nobody keeps."""
+    """A recurrent model whose state is dropped."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -52,7 +52,7 @@ class _FromZero:
 
 
 def divided(model: nn.Module, answer: Any) -> tuple[Any, Any]:
-    """(output, state). Raises ModelError where the model's answer is no such pair."""
+    """Return (output, state). Raises ModelError if the model's result is no such pair."""
     if isinstance(answer, tuple | list) and len(answer) == 2:
         return answer[0], answer[1]
     got = f"{len(answer)} values" if isinstance(answer, tuple | list) else f"a {type(answer).__name__}"
@@ -64,7 +64,7 @@ def divided(model: nn.Module, answer: Any) -> tuple[Any, Any]:
 
 
 def detached(state: Any) -> Any:
-    """The same numbers without a graph, in the same tuples, lists and dicts; named tuples keep their names."""
+    """Return the same values without a graph, in the same tuples, lists and dicts; named tuples keep their names."""
     if isinstance(state, Tensor):
         return state.detach()
     if isinstance(state, dict):
@@ -76,22 +76,22 @@ def detached(state: Any) -> Any:
 
 
 class LaneState:
-    """The state of the lane that a worker is in: of one lane, for a worker begins another only when it has come to the
-    end of its own. In the worker's own memory: a worker's death ends it."""
+    """The state of a worker's lane: only one, for a worker begins another lane only after the end of its own. In
+    private memory: it is lost when the worker dies."""
 
     def __init__(self, model: nn.Module, steps: int) -> None:
-        """`steps`: batches of a lane."""
+        """`steps`: batches per lane."""
         self._model = model
         self._steps = steps
         self._state: Any = None
         self._next = (-1, -1)  # (epoch, batch) that the state belongs to
         self._now = self._next
-        self._begun: Any = None  # the state that the batch of now begins with
+        self._begun: Any = None  # the initial state of the present batch
 
     def begin(self, epoch: int, batch: int) -> bool:
-        """Before the forward of a batch. True where it is the middle of a lane and begins from zero state all the same:
-        the worker that had the state is gone, the run has gone back, or the batch before was not computed. The same
-        batch once more (fp16, at a smaller scale) begins as it did the first time, and is counted once."""
+        """Prepare the state before a forward. Returns True if the batch is in the middle of a lane but begins with zero
+        state: the worker with the state is gone, the run was rolled back, or the batch before was skipped. A repeated
+        batch (fp16, at a smaller scale) begins with the same state again, and is counted once."""
         if self._now == (epoch, batch):
             self._state = self._begun
             return False
@@ -103,7 +103,7 @@ class LaneState:
         return not is_first and not continues
 
     def __call__(self, *inputs: Tensor) -> Any:
-        """The output; the state is kept for the next batch."""
+        """Return the output; keep the state for the next batch."""
         state, self._state = self._state, None
         answer = self._model(*inputs) if state is None else self._model(*inputs, state=state)
         output, fresh = divided(self._model, answer)
@@ -112,6 +112,6 @@ class LaneState:
         return output
 
     def drop(self) -> None:
-        """What comes next begins from zero state: what this batch ended in may be NaN."""
+        """Drop the state, which may be NaN after this batch; the next one begins with zero state."""
         self._state = self._begun = None
         self._next = self._now = (-1, -1)

@@ -1,35 +1,36 @@
 """Optimizer state that all workers share, hardened against lost writes: Adagrad, RMSprop, Adam, AdamW, RAdam.
 
-    read     own <- shared, each word once; what no single worker could have computed is mended, in `own`
+    read     own <- shared, each word once; `own` is corrected if no single worker could have computed it
     step     torch's own rule over `own`: it accumulates and divides in this worker's private memory
     write    shared <- own
 
-The race. Between `read` and `write` others read and write the same words, without a lock: accumulators come back as
-they were before, a block at a time, and m and v of one word may be of different ages. In torch's own passes over shared
-memory a worker then divides by an accumulator without its own gradient in it, and one update is larger than a million
-ordinary ones. Here it divides by what it has just computed from its one reading, so whatever the others write:
+The race. Between `read` and `write` others read and write the same words, without a lock: accumulators return to
+earlier values, a block at a time, and m and v of one word may differ in age. In torch's own passes over shared memory a
+worker then divides by an accumulator without its own gradient, and one update is larger than a million ordinary ones.
+Here it divides by what it has just computed from its one read, so whatever the others write:
 
     Adagrad   sum >= g^2                         |update| <= lr
     RMSprop   v >= (1-a) g^2                     |update| <= lr / sqrt(1-a), with momentum 1/(1-momentum) times that
     Adam(W)   v >= (1-b2) g^2  and  v >= c m^2   |update| <= lr / sqrt(c), times sqrt(1-b2^t) / (1-b1^t)
 
-g is what the rule accumulates: after maximize, and with weight decay where that is part of the gradient (AdamW's is
-not). eps only adds; amsgrad divides by the largest v of all, which is not smaller. RAdam's factor is below Adam's.
+g is the gradient that the rule accumulates: after maximize, and with weight decay if that is part of the gradient
+(AdamW's is not). eps only adds; amsgrad divides by the largest v of all, which is not smaller. RAdam's factor is below
+Adam's.
 
-All but v >= c m^2 hold by themselves: a sum of numbers >= 0 is not below any of them, in floats too. That one is about
-two words read at different times. It is enforced before the step; if it holds there it holds after it, whatever the
-gradient is (`least_ratio`).
+All but v >= c m^2 always hold: a sum of numbers >= 0 is not below any of them, in floats too. That one relates two
+words read at different times. Enforced before the step, it holds after it, whatever the gradient is (`least_ratio`).
 
-The factor of bias correction lies below 1/(1-b1) for every t >= 1, and a worker counts t from its reading, plus one: a
-lost increment makes t smaller, never 0. What only grows (t, Adagrad's sum, amsgrad's maximum) is never read as less
+The factor of bias correction is below 1/(1-b1) for every t >= 1, and a worker uses the t it has read, plus one: a lost
+increment makes t smaller, never 0. Values that only grow (t, Adagrad's sum, amsgrad's maximum) are never read as less
 than this worker itself wrote last.
 
-centered: the rule divides by sqrt(v - a^2), a the average of g. Torn apart the difference is negative, and its root a
-NaN. v >= a^2 is the same bound with b1 = b2; a pair below it is moved well inside, as on the edge rounding decides.
-What one worker could have computed is left alone: a constant gradient makes torch itself divide by almost nothing.
+centered: the rule divides by sqrt(v - a^2), a the average of g. With different ages the difference may be negative, and
+its root a NaN. v >= a^2 is the same bound with b1 = b2; a pair below it is moved well inside, as on the edge rounding
+decides. A state that one worker could have computed is kept: a constant gradient makes torch itself divide by almost
+nothing.
 
-A buffer of momentum has no division: a reverted one is a sum of gradients that were, at most G / (1-momentum) in one
-pass (fused), at most N times that in several. It needs no hardening, and stays in shared memory.
+A momentum buffer is no divisor: a reverted one is a sum of earlier gradients, at most G / (1-momentum) in one pass
+(fused), at most N times that in several. It needs no hardening, and stays in shared memory.
 """
 
 import math
@@ -44,20 +45,21 @@ from hogwild.optimizers import RowWiseAdagrad
 
 HARDENED = (Adagrad, RMSprop, Adam, AdamW, RAdam)  # exactly these; a subclass may divide by something else
 GROWING = ("step", "sum", "max_exp_avg_sq")
-SLACK = 16  # units in the last place per update, more than the roundings of m and v together
+SLACK = 16  # units in the last place per update, more than the rounding errors of m and v together
 
 
 def least_ratio(beta1: float, beta2: float, epsilon: float, steps: float = math.inf) -> float:
-    """c: v >= c m^2 for moving averages m of g and v of g^2 that begin at 0, after `steps` updates or fewer.
+    """Return c such that v >= c m^2 for moving averages m of g and v of g^2 that begin at 0, after `steps` updates or
+    fewer.
 
     m = (1-b1) sum b1^k g_k, v = (1-b2) sum b2^k g_k^2, k updates ago. Cauchy-Schwarz over b1^k / sqrt(b2^k) and
-    sqrt(b2^k) g_k:   m^2 <= (1-b1)^2 / (1-b2) * sum r^k * v,   r = b1^2/b2,   sum r^k = (1-r^steps) / (1-r).
-    With c = (1-b2)(1-r)/(1-b1)^2, v >= c m^2 outlives an update with any g: (b1 m + (1-b1) g)^2 <=
-    (b1^2/(b2 c) + (1-b1)^2/(1-b2)) (b2 v + (1-b2) g^2), and the first bracket is 1/c.
+        sqrt(b2^k) g_k:   m^2 <= (1-b1)^2 / (1-b2) * sum r^k * v,   r = b1^2/b2,   sum r^k = (1-r^steps) / (1-r).
+        With c = (1-b2)(1-r)/(1-b1)^2, v >= c m^2 still holds after an update with any g: (b1 m + (1-b1) g)^2 <=
+        (b1^2/(b2 c) + (1-b1)^2/(1-b2)) (b2 v + (1-b2) g^2), and the first bracket is 1/c.
 
-    Every rounding is taken as if it went against us: `epsilon` is the type's distance from 1 to the next number, and r
-    and c are off by SLACK of them, so the bound never binds with one worker (whose state these betas made). 0, which is
-    no bound, where r >= 1: a long enough sequence then has any ratio, with torch's own rule too."""
+    Rounding is taken as unfavourable: `epsilon` is the type's distance from 1 to the next number, and r and c are off
+    by SLACK of them, so the bound never changes a single worker's state (of these betas). Returns 0 (no bound) if r >=
+    1: a long sequence then has any ratio, with torch's own rule too."""
     slack = SLACK * epsilon
     if not (0 <= beta1 < 1 and 0 < beta2 < 1) or steps < 1:
         return 0.0
@@ -69,12 +71,12 @@ def least_ratio(beta1: float, beta2: float, epsilon: float, steps: float = math.
 
 
 def lost_squares(beta2: float, smallest_normal: float) -> float:
-    """What v may have lost to underflow: up to 4 of the smallest normal numbers per update, flushed to zero or not."""
+    """Return the loss of v by underflow: at most 4 smallest normal numbers per update, flushed to zero or not."""
     return 4 * smallest_normal / (1 - beta2) if beta2 < 1 else math.inf
 
 
 def describe(optimizer: torch.optim.Optimizer, *, flat: bool) -> str:
-    """What a lost write can do to this rule's shared state, in words for the log; nothing where it can do no harm."""
+    """Return whether lost writes can harm this rule's shared state, for the log; "" if they cannot."""
     if type(optimizer) is SGD:
         return ""
     if type(optimizer) is RowWiseAdagrad:
@@ -86,8 +88,8 @@ def describe(optimizer: torch.optim.Optimizer, *, flat: bool) -> str:
 
 class PrivateState:
     """One span's state as this worker uses it. `own` goes to the rule, under torch's names: tensors beside the span,
-    (numel,), and the 0-dim `step`. `shared` is where they come from; its `step` is a vector with one element per
-    parameter. Order: `read`, the rule's step, `write`."""
+    (numel,), and the 0-dim `step`. `shared` is its source; its `step` is a vector with one element per parameter.
+    Order: `read`, the rule's step, `write`."""
 
     def __init__(self, group: Mapping[str, Any], shared: Mapping[str, Tensor]) -> None:
         self._shared = dict(shared)
@@ -97,7 +99,7 @@ class PrivateState:
         self._bound = _bound(group, self.own)
 
     def read(self) -> None:
-        """`own` is the shared state, mended, with every shared word read once. Nothing is allocated."""
+        """Read the shared state into `own` and correct it; every shared word is read once. Nothing is allocated."""
         torch.amax(self._shared["step"], dim=0, out=self._counted)
         torch.maximum(self._counted, self.own["step"], out=self.own["step"])
         mended = self._bound.square if self._bound is not None else ""
@@ -110,14 +112,14 @@ class PrivateState:
             self._bound.read(self._shared[mended], self.own)
 
     def write(self) -> None:
-        """The last first: v before m, so that who reads in between finds m the older one."""
+        """Write in reverse order: v before m, so that a concurrent reader finds m older than v."""
         for key in reversed(self._shared):
             self._shared[key].copy_(self.own[key])
 
 
 class _MomentBound:
-    """Adam's v >= c m^2. Numbers so small that squares lose bits (below 1e-16 for float32 and usual betas) are left as
-    they are; eps is larger than they."""
+    """Adam's v >= c m^2. Numbers so small that squares lose bits (below 1e-16 for float32 and usual betas) are not
+    changed; eps is larger."""
 
     mean, square = "exp_avg", "exp_avg_sq"
 
@@ -127,14 +129,14 @@ class _MomentBound:
         self._floor = torch.tensor(-lost_squares(beta2, limits.smallest_normal), dtype=like.dtype)
 
     def read(self, shared: Tensor, own: dict[str, Tensor]) -> None:
-        """own v = max(shared v, c m^2): the memory of own v holds the bound first, and shared v is read once."""
+        """Set own v = max(shared v, c m^2): the memory of own v holds the bound first, and shared v is read once."""
         mean, square = own[self.mean], own[self.square]
         torch.addcmul(self._floor, mean, mean, value=self._ratio, out=square)
         torch.maximum(shared, square, out=square)
 
 
 class _VarianceBound(_MomentBound):
-    """centered RMSprop's v >= a^2; below it v + 2 a^2 is taken, which leaves a standard deviation of |a| or more."""
+    """centered RMSprop's v >= a^2; a smaller v becomes v + 2 a^2, which leaves a standard deviation of |a| or more."""
 
     mean, square = "grad_avg", "square_avg"
 
@@ -144,7 +146,7 @@ class _VarianceBound(_MomentBound):
         self._least, self._is_below = torch.empty_like(like), torch.empty_like(like)
 
     def read(self, shared: Tensor, own: dict[str, Tensor]) -> None:
-        """In the first updates the bound is far above a^2, and with it what rounding could turn into a NaN."""
+        """Set own v. In the first updates the bound is far above a^2, and with it what rounding could make a NaN."""
         mean, square = own[self.mean], own[self.square]
         ratio = least_ratio(self._alpha, self._alpha, self._epsilon, float(own["step"]))
         torch.addcmul(self._floor, mean, mean, value=ratio, out=self._least)

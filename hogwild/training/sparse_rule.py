@@ -1,13 +1,13 @@
-"""Sparse gradients of a user's model (`nn.Embedding(sparse=True)`, `EmbeddingBag`), applied row by row straight into
-the flats by compiled code (`kernels/rows.py`): SGD, Adagrad, RowWiseAdagrad, SparseAdam.
+"""Sparse gradients of a user's model (`nn.Embedding(sparse=True)`, `EmbeddingBag`), applied row by row directly to the
+flats by compiled code (`kernels/sparse_rows.py`): SGD, Adagrad, RowWiseAdagrad, SparseAdam.
 
 torch's sparse path builds half a dozen sparse tensors per parameter and update, and sorts the rows each time; a kernel
-reads the same gradient once. What it computes is what torch computes, SGD to the bit, the others but for roundings.
-State lies where torch has it, and is created by the user's optimizer in its own first step, so the first update of
-SparseAdam goes the stock way.
+reads the same gradient once. The result is torch's, for SGD to the bit, for the others up to rounding. State has
+torch's layout, and is created by the user's optimizer in its own first step, so the first update of SparseAdam is a
+stock one.
 
-A parameter is taken in a batch when its gradient is sparse and its state exists; whatever is not taken stays with the
-optimizer. numba is imported when `kernels` is asked for, not before."""
+A parameter is updated here if its gradient is sparse and its state exists; all others stay with the optimizer. numba is
+imported on the first use of `kernels`, not before."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ _ONE = np.float32(1)
 
 
 class SparseRows(Protocol):
-    """What an update asks of its sparse parameters."""
+    """The sparse parameters of a model, as used by an update."""
 
     path: str
 
@@ -41,16 +41,16 @@ class SparseRows(Protocol):
 
 
 class NoRows:
-    """There are none, or they stay with the optimizer."""
+    """No sparse parameters, or all of them stay with the optimizer."""
 
     path = ""
 
     def squares(self, param: nn.Parameter) -> float | None:
-        """Of nothing that is ours."""
+        """Return None: no parameter belongs here."""
         return None
 
     def take(self, param: nn.Parameter, factor: float) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
 
@@ -66,7 +66,7 @@ class SparseTable:
     _address: int = 0
 
     def rows(self) -> np.ndarray:
-        """The parameter as it is bound now; delta moves it."""
+        """Return the parameter as it is bound at present; delta rebinds it."""
         if self._rows is None or self.param.data_ptr() != self._address:
             self._rows, self._address = self.param.detach().numpy(), self.param.data_ptr()
         return self._rows
@@ -84,11 +84,11 @@ class CompiledRows:
         self._totals = {t.param.shape[1]: self._total[: t.param.shape[1]] for t in self._tables.values()}
         self._links = np.zeros((4, 8), np.int32)
         name, count = type(optimizer).__qualname__, len(self._tables)
-        self.name = f"rows-{name}"  # of what is compiled
+        self.name = f"rows-{name}"  # name in the kernel cache
         self.path = f"rows: {name} in compiled rows, {count} parameter{'s' if count > 1 else ''}"
         if self._state.layout.shared and type(optimizer) is not SGD:
             self.path += ", shared state hardened"
-        cls = type(self)  # not bound methods: a cycle would keep the shared memory until it is collected
+        cls = type(self)  # not bound methods: the cycle would keep shared memory until garbage collection
         self._apply: Callable[[CompiledRows, SparseTable, np.ndarray, np.ndarray, np.float32], None] = {
             SGD: cls._sgd,
             Adagrad: cls._adagrad,
@@ -98,13 +98,13 @@ class CompiledRows:
 
     @cached_property
     def kernels(self) -> ModuleType:
-        """The first asking imports numba, which takes 0.4 s."""
+        """The kernels. The first use imports numba, which takes 0.4 s."""
         from hogwild.kernels import sparse_rows
 
         return sparse_rows
 
     def warm_up(self) -> None:
-        """Every kernel that this worker calls, over no rows: nothing is changed."""
+        """Call every kernel that this worker uses with no rows: nothing is changed."""
         table, total = np.zeros((1, 1), np.float32), np.zeros(1, np.float32)
         indices, values, zero = np.zeros(0, np.int64), np.zeros((0, 1), np.float32), np.float32(0)
         rule = type(self._optimizer)
@@ -120,7 +120,7 @@ class CompiledRows:
             self.kernels.lazy_adam(table, table, table, indices, values, zero, *chains, total, *(zero,) * 6)
 
     def squares(self, param: nn.Parameter) -> float | None:
-        """The square of the norm of its gradient, rows that occur twice summed; None where it is not for us."""
+        """Return the squared norm of its gradient, duplicate rows summed; None if this class does not update it."""
         table, gradient = self._tables.get(id(param)), param.grad
         if table is None or gradient is None or not _is_of_rows(gradient, param):
             return None
@@ -129,7 +129,7 @@ class CompiledRows:
         return float(self.kernels.squared_norm(values, *chains, self._totals[values.shape[1]]))
 
     def take(self, param: nn.Parameter, factor: float) -> bool:
-        """Applies `factor` x its gradient to the rows it names. False, and nothing is done, where that is not for us.
+        """Apply `factor` x its gradient to the rows it names. Returns False, and changes nothing, if this class cannot.
         Raises IndexError for a row outside the parameter."""
         table, gradient = self._tables.get(id(param)), param.grad
         if table is None or gradient is None or not _is_of_rows(gradient, param) or not self._has_state(table):
@@ -147,7 +147,7 @@ class CompiledRows:
         return True
 
     def _chained(self, indices: np.ndarray, size: int) -> tuple[np.ndarray, int]:
-        """The chains of each row's occurrences, and how many rows there are."""
+        """Return the linked occurrences of each row, and the number of distinct rows."""
         if self._links.shape[1] < 2 * len(indices):
             self._links = np.zeros((4, 1 << (2 * len(indices) - 1).bit_length()), np.int32)
         count = self.kernels.linked(indices, size, self._links)
@@ -185,7 +185,7 @@ class CompiledRows:
         self.kernels.lazy_adam(*arrays, self._totals[values.shape[1]], *scalars)
 
     def _counted(self, table: SparseTable) -> int:
-        """SparseAdam counts in a Python number: the optimizer's, and its word in the block."""
+        """Count a step: SparseAdam counts in a Python number, which is copied to its word in the block."""
         own = self._optimizer.state[table.param]
         own["step"] += 1
         self._state.set_number(table.slots["step"], own["step"])
@@ -194,7 +194,7 @@ class CompiledRows:
 
 @lru_cache
 def _bound(beta1: float, beta2: float) -> tuple[float, float]:
-    """c and what is taken from it, of v >= c m^2."""
+    """Return c, and the amount subtracted from the bound, of v >= c m^2."""
     return least_ratio(beta1, beta2, EPSILON), lost_squares(beta2, TINY)
 
 
@@ -214,12 +214,12 @@ def _outside(size: int) -> IndexError:
 
 
 def _is_of_rows(gradient: Tensor, param: nn.Parameter) -> bool:
-    """Sparse, one index per row, as embeddings make it; not what a hook may have made of it."""
+    """Return whether it is sparse with one index per row, as embeddings make it; a hook may have changed that."""
     return gradient.layout is torch.sparse_coo and gradient.sparse_dim() == 1 and gradient.dtype is param.dtype
 
 
 def _arrays(gradient: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """indices (n,) int64 and values (n, D), as autograd left them: a row may occur more than once. Not to be written:
-    two parameters may have been given the same memory."""
+    """Return indices (n,) int64 and values (n, D) as autograd left them: a row may occur more than once. Read-only: two
+    parameters may have been given the same memory."""
     indices, values = gradient._indices().numpy()[0], gradient._values().numpy()
     return np.ascontiguousarray(indices), np.ascontiguousarray(values)

@@ -1,6 +1,6 @@
-"""Settings of torch that are a process's own and change what it computes. A worker is a new process with torch's
-defaults: it gets what the caller, or a module of the job, has set in the supervisor. Not here: what a job decides
-(threads, denormals, seeds), and the default device."""
+"""Per-process settings of torch that change its results. A worker is a new process with torch's defaults: it gets the
+settings that the caller, or a module of the job, has made in the supervisor. Not included: what a job decides (threads,
+denormals, seeds), and the default device."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -30,7 +30,7 @@ KERNELS = ("flash", "math", "mem_efficient", "cudnn")  # of scaled dot-product a
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "dtype": (lambda: str(torch.get_default_dtype())[6:], lambda name: torch.set_default_dtype(getattr(torch, name))),
     "float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    "deterministic": (  # not torch.set_deterministic_debug_mode, which forgets the compiler
+    "deterministic": (  # not torch.set_deterministic_debug_mode, which omits the compiler
         torch.get_deterministic_debug_mode,
         lambda mode: torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1),
     ),
@@ -45,16 +45,16 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 
 
 def current() -> dict[str, Any]:
-    """Plain values that JSON holds."""
+    """Return the settings as plain values that JSON holds."""
     found = {}
     for name, (read, _) in SETTINGS.items():
-        with suppress(RuntimeError):  # matmul precisions that differ by backend: the one word for all of them
+        with suppress(RuntimeError):  # matmul precisions that differ by backend cannot be read as one
             found[name] = read()
     return found
 
 
 def apply(values: Mapping[str, Any]) -> None:
-    """Sets what is different here. After user code was imported, too: modules set some of them."""
+    """Apply settings that differ here. Call it after importing user code, too: modules change some of them."""
     here = current()
     for name, value in values.items():
         if here.get(name) != value:

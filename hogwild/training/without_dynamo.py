@@ -11,14 +11,14 @@ import torch
 from torch._compile import _disable_dynamo
 
 COMPILER = "torch._dynamo"
-CACHED = "__dynamo_disable"  # where torch's decorator keeps what it calls instead of the function
+CACHED = "__dynamo_disable"  # attribute in which torch's decorator caches the function to call
 
 
 @contextlib.contextmanager
 def sparing_the_compiler() -> Iterator[None]:
-    """Inside, those methods call their plain functions. That is what they do without a compiler: all it would add is
-    that it does not trace them. Does nothing once somebody has imported torch._dynamo, and undoes what it did, so that
-    a program that compiles later finds torch as it was. Main thread only: what is changed is everybody's."""
+    """Make those methods call their plain functions, as they do without a compiler: the decorator only prevents
+    tracing. Does nothing once torch._dynamo was imported, and is undone afterwards, so that a program that compiles
+    later finds torch unchanged. Main thread only: the change affects the whole process."""
     if COMPILER in sys.modules:
         yield
         return
@@ -34,6 +34,6 @@ def sparing_the_compiler() -> Iterator[None]:
 
 
 def _disabled(owner: type) -> list[Callable[..., Any]]:
-    """The plain functions behind the decorated ones of a class, told by the decorator's own code."""
+    """Return the plain functions behind a class's decorated methods, found by the decorator's code object."""
     decorated = _disable_dynamo(lambda: None).__code__
     return [method.__wrapped__ for method in vars(owner).values() if getattr(method, "__code__", None) is decorated]
