@@ -2,7 +2,7 @@
 
     run directory -> build -> shared memory -> (resume) -> supervisor -> last checkpoint -> summary.json
 
-Any error after the start of training ends in a summary, not in an exception.
+A failed training also writes its summary.
 """
 
 import os

@@ -164,8 +164,7 @@ class Roster:
 
     @property
     def is_settled(self) -> bool:
-        """True if no worker is in its first start, or so new that an import beside it would slow it: a spare may
-        start."""
+        """True if no worker is in its first start, or so new that an import would slow it down: a spare may start."""
         return not any(
             slot.incarnation == 0
             or (slot.state is State.STARTING and slot.incarnation == 1)

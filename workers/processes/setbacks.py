@@ -102,8 +102,7 @@ class Setbacks:
         return TrainingError(report.detail, code=report.code)
 
     def crash_loop(self, worker: int, death: Death, now: float, total: int) -> CrashLoop | None:
-        """Return the circuit breaker's error, if any; called at every death. A worker that was asked to leave is
-        ignored."""
+        """Return the circuit breaker's error, if any. Call it at every death; a worker asked to leave is ignored."""
         if total != self._deaths_total or death.is_excused:
             self._deaths.clear()
             self._deaths_total = total
