@@ -247,7 +247,7 @@ class _Prepared:
             return train(watch)
         except HogwildError as error:
             return Outcome("failed", error.code, error=error)
-        except host.Interrupted as signal:  # `procs: 0`, twice
+        except host.Interrupted as signal:  # `procs: 0`: a second signal
             return Outcome.cancelled_by(signal.number)
         except (Exception, SystemExit) as error:  # `procs: 0`: user code may call sys.exit
             import traceback

@@ -25,7 +25,7 @@ class Request:
     resume: Path | None = None
     data_dir: Path | None = None
     user_folders: tuple[str, ...] = ()
-    caller: str = "command line"  # or rundir.LIBRARY
+    caller: str = "command line"  # or run_directory.LIBRARY
     progress: bool | None = None
     profile: Window | None = None  # updates of each worker to record
     began_s: float = 0.0  # monotonic: when the command, or the call, began

@@ -54,7 +54,7 @@ class BatchPlan:
     the batch before it, because the model cannot train on one sample (BatchNorm needs two values per channel).
 
     With `lanes` the epoch consists of that many sequences of batches. Each batch continues the one before it in its
-    lane (`orders.LaneOrder`); `samples` is then a multiple of lanes x batch_size.
+    lane (`sample_order.LaneOrder`); `samples` is then a multiple of lanes x batch_size.
     """
 
     samples: int

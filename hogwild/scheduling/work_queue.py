@@ -59,7 +59,7 @@ class WorkQueue:
         self.ledger = Ledger()
         self.updates = 0
         self.samples = 0
-        self.open_until = limits.epochs  # later epochs wait for an evaluation or a checkpoint
+        self.open_until = limits.epochs  # epochs >= this one wait for an evaluation or a checkpoint
         self._ids = ids if ids is not None else count(1)
         self._epochs: dict[int, _Epoch] = {}
         self._next_epoch = 0

@@ -101,7 +101,7 @@ class Nowhere:
     """Do-nothing destination: the step has stored the pieces already."""
 
     def put(self, start: int, fields: Sequence[Tensor]) -> None:
-        """No-op."""
+        """No-op: nothing is left to write."""
 
 
 class Destination:

@@ -92,7 +92,7 @@ class WorkerLoop:
         """Drop pulled items that were leased before the last rollback: their rows of the item table may be reused by
         now."""
         first = self._board.control_words[_FIRST_ITEM]
-        while self._hand and self._hand[0] < first:  # ids grow
+        while self._hand and self._hand[0] < first:  # ids increase
             self._hand.popleft()
 
     def _may_train(self) -> bool:

@@ -128,7 +128,7 @@ class _Shared:
 
 
 class Loading:
-    """A `samples.Reader`. Its messages wait until the journal exists."""
+    """A `materialise.Reader`. Its messages wait until the journal exists."""
 
     def __init__(self, early: HeadStart, job: Job, runs: Path | None, *, shows_progress: bool) -> None:
         """`runs`: the folder of runs; the cache of data sets lies beside it."""

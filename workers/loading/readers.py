@@ -191,7 +191,7 @@ class Readers:
                 other.is_unable = True
 
     def _leave_behind(self, reader: _ReaderProcess) -> None:
-        """Abandon a process that survives SIGKILL; it runs no more user code."""
+        """Abandon a process that survives SIGKILL; a late write of it would store the same values."""
         self._readers.remove(reader)
         self._early.abandon(reader.handle)
         self._charge(reader, f"{reader.handle.killed_for}; it {reader.handle.undead_words()}")

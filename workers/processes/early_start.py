@@ -30,7 +30,7 @@ class HeadStart:
         self._planned: Plan | None = None
         self._lifeline: tuple[int, ...] = ()
         self._has_begun = False
-        self._tracker_was_known = host.is_tracker_known()  # a notebook may have one of its own
+        self._tracker_was_known = host.is_tracker_known()  # a notebook may have its own tracker
 
     def __enter__(self) -> "HeadStart":
         return self

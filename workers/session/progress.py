@@ -19,7 +19,7 @@ from workers.session.stream_figures import ring_record, stream_glance
 
 Rows = Callable[[], Sequence[Mapping[str, Any]]]
 ALIVE = ("starting", "ready", "training")
-WORKERS_EVERY_S = 30.0  # between per-worker figures in metrics.jsonl: of 64 workers 2.8 kB, or 240 MB a day every second
+WORKERS_EVERY_S = 30.0  # between per-worker figures in metrics.jsonl: 2.8 kB for 64 workers; 240 MB a day every second
 DENSE = 20  # but in a young job about this many records over its run time, so that its report has something to show
 
 

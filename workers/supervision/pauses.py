@@ -49,7 +49,7 @@ class PauseStage(Enum):
 class Pause:
     number: int
     stage: PauseStage = PauseStage.PARKING
-    looked_s: float = math.inf  # when it was last advanced
+    looked_s: float = math.inf  # time of the last advance
     stopping_s: float = 0.0  # time that a stop has waited for all workers to park
 
 
