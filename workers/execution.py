@@ -1,9 +1,8 @@
-"""A planned job, from its objects to its summary. Entry point: `run`.
+"""A planned job, from its objects to its summary.
 
     run directory -> build -> shared memory -> (resume) -> supervisor -> last checkpoint -> summary.json
 
-A failed training also writes its summary.
-"""
+A failed training has a summary, too."""
 
 import os
 import select

@@ -1,9 +1,8 @@
-"""The loop of a worker: it pulls items over its own pipes until told to leave.
+"""The loop of a worker. No torch here: the trainer is passed in.
 
     pulled leases, in order -> train or evaluate -> ack          waiting: beat, five times a second
-    control row says PAUSE: park between two exchanges, evaluate leased slices, then continue inside the item
 
-No torch here: the trainer is passed in.
+On PAUSE in the control row it parks between two exchanges, evaluates leased slices, then continues inside the item.
 """
 
 import contextlib

@@ -9,14 +9,18 @@ as arguments, decisions go out as actions; `supervisor.py` carries them out.
                                 UNDEAD_S after its kill (Abandon): its row must have no second writer
 
 A worker that had committed something is replaced at once if a spare is ready, any other after a backoff. `setbacks.py`
-judges all deaths together. Clocks add up the time between ticks, so a pause of the supervisor itself (a gap of more
-than GAP_S) counts for no worker and resets every deadline. *Start*: from spawn to the first commit; it stops while the
-worker is ready without a lease, and in a pause, where silence counts instead. *Silence*: time since the last change of
-the beat; the limit is max(stall_timeout_s, 20 x its slowest batch). *Deadlock*: time since any worker last committed or
-any loader last filled a batch. It stops in a pause, when all work is done, and, while no worker has a lease, as long as
-a process starts or a loader reads, because these have clocks of their own. With `by_records` (loaders) a beat is a
-record read, and a batch may take any time: only silence counts, from the first batch on, and a deadlock means that no
-loader reads a record."""
+judges all deaths together.
+
+Clocks add up the time between ticks, so a pause of the supervisor itself (a gap of more than GAP_S) counts for no
+worker and resets every deadline.
+* *Start*: from spawn to the first commit. It stops while the worker is ready without a lease, and in a pause, where
+  silence counts instead.
+* *Silence*: since the last change of the beat. The limit is max(stall_timeout_s, 20 x its slowest batch).
+* *Deadlock*: since any worker last committed or any loader last filled a batch. It stops in a pause, when all work is
+  done, and, while no worker has a lease, while a process starts or a loader reads (they have clocks of their own).
+
+With `by_records` (loaders) a beat is a record read, and a batch may take any time: only silence counts, from the first
+batch on, and a deadlock means that no loader reads a record."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
