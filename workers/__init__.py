@@ -1,1 +1,1 @@
-"""What runs inside, or watches over, the worker processes of one job. What they share is in `hogwild/`."""
+"""The worker processes of one job and their supervisor. Code that both share is in `hogwild/`."""

@@ -1,4 +1,4 @@
-"""A job up to the moment at which its workers would start (`--dry-run`)."""
+"""A job up to the start of its workers (`--dry-run`)."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from workers.request import Request
 
 @sparing_the_compiler()
 def dry(request: Request, planned: Plan) -> dict[str, Any]:
-    """Everything up to starting workers; leaves nothing behind. Returns what would be done."""
+    """Do everything up to starting workers; leave nothing behind. Return what would be done."""
     planned = with_devices(planned, request.job)
     check_wanted(request.job.log.tensorboard)
     check_lanes(request.job, planned)

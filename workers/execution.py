@@ -1,8 +1,8 @@
-"""A job that has its plan, from its objects to its summary: the run directory, the shared memory, the supervisor, the
-records.
+"""A planned job, from its objects to its summary.
 
     run directory -> build -> shared memory -> (resume) -> supervisor -> last checkpoint -> summary.json
-"""
+
+A failed training has a summary, too."""
 
 import os
 import select
@@ -51,8 +51,8 @@ from workers.session.summary import summarise
 from workers.supervision.inline import Inline
 from workers.supervision.supervisor import Supervisor
 
-WRITE_LOOK_S = 0.1  # between two looks for a second signal while the last checkpoint is written
-LET_GO_S = 30.0  # how long a call that was cancelled waits for a thread that is in the caller's model
+WRITE_LOOK_S = 0.1  # between two checks for a second signal while the last checkpoint is written
+LET_GO_S = 30.0  # how long a cancelled call waits for a thread that uses the caller's model
 DIVERGED = Diverged(
     "parameters are NaN or infinite at the end of the job: it has diverged. Lower the learning rate or set "
     "train.grad_clip; checkpoints written before are finite"
@@ -68,7 +68,7 @@ class Result:
 
 @sparing_the_compiler()
 def run(request: Request, planned: Plan, early: HeadStart) -> Result:
-    """Trains. The run directory is removed again when no worker was told of it."""
+    """Train a job. The run directory is removed again if no worker was told of it."""
     clock = Clock(request.began_s, imported_s=time.monotonic())
     planned = with_devices(planned, request.job)
     check_wanted(request.job.log.tensorboard)
@@ -77,7 +77,7 @@ def run(request: Request, planned: Plan, early: HeadStart) -> Result:
     prepared: _Prepared | None = None
     has_begun = False
     try:
-        # Before signals raise: a folder that is made but not yet ours would stay.
+        # Before signals raise: else a folder that is made but not yet ours could stay.
         rundir = RunDir.open(request.resume) if request.resume else RunDir.create(request.run_dir, request.job.name)
         with host.raising_on_signals() as stops:
             if request.resume:
@@ -92,7 +92,7 @@ def run(request: Request, planned: Plan, early: HeadStart) -> Result:
             prepared = _Prepared.make(request, planned, parts, rundir, clock)
             stops.hand_over()
             has_begun = True
-            return prepared.train(stops, early, loading)  # which watches signals in its own way
+            return prepared.train(stops, early, loading)  # `train` watches signals itself
     except BaseException:
         if prepared is not None:
             prepared.session.shared.release()
@@ -106,7 +106,7 @@ def run(request: Request, planned: Plan, early: HeadStart) -> Result:
 
 @dataclass(slots=True)
 class _Prepared:
-    """A job whose shared memory is laid out and whose workers may start."""
+    """A job with shared memory laid out, whose workers may start."""
 
     request: Request
     plan: Plan
@@ -117,7 +117,7 @@ class _Prepared:
 
     @classmethod
     def make(cls, request: Request, planned: Plan, parts: Parts, rundir: RunDir, clock: Clock) -> "_Prepared":
-        """Raises what `SharedModel.build` and a resume raise; a library caller's model is his own again then."""
+        """Lay out a job. Raises what `SharedModel.build` and a resume raise, after releasing the caller's model."""
         job = request.job
         shared = SharedModel.build(
             parts.model,
@@ -175,8 +175,8 @@ class _Prepared:
             ids=ids,
             streamed=streamed,
         )
-        restored = restore(session) if request.resume else None  # nothing is written before
-        write_descriptions(request, planned, parts, rundir)  # first: killed after it, there is a run to go on with
+        restored = restore(session) if request.resume else None  # before anything is written
+        write_descriptions(request, planned, parts, rundir)  # first: after it, a killed job can be resumed
         rundir.make_folders()
         worker_spec = replace(with_profile(worker_spec, request.profile, rundir), devices=planned.devices)
         if restored is not None:
@@ -197,11 +197,9 @@ class _Prepared:
             loading.report(session.journal)
             train = self._train_inline if self.plan.procs == 0 else partial(self._train_with_workers, early)
             outcome = self._guard(train, watch)
-            if (
-                self.worker_spec.compile_scratch is not None
-            ):  # of workers that were killed before they could do it themselves
+            if self.worker_spec.compile_scratch is not None:  # left by killed workers
                 shutil.rmtree(self.worker_spec.compile_scratch, ignore_errors=True)
-            watch.raises_second = False  # from here on, the second is looked for
+            watch.raises_second = False  # from here on we poll for the second signal
             outcome = self._finish(outcome, watch)
             summary = summarise(session, outcome, time.monotonic())
             if not session.rundir.try_write_json("summary.json", summary):
@@ -243,14 +241,14 @@ class _Prepared:
             session.holder.close()
 
     def _guard(self, train: Callable[[host.SignalWatch], Outcome], watch: host.SignalWatch) -> Outcome:
-        """Whatever happens, there is a summary: our own errors, the user's in `procs: 0`, and our mistakes."""
+        """Turn any exception (ours, the user's in `procs: 0`, a bug) into an outcome: there is always a summary."""
         try:
             return train(watch)
         except HogwildError as error:
             return Outcome("failed", error.code, error=error)
-        except host.Interrupted as signal:  # `procs: 0`, twice
+        except host.Interrupted as signal:  # `procs: 0`: a second signal
             return Outcome.cancelled_by(signal.number)
-        except (Exception, SystemExit) as error:  # of `procs: 0`: user code that calls sys.exit
+        except (Exception, SystemExit) as error:  # `procs: 0`: user code may call sys.exit
             import traceback
 
             text = "".join(traceback.format_exception(error))
@@ -259,8 +257,8 @@ class _Prepared:
             return Outcome("failed", wrapped.code, error=wrapped)
 
     def _finish(self, outcome: Outcome, watch: host.SignalWatch) -> Outcome:
-        """The last checkpoint: the one in flight, and one of what a failed job had learnt. Whatever a thread raises
-        only now, user code in a model's own state, too, there is a summary."""
+        """Write the last checkpoint: the one in flight, or the state of a failed job. There is a summary whatever a
+        thread raises here, including user code in a model's own state."""
         outcome = self._settled(outcome, watch)
         outcome = self._after(outcome, partial(self._save_last, outcome), watch)
         if isinstance(outcome.error, Diverged):
@@ -271,8 +269,7 @@ class _Prepared:
         return outcome
 
     def _after(self, outcome: Outcome, step: Callable[[], Outcome | None], watch: host.SignalWatch) -> Outcome:
-        """How the job ends with this step, which may change that. What it raises fails a job that went well, and is
-        said of another, which keeps its own end."""
+        """Run a last step and return the outcome. An error fails a job that went well; otherwise it is logged only."""
         after = self._guard(lambda _: step() or outcome, watch)
         if after is outcome or outcome.state in ("succeeded", "stopped"):
             return after
@@ -280,7 +277,7 @@ class _Prepared:
         return outcome
 
     def _settled(self, outcome: Outcome, watch: host.SignalWatch) -> Outcome:
-        """Waits for what threads merge, copy and write, unless that takes too long or there is a second signal."""
+        """Wait for threads that merge, copy and write, until a timeout or a second signal."""
         session, deadline = self.session, time.monotonic() + LAST_WRITE_S
         while session.is_waited_for and len(watch.received) < 2 and time.monotonic() < deadline:
             outcome = self._after(outcome, partial(session.wait, WRITE_LOOK_S), watch)
@@ -294,11 +291,11 @@ class _Prepared:
         return Outcome("failed", error.code, error=error)
 
     def _save_last(self, outcome: Outcome) -> Outcome:
-        """Nothing of a run that is lost, or half way back to a checkpoint: those before are better, finite or not."""
+        """Save the last checkpoint; none for a diverged run or inside a rollback, as the earlier ones are better."""
         session = self.session
         if outcome.state == "cancelled" or session.is_waited_for or session.divergence.is_going_back:
             return outcome
-        if not session.shared.finite():  # finite gradients can still overflow a weight, at a far too high rate
+        if not session.shared.finite():  # finite gradients can overflow a weight if the learning rate is far too high
             return outcome if outcome.state == "failed" else Outcome("failed", DIVERGED.code, error=DIVERGED)
         is_lost = isinstance(outcome.error, Diverged)
         if outcome.state == "failed" and not is_lost and session.queue.updates and session.saving.is_worth_it:
@@ -312,14 +309,14 @@ class _Prepared:
         return outcome
 
     def _let_go(self, outcome: Outcome, watch: host.SignalWatch) -> None:
-        """The caller's model is to be his own again: a thread that still copies it, or goes back with it, ends first.
-        Not for ever, and not after a third signal: user code in a model's own state may never end."""
+        """Wait for a thread that still copies or rolls back the caller's model, so that he can use it again. Limited in
+        time and by a third signal: user code in a model's own state may never end."""
         session, deadline = self.session, time.monotonic() + LET_GO_S
         is_done, poll = not session.pause_task.is_busy, select.poll()
         poll.register(session.pause_task.fileno(), select.POLLIN)
         while not is_done and len(watch.received) < 3 and time.monotonic() < deadline:
             is_done = bool(poll.poll(WRITE_LOOK_S * 1000))
-        if is_done and session.divergence.is_going_back:  # of a copy nothing is to follow
+        if is_done and session.divergence.is_going_back:  # but nothing may follow a copy
             self._after(outcome, session.settle, watch)
 
     def _set_up(self) -> Callable[[int], tuple[Setup, list[int]]]:

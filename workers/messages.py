@@ -1,16 +1,16 @@
-"""What crosses a pipe or a socket between the supervisor and one worker.
+"""The messages between the supervisor and one worker: pipe records and socket datagrams.
 
     lease pipe   supervisor -> worker   (sequence u32, item id u32)
-                                        (pause u32, 0)             look at the control row; if not 0, this pause is over
+                                        (pause u32, 0)             read the control row; if not 0, this pause is over
     ack pipe     worker -> supervisor   (skipped u32, item id u32)
-                                        (pause u32, 0)             look at my row: ready, or parked in this pause
+                                        (pause u32, 0)             read my row: ready, or parked in this pause
     socket       supervisor -> worker   one datagram: set-up, or a task before it, as JSON, with descriptors of regions
                  worker -> supervisor   datagrams: Report as JSON
 
-What was stored in shared memory before a record was written is there for whoever has read the record: the pipe's lock
-orders it, on every machine. A word of shared memory alone promises nothing about another.
+A reader of a record sees all earlier stores of its writer to shared memory: the pipe's lock orders them, on every
+machine. A word of shared memory alone says nothing about another.
 
-Records are 8 bytes: far below PIPE_BUF, so a write is all or nothing and a reader never sees half of one, whoever dies.
+Records are 8 bytes, far below PIPE_BUF: a write is all or nothing, so a reader never sees half of one.
 """
 
 import json
@@ -30,13 +30,13 @@ MAX_DESCRIPTORS = 64
 
 
 class ParentGone(Exception):
-    """Nobody is left to work for, or to report to: end-of-file on a pipe or a socket of the supervisor's."""
+    """The supervisor is gone: end-of-file on one of its pipes or its socket."""
 
 
 def write_record(descriptor: int, first: int, item: int) -> bool:
-    """Writes one record. False when the pipe is full or its reader is gone. With two leases in hand a pipe of 64 KiB
-    cannot fill up with leases and acknowledgements; a doorbell that does not fit was rung before; and a reader that is
-    gone is seen by its pidfd."""
+    """Write one record; return False if the pipe is full or its reader is gone. With two leases per worker a pipe of 64
+    KiB cannot fill up with leases and acks; a doorbell that does not fit follows an unread one; and a pidfd shows that
+    the reader is gone."""
     try:
         return os.write(descriptor, RECORD.pack(first & 0xFFFFFFFF, item)) == RECORD.size
     except (BlockingIOError, BrokenPipeError):
@@ -44,7 +44,7 @@ def write_record(descriptor: int, first: int, item: int) -> bool:
 
 
 def read_records(descriptor: int) -> Iterator[tuple[int, int]]:
-    """Every record that is there now; the descriptor is non-blocking. Ends at end-of-file, too."""
+    """Yield every record available now; the descriptor is non-blocking. Ends at end-of-file, too."""
     while True:
         try:
             chunk = os.read(descriptor, RECORD.size * 512)
@@ -57,12 +57,12 @@ def read_records(descriptor: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a process that waits is to do, and what has changed in the supervisor since it was started. Each has
-    `regions`, whose descriptors travel with it, in this order."""
+    """A task for a waiting process, with the changes in the supervisor since the process started. Each task has
+    `regions`; their descriptors travel with it, in this order."""
 
-    folder: str = field(default="", kw_only=True)  # the current one; "": it is gone
+    folder: str = field(default="", kw_only=True)  # the current folder; "": deleted
     sys_path: tuple[str, ...] = field(default=(), kw_only=True)
-    environment: Mapping[str, str | None] = field(default_factory=dict, kw_only=True)  # what has changed; None: is gone
+    environment: Mapping[str, str | None] = field(default_factory=dict, kw_only=True)  # changes; None: unset
     torch_settings: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def send(self, channel: socket.socket, descriptors: Sequence[int]) -> None:
@@ -78,7 +78,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Setup(Task):
-    """What a worker needs before it can train."""
+    """The set-up of a worker for training."""
 
     worker: int
     procs: int
@@ -89,15 +89,15 @@ class Setup(Task):
     spec_nbytes: int
     log: str
     stacks: str
-    cores: tuple[int, ...] = ()  # logical CPUs of its own; empty: all that the supervisor may use
+    cores: tuple[int, ...] = ()  # its own logical CPUs; empty: all that the supervisor may use
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask(Task):
-    """What a process that waits for its set-up needs to read rows of a data set meanwhile. Records (task, range) lease
-    ranges to it, until one is (task, `LOOK`); then it waits for its set-up, or another task, again."""
+    """A task to read rows of a data set before the set-up. Records (task, range) lease ranges, until (task, `LOOK`)
+    ends the task; then the process waits for its set-up, or another task, again."""
 
-    number: int  # of the task: what is said or leased of an earlier one may arrive late
+    number: int  # of the task: records and reports of an earlier task may arrive late
     reader: int  # its row of the region `beats`
     regions: tuple[tuple[str, int], ...]  # (name, bytes); `recipe` says what the others are
     recipe_nbytes: int
@@ -105,11 +105,11 @@ class ReadTask(Task):
 
 @dataclass(frozen=True, slots=True)
 class LoadTask(Task):
-    """What makes a process that waits for its set-up a loader of streamed data. Records (·, slot + 1) ask it to fill
-    slots; (1, `LOOK`) tells it to leave."""
+    """A task that makes a waiting process a loader of streamed data. Records (·, slot + 1) ask it to fill slots; (1,
+    `LOOK`) tells it to leave."""
 
     loader: int
-    regions: tuple[tuple[str, int], ...]  # (name, bytes): the ring, and what it reads
+    regions: tuple[tuple[str, int], ...]  # (name, bytes): the ring, and the pickled stream
     stream_nbytes: int
     log: str
     stacks: str
@@ -117,7 +117,7 @@ class LoadTask(Task):
 
 @dataclass(frozen=True, slots=True)
 class HoldTask(Task):
-    """What a process needs that holds the flats on `device` for all workers (`gpu_owner.py`), instead of a set-up."""
+    """A task that makes a waiting process the owner of the flats on `device` for all workers (`gpu_owner.py`)."""
 
     device: str
     regions: tuple[tuple[str, int], ...]  # the flats
@@ -127,18 +127,18 @@ TASKS: Mapping[str, Any] = {kind.__name__: kind for kind in (Setup, ReadTask, Lo
 
 
 def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
-    """What to do, with descriptors. Blocks, however long. Raises ParentGone, and RunError when not all descriptors
-    fit."""
+    """Wait, without a limit, for a task; return it with its descriptors. Raises ParentGone, and RunError if not all
+    descriptors fit."""
     payload, descriptors, flags, _ = socket.recv_fds(channel, MAX_DATAGRAM, MAX_DESCRIPTORS)
     if not payload:
         raise ParentGone("the supervisor closed the socket before the set-up was sent")
-    if flags & socket.MSG_CTRUNC:  # the kernel drops what the limit does not allow and delivers the rest
+    if flags & socket.MSG_CTRUNC:  # the kernel drops descriptors beyond the limit and delivers the rest
         raise RunError(
             f"only {len(descriptors)} descriptors of shared memory arrived; raise the limit (ulimit -n)",
             code="run/open-files",
         )
     for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)  # CPython 3.11 does not pass the flag on
+        os.set_inheritable(descriptor, False)  # CPython 3.11 does not set close-on-exec here
     values = json.loads(payload)
     lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     lists["regions"] = tuple((name, nbytes) for name, nbytes in values["regions"])
@@ -147,23 +147,23 @@ def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A worker's words: `waiting` (for its set-up), `ready` (detail: the update path) or `error` (an exception that
-    ends it). Of a reader: `reading`, `unreadable` (detail: why the data set cannot be made in a worker) or `bad-row`
-    (detail: why; item: the range); `task` says of which. Of a loader: `bad-batch` (item: slot + 1)."""
+    """A message of a worker: `waiting` (for its set-up), `ready` (detail: the update path) or `error` (an exception
+    that ends it). Of a reader: `reading`, `unreadable` (detail: why the data set cannot be made in a worker) or
+    `bad-row` (detail: why; item: the range), each with its `task`. Of a loader: `bad-batch` (item: slot + 1)."""
 
     kind: str
     detail: str = ""
     error_type: str = ""
     place: str = ""
-    hopeless: bool = False  # it will come again, whoever tries
+    hopeless: bool = False  # it would come again in any worker
     traceback: str = ""
-    code: str = ""  # of an error of ours
+    code: str = ""  # of our own errors
     task: int = 0
     item: int = 0
 
     def send(self, channel: socket.socket) -> None:
-        """Cut to one datagram: of a traceback the end is kept, which names the exception, of the rest the beginning.
-        A character may need 12 bytes of JSON, so the length is tried. Raises ParentGone."""
+        """Send, cut to one datagram: of a traceback the end is kept, which names the exception, of other fields the
+        beginning. A character may need 12 bytes of JSON, so lengths are tried. Raises ParentGone."""
         keep = MAX_DATAGRAM // 2
         while len(payload := self._encode(keep)) > MAX_DATAGRAM:
             keep //= 2
@@ -181,13 +181,13 @@ class Report:
 
     @classmethod
     def receive_all(cls, channel: socket.socket) -> Iterator["Report"]:
-        """Every report that is there now; the socket is non-blocking."""
+        """Yield every report available now; the socket is non-blocking."""
         while True:
             try:
                 payload = channel.recv(MAX_DATAGRAM)
             except BlockingIOError:
                 return
-            except ConnectionResetError:  # said once, before what was sent: it left something of ours unread
+            except ConnectionResetError:  # comes once, before queued reports: the worker died with unread data of ours
                 continue
             if not payload:
                 return
@@ -196,7 +196,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What crosses `Process.start`: numbers and short names only, never a tensor (unpickling one would import torch
+    """The arguments of `Process.start`: numbers and short names only, never a tensor (unpickling one would import torch
     before our first line). Descriptors are inherited under the same numbers."""
 
     parent_pid: int
@@ -209,7 +209,7 @@ class Start:
 
 
 class Leaving:
-    """Set by SIGTERM: the worker finishes the exchange in hand and leaves."""
+    """A flag set by SIGTERM: the worker finishes the current exchange and leaves."""
 
     def __init__(self) -> None:
         self.asked = False

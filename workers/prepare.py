@@ -1,5 +1,5 @@
-"""Before the first worker starts: what lies in shared memory and whether it fits, what the queue must know, and what
-the run directory says about the job."""
+"""Preparation before the first worker starts: the layout of shared memory and whether it fits, the queue, and the
+settings that workers get."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,11 +40,11 @@ from hogwild.training.compiled_model import model_key
 from workers.child.spec import DataSpec, WorkerSpec
 from workers.session.ring_state import RingState
 
-KEY_SAMPLES = 3  # of a batch whose rows are looked at: the strides of a single one say nothing
+KEY_SAMPLES = 3  # samples in the batch that is inspected: the strides of a single sample say nothing
 
 
 def check_lanes(job: Job, planned: Plan) -> None:
-    """Raises UsageError for more workers than lanes."""
+    """Raise UsageError for more workers than lanes."""
     lanes = job.data.lanes
     if lanes is not None and planned.procs > lanes:
         raise UsageError(
@@ -55,13 +55,13 @@ def check_lanes(job: Job, planned: Plan) -> None:
 
 
 def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
-    """Bytes of shared memory the job will take. Raises MemoryShortError when there are fewer, or too few for the
-    workers' own copies of the parameters as well (delta)."""
+    """Return the bytes of shared memory the job will take. Raises MemoryShortError if there is not enough, also for the
+    workers' own copies of the parameters (delta)."""
     rows = max(1, planned.procs)
     ring = ring_spec_of(job, parts.train, planned.procs)
     data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + (ring.nbytes if ring is not None else 0)
     parameters = sum(parameter.nbytes for parameter in parts.model.parameters())
-    # First, because the trial step that finds out about the rest takes memory itself.
+    # First, because the trial step that measures the rest needs memory itself.
     fresh = data - _there_already(parts)
     _require(fresh + trial_bytes(parts.optimizer), fresh)
     needed = bytes_needed(job, parts, planned) + Scoreboard.nbytes(rows)
@@ -71,7 +71,7 @@ def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
 
 
 def _there_already(parts: Parts) -> int:
-    """Bytes of data that was read into the shared memory it is trained from."""
+    """Return the bytes of data already read into the shared memory that training uses."""
     return sum(source.nbytes for source in (parts.train, parts.val) if source is not None and source.is_there_already)
 
 
@@ -88,8 +88,8 @@ def _require(needed: int, data: int) -> None:
 def lay_out(
     job: Job, parts: Parts, channels_last: bool, procs: int, before: RunDir | None
 ) -> tuple[dict[str, Region], WorkerSpec]:
-    """The data in shared memory, in the order that keeps workers apart, and what they must know. `before`: the run that
-    is resumed."""
+    """Put the data into shared memory, in the order that keeps workers apart; return the regions and the worker spec.
+    `before`: the run to resume."""
     arrange(job, parts, procs, _grid_before(before) if before is not None else None)
     return share_data(job, parts, channels_last, procs)
 
@@ -97,7 +97,7 @@ def lay_out(
 def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple[dict[str, Region], WorkerSpec]:
     compiles = job.model.compile == "inductor"
     typical = parts.train.streamed.typical() if compiles and parts.train.streamed is not None else []
-    compile_key = _compile_key(job, parts, typical, channels_last) if compiles else ""  # now: data moves below
+    compile_key = _compile_key(job, parts, typical, channels_last) if compiles else ""  # now, before data moves below
     regions: dict[str, Region] = {}
     splits: dict[str, DataSpec] = {}
     for name, source in (("train", parts.train), ("val", parts.val)):
@@ -142,7 +142,7 @@ def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple
 
 
 def _ring_of(job: Job, source: Source, procs: int) -> Ring | None:
-    """Of data that lies in slots, made here for data that is streamed; None for any other."""
+    """Return the ring of data in slots, allocated here for streamed data; None for any other data."""
     if source.held is not None:
         return source.held.ring
     spec = ring_spec_of(job, source, procs)
@@ -152,7 +152,7 @@ def _ring_of(job: Job, source: Source, procs: int) -> Ring | None:
 def ring_state(
     job: Job, parts: Parts, procs: int, regions: Mapping[str, Region], worker_spec: WorkerSpec
 ) -> RingState | None:
-    """Of a job whose training data is streamed."""
+    """Return the ring state of a job with streamed training data, else None."""
     spec = worker_spec.train.data
     if parts.train.streamed is None or not isinstance(spec, RingSpec):
         return None
@@ -163,7 +163,7 @@ def ring_state(
 
 
 def _compile_key(job: Job, parts: Parts, typical: Sequence[list[Any]], channels_last: bool) -> str:
-    """Of the model, and of the batches it will be compiled for. `typical`: those of a stream."""
+    """Return the cache key of the model and its batch sizes. `typical`: example batches of a stream."""
     plans = [parts.train.plan, *([parts.val.plan] if parts.val is not None else [])]
     sizes = [(plan.samples, plan.batch_size, plan.batches) for plan in plans]
     rows = [_rows(batch) for batch in (batch_of(parts, KEY_SAMPLES), *_validation(parts.val))]
@@ -174,19 +174,19 @@ def _compile_key(job: Job, parts: Parts, typical: Sequence[list[Any]], channels_
 
 
 def _thaws(parts: Parts) -> list[list[str]]:
-    """The parameters of each, in their order: at which update it comes decides no code."""
+    """Return the parameters of each thaw, in order; the update number of a thaw does not change the code."""
     late = parts.late
     return [[name for name in late if late[name] == update] for update in sorted(set(late.values()))]
 
 
 def _rows(batch: list[Any]) -> tuple[Any, ...]:
-    """How inputs and target are nested; type, shape and strides of a row of each."""
+    """Return the nesting of inputs and target, and dtype, shape and strides of one row of each."""
     leaves, nesting = tree_flatten(batch)
     return (str(nesting), [(leaf.dtype, tuple(leaf.shape[1:]), leaf.stride()[1:]) for leaf in leaves])
 
 
 def _validation(source: Source | None) -> Iterator[list[Any]]:
-    """A few samples; of batches of its own the first and the last, which are compiled for."""
+    """Yield a few samples; for pre-built batches the first and the last one, which are compiled for."""
     if source is None or source.held is None:
         yield from [] if source is None else [source.head(KEY_SAMPLES)]
         return
@@ -195,7 +195,7 @@ def _validation(source: Source | None) -> Iterator[list[Any]]:
 
 
 def _shared(source: Source, name: str, channels_last: bool) -> tuple[Region, Spec]:
-    """One data set in shared memory."""
+    """Return one data set in shared memory."""
     if source.packed is not None:
         return source.packed.region, source.packed.spec
     data = source.resident or ResidentData.from_tensors(name, source.tensors, channels_last=channels_last)
@@ -203,8 +203,7 @@ def _shared(source: Source, name: str, channels_last: bool) -> tuple[Region, Spe
 
 
 def with_profile(worker_spec: WorkerSpec, window: Window | None, rundir: RunDir) -> WorkerSpec:
-    """`worker_spec` with what `--profile` asks of the workers, and the folder they will write into. Raises
-    RunDirError."""
+    """Return `worker_spec` with the window of `--profile` and the output folder. Raises RunDirError."""
     if window is None:
         return worker_spec
     clear(rundir.profile)
@@ -212,7 +211,7 @@ def with_profile(worker_spec: WorkerSpec, window: Window | None, rundir: RunDir)
 
 
 def _grid_before(rundir: RunDir) -> tuple[int, int] | None:
-    """Blocks of the grid of the attempt before: a resume goes on in the same cells."""
+    """Return the grid of the earlier attempt: a resume continues in the same cells."""
     blocks = (rundir.read_json("env.json") or {}).get("grid")
     return (int(blocks[0]), int(blocks[1])) if blocks else None
 
@@ -220,8 +219,8 @@ def _grid_before(rundir: RunDir) -> tuple[int, int] | None:
 def training_queue(
     job: Job, parts: Parts, rows: int, ids: "count[int]", streamed: RingState | None = None
 ) -> WorkQueue:
-    """Of the whole job; over a grid no two workers hold cells of one row or column of blocks, a lane is one worker's,
-    and of a stream they hold what lies in the ring."""
+    """Return the queue of the job. Over a grid no two workers hold cells of one block row or column; a lane belongs to
+    one worker; of a stream they hold filled slots of the ring."""
     plan = parts.train.plan
     schedule: LeaseSchedule | None = None
     if isinstance(plan, GridPlan):
@@ -234,7 +233,7 @@ def training_queue(
 
 
 def limits_of(job: Job, rows: int) -> Limits:
-    """The queue's view of the job; `rows` workers, at least one."""
+    """Return the queue's limits; `rows` workers, at least one."""
     return Limits(
         procs=rows,
         epochs=job.train.epochs,

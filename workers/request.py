@@ -1,4 +1,4 @@
-"""What a caller, the command line or `hogwild.train`, wants run."""
+"""The request to run a job, from the command line or from `hogwild.train`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ if TYPE_CHECKING:  # it imports torch
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a caller wants run. `make_parts` builds or takes over the objects, and has the reader bring their data into
-    memory (user code runs there, and only there)."""
+    """A request to run a job. `make_parts` builds or takes over the objects, and has the reader bring their data into
+    memory (user code runs only there)."""
 
     job: Job
     make_parts: "Callable[[Reader], Parts]"
@@ -25,7 +25,7 @@ class Request:
     resume: Path | None = None
     data_dir: Path | None = None
     user_folders: tuple[str, ...] = ()
-    caller: str = "command line"  # or rundir.LIBRARY
+    caller: str = "command line"  # or run_directory.LIBRARY
     progress: bool | None = None
-    profile: Window | None = None  # which updates of each worker are recorded
+    profile: Window | None = None  # updates of each worker to record
     began_s: float = 0.0  # monotonic: when the command, or the call, began

@@ -1,5 +1,4 @@
-"""One job from its description to its summary. Called by the command line and by `hogwild.train`; there is no other
-path.
+"""One job from its description to its summary. The command line and `hogwild.train` both come through here.
 
     plan -> workers that start early -> torch -> execution.py: run directory, objects, memory, supervisor, records
 
@@ -38,8 +37,8 @@ def run_job(
     progress: bool | None = None,
     profile: Window | None = None,
 ) -> dict[str, Any]:
-    """The command line's way in; returns the summary. Raises HogwildError for what cannot be started; a job that
-    failed while training returns its summary with state `failed` and the error's words."""
+    """Run a job for the command line; return the summary. Raises HogwildError if the job cannot start. A job that fails
+    during training returns its summary, with state `failed` and the error's message."""
     host.require_linux()
     with _begun(job, is_real=not dry_run) as (planned, early):
         with without_collecting():
@@ -55,7 +54,7 @@ def run_job(
             run_dir=run_dir,
             resume=resume,
             data_dir=data_dir.absolute() if data_dir else None,
-            user_folders=tuple(user_code.user_path(job_file)),  # after our imports, which they could shadow
+            user_folders=tuple(user_code.user_path(job_file)),  # after our imports: user folders could shadow them
             progress=progress,
             profile=profile,
             began_s=host.process_start_s(),
@@ -65,7 +64,7 @@ def run_job(
 
 
 def run(request: Request) -> "Result":
-    """The library's way in. Trains."""
+    """Run a job for the library: train."""
     with _begun(request.job, is_real=True) as (planned, early):
         from workers import execution
 
@@ -74,7 +73,7 @@ def run(request: Request) -> "Result":
 
 @contextmanager
 def _begun(job: Job, *, is_real: bool) -> Iterator[tuple[Plan, HeadStart]]:
-    """The plan, and its workers on their way if they are wanted; none of them is left afterwards."""
+    """Yield the plan and, unless it is a dry run, the early workers; at the end none of them is left."""
     if is_real:
         host.require_main_thread()
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
@@ -86,6 +85,6 @@ def _begun(job: Job, *, is_real: bool) -> Iterator[tuple[Plan, HeadStart]]:
 
 
 def _with_all_cores(planned: Plan) -> Plan:
-    """Importing torch may have taken cores from this process, and so from workers started from now on."""
+    """Undo an affinity change by the import of torch, which workers started later would inherit."""
     restored = host.restore_affinity(os.environ)
     return replace(planned, reason=f"{planned.reason}; {restored}") if restored else planned

@@ -1,12 +1,12 @@
-"""Which positions a batch holds, and seeds; which samples stand there says `sample_order.py`. Pure functions of (seed,
-epoch, position), so every process computes the same answer by itself and nobody has to be asked. No torch, no state."""
+"""The positions and seeds of each batch (`sample_order.py` maps positions to samples). Pure functions of (seed, epoch,
+position): every process computes the same answer without asking another one. No torch, no state."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 
 class EpochPlan(Protocol):
-    """How one epoch is cut into batches: `BatchPlan`, or `grid.GridPlan` for data that lies in the cells of a grid."""
+    """The division of one epoch into batches: `BatchPlan`, or `grid_plan.GridPlan` for data in the cells of a grid."""
 
     @property
     def samples(self) -> int: ...
@@ -25,7 +25,7 @@ class EpochPlan(Protocol):
 
     @property
     def grid(self) -> tuple[int, int] | None:
-        """Blocks of rows and of columns; None: no grid."""
+        """Number of row blocks and of column blocks; None: no grid."""
         ...
 
     @property
@@ -48,13 +48,13 @@ class EpochPlan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """How one epoch of `samples` positions is cut into batches.
+    """The division of one epoch of `samples` positions into batches.
 
-    The last batch is dropped (`drop_last`) or shorter; a last batch of a single sample is merged into the one before it
-    when `merge_single` says that the model cannot train on one (BatchNorm needs two values per channel).
+    The last batch is dropped (`drop_last`) or shorter. With `merge_single` a last batch of one sample is merged into
+    the batch before it, because the model cannot train on one sample (BatchNorm needs two values per channel).
 
-    With `lanes` the epoch is that many rows of batches, each of which continues the one before it (`orders.LaneOrder`);
-    `samples` are then those that fill them, a multiple of lanes x batch_size.
+    With `lanes` the epoch consists of that many sequences of batches. Each batch continues the one before it in its
+    lane (`sample_order.LaneOrder`); `samples` is then a multiple of lanes x batch_size.
     """
 
     samples: int
@@ -66,7 +66,7 @@ class BatchPlan:
 
     @property
     def merges(self) -> bool:
-        """Whether the last batch really holds one sample too many."""
+        """True if the last batch holds one extra sample."""
         return (
             self.merge_single
             and not self.drop_last
@@ -82,31 +82,32 @@ class BatchPlan:
 
     @property
     def largest(self) -> int:
-        """Samples in the largest batch: what a reused buffer must hold."""
+        """Number of samples in the largest batch: the size of a reused buffer."""
         return self.batch_size + 1 if self.merges else min(self.batch_size, self.samples)
 
     def positions(self, batch: int) -> tuple[int, int]:
-        """The positions `[first, last)` of batch number `batch` of an epoch."""
+        """Return the positions `[first, last)` of batch number `batch` of an epoch."""
         first = batch * self.batch_size
         last = first + self.batch_size
-        # Asked before every batch; only where a batch ends one before the end, or later, need the rest be worked out.
+        # Fast path, called before every batch: only a batch that ends at samples - 1 or later can be the special last
+        # one.
         if last >= self.samples - 1 and not self.drop_last and batch == self.batches - 1:
             return first, self.samples
         return first, last
 
     def samples_in(self, start: int, stop: int) -> int:
-        """Samples in the batches `[start, stop)`."""
+        """Return the number of samples in the batches `[start, stop)`."""
         return self.positions(stop - 1)[1] - self.positions(start)[0] if stop > start else 0
 
     def planned_updates(self, *, epochs: int, accumulate: int, max_updates: int | None) -> int:
-        """Updates of the whole job if nothing is skipped: the length of its learning-rate schedule."""
+        """Return the updates of the whole job if nothing is skipped: the length of its learning-rate schedule."""
         whole = epochs * -(-self.batches // accumulate)
         return whole if max_updates is None else min(whole, max_updates)
 
 
 def how_cut(plan: EpochPlan) -> dict[str, Any]:
-    """What decides which samples a batch of an epoch holds; whether a single sample was merged shows in `batches`.
-    `grid`: blocks of rows and of columns, which a resume must take over, or None."""
+    """Return everything that decides which samples a batch holds. `batches` shows whether a single sample was merged.
+    `grid`: number of row and column blocks, which a resume must take over, or None."""
     return {
         "samples": plan.samples,
         "batch_size": plan.batch_size,
@@ -117,14 +118,14 @@ def how_cut(plan: EpochPlan) -> dict[str, Any]:
     }
 
 
-OPEN = 1 << 40  # batches of an epoch whose end is not known yet: more than anybody reads
+OPEN = 1 << 40  # batches of an epoch whose end is not known yet: more than any stream has
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """An epoch of an iterable, read as `shards` sequences of batches. Batch number `shard + shards * place` is the
-    one at `place` of its shard. `length`: samples of an epoch, if the data set says so; a promise nobody relies on.
-    With `drop_single` a last batch of one sample is left out (BatchNorm cannot train on it)."""
+    """An epoch of an iterable, read as `shards` sequences of batches. Batch number `shard + shards * place` is the one
+    at `place` of its shard. `length`: samples of an epoch as the data set reports them; no code relies on it. With
+    `drop_single` a last batch of one sample is left out (BatchNorm cannot train on it)."""
 
     batch_size: int
     shards: int
@@ -138,7 +139,7 @@ class StreamPlan:
 
     @property
     def samples(self) -> int:
-        """As promised; 0 where nothing is."""
+        """Samples as reported by the data set; 0 if it reports none."""
         return self.length or 0
 
     @property
@@ -150,15 +151,15 @@ class StreamPlan:
         return self.batch_size
 
     def positions(self, batch: int) -> tuple[int, int]:
-        """Of its seeds: no two batches share one."""
+        """Return the positions that seed this batch: no two batches share one."""
         return batch * self.batch_size, (batch + 1) * self.batch_size
 
     def samples_in(self, start: int, stop: int) -> int:
-        """At most; a slot knows how many it holds."""
+        """Return an upper bound; the slot knows the exact number."""
         return (stop - start) * self.batch_size
 
     def planned_updates(self, *, epochs: int, accumulate: int, max_updates: int | None) -> int:
-        """0 where neither the job nor the data set says how many."""
+        """Return the planned updates; 0 if neither the job nor the data set limits them."""
         if self.length is None:
             return max_updates or 0
         whole = epochs * -(-max(1, -(-self.length // self.batch_size)) // accumulate)

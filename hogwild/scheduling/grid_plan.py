@@ -1,9 +1,9 @@
 """Two-sided data (ratings, triples) as a grid: blocks of rows x blocks of columns. Two samples in cells that share
-neither block write no parameter in common, so workers that hold such cells never meet in a cache line (Gemulla et al.,
-"Large-scale matrix factorization with distributed SGD", 2011; here without a barrier, `grid_schedule.py`).
+neither block write no parameter in common, so workers that hold such cells never write the same cache line (Gemulla et
+al., "Large-scale matrix factorization with distributed SGD", 2011; here without a barrier, `grid_schedule.py`).
 
-    Grid       which sample lies in which cell, and the order that makes each cell a range of neighbours
-    GridPlan   how an epoch of data that lies in that order is cut into batches: none crosses the border of a cell
+    Grid       the cell of each sample, and the order that makes each cell a contiguous range
+    GridPlan   the division of an epoch in that order into batches: no batch crosses the border of a cell
 
 Blocks are ranges of ids with about equally many samples each."""
 
@@ -13,15 +13,15 @@ from typing import ClassVar
 
 import numpy as np
 
-MOST_SIDE = 256  # blocks of rows, and of columns, however many workers there are
-MOST_CELLS = MOST_SIDE**2  # a cell's number has 16 bits
+MOST_SIDE = 256  # most blocks of rows, and of columns, for any number of workers
+MOST_CELLS = MOST_SIDE**2  # a cell number has 16 bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """`row_cuts` (B + 1,) and `column_cuts` (C + 1,) int64: block k holds the ids [cuts[k], cuts[k + 1]). `bounds`
-    (B * C + 1,) int64: where each cell, row block * C + column block, begins and ends once the samples are in `order`.
-    `rows`, `columns` (N,) int32: as they were given."""
+    """`row_cuts` (B + 1,) and `column_cuts` (C + 1,) int64: block k holds the ids [cuts[k], cuts[k + 1]). `bounds` (B *
+    C + 1,) int64: start and end of each cell (row block * C + column block) once the samples are in `order`. `rows`,
+    `columns` (N,) int32: the ids as given."""
 
     row_cuts: np.ndarray
     column_cuts: np.ndarray
@@ -33,9 +33,9 @@ class Grid:
     def of(
         cls, rows: np.ndarray, columns: np.ndarray, row_count: int, column_count: int, sides: tuple[int, int]
     ) -> "Grid":
-        """Cuts samples with ids `rows`, `columns` (N,) int32, below `row_count` and `column_count`, into B x C =
-        `sides` blocks, or fewer: a block holds at least one id. Raises ValueError beyond 65,536 cells, and for an id
-        that is out of range. Needs numba; 25 million samples take 0.2 s."""
+        """Build a grid from samples with ids `rows`, `columns` (N,) int32, below `row_count` and `column_count`: B x C
+        = `sides` blocks, or fewer, as a block holds at least one id. Raises ValueError beyond 65,536 cells, and for an
+        id that is out of range. Needs numba; 25 million samples take 0.2 s."""
         from hogwild.kernels.parsing import grid_cells, warm_up
 
         if min(sides) < 1 or sides[0] * sides[1] > MOST_CELLS:
@@ -58,9 +58,9 @@ class Grid:
         return len(self.row_cuts) - 1, len(self.column_cuts) - 1
 
     def order(self) -> np.ndarray:
-        """(N,) int64: the samples by cell; in a cell by row, so that a row's parameters stay in the nearest cache; of
-        a row as they were. 25 million take 0.1 s where they are sorted by row already, as ratings mostly are, and some
-        times as long otherwise (one core)."""
+        """Return (N,) int64: the samples ordered by cell, within a cell by row (so that a row's parameters stay in the
+        nearest cache), within a row in the original order. 25 million samples take 0.1 s if they are already sorted by
+        row, as ratings usually are, and several times as long otherwise (one core)."""
         from hogwild.kernels.parsing import grid_cells, ordering, warm_up
 
         warm_up.ready("grid")
@@ -75,9 +75,9 @@ class Grid:
 
 
 def balanced_cuts(counts: np.ndarray, blocks: int) -> np.ndarray:
-    """(blocks + 1,) int64: cuts of the ids 0..len(counts) into ranges with about equally many samples, `counts` (ids,)
-    of them per id. At most one block per id. What an id that is heavier than a block has too much, the blocks after it
-    share."""
+    """Return (blocks + 1,) int64: cuts of the ids 0..len(counts) into ranges with about equally many samples; `counts`
+    (ids,) is the number of samples per id. At most one block per id. If one id exceeds a block's share, the later
+    blocks share the rest evenly."""
     ids = len(counts)
     blocks = max(1, min(blocks, ids))
     before = np.zeros(ids + 1, np.int64)
@@ -95,14 +95,14 @@ def balanced_cuts(counts: np.ndarray, blocks: int) -> np.ndarray:
 
 
 def _blocks(cuts: np.ndarray, times: int) -> np.ndarray:
-    """(ids,) uint16: block of each id, times `times`."""
+    """Return (ids,) uint16: the block of each id, multiplied by `times`."""
     return np.repeat(np.arange(len(cuts) - 1, dtype=np.uint16) * np.uint16(times), np.diff(cuts))
 
 
 @dataclass(frozen=True, slots=True)
 class GridPlan:
-    """How one epoch of samples that lie in a grid's order is cut into batches: as `BatchPlan`, but every cell is cut by
-    itself and its last batch is shorter. `bounds` (cells + 1): first position of each cell, and the end."""
+    """The division of one epoch in a grid's order into batches. As `BatchPlan`, but each cell is divided separately and
+    its last batch is shorter. `bounds` (cells + 1): first position of each cell, and the end."""
 
     batch_size: int
     sides: tuple[int, int]
@@ -111,7 +111,7 @@ class GridPlan:
     cells: np.ndarray = field(init=False, repr=False, compare=False)  # (batches,) int64: of each batch
     _firsts: np.ndarray = field(init=False, repr=False, compare=False)  # (batches + 1,) int64: first position of each
 
-    merges: ClassVar[bool] = False  # no batch of a kernel can be too small
+    merges: ClassVar[bool] = False  # a kernel can train on a batch of any size
     merge_single: ClassVar[bool] = False
     drop_last: ClassVar[bool] = False
     lanes: ClassVar[None] = None
@@ -132,12 +132,12 @@ class GridPlan:
             object.__setattr__(self, name, value)
 
     def __reduce__(self) -> "tuple[Callable[..., GridPlan], tuple[object, ...]]":
-        """What follows from the bounds is worked out again: it may be megabytes."""
+        """Pickle only the bounds; the derived arrays, which may be megabytes, are rebuilt."""
         return GridPlan, (self.batch_size, self.sides, self.bounds)
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Blocks of rows and of columns."""
+        """Number of row blocks and of column blocks."""
         return self.sides
 
     @property
@@ -150,22 +150,22 @@ class GridPlan:
 
     @property
     def largest(self) -> int:
-        """Samples in the largest batch: what a reused buffer must hold."""
+        """Number of samples in the largest batch: the size of a reused buffer."""
         return int(np.diff(self._firsts).max(initial=0))
 
     def positions(self, batch: int) -> tuple[int, int]:
-        """The positions `[first, last)` of batch number `batch` of an epoch."""
+        """Return the positions `[first, last)` of batch number `batch` of an epoch."""
         return int(self._firsts[batch]), int(self._firsts[batch + 1])
 
     def samples_in(self, start: int, stop: int) -> int:
-        """Samples in the batches `[start, stop)`."""
+        """Return the number of samples in the batches `[start, stop)`."""
         return int(self._firsts[stop] - self._firsts[start]) if stop > start else 0
 
     def cell_of(self, batch: int) -> int:
-        """row block * C + column block."""
+        """Return the cell of a batch: row block * C + column block."""
         return int(self.cells[batch])
 
     def planned_updates(self, *, epochs: int, accumulate: int, max_updates: int | None) -> int:
-        """Updates of the whole job if nothing is skipped. An update holds one batch here (`GridSchedule`)."""
+        """Return the updates of the whole job if nothing is skipped; here an update holds one batch."""
         whole = epochs * -(-self.batches // accumulate)
         return whole if max_updates is None else min(whole, max_updates)

@@ -1,14 +1,14 @@
-"""The rule of a grid: no two workers hold cells that share a block of rows or of columns.
+"""The schedule of a grid: no two workers hold cells that share a block of rows or of columns.
 
-       C0 C1 C2 C3      worker A holds (R0, C1): R0 and C1 are occupied, for everybody but A
+       C0 C1 C2 C3      worker A holds (R0, C1): R0 and C1 are occupied for everybody but A
     R0  .  A  .  .      worker B may have any cell of the other rows and columns
-    R1  .  .  b  .      of those it gets the one whose row and column have most left, so that no row or column is
-    R2  .  .  .  .      what everybody waits for at the end
+    R1  .  .  b  .      B gets the one whose row and column have the most samples left, so that at the end
+    R2  .  .  .  .      no single row or column keeps everybody waiting
 
-There is no barrier, not between epochs either: cells of the next epoch are leased as soon as nothing of this one may
-be. With four blocks a side per worker and two cells in hand at most half of each side is occupied, and a worker finds a
-cell nearly always; with two blocks and four cells in hand it often finds none (tests/test_schedules.py simulates both).
-A side has 256 blocks at most, so with many more than 64 workers some wait for others, and with more than 256 always.
+There is no barrier, not even between epochs: cells of the next epoch are leased as soon as no cell of this epoch can
+be. With four blocks a side per worker and two leased cells, at most half of each side is occupied, and a worker nearly
+always finds a cell; with two blocks and four leased cells it often finds none (tests/test_schedules.py simulates both).
+A side has at most 256 blocks: with many more than 64 workers some wait for others, with more than 256 always.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -21,24 +21,24 @@ from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
 from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice, OfPlan
 from hogwild.scheduling.seeds import mix
 
-EPOCHS_AHEAD = 1  # a stalled worker's row and column stay behind; the others do not run away from them
-# Of what a row holds on average. So much is drawn anew in every epoch: cells come in another order each time, and the
-# fullest rows and columns still come first.
+EPOCHS_AHEAD = 1  # keeps the other workers close to the row and column of a stalled one
+# Random part of a cell's priority, as a share of an average row, drawn anew for every epoch: cells come in another
+# order each time, and the fullest rows and columns still come first.
 DRAWN_SHARE = 0.25
 
 
 class FreeCells(OfPlan):
-    """The free batches of one epoch, by cell. `left` (B, C) float64: samples; its sums over rows and columns are
-    kept, too, for a grid may have 65,536 cells."""
+    """The free batches of one epoch, by cell. `left` (B, C) float64: samples; the sums over rows and columns are kept,
+    too, because a grid may have 65,536 cells."""
 
     _plan: GridPlan
 
     def __init__(self, plan: GridPlan, drawn: np.ndarray, pieces: Iterable[FreeRange] | None = None) -> None:
-        """`pieces`: None is all of the epoch."""
+        """`pieces`: the free ranges; None: the whole epoch."""
         super().__init__(plan)
         self._drawn = drawn  # (B, C) float64
-        self._cells: dict[int, list[FreeRange]] = {}  # where pieces were put or taken; others are whole, or used up
-        self._begun: set[int] = set()  # cells of which something was leased before
+        self._cells: dict[int, list[FreeRange]] = {}  # cells with pieces put or taken; all others are whole or used up
+        self._begun: set[int] = set()  # cells that were partly leased before
         self._batches = plan.batches if pieces is None else 0
         whole = np.diff(plan.bounds).reshape(plan.sides).astype(np.float64)
         self.left = whole if pieces is None else np.zeros(plan.sides)
@@ -88,9 +88,9 @@ class FreeCells(OfPlan):
             self._begun.add(cell)
 
     def best(self, rows: np.ndarray, columns: np.ndarray) -> FreeRange | None:
-        """Of the cells in `rows` (B,) and `columns` (C,) bool, which nobody else occupies: one that was begun, or else
-        the one whose row and column have most left, the first of equal ones. What was begun first: a resumed job of one
-        worker goes on in the same order."""
+        """Return the first free range of the best cell in `rows` (B,) and `columns` (C,) bool, the unoccupied ones.
+        Cells already begun come first, so that a resumed job of one worker keeps its order; otherwise the cell whose
+        row and column have the most samples left, the first of equal ones."""
         from hogwild.kernels.parsing import grid_cells
 
         across = self._plan.sides[1]
@@ -103,7 +103,7 @@ class FreeCells(OfPlan):
 
 
 class GridSchedule:
-    """Cells of a grid. An item is a whole cell, or what is left of one."""
+    """The schedule of a grid. An item is a whole cell, or the rest of one."""
 
     def __init__(self, plan: GridPlan, *, seed: int) -> None:
         from hogwild.kernels.parsing import warm_up
@@ -111,7 +111,7 @@ class GridSchedule:
         warm_up.ready("grid")
         self._plan = plan
         self._seed = seed
-        self._next: tuple[int, FreeCells] | None = None  # asked for until something of it may be leased
+        self._next: tuple[int, FreeCells] | None = None  # kept until a cell of it can be leased
 
     def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> FreeCells:
         if pieces is not None:
@@ -121,7 +121,7 @@ class GridSchedule:
         return self._next[1]
 
     def _draw(self, epoch: int) -> np.ndarray:
-        """(B, C) float64: what breaks ties in this epoch. A bit generator's numbers never change with numpy."""
+        """Return (B, C) float64: tie-breakers of this epoch. A bit generator's numbers never change with numpy."""
         rows, columns = self._plan.sides
         words = np.random.PCG64(mix(self._seed, epoch, -5)).random_raw(rows * columns) >> np.uint64(11)
         drawn: np.ndarray = words.reshape(rows, columns) * (DRAWN_SHARE * self._plan.samples / rows / 2**53)
@@ -138,25 +138,25 @@ class GridSchedule:
         return None
 
     def released(self, worker: int) -> None:
-        """Its cells conflict with nothing any more: they are no leases."""
+        """No-op: conflicts are computed from the leases."""
 
     def may_open(self, epoch: int, earliest: int) -> bool:
         return epoch <= earliest + EPOCHS_AHEAD
 
     def updates(self, horizon: int, limits: Limits) -> int:
-        """A whole cell, as far as the commit word counts: a shorter item would leave the rest of its row and column
-        as occupied as before."""
+        """Return the length of an item: a whole cell, up to the limit of the commit word. A shorter item would still
+        leave the rest of its row and column occupied."""
         return MAX_ITEM_BATCHES
 
     def most_in_hand(self, horizon: int, limits: Limits) -> int:
-        """Two where every worker finds an unoccupied row and column then, and until so few cells are left that a second
-        one in hand would keep others waiting."""
+        """Return 2 if every worker then still finds an unoccupied row and column; 1 near the end, when a second leased
+        cell would keep others waiting."""
         cells = horizon * len(self._plan.bounds) / self._plan.batches
         room = min(*self._plan.sides, int(cells))
         return LEASES_IN_HAND if room > 2 * (limits.procs - 1) else 1
 
     def forget(self, epoch: int) -> None:
-        """Nothing is kept of it."""
+        """No-op: this schedule keeps nothing per epoch."""
 
     def restart(self, next_epoch: int) -> None:
         self._next = None

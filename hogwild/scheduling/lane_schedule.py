@@ -1,15 +1,15 @@
-"""The rule of lanes: what continues a sequence goes to the worker that holds the sequence's state.
+"""The schedule of lanes: the continuation of a sequence goes to the worker that holds the sequence's state.
 
-    lane 0   [done by A][A has it in hand][ free, for A alone ............ ]
-    lane 1   [done by B][B][ free, for B alone ........................... ]
-    lane 2   [ free: for the first worker that has come to the end of its own ]
+    lane 0   [done by A][leased to A  ][ free, for A only ................ ]
+    lane 1   [done by B][B][ free, for B only ............................ ]
+    lane 2   [ free: for the first worker that has finished its own lane ]
 
-A worker that holds no unfinished lane gets the free one with most left; it holds it until nothing of it is free, or
-until the worker is gone, when the lane is anybody's and goes on from zero state (`lane_state.py` counts that). No
-barrier between epochs. At the end of an epoch a worker may wait for at most one lane of another's, so there should be
-many: with L lanes and N workers at most N / L of an epoch is lost, half of that on average.
+A worker without an unfinished lane gets the free lane with the most batches left, and holds it until none of it is
+free. If the worker dies, anybody may take the lane, which then continues from zero state (`lane_state.py` counts that).
+No barrier between epochs. At the end of an epoch a worker waits for at most one lane of another, so use many lanes:
+with L lanes and N workers at most N / L of an epoch is lost, half of that on average.
 
-Pure bookkeeping. Loads nothing: the command line waits for this file."""
+Pure bookkeeping. Imports nothing heavy: the command line waits for this file."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
@@ -18,23 +18,23 @@ from hogwild.scheduling.batch_plan import EpochPlan
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
 from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice, OfPlan
 
-EPOCHS_AHEAD = 1  # a stalled worker's lane stays behind; the others do not run away from it
+EPOCHS_AHEAD = 1  # keeps the other workers close to the lane of a stalled one
 
 
 def steps_of(plan: EpochPlan) -> int:
-    """Batches of a lane."""
+    """Return the number of batches per lane."""
     assert plan.lanes is not None
     return plan.batches // plan.lanes
 
 
 class FreeLanes(OfPlan):
-    """The free batches of one epoch, by lane, and who holds which."""
+    """The free batches of one epoch, by lane, and the worker that holds each lane."""
 
     def __init__(self, plan: EpochPlan, pieces: Iterable[FreeRange]) -> None:
         super().__init__(plan)
         self._steps = steps_of(plan)
-        self._lanes: dict[int, list[FreeRange]] = {}  # only those of which something is free
-        self.holders: dict[int, int] = {}  # lane -> worker; also of lanes that are all in its hand
+        self._lanes: dict[int, list[FreeRange]] = {}  # only lanes with free batches
+        self.holders: dict[int, int] = {}  # lane -> worker; also for fully leased lanes
         self.put(pieces)
 
     def __iter__(self) -> Iterator[FreeRange]:
@@ -62,18 +62,18 @@ class FreeLanes(OfPlan):
             of_lane.sort(key=lambda each: each.start)
 
     def next_of(self, worker: int) -> FreeRange | None:
-        """The next of the lane it holds and has not finished."""
+        """Return the next free range of the lane that `worker` holds and has not finished."""
         for lane, holder in self.holders.items():
             if holder == worker and lane in self._lanes:
                 return self._lanes[lane][0]
         return None
 
     def unheld(self) -> list[int]:
-        """Lanes that anybody may have."""
+        """Return the lanes that any worker may take."""
         return [lane for lane in self._lanes if lane not in self.holders]
 
     def give(self, worker: int) -> FreeRange:
-        """The beginning of the unheld lane with most left, which the worker holds from now on."""
+        """Give `worker` the unheld lane with the most batches left; return its first free range."""
         lane = min(self.unheld(), key=lambda lane: (-self._left(lane), lane))
         self.holders[lane] = worker
         return self._lanes[lane][0]
@@ -86,12 +86,12 @@ class FreeLanes(OfPlan):
 
 
 class LaneSchedule:
-    """Lanes of consecutive batches. An item is a part of one lane, in its order."""
+    """The schedule of lanes of consecutive batches. An item is a part of one lane, in order."""
 
     def __init__(self, plan: EpochPlan, *, procs: int) -> None:
         self._plan = plan
         self._procs = procs
-        self._epochs: dict[int, FreeLanes] = {}  # for `released`
+        self._epochs: dict[int, FreeLanes] = {}  # used by `released`
 
     def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> FreeLanes:
         if pieces is None:
@@ -102,8 +102,8 @@ class LaneSchedule:
         return free
 
     def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
-        """What continues its own lane, or a lane that nobody holds. One that still has something in hand leaves the
-        last ones to those that have not: it would sit on a lane that it cannot begin yet."""
+        """Choose the next part of the worker's own lane, else an unheld lane. A worker that still has a lease leaves
+        the last lanes to workers without one: it could not begin the lane yet."""
         for epoch, free in epochs.items():
             assert isinstance(free, FreeLanes)
             if (piece := free.next_of(worker)) is not None:
@@ -123,7 +123,7 @@ class LaneSchedule:
         return epoch <= earliest + EPOCHS_AHEAD
 
     def updates(self, horizon: int, limits: Limits) -> int:
-        """No shorter towards the end: the rest of the lane can go to nobody else anyway."""
+        """Return the length of an item. No shorter towards the end: nobody else could take the rest of the lane."""
         return min(max(limits.max_item_updates, limits.sync_every), MAX_ITEM_BATCHES)
 
     def most_in_hand(self, horizon: int, limits: Limits) -> int:

@@ -1,5 +1,5 @@
-"""What the work queue deals in: items, leases, the ledger, and what a worker's row says about them. Values only; the
-rules are in `work_queue.py`."""
+"""The values of the work queue: items, leases, the ledger, and the progress in a worker's row. The rules are in
+`work_queue.py`."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -8,7 +8,7 @@ MAX_ITEM_BATCHES = 0xFFFF  # the commit word counts the batches of an item in 16
 
 
 class Kind(IntEnum):
-    """What a worker does with an item."""
+    """The task of a worker for an item."""
 
     TRAIN = 1
     EVALUATE = 2
@@ -17,7 +17,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkItem:
-    """Batches `[start, stop)` of `epoch`. The id is never used again in the job."""
+    """Batches `[start, stop)` of `epoch`. The id is never reused in the job."""
 
     id: int
     kind: Kind
@@ -28,8 +28,7 @@ class WorkItem:
 
 @dataclass(slots=True)
 class Lease:
-    """An item in a worker's hand. `settled` of its batches are in the ledger, `skipped` of those were not
-    applied."""
+    """An item leased to a worker. `settled` of its batches are in the ledger; `skipped` of those were not applied."""
 
     item: WorkItem
     worker: int
@@ -44,7 +43,7 @@ class Lease:
 
 @dataclass(slots=True)
 class FreeRange:
-    """Unleased batches: every `step`-th of `[start, stop)`; `attempts` belongs to the first exchange alone."""
+    """Unleased batches: every `step`-th of `[start, stop)`. `attempts` counts for the first exchange only."""
 
     start: int
     stop: int
@@ -69,8 +68,8 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class LeaseProgress:
-    """What a worker's row says about its item: of item `item`, `committed` batches are finished (`skipped` of them
-    not applied) and the apply of batches up to `intended` was begun. `active`: it was working, not waiting or
+    """The progress of a worker's item, from its row: `committed` batches of `item` are finished (`skipped` of them not
+    applied), and the apply of batches up to `intended` has begun. `active`: the worker was working, not waiting or
     parked."""
 
     item: int
@@ -83,7 +82,7 @@ class LeaseProgress:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What became of a dead worker's leases, for the event log."""
+    """The outcome of a dead worker's leases, for the event log."""
 
     freed: int = 0
     indeterminate: int = 0
@@ -93,7 +92,7 @@ class Release:
 
 @dataclass(slots=True)
 class Limits:
-    """What the queue must know about the job besides its data. `sync_every`: updates between two commits."""
+    """The job settings that the queue needs. `sync_every`: updates between two commits."""
 
     procs: int
     epochs: int = 1

@@ -1,5 +1,5 @@
-"""What of an epoch may be leased, and the rule of jobs whose workers need not be kept apart: the first free range, to
-anybody. The rule of a grid is in `grid_schedule.py`. Loads nothing: the command line waits for this file."""
+"""The free batches of an epoch, and the default schedule: any worker gets the first free range. `grid_schedule.py` and
+`lane_schedule.py` keep workers apart. Imports nothing heavy: the command line waits for this file."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
@@ -17,77 +17,77 @@ class Free(Protocol):
 
     @property
     def has_free(self) -> bool:
-        """Whether there are any, or may be: the end of a stream is not known before it is read."""
+        """True if any are free, or may be: the end of a stream is unknown before it is read."""
         ...
 
     def samples_in(self, start: int, stop: int) -> int:
-        """Samples in the batches `[start, stop)`, which are leased."""
+        """Return the number of samples in the leased batches `[start, stop)`."""
         ...
 
     def settle(self, start: int, stop: int) -> None:
-        """The batches `[start, stop)` are done with: nobody will ask for them again."""
+        """Settle the batches `[start, stop)`: they will not be asked for again."""
         ...
 
     def updates(self, accumulate: int) -> int:
-        """How many updates of `accumulate` batches they are; the last of a piece may be shorter."""
+        """Return the number of updates of `accumulate` batches; the last one of a piece may be shorter."""
         ...
 
     def take(self, piece: FreeRange, stop: int) -> None:
-        """The batches `[piece.start, stop)` are leased."""
+        """Lease the batches `[piece.start, stop)`."""
         ...
 
     def put(self, pieces: Iterable[FreeRange]) -> None:
-        """They are free (again)."""
+        """Make `pieces` free (again)."""
         ...
 
 
 class LeaseChoice(NamedTuple):
-    """What a worker may have next."""
+    """The next range for a worker."""
 
     epoch: int
     piece: FreeRange
 
 
 class LeaseSchedule(Protocol):
-    """Which batches may be leased together."""
+    """The rule that decides which batches may be leased at the same time."""
 
     def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> Free:
-        """What is free of `epoch`: all of it, or after a resume only `pieces`."""
+        """Return the free batches of `epoch`: all of it, or after a resume only `pieces`."""
         ...
 
     def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
-        """What `worker` may have of these epochs, the earliest first, while `leases` are in hand; or None. What is
-        answered is leased."""
+        """Choose the next range for `worker` from these epochs, the earliest first, given the current `leases`; or
+        None. The caller leases what is returned."""
         ...
 
     def released(self, worker: int) -> None:
-        """`worker` is gone, and what it had in hand is free again."""
+        """Forget `worker`, which is gone; its leased batches are free again."""
         ...
 
     def may_open(self, epoch: int, earliest: int) -> bool:
-        """Whether a worker that finds nothing may begin `epoch` while `earliest` is not settled."""
+        """Return whether a worker that finds nothing may begin `epoch` while `earliest` is not settled."""
         ...
 
     def updates(self, horizon: int, limits: Limits) -> int:
-        """How long an item may be while `horizon` updates are free, in updates."""
+        """Return the longest item, in updates, while `horizon` updates are free."""
         ...
 
     def most_in_hand(self, horizon: int, limits: Limits) -> int:
-        """How many leases a worker may hold at once."""
+        """Return the most leases a worker may hold at once."""
         ...
 
     def forget(self, epoch: int) -> None:
-        """All of it is settled."""
+        """Forget `epoch`: all of it is settled."""
         ...
 
     def restart(self, next_epoch: int) -> None:
-        """The run goes back to a checkpoint; `free_of` is asked anew for what is left of the epochs before
-        `next_epoch`. What it is not asked for is settled."""
+        """Go back to a checkpoint. `free_of` is then called for each unfinished epoch before `next_epoch`; an epoch it
+        is not called for is settled."""
         ...
 
 
 class OfPlan:
-    """What of a `Free` follows from the epoch's plan alone, where its batches are known from the beginning."""
+    """The parts of a `Free` that depend only on the epoch's plan, for data whose batches are all known at the start."""
 
     def __init__(self, plan: EpochPlan) -> None:
         self._plan = plan
@@ -96,11 +96,11 @@ class OfPlan:
         return self._plan.samples_in(start, stop)
 
     def settle(self, start: int, stop: int) -> None:
-        """Nothing is kept of them."""
+        """No-op: settled batches need no bookkeeping here."""
 
 
 class FreeRanges(OfPlan):
-    """Ranges in order of position."""
+    """Free ranges in order of position."""
 
     def __init__(self, pieces: Iterable[FreeRange], plan: EpochPlan) -> None:
         super().__init__(plan)
@@ -129,7 +129,7 @@ class RangeSchedule:
     """The first free range of the earliest epoch, cut to a length that shrinks towards the end of the job."""
 
     def __init__(self, plan: EpochPlan, update: int) -> None:
-        """`update`: the batches of one update."""
+        """`update`: batches per update."""
         self._plan = plan
         self._update = update
 
@@ -143,14 +143,14 @@ class RangeSchedule:
         return None
 
     def released(self, worker: int) -> None:
-        """Whoever is first takes what it had."""
+        """No-op: any worker may take the freed ranges."""
 
     def may_open(self, epoch: int, earliest: int) -> bool:
         return True
 
     def updates(self, horizon: int, limits: Limits) -> int:
-        """Long items while there is much to do, shorter ones towards the end; with room for a whole exchange as long as
-        every worker can have one."""
+        """Return the length of an item: long at first, shorter towards the end, but one whole exchange as long as every
+        worker can have one."""
         longest = min(max(limits.max_item_updates, limits.sync_every), MAX_ITEM_BATCHES // self._update)
         shortest = min(limits.sync_every, -(-horizon // limits.procs))
         return max(1, min(longest, max(shortest, -(-horizon // (4 * limits.procs)))))
@@ -159,7 +159,7 @@ class RangeSchedule:
         return LEASES_IN_HAND if horizon > 2 * limits.procs else 1
 
     def forget(self, epoch: int) -> None:
-        """Nothing is kept of it."""
+        """No-op: this schedule keeps nothing per epoch."""
 
     def restart(self, next_epoch: int) -> None:
-        """Nothing is kept."""
+        """No-op: this schedule keeps no state."""

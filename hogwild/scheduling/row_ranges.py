@@ -1,12 +1,12 @@
 """The rows of a data set as leased ranges, the lowest first. Pure bookkeeping: no clock, no process, no lock.
 
-    free ── lease ──► in a reader's hand ── finish ──► read
+    free ── lease ──► leased to a reader ── finish ──► read
       ▲                        │
       '──── release (it died) ─┤
-                               '── condemn (a row of it cannot be used): no range behind that row matters any more
+                               '── condemn (it has an unusable row): ranges after that row no longer matter
 
-Numbers begin with 1: 0 means something else in a pipe. A range that is read twice, because its reader died, holds the
-same rows."""
+Numbers begin with 1, because 0 has another meaning in a pipe. A range that is read twice, because its reader died,
+holds the same rows."""
 
 import heapq
 from collections import Counter
@@ -21,7 +21,7 @@ class RowRanges:
     end: int
     size: int
     rows_read: int = 0
-    first_bad: int | None = None  # a range: the lowest one with a row that cannot be used
+    first_bad: int | None = None  # the lowest range with an unusable row
     _free: list[int] = field(default_factory=list)
     _hands: dict[int, set[int]] = field(default_factory=dict)
     _read: set[int] = field(default_factory=set)
@@ -36,22 +36,22 @@ class RowRanges:
 
     @property
     def is_finished(self) -> bool:
-        """All is read; or all that lies before the lowest bad range."""
+        """True if all ranges are read, or all before the lowest bad one."""
         held = set().union(*self._hands.values())
         return not any(self._matters(number) for number in (*self._free[:1], *held))
 
     @property
     def unread(self) -> list[int]:
-        """In their order, whoever holds them."""
+        """Ranges not read yet, in order, leased or not."""
         last = -(-(self.end - self.begin) // self.size)
         return [number for number in range(1, last + 1) if number not in self._read]
 
     def hand(self, reader: int) -> int:
-        """How many it holds."""
+        """Return the number of ranges leased to `reader`."""
         return len(self._hands.get(reader, ()))
 
     def lease(self, reader: int) -> int | None:
-        """The lowest free one; None when there is none that matters."""
+        """Lease the lowest free range; return None if no free range matters."""
         if not self._free or not self._matters(self._free[0]):
             return None
         number = heapq.heappop(self._free)
@@ -65,12 +65,12 @@ class RowRanges:
         self.rows_read += stop - start
 
     def condemn(self, reader: int, number: int) -> None:
-        """A row of it cannot be used."""
+        """Mark range `number` as bad: one of its rows cannot be used."""
         self._hands[reader].remove(number)
         self.first_bad = number if self.first_bad is None else min(self.first_bad, number)
 
     def release(self, reader: int, charged: int | None = None) -> int:
-        """The reader died: what it holds is free. `charged`: the range it was reading. Returns the deaths of that."""
+        """Free the ranges of a dead reader. `charged`: the range it was reading. Return the deaths on that range."""
         hand = self._hands.pop(reader, set())
         for number in hand:
             heapq.heappush(self._free, number)

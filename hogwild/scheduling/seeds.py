@@ -1,10 +1,10 @@
-"""Seeds: every random draw of a job is a pure function of its seed and of what is drawn for."""
+"""Seeds: every random draw of a job is a pure function of the job's seed and of the draw's purpose."""
 
 _MASK = (1 << 64) - 1
 
 
 def mix(*values: int) -> int:
-    """One well-spread 63-bit seed from several integers (splitmix64's finaliser, applied to each in turn;
+    """Return one well-spread 63-bit seed from several integers (splitmix64's finaliser, applied to each in turn;
     Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014)."""
     state = 0
     for value in values:
@@ -16,20 +16,20 @@ def mix(*values: int) -> int:
 
 
 def permutation_seed(seed: int, epoch: int) -> int:
-    """Seeds the generator that draws the permutation of one epoch."""
+    """Return the seed of the generator that draws the permutation of one epoch."""
     return mix(seed, epoch, -1)
 
 
 def item_seed(seed: int, index: int) -> int:
-    """Seeds the default generator before an item of a data set is read: it is the same, whoever reads it."""
+    """Return the seed of the default generator for reading one item of a data set: the same in every process."""
     return mix(seed, index, -3)
 
 
 def transform_seed(seed: int, epoch: int, first_position: int) -> int:
-    """Seeds the default generator before a batch is transformed: other numbers than those that its layers draw."""
+    """Return the seed of the default generator for transforming a batch; differs from the seed of the layers' draws."""
     return mix(seed, epoch, first_position, -4)
 
 
 def batch_seed(seed: int, epoch: int, first_position: int) -> int:
-    """Seeds the default generator before a batch: dropout does not depend on which worker, or incarnation, runs it."""
+    """Return the seed of the default generator for a batch: dropout does not depend on worker or incarnation."""
     return mix(seed, epoch, first_position)

@@ -1,5 +1,4 @@
-"""The batches of one epoch of streamed data: what is left to ask for, what is on its way, what is filled. Pure; see
-`stream_schedule.py`."""
+"""The batches of one epoch of streamed data: to be requested, requested, filled. Pure; see `stream_schedule.py`."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -10,7 +9,7 @@ from hogwild.scheduling.leases import FreeRange
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """Batch number `batch` of `epoch` goes into `slot`: the one at `place` of `shard`."""
+    """Batch number `batch` of `epoch`, the one at `place` of `shard`, goes into `slot`."""
 
     slot: int
     epoch: int
@@ -21,7 +20,7 @@ class SlotRequest:
 
 @dataclass(slots=True)
 class Shard:
-    """What is left to ask for of one shard of one epoch: ranges of places, in order. `end`: places it has, or None."""
+    """The unrequested places of one shard in one epoch: ranges, in order. `end`: number of places; None if unknown."""
 
     todo: deque[tuple[int, int]]
     end: int | None = None
@@ -33,7 +32,7 @@ class Shard:
         return start
 
     def add(self, start: int, stop: int) -> None:
-        """They are to be asked for, too. Call it in order of `start`."""
+        """Add places to request. Call it in order of `start`."""
         if self.todo and start <= self.todo[-1][1]:
             start, last = self.todo.pop()
             stop = max(last, stop)
@@ -41,21 +40,20 @@ class Shard:
             self.todo.append((start, stop))
 
     def cut(self, first: int, end: int) -> None:
-        """Nothing outside [first, end) is to be asked for."""
+        """Request nothing outside [first, end)."""
         cut = ((max(start, first), min(stop, end)) for start, stop in self.todo)
         self.todo = deque((start, stop) for start, stop in cut if start < stop)
 
 
 class StreamEpoch:
-    """The batches of one epoch: a `Free`. `filled`: slot and rows by number, not leased."""
+    """The batches of one epoch: a `Free`. `filled`: numbers of filled batches that are not leased."""
 
     def __init__(self, epoch: int, shards: int, pieces: Iterable[FreeRange], end: int | None) -> None:
-        """`pieces`: what is free, perhaps up to `OPEN`; `end`: how many batches there are, if that is known (one
-        shard)."""
+        """`pieces`: the free batches, perhaps up to `OPEN`; `end`: the number of batches, if known (one shard)."""
         self.epoch = epoch
         self.shards = [Shard(deque(), end) for _ in range(shards)]
-        self.slots: dict[int, int] = {}  # of every batch that has one
-        self.rows: dict[int, int] = {}  # of every batch that is filled, leased or not
+        self.slots: dict[int, int] = {}  # batch -> slot
+        self.rows: dict[int, int] = {}  # filled batch -> rows, leased or not
         self.loading: dict[int, SlotRequest] = {}
         self.filled: set[int] = set()
         self.attempts: dict[int, int] = {}
@@ -70,8 +68,8 @@ class StreamEpoch:
     # ---- as the queue sees it
 
     def __iter__(self) -> Iterator[FreeRange]:
-        """All that is not leased and not settled, in order; the first batch of a range has its attempts. Of several
-        shards a range each: one may be far ahead of another."""
+        """Iterate over everything that is neither leased nor settled, in order; the first batch of a range carries its
+        attempts. With several shards each has its own ranges: one may be far ahead of another."""
         across = len(self.shards)
         ranges = [(number, number + 1, 1) for number in (*self.filled, *self.loading)]
         for number, shard in enumerate(self.shards):
@@ -117,23 +115,23 @@ class StreamEpoch:
             self._freed.append(self.slots.pop(number))
 
     def freed(self) -> list[int]:
-        """Slots of batches that were settled since the last call."""
+        """Return the slots of batches settled since the last call."""
         freed, self._freed = self._freed, []
         return freed
 
     # ---- what may be leased
 
     def run(self, least: int, most: int, update: int, *, in_order: bool) -> FreeRange | None:
-        """The first run of filled batches a worker may have: whole updates, `least` batches unless what follows will
-        never come, `most` at most."""
+        """Return the first run of filled batches that a worker may have: whole updates, at least `least` batches unless
+        no more will follow, at most `most`."""
         for start in sorted(self.filled):
             before = start - 1
             if before in self.filled and start not in self.attempts:
-                continue  # it belongs to the run that begins earlier
+                continue  # belongs to the run that begins earlier
             if in_order and self._is_coming_before(start):
                 return None
             if start % update and self._is_coming(before):
-                continue  # the update it belongs to is not whole yet
+                continue  # its update is not complete yet
             stop = start + 1
             while stop in self.filled and stop not in self.attempts and stop - start < most:
                 stop += 1
@@ -147,7 +145,7 @@ class StreamEpoch:
         return None
 
     def _is_coming(self, number: int) -> bool:
-        """It will be filled, if nothing happens to it."""
+        """Return whether batch `number` is requested or will be."""
         if number in self.loading:
             return True
         shard, place = number % len(self.shards), number // len(self.shards)

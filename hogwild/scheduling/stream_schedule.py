@@ -1,16 +1,16 @@
-"""Which batch goes into which slot, and which filled ones a worker may have: the schedule of streamed data. Pure: no
-process, no memory, no clock.
+"""The schedule of streamed data: it assigns batches to slots and filled batches to workers. Pure: no process, no
+memory, no clock.
 
     todo ──request──► loading ──filled──► filled ──choose, take──► leased ──settle──► (gone, its slot is free)
       ▲                  │ lost: again, into the same slot   ▲          │ put: the data is still there
       └──────────────────┘                                   └──────────┘
 
-A batch has its slot from the request until it is settled. Requests are made in order of epoch and number, so whatever
-is waited for first is asked for first, and a ring that holds an exchange for every worker cannot block itself.
+A batch has its slot from the request until it is settled. Requests are made in order of epoch and number: what is
+needed first is requested first, and a ring that holds one exchange for every worker cannot deadlock.
 
-The batches of a *shard* have places 0, 1, 2, …; batch number = shard + shards * place. Map-style data is one shard
-whose end is known and which any loader may read; of an iterable loader k reads shard k, in order of place, and its end
-is known when a request comes back empty. Numbers beyond an end do not exist."""
+The batches of a *shard* have places 0, 1, 2, …; batch number = shard + shards * place. Map-style data is one shard with
+a known end, which any loader may read. For an iterable, loader k reads shard k in order of place, and its end is known
+when a request comes back empty. Numbers beyond an end do not exist."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -22,17 +22,17 @@ from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
 from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice
 from hogwild.scheduling.stream_epoch import SlotRequest, StreamEpoch
 
-REQUESTS_IN_HAND = 2  # of a loader: the next one is there when one is done
+REQUESTS_IN_HAND = 2  # per loader: the next request is there when one is done
 EPOCHS_AHEAD = 1
 
 
 @dataclass(slots=True)
 class StreamSchedule:
-    """One per job. `slots` of the ring; `update` batches are applied at once; `in_order`: one worker gets them in the
-    order of their numbers, so that nothing depends on which loader was faster.
+    """The schedule of a streamed job. `slots`: slots of the ring; `update`: batches applied at once; `in_order`: the
+    only worker gets batches in order of their numbers, so that the result does not depend on loader speed.
 
-    `note_newest(shard, slot)` is called before a slot is used again that holds the newest batch of its shard: with it
-    goes the place where the shard's iterator stands."""
+    `note_newest(shard, slot)` is called before the slot with the newest batch of a shard is reused: the slot holds the
+    position of the shard's iterator."""
 
     plan: EpochPlan
     slots: int
@@ -43,13 +43,13 @@ class StreamSchedule:
     note_newest: Callable[[int, int], None] = lambda shard, slot: None
     _free_slots: deque[int] = field(init=False)
     _epochs: dict[int, StreamEpoch] = field(default_factory=dict)
-    _again: list[SlotRequest] = field(default_factory=list)  # of loaders that died, lowest first
+    _again: list[SlotRequest] = field(default_factory=list)  # requests of dead loaders, lowest first
     _in_hand: dict[int, list[SlotRequest]] = field(default_factory=dict)  # by loader
     _newest: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # by shard: epoch, place, slot
-    _void: set[tuple[int, int]] = field(default_factory=set)  # (loader, slot): nobody wants the answer any more
+    _void: set[tuple[int, int]] = field(default_factory=set)  # (loader, slot): the answer is no longer wanted
     _next_epoch: int = 0
     refused: dict[tuple[int, int], int] = field(default_factory=dict)  # (epoch, batch): attempts to read it
-    empty_epoch: int | None = None  # one that gave nothing
+    empty_epoch: int | None = None  # an epoch without any batch
 
     def __post_init__(self) -> None:
         self._free_slots = deque(range(self.slots))
@@ -60,10 +60,10 @@ class StreamSchedule:
 
     @property
     def is_sharded(self) -> bool:
-        """A shard is read by one loader, in order."""
+        """True if each shard is read by one loader, in order."""
         return isinstance(self.plan, StreamPlan)
 
-    # ---- as the queue asks (`free_ranges.Schedule`)
+    # ---- called by the queue (`range_schedule.LeaseSchedule`)
 
     def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> StreamEpoch:
         if pieces is None and epoch in self._epochs:
@@ -84,14 +84,14 @@ class StreamSchedule:
         return None
 
     def released(self, worker: int) -> None:
-        """Its batches are still in the ring, for whoever comes."""
+        """No-op: the worker's batches are still in the ring, for any worker."""
 
     def may_open(self, epoch: int, earliest: int) -> bool:
         return epoch <= earliest + EPOCHS_AHEAD
 
     def updates(self, horizon: int, limits: Limits) -> int:
         room = (self.slots - REQUESTS_IN_HAND * self.loaders) // (LEASES_IN_HAND * limits.procs)
-        # No exchange is longer than what the ring can hold of it for every worker.
+        # An exchange is never longer than the ring's share per worker.
         self._least = min(self.update * limits.sync_every, max(self.update, room // self.update * self.update))
         share = self.slots // (2 * LEASES_IN_HAND * limits.procs)
         self._most = min(MAX_ITEM_BATCHES, max(self._least, share // self.update * self.update))
@@ -104,10 +104,10 @@ class StreamSchedule:
     _least: int = 1
     _most: int = 1
 
-    # ---- as loaders ask
+    # ---- called for loaders
 
     def request(self, loader: int) -> SlotRequest | None:
-        """What `loader` is to read next; None while it has enough in hand, no slot is free, or there is nothing."""
+        """Return the next request for `loader`; None if it has enough requests, no slot is free, or nothing is left."""
         self._reclaim()
         if len(self._in_hand.get(loader, ())) >= REQUESTS_IN_HAND:
             return None
@@ -145,17 +145,17 @@ class StreamSchedule:
         return None
 
     def _held_by(self, shard: int) -> int:
-        """Slots with batches of that shard. Each has its share: a fast one would fill the ring, and what is waited for
-        may be another's."""
+        """Return the number of slots with batches of `shard`. Each shard has a fixed share of the ring: otherwise a
+        fast shard could fill it while workers wait for another."""
         return sum(batch % self.shards == shard for epoch in self._epochs.values() for batch in epoch.slots)
 
     def _reclaim(self) -> None:
-        """Slots of what was settled are free; an epoch of which nothing is left is forgotten."""
+        """Free the slots of settled batches."""
         for epoch in list(self._epochs.values()):
             self._free_slots.extend(epoch.freed())
 
     def forget(self, epoch: int) -> None:
-        """The queue has settled all of it."""
+        """Forget an epoch that the queue has settled completely."""
         self._free_slots.extend(self._epochs.pop(epoch).freed())
 
     def _forget_newest_in(self, slot: int) -> None:
@@ -165,19 +165,18 @@ class StreamSchedule:
                 self._newest[shard] = (*self._newest[shard][:2], -1)
 
     def restart(self, next_epoch: int) -> None:
-        """The run has gone back to a checkpoint: everything is to be asked for anew, and nothing of an epoch before
-        `next_epoch` that the queue does not name. What loaders have in hand is void,
-        and its slots are free once they have answered."""
+        """Go back to a checkpoint: every batch is requested anew, except epochs before `next_epoch` that the queue does
+        not name. Pending requests are void; their slots become free when the loaders have answered."""
         held = {request.slot for requests in self._in_hand.values() for request in requests}
         self._void |= {(loader, r.slot) for loader, requests in self._in_hand.items() for r in requests}
         self._free_slots = deque(slot for slot in range(self.slots) if slot not in held | {s for _, s in self._void})
         self._in_hand, self._again, self._epochs, self._newest, self.refused = {}, [], {}, {}, {}
         self._next_epoch, self.empty_epoch = next_epoch, None
 
-    # ---- what loaders answer
+    # ---- answers of loaders
 
     def filled(self, loader: int, slot: int, rows: int) -> SlotRequest | None:
-        """Of the request in that slot; None where `loader` has none (any longer)."""
+        """Mark the request in `slot` as filled with `rows` rows and return it; None if `loader` has none there."""
         request = self._answered(loader, slot)
         if request is None:
             return None
@@ -190,7 +189,7 @@ class StreamSchedule:
         return request
 
     def ended(self, loader: int, slot: int) -> SlotRequest | None:
-        """There is nothing at that place: the shard of this epoch has ended before it."""
+        """Note that the shard ended before the requested place, and return the request; None if there is none."""
         request = self._answered(loader, slot)
         if request is None:
             return None
@@ -207,13 +206,13 @@ class StreamSchedule:
         return request
 
     def failed(self, loader: int, slot: int) -> tuple[SlotRequest, int] | None:
-        """It could not be read: it is asked for again, or given up (`give_up`). Returns how often that was."""
+        """Queue an unreadable batch again, unless the caller calls `give_up`. Return the request and its failures."""
         request = self._answered(loader, slot)
         return None if request is None else (request, self._charge(request))
 
     def lost(self, loader: int, slot: int | None) -> tuple[SlotRequest, int] | None:
-        """`loader` died: what it had in hand is asked for again, into the same slots. `slot`: the one it was filling,
-        to which the death is charged: (request, how often)."""
+        """Queue the requests of a dead `loader` again, into the same slots. `slot`: the one it was filling, whose batch
+        is charged with the death. Return (request, how often it was charged)."""
         requests = self._in_hand.pop(loader, [])
         for void in [void for void in self._void if void[0] == loader]:
             self._give_back(*void)
@@ -232,8 +231,8 @@ class StreamSchedule:
         return self.refused[key]
 
     def give_up(self, request: SlotRequest) -> list[tuple[int, int]]:
-        """Nobody can read it: the update it belongs to is out. Returns the ranges [start, stop) of batches that are
-        gone with it, for the queue to book as quarantined."""
+        """Drop an unreadable batch with the whole update it belongs to. Return the ranges [start, stop) of the dropped
+        batches, which the queue must book as quarantined."""
         epoch, step = self._epochs[request.epoch], self.update
         first = request.batch // step * step
         gone = [n for n in range(first, min(first + step, self.plan.batches)) if self._is_free(epoch, n)]
@@ -258,7 +257,7 @@ class StreamSchedule:
                 return
             loader = next(one for one, requests in self._in_hand.items() if request in requests)
             self._in_hand[loader].remove(request)
-            self._void.add((loader, request.slot))  # whose slot is free once it has answered
+            self._void.add((loader, request.slot))  # the slot is free once the loader has answered
             epoch.loading.pop(number)
             epoch.slots.pop(number)
         else:
@@ -274,17 +273,17 @@ class StreamSchedule:
 
     @property
     def filled_slots(self) -> int:
-        """That hold a batch, leased or not."""
+        """Slots that hold a batch, leased or not."""
         return sum(len(epoch.rows) for epoch in self._epochs.values())
 
     @property
     def is_full(self) -> bool:
-        """Nobody can be asked for anything before something is settled, and somebody has nothing to do."""
+        """True if nothing can be requested until a batch is settled, while some loader is idle."""
         busy = sum(bool(requests) for requests in self._in_hand.values())
         return not self._free_slots and not self._again and busy < (self.shards if self.is_sharded else self.loaders)
 
     def has_in_hand(self, loader: int) -> bool:
-        """Something to read, wanted or not any more."""
+        """Return whether `loader` has a pending request, void or not."""
         return bool(self._in_hand.get(loader)) or any(void[0] == loader for void in self._void)
 
     def _answered(self, loader: int, slot: int) -> SlotRequest | None:
@@ -307,20 +306,20 @@ class StreamSchedule:
         epoch.slots.pop(request.batch, None)
         self._free_slots.append(request.slot)
 
-    # ---- where iterables stand
+    # ---- positions of iterables
 
     @property
     def open_epochs(self) -> Collection[int]:
         return self._epochs.keys()
 
     def newest(self, shard: int) -> tuple[int, int, int] | None:
-        """(epoch, place, slot) of the newest batch of that shard that was filled in this attempt; slot -1: it is used
-        again, and was noted."""
+        """Return (epoch, place, slot) of the newest batch of `shard` filled in this attempt; slot -1: reused, and the
+        position was noted."""
         return self._newest.get(shard)
 
     def positions(self) -> dict[int, list[dict[str, Any]]]:
-        """By epoch, per shard: its end if it is known, and its first place that is not settled, with the slot that
-        holds it if one does. For a checkpoint, when every worker is parked."""
+        """Return, per epoch and shard: its end if known, its first unsettled place, and the slot that holds that place,
+        if any. For a checkpoint, when every worker is parked."""
         found: dict[int, list[dict[str, Any]]] = {}
         for number, epoch in self._epochs.items():
             rows = []
@@ -335,8 +334,8 @@ class StreamSchedule:
         return found
 
     def reopen(self, epoch: int, known: Iterable[tuple[int | None, int]]) -> None:
-        """What an attempt before this one has found of an epoch: of each shard its end, if that is known, and a place
-        before which everything is settled. Nothing of an epoch that is settled."""
+        """Restore the knowledge of an earlier attempt about an epoch: per shard its end, if known, and a place before
+        which everything is settled. Does nothing for a settled epoch."""
         if epoch not in self._epochs and epoch < self._next_epoch:
             return
         for shard, (end, first) in zip(self.free_of(epoch).shards, known, strict=True):

@@ -1,14 +1,14 @@
 """The work of a job as leased items. Pure bookkeeping: no clock, no process, no lock, no torch.
 
-    FREE -> LEASED -> DONE | SKIPPED | QUARANTINED      INDETERMINATE is what a crash makes of at most one exchange
+    FREE -> LEASED -> DONE | SKIPPED | QUARANTINED      a crash makes at most one exchange INDETERMINATE
 
-The ledger's unit is the batch. An item is a range of batches of one epoch, a whole number of updates long (an update
-is `accumulate` batches, applied at once; the last one of an epoch may be shorter). From which free range it is cut,
-the schedule says: the first (`range_schedule.py`), one that conflicts with no other worker's (`grid_schedule.py`), or
-what continues the worker's own (`lane_schedule.py`). A worker commits exchange by exchange: `sync_every` updates, fewer
-at the end of an item. The supervisor `observe`s how far each lease has come, from the worker's commit word; all
-counters follow from that, so a snapshot at any moment is exact to the last observation and a checkpoint is this
-object's `state()` taken when every worker is parked."""
+The ledger counts batches. An item is a range of batches of one epoch, a whole number of updates long (an update is
+`accumulate` batches, applied at once; the last one of an epoch may be shorter). The schedule picks the free range it is
+cut from: the first (`range_schedule.py`), one without conflict with another worker (`grid_schedule.py`), or the
+continuation of the worker's own lane (`lane_schedule.py`). A worker commits exchange by exchange: `sync_every` updates,
+fewer at the end of an item. The supervisor calls `observe` with each worker's commit word; all counters follow from
+that. So a snapshot is exact up to the last observation, and a checkpoint is this object's `state()` taken when every
+worker is parked."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -59,11 +59,11 @@ class WorkQueue:
         self.ledger = Ledger()
         self.updates = 0
         self.samples = 0
-        self.open_until = limits.epochs  # epochs from this one on wait for an evaluation or a checkpoint
+        self.open_until = limits.epochs  # epochs >= this one wait for an evaluation or a checkpoint
         self._ids = ids if ids is not None else count(1)
         self._epochs: dict[int, _Epoch] = {}
         self._next_epoch = 0
-        self._finished_batches = 0  # of the epochs that are settled
+        self._finished_batches = 0  # batches of settled epochs
         self._leases: dict[int, Lease] = {}
         self._update = min(limits.accumulate, plan.batches)
         if not 0 < self._update <= MAX_ITEM_BATCHES:
@@ -83,14 +83,14 @@ class WorkQueue:
 
     @property
     def is_finished(self) -> bool:
-        """Nothing is free, leased or unopened, or the updates asked for are made and nothing is in hand."""
+        """True if nothing is free, leased or unopened, or if the requested updates are made and nothing is leased."""
         if self._leases:
             return False
         return self.epoch >= self.limits.epochs or self._updates_left() == 0
 
     @property
     def total(self) -> int:
-        """Batches of the epochs run: whole epochs, and of an epoch cut short by a limit what was settled of it."""
+        """Batches of the epochs run: whole epochs, and the settled part of an epoch cut short by a limit."""
         return self._finished_batches + sum(work.settled for work in self._epochs.values())
 
     @property
@@ -104,17 +104,17 @@ class WorkQueue:
         return epoch < self.epoch
 
     def is_begun(self, epoch: int) -> bool:
-        """Some of it was leased, in this attempt or one before."""
+        """Return whether some of it was leased, in this attempt or an earlier one."""
         return epoch < self._next_epoch
 
     def leases_of(self, worker: int) -> list[Lease]:
-        """In the order they were handed out, which is the order a worker works in."""
+        """Return the worker's leases in the order they were given out, which is the order of work."""
         return [lease for lease in self._leases.values() if lease.worker == worker]
 
     # ---- leasing -----------------------------------------------------------------------------------------------
 
     def lease(self, worker: int) -> WorkItem | None:
-        """The next item for `worker`, or None while it has enough in hand or nothing may be leased."""
+        """Lease the next item to `worker`; return None if it has enough or nothing may be leased."""
         horizon = self._free_updates()
         in_hand = len(self.leases_of(worker))
         if in_hand >= self._schedule.most_in_hand(horizon, self.limits):
@@ -127,7 +127,7 @@ class WorkQueue:
         return self._carve(worker, choice, updates if left is None else min(updates, left))
 
     def _choose(self, worker: int) -> LeaseChoice | None:
-        """Of the epochs that are open; if there is nothing in them, of the next one."""
+        """Choose from the open epochs, then from the next one."""
         opened = {epoch: self._epochs[epoch].free for epoch in sorted(self._epochs) if epoch < self.open_until}
         choice = self._schedule.choose(worker, opened, self._leases.values())
         epoch = self._next_epoch
@@ -148,7 +148,7 @@ class WorkQueue:
 
     def _carve(self, worker: int, choice: LeaseChoice, updates: int) -> WorkItem:
         epoch, piece = choice
-        if piece.attempts:  # they belong to its first update, whatever an exchange is by now
+        if piece.attempts:  # they count for its first update, even if `sync_every` has changed
             updates = 1 if self.limits.sync_every > 1 else updates
         stop = min(piece.stop, piece.start + updates * self.limits.accumulate)
         item = WorkItem(self._new_id(), self.kind, epoch, piece.start, stop)
@@ -158,13 +158,13 @@ class WorkQueue:
         return item
 
     def _new_id(self) -> int:
-        """Passes over ids whose row of the item table a lease in hand still needs: a stopped worker reads its second
-        item perhaps only after thousands of others."""
+        """Return an unused id. Skips ids whose row of the item table a current lease still needs: a stopped worker may
+        read its second item only after thousands of others."""
         taken = {lease % ITEM_ROWS for lease in self._leases}
         return next(number for number in self._ids if number % ITEM_ROWS not in taken)
 
     def _free_updates(self) -> int:
-        """Updates that could be leased without waiting for an evaluation: the horizon that items shrink towards."""
+        """Return the updates that could be leased without waiting for an evaluation; items shrink towards it."""
         end = min(self.open_until, self.limits.epochs)
         free = sum(work.free.updates(self.limits.accumulate) for epoch, work in self._epochs.items() if epoch < end)
         free += max(0, end - self._next_epoch) * self._updates_in(self.plan.batches)
@@ -183,8 +183,8 @@ class WorkQueue:
     # ---- settling ----------------------------------------------------------------------------------------------
 
     def observe(self, item: int, committed: int, skipped: int) -> None:
-        """Books what a worker has committed of an item it holds; a number seen before, or of an item it no longer
-        holds, changes nothing."""
+        """Book the batches a worker has committed of its item. A number seen before, or an item that is no longer
+        leased, changes nothing."""
         lease = self._leases.get(item)
         if lease is None or committed <= lease.settled:
             return
@@ -201,7 +201,7 @@ class WorkQueue:
         lease.settled, lease.skipped, lease.attempts = committed, skipped, 0
 
     def ack(self, worker: int, item: int, skipped: int) -> WorkItem | None:
-        """The worker finished the item. Returns it, or None for an item that is not (any longer) its own."""
+        """Settle an item that the worker has finished. Return it, or None if it is not (any longer) its own."""
         lease = self._leases.get(item)
         if lease is None or lease.worker != worker:
             return None
@@ -210,8 +210,8 @@ class WorkQueue:
         return lease.item
 
     def release(self, worker: int, progress: LeaseProgress | None, *, charged: bool = True) -> Release:
-        """Takes back everything a dead worker held. Call it only after the worker was reaped. `charged` is false when
-        the work cannot be to blame: no attempt is counted then."""
+        """Take back all leases of a dead worker. Call it only after the worker was reaped. `charged` is false if the
+        work cannot be the cause: then no attempt is counted."""
         if progress is not None:
             self.observe(progress.item, progress.committed, progress.skipped)
         leases = self.leases_of(worker)
@@ -228,14 +228,14 @@ class WorkQueue:
         return replace(report, freed=report.freed + sum(lease.left for lease in others))
 
     def _in_progress(self, leases: list[Lease], progress: LeaseProgress | None) -> Lease | None:
-        """The lease that the death is charged to: the oldest, for items are worked on in the order they were handed
-        out. None when that one is finished and only not acknowledged: the next was not begun."""
+        """Return the lease that the death is charged to: the oldest, because items are processed in the order they were
+        given out. None if it is finished but not acknowledged: the next one was not begun."""
         if progress is None or not progress.active or not leases or not leases[0].left:
             return None
         return leases[0]
 
     def _break(self, lease: Lease, progress: LeaseProgress, is_charged: bool) -> Release:
-        """Decides about the first uncommitted exchange of the item in progress; the rest of the item is free again."""
+        """Settle or free the first uncommitted exchange of the item in progress; free the rest of the item."""
         item = lease.item
         start = item.start + lease.settled
         in_doubt = progress.intended_item == item.id and progress.intended > lease.settled
@@ -263,8 +263,8 @@ class WorkQueue:
         self._epochs[epoch].free.settle(start, stop)
 
     def _free(self, lease: Lease, start: int, attempts: int, charged_until: int | None = None) -> None:
-        """Puts the rest of an item back, in order of position: what broke is tried again first. An exchange of several
-        updates comes back as an item for each, so that the one which breaks workers ends up alone."""
+        """Put the rest of an item back, in order of position: the broken part is retried first. An exchange of several
+        updates comes back as one piece per update, so that the update that crashes workers is isolated."""
         item, step = lease.item, self.limits.accumulate
         pieces: list[FreeRange] = []
         if charged_until is not None and charged_until - start > step:
@@ -283,7 +283,7 @@ class WorkQueue:
         self._finish(lease.item.epoch)
 
     def _finish(self, epoch: int) -> None:
-        """Forgets the epoch if there is nothing left of it."""
+        """Forget the epoch if nothing of it is left."""
         work = self._epochs[epoch]
         if not work.leased and not work.free.has_free:
             self._finished_batches += work.settled
@@ -293,9 +293,9 @@ class WorkQueue:
     # ---- streams -----------------------------------------------------------------------------------------------
 
     def give_up(self, epoch: int, pieces: Iterable[tuple[int, int]]) -> Release:
-        """The batches [start, stop) of all `pieces`, which are not leased and which the schedule has taken out, cannot
-        be read by anybody."""
-        while self._next_epoch <= epoch:  # loaders are ahead of those who lease
+        """Quarantine the batches [start, stop) of all `pieces`: nobody can read them. They are not leased, and the
+        schedule has already dropped them."""
+        while self._next_epoch <= epoch:  # loaders are ahead of the workers
             self._open(self._next_epoch, self._schedule.free_of(self._next_epoch))
         work = self._epochs[epoch]
         release = Release(quarantined=tuple((epoch, *piece) for piece in pieces))
@@ -306,15 +306,15 @@ class WorkQueue:
         return release
 
     def find_ends(self) -> None:
-        """An end of a stream has become known."""
+        """Finish epochs after an end of a stream has become known."""
         for epoch in list(self._epochs):
             self._finish(epoch)
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Everything a resumed job needs, as plain numbers and lists. Leased batches that are not settled count as
-        free."""
+        """Return everything a resumed job needs, as plain numbers and lists. Leased batches that are not settled count
+        as free."""
         rest: dict[int, list[list[int]]] = {
             epoch: [
                 [piece.start, piece.stop, piece.attempts, *([piece.step] if piece.step > 1 else ())]
@@ -338,9 +338,9 @@ class WorkQueue:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes over a `state`; what is leased now is void. The batch plan must be the one it was taken with
-        (ValueError naming both values otherwise; nothing was changed then)."""
-        before = {"grid": None, "lanes": None, **state["plan"]}  # older checkpoints know of neither
+        """Restore a `state`; current leases become void. Raises ValueError, and changes nothing, if the batch plan
+        differs from the saved one; the message names both values."""
+        before = {"grid": None, "lanes": None, **state["plan"]}  # missing in older checkpoints
         changed = [
             f"{name}: was {before[name]}, now {now}" for name, now in how_cut(self.plan).items() if now != before[name]
         ]
@@ -356,7 +356,7 @@ class WorkQueue:
             pieces.setdefault(epoch, []).append(FreeRange(*piece))
         for epoch, of_epoch in pieces.items():
             settled = self.plan.batches - sum(piece.stop - piece.start for piece in of_epoch)
-            settled = dict(state.get("settled", ())).get(epoch, settled)  # older checkpoints do not say
+            settled = dict(state.get("settled", ())).get(epoch, settled)  # missing in older checkpoints
             self._epochs[epoch] = _Epoch(self._schedule.free_of(epoch, of_epoch), settled)
         finished = (self._next_epoch - len(self._epochs)) * self.plan.batches
         self._finished_batches = state.get("finished_batches", finished)

@@ -1,1 +1,1 @@
-"""Memory regions without names, and the scoreboard that is laid out in one."""
+"""Anonymous shared memory regions, and the scoreboard, which lies in one."""

@@ -1,13 +1,11 @@
-"""Shared memory without names: one memfd per region, mapped into torch and numpy in every process that gets its
-descriptor.
+"""Anonymous shared memory: one memfd per region, mapped into torch and numpy in every process that gets its descriptor.
 
-Compared with torch's own files in /dev/shm: no name exists at any instant, so no crash can leave one behind; a small
-/dev/shm is no limit; and memory that is not there is an error here instead of a SIGBUS, or a visit of the kernel's
-out-of-memory killer, at first touch.
-`Tensor.is_shared()` is true for everything made from a region. Who may write a region is said where the region is
-laid out, not here.
+Advantages over torch's own files in /dev/shm: a region never has a name, so a crash cannot leave one behind; the size
+of /dev/shm is no limit; and missing memory raises an error here, instead of SIGBUS or the kernel's out-of-memory killer
+at first touch. `Tensor.is_shared()` is true for every view of a region. The layout of each region says who may write
+it.
 
-torch is imported with the first region, not with this module: the protocol of the workers is tested without it."""
+torch is imported with the first region, not with this module: the workers' protocol is tested without torch."""
 
 import mmap
 import os
@@ -23,11 +21,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-ALIGNMENT = 64  # a cache line: two regions, rows or spans that start on different lines never share one
+ALIGNMENT = 64  # a cache line: aligned regions, rows or spans never share one
 
 
 def aligned(nbytes: int) -> int:
-    """`nbytes` rounded up to whole cache lines."""
+    """Return `nbytes` rounded up to whole cache lines."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -35,23 +33,23 @@ class Region:
     """A piece of shared memory. Views made from it keep it mapped; `descriptor` stays valid while the region lives."""
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
-        """Takes ownership of `descriptor`. Use `allocate` or `attach`."""
+        """Take ownership of `descriptor`. Use `allocate` or `attach` instead."""
         import torch
 
         self.descriptor = descriptor
         self.nbytes = nbytes
-        # torch duplicates the descriptor and closes its own copy with the storage; we keep ours for replacements.
+        # torch duplicates the descriptor and closes its copy with the storage; ours stays open for replacement workers.
         self._storage: torch.UntypedStorage = torch.UntypedStorage._new_shared_fd_cpu(  # type: ignore[attr-defined]
             descriptor, nbytes
         )
 
     @classmethod
     def allocate(cls, name: str, nbytes: int) -> "Region":
-        """A new region of zeros; its pages exist when this returns. `name` is only seen in /proc/PID/maps. Raises
-        MemoryShortError when the machine or a control group has not that much left, or no room to map it."""
+        """Allocate a region of zeros with all its pages. `name` is visible only in /proc/PID/maps. Raises
+        MemoryShortError if the machine or a control group has not enough memory left, or if it cannot be mapped."""
         nbytes = max(aligned(nbytes), ALIGNMENT)
         memory = host.available_memory()
-        if nbytes > memory.bytes:  # a memfd has no limit of its own: the kernel would take page after page, then kill
+        if nbytes > memory.bytes:  # a memfd has no limit: the kernel would allocate page after page, then kill
             raise MemoryShortError(
                 f"cannot allocate {nbytes:,} bytes of shared memory for {name}: only {memory.bytes:,} are free "
                 f"({memory.limited_by})",
@@ -60,7 +58,7 @@ class Region:
         descriptor = os.memfd_create(f"hogwild-{name}", os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(descriptor, 0, nbytes)
-            # Tried first: where torch cannot map, it loses its own copy of the descriptor, and with it the pages.
+            # Try mmap first: if torch fails to map, it leaks its copy of the descriptor, and with it the pages.
             mmap.mmap(descriptor, nbytes).close()
         except OSError as error:
             os.close(descriptor)
@@ -71,14 +69,14 @@ class Region:
 
     @classmethod
     def of_bytes(cls, name: str, content: bytes) -> "Region":
-        """A new region that holds `content`. Raises MemoryShortError."""
+        """Allocate a region that holds `content`. Raises MemoryShortError."""
         region = cls.allocate(name, len(content))
         region.array("u1", (len(content),))[:] = memoryview(content)
         return region
 
     @classmethod
     def of_stream(cls, name: str, chunks: Iterable[bytes]) -> "tuple[Region, int]":
-        """A new region with what is read from `chunks`, however much it is, and how many bytes those are. Raises
+        """Allocate a region with everything read from `chunks`; return it with its size in bytes. Raises
         MemoryShortError."""
         descriptor, size, room = os.memfd_create(f"hogwild-{name}", os.MFD_CLOEXEC), 0, 0
         try:
@@ -104,13 +102,13 @@ class Region:
 
     @classmethod
     def attach(cls, descriptor: int, nbytes: int) -> "Region":
-        """Maps a region that another process allocated; takes ownership of the descriptor."""
+        """Map a region that another process allocated; take ownership of the descriptor."""
         return cls(descriptor, nbytes)
 
     def tensor(
         self, dtype: "torch.dtype", shape: Sequence[int], offset: int = 0, strides: Sequence[int] | None = None
     ) -> "torch.Tensor":
-        """A view of `shape`, starting `offset` bytes into the region; strides in elements."""
+        """Return a view of `shape`, starting `offset` bytes into the region; strides in elements."""
         import torch
 
         if offset % dtype.itemsize:
@@ -123,7 +121,7 @@ class Region:
         return view
 
     def array(self, dtype: Any, shape: Sequence[int], offset: int = 0) -> np.ndarray:
-        """A numpy view. A word is read or written in 0.1 us; through tensor indexing it is 2.6 us."""
+        """Return a numpy view. Access to a word takes 0.1 us, against 2.6 us through tensor indexing."""
         import torch
 
         if offset % np.dtype(dtype).itemsize:
@@ -134,11 +132,11 @@ class Region:
         return view
 
     def read_bytes(self, nbytes: int) -> bytes:
-        """Copy the first `nbytes`."""
+        """Return a copy of the first `nbytes`."""
         return self.array("u1", (nbytes,)).tobytes()
 
     def close(self) -> None:
-        """Gives the descriptor back. Views stay valid; nobody can attach any more."""
+        """Close the descriptor. Views stay valid; no further process can attach."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -149,7 +147,7 @@ class Region:
 
 
 def is_dense_without_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """The elements fill one contiguous piece of memory, in whatever order of dimensions."""
+    """Return whether the elements fill one contiguous piece of memory, in any order of dimensions."""
     expected = 1
     for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
         if stride != expected:
@@ -159,8 +157,7 @@ def is_dense_without_overlap(shape: Sequence[int], strides: Sequence[int]) -> bo
 
 
 def own_strides(tensor: "Tensor") -> tuple[int, ...]:
-    """The strides a copy of `tensor` keeps: its own memory format (channels_last too), contiguous when it
-    has gaps."""
+    """Return the strides for a copy of `tensor`: its memory format (channels_last too), contiguous if it has gaps."""
     import torch
 
     if tensor.numel() and is_dense_without_overlap(tensor.shape, tensor.stride()):

@@ -1,1 +1,1 @@
-"""Files that outlive a process: the run directory, records, checkpoints, compiled code."""
+"""Files that outlive a process: run directory, records, checkpoints, compiled code."""

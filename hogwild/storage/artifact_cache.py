@@ -1,11 +1,11 @@
-"""A folder of compiled code on disk that a crash cannot poison.
+"""A cache of compiled code on disk that a crash cannot corrupt.
 
     CACHE/NAME/    files
-      manifest.json    the checksum of each; its presence makes the folder whole
+      manifest.json    the checksum of each file; the folder is complete once the manifest exists
 
-A folder is filled under another name and renamed; its files are compared with the manifest before any is loaded,
-because what is truncated or damaged ends the process, or runs. One that is not whole is removed and filled again. A
-compiler that also writes where it reads (inductor) is given a copy of what the manifest names."""
+A folder is filled under another name and renamed. Its files are compared with the manifest before any is loaded,
+because truncated or damaged code may crash the process, or run. An incomplete folder is removed and filled again. A
+compiler that also writes into the folder it reads (inductor) is given a copy of the files in the manifest."""
 
 import contextlib
 import hashlib
@@ -21,32 +21,32 @@ from pathlib import Path
 MANIFEST = "manifest.json"
 ASIDE = ".tmp-"
 UNUSED_S = 30 * 24 * 3600.0
-STALE_S = 24 * 3600.0  # a folder that nobody finished for a day has no compiler any more
+STALE_S = 24 * 3600.0  # a temporary folder this old has no live compiler any more
 
 
 def cache_root() -> Path:
-    """$XDG_CACHE_HOME/hogwild, or ~/.cache/hogwild."""
+    """Return $XDG_CACHE_HOME/hogwild, or ~/.cache/hogwild."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "hogwild"
 
 
 def new_scratch() -> Path:
-    """Of a job, whose workers may be killed while they compile or load. Made by the first that needs it."""
+    """Return a job's scratch folder, made at first use. Its workers may be killed while they compile or load."""
     return cache_root() / f"{ASIDE}job-{secrets.token_hex(8)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Compiled code that is kept in `folder`, or will be. What is there for a while only lies in `scratch`, which
-    somebody removes who lives longer (`new_scratch`), or beside it."""
+    """Compiled code in `folder`, kept or to be compiled. Temporary files lie in `scratch`, which a process that
+    outlives the compiler removes (`new_scratch`), or beside `folder`."""
 
     folder: Path
     scratch: Path | None = None
 
     def is_whole(self) -> bool:
-        """Every file is there and as it was written. One that is not whole is removed."""
+        """Return whether every file is there and unchanged. An incomplete folder is removed."""
         if not self.folder.exists():
-            return False  # first: a folder that appears after this is renamed, and so whole
+            return False  # check this first: a folder that appears later was renamed and is complete
         if self._matches():
             return True
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -64,8 +64,8 @@ class Kept:
 
     @contextlib.contextmanager
     def copied(self) -> Iterator[Path]:
-        """A copy of its files, without any that came later, in a folder of this process's own, which is gone afterwards
-        with all that was written into it. Of a whole one. Raises OSError where there can be none."""
+        """Yield a temporary folder with a copy of the files in the manifest; it is removed afterwards with everything
+        written into it. Call it only if `is_whole`. Raises OSError if it cannot be made."""
         own = Path(tempfile.mkdtemp(prefix=f"{ASIDE}{self.folder.name}-", dir=self._room()))
         try:
             for name in self._files():
@@ -81,14 +81,14 @@ class Kept:
         return room
 
     def touch(self) -> None:
-        """It was used: it stays for another UNUSED_S. What was not goes."""
-        with contextlib.suppress(OSError):  # another user's; it only looks older than it is
+        """Mark as used: it is kept for another UNUSED_S. Remove what was not used."""
+        with contextlib.suppress(OSError):  # owned by another user: it only looks older than it is
             os.utime(self.folder)
             _prune(self.folder)
 
     def filled(self, write_to: Callable[[Path], object], run: Callable[[], object]) -> str:
-        """`run` compiles; before it `write_to` is told the folder where what is compiled goes. Says why where nothing
-        could be kept: it is compiled all the same."""
+        """Compile by `run`, after telling `write_to` the folder for the compiled code. Return why nothing could be
+        kept, or ""; the code is compiled in either case."""
         problem = ""
         aside = (self.scratch or self.folder.parent) / f"{ASIDE}{self.folder.name}-{os.getpid()}"
         try:
@@ -115,17 +115,17 @@ def _publish(aside: Path, folder: Path) -> str:
         (aside / MANIFEST).write_text(json.dumps({"files": files}, indent=1) + "\n")
         aside.rename(folder)
     except OSError as error:
-        # Where another job was first, its folder is as good as ours.
+        # If another job was first, its folder is just as good.
         return "" if (folder / MANIFEST).exists() else f"compiled kernels are not kept: {error}"
     return ""
 
 
 def _prune(newest: Path) -> None:
-    """What was not used for long: code of other versions, and what a compiler, or who loaded, left when it was killed.
-    Downloaded data lies beside them, and stays."""
+    """Remove what was not used for long: code of other versions, and leftovers of killed processes. Downloaded data
+    beside them stays."""
     now_s = newest.stat().st_mtime
     for folder in newest.parent.iterdir():
-        with contextlib.suppress(OSError):  # somebody else was first
+        with contextlib.suppress(OSError):  # another process was first
             is_aside = folder.name.startswith(ASIDE)
             is_ours = is_aside or (folder / MANIFEST).exists()
             if is_ours and now_s - folder.stat().st_mtime > (STALE_S if is_aside else UNUSED_S):

@@ -1,11 +1,12 @@
-"""Checkpoints that are whole or not there, and prove it.
+"""Checkpoints that are complete or absent, and verified.
 
-checkpoints/.tmp-update-000001000-PID/     state.pt, model.safetensors, and last of all manifest.json; each
-synced |  rename, folder synced checkpoints/update-000001000/              now it exists
+    checkpoints/.tmp-update-000001000-PID/     state.pt, model.safetensors, then manifest.json; each synced
+                    |  rename, sync the folder
+    checkpoints/update-000001000/              now it exists
 
-torch.load accepts flipped bits and zeroed blocks without a word, so the manifest holds a hash of every file
-and of itself; nothing is loaded before all of them were checked. The files are written by a thread of the
-supervisor whose long calls (hashing, raw writes, syncs) release the interpreter lock."""
+torch.load accepts flipped bits and zeroed blocks silently, so the manifest holds a hash of every file and of itself;
+nothing is loaded before all were checked. A thread of the supervisor writes the files; its long calls (hashing, raw
+writes, syncs) release the interpreter lock."""
 
 import hashlib
 import os
@@ -45,7 +46,7 @@ from hogwild.storage.run_directory import TEMPORARY, sync_folder, to_json
 
 @dataclass(frozen=True, slots=True)
 class WrittenCheckpoint:
-    """`warning` is not empty when older checkpoints could not be removed."""
+    """A written checkpoint. `warning` is not empty if older checkpoints could not be removed."""
 
     path: Path
     warning: str = ""
@@ -53,7 +54,7 @@ class WrittenCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """`error` says what could not be written and why; the checkpoints before it are as they were."""
+    """A failed write. `error` says what could not be written and why; earlier checkpoints are unchanged."""
 
     name: str
     error: CheckpointError
@@ -66,10 +67,10 @@ def write(
     model_tensors: Mapping[str, torch.Tensor],
     meta: Mapping[str, Any],
 ) -> Path:
-    """Writes `folder/name` as a whole or not at all. `state` may hold what torch.load(weights_only=True)
-    accepts; nobody may change its tensors meanwhile. One writer per folder. Raises CheckpointError; the other
-    checkpoints are untouched."""
-    update_of(name)  # a name `newest_good` would not find is an error before anything is written
+    """Write `folder/name` completely or not at all. `state` may hold what torch.load(weights_only=True) accepts; its
+    tensors must not change meanwhile. One writer per folder. Raises CheckpointError; other checkpoints are
+    untouched."""
+    update_of(name)  # raises for a name that `newest_good` would not find
     aside = folder / f"{TEMPORARY}{name}-{os.getpid()}"
     try:
         folder.mkdir(exist_ok=True)
@@ -84,7 +85,7 @@ def write(
         return publish(aside, folder / name)
     except CheckpointError:
         raise
-    except Exception as error:  # the disk, but also what torch and safetensors refuse to write
+    except Exception as error:  # disk errors, and whatever torch and safetensors refuse to write
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         words = f"cannot write checkpoint {folder / name}: {reason}; the ones before are kept"
         raise CheckpointError(words, code="checkpoint/not-written") from error
@@ -93,10 +94,10 @@ def write(
 
 
 class _HashingFile:
-    """What torch.save writes to: hashes and writes in chunks; both calls release the interpreter lock.
+    """The file that torch.save writes to: hashes and writes in chunks; both calls release the interpreter lock.
 
-    The first error is kept and raised by `finish`, because torch's zip writer, interrupted by one, replaces
-    it by 'unexpected pos' and may write on."""
+    The first error is kept and raised by `finish`: raised inside torch's zip writer, it would be replaced by
+    'unexpected pos', and torch might write on."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -121,7 +122,7 @@ class _HashingFile:
             self._error = error
 
     def flush(self) -> None:
-        """torch.save asks for it; nothing is kept back here."""
+        """No-op: torch.save calls it, but nothing is buffered here."""
 
     def finish(self) -> dict[str, Any]:
         if self._error is not None:
@@ -136,28 +137,27 @@ class _HashingFile:
 def _write_state(path: Path, state: dict[str, Any]) -> dict[str, Any]:
     file = _HashingFile(path)
     try:
-        # Our own hash is over the whole file, and torch.load does not look at this one. The setting is per
-        # thread.
+        # No CRC: our hash covers the whole file, and torch.load ignores the CRC. The setting is per thread.
         with torch_config.patch({"save.compute_crc32": False}):  # type: ignore[attr-defined]
             torch.save(state, file)  # type: ignore[arg-type]
         entry = file.finish()
     finally:
         file.close()
     unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    if unsafe:  # it could be written, but never loaded again: better now than after the crash
+    if unsafe:  # it could never be loaded again: fail now, not after a crash
         words = f"the checkpoint's state holds objects that cannot be loaded safely: {', '.join(unsafe)}"
         raise CheckpointError(words, code="checkpoint/unsafe")
     return entry
 
 
 def _write_model(path: Path, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Each tensor once, contiguous; the other names of a tied one stand in the metadata as the library's own
-    `load_model` expects them: alias -> name."""
+    """Write each tensor once, contiguous. Further names of a tied tensor go into the metadata as alias -> name, as
+    `safetensors.torch.load_model` expects."""
     names: dict[tuple[Any, ...], str] = {}
     metadata = {"format": "pt"}
     kept: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):  # what a module's own `get_extra_state` says: it is in the state
+        if not isinstance(tensor, torch.Tensor):  # from a module's `get_extra_state`: saved in the state
             continue
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else (name,)
         if key in names:
@@ -167,13 +167,13 @@ def _write_model(path: Path, tensors: Mapping[str, Any]) -> dict[str, Any]:
             kept[name] = tensor.detach().contiguous()
     _separate(kept)
     safetensors.torch.save_file(kept, path, metadata)
-    shutil.copymode(path.with_name(STATE), path)  # the library makes a file only its owner can read
+    shutil.copymode(path.with_name(STATE), path)  # safetensors makes the file readable by its owner only
     return hash_and_sync(path)
 
 
 def _separate(tensors: dict[str, torch.Tensor]) -> None:
-    """Copies what overlaps another tensor without being the same, as a slice of it: the library refuses that.
-    Views that lie side by side in a flat stay as they are."""
+    """Copy tensors that partly overlap another one, such as slices: safetensors refuses them. Views side by side in a
+    flat stay as they are."""
     end = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_ptr()):
         start, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
@@ -204,8 +204,8 @@ def _write_manifest(path: Path, content: dict[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The state of a verified checkpoint, on the CPU. Raises CheckpointError, also for a pickle that wants to
-    run code."""
+    """Return the state of a verified checkpoint, on the CPU. Raises CheckpointError, also for a pickle that would run
+    code."""
     verify(path)
     try:
         state = torch.load(path / STATE, map_location="cpu", weights_only=True)
@@ -223,8 +223,8 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Taken(Generic[Answer]):
-    """Where to go on from. `rejected` says of every newer checkpoint why it is not that; `misfit` is the first of those
-    that could be loaded and were refused. Without a `path` there is none to go on from."""
+    """The checkpoint to continue from, if there is one (`path`). `rejected`: why each newer checkpoint was not used;
+    `misfit`: the first error of those that loaded but were refused."""
 
     path: Path | None
     state: dict[str, Any]
@@ -234,9 +234,9 @@ class Taken(Generic[Answer]):
 
 
 def take_newest(folder: Path, take: Callable[[dict[str, Any]], Answer], older_than: int | None = None) -> Taken[Answer]:
-    """Gives the newest checkpoint that is whole and can be loaded to `take`, and where that raises CheckpointError the
-    one before, and so on. What damage, an attack and another job's checkpoint have in common is that a good one may lie
-    behind it. Changes nothing on the disk; `older_than` as of `newest_good`."""
+    """Pass the newest complete, loadable checkpoint to `take`; if that raises CheckpointError, try the one before, and
+    so on: behind a damaged, hostile or foreign checkpoint there may be a good one. Changes nothing on disk.
+    `older_than` as in `newest_good`."""
     rejected: list[str] = []
     misfit: CheckpointError | None = None
     while True:
@@ -258,9 +258,8 @@ def take_newest(folder: Path, take: Callable[[dict[str, Any]], Answer], older_th
 
 
 class CheckpointWriter:
-    """Writes one checkpoint at a time in a thread. `fileno()` becomes readable when it is done; then take
-    `result()`. The thread is a daemon: `wait` for it before leaving, or the checkpoint in flight is lost (but
-    nothing else)."""
+    """Writes one checkpoint at a time in a thread. `fileno()` becomes readable when it is done; then call `result()`.
+    The thread is a daemon: `wait` for it before leaving, or the checkpoint in flight (and only that) is lost."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -269,7 +268,7 @@ class CheckpointWriter:
 
     @property
     def is_busy(self) -> bool:
-        """From `submit` until its result was taken."""
+        """True from `submit` until its result was taken."""
         return self._background.is_busy
 
     def submit(
@@ -283,8 +282,8 @@ class CheckpointWriter:
         protect: Sequence[str] = (),
         last: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begins to write; nobody may change the tensors until the result is there. With `keep`, older
-        checkpoints are pruned after a success, in the same thread, and `last` is called there whatever happened."""
+        """Begin to write; the tensors must not change until the result is there. With `keep`, older checkpoints are
+        pruned after a success, in the same thread. `last` is called there in any case."""
         assert not self.is_busy, "one checkpoint at a time: take the result of the last one first"
 
         def work() -> WrittenCheckpoint | Failed:
@@ -299,26 +298,25 @@ class CheckpointWriter:
         self._result = result
 
     def start(self) -> None:
-        """Its thread, before a loop that must not wait for that."""
+        """Start the thread early, before a loop that must not wait for it."""
         self._background.start()
 
     def fileno(self) -> int:
         return self._background.fileno()
 
     def result(self) -> WrittenCheckpoint | Failed | None:
-        """What became of it; None while it is being written, or when nothing was submitted. Gives each result
-        once."""
+        """Return each result once; None while it is being written, or if nothing was submitted."""
         self._background.settle()
         result, self._result = self._result, None
         return result
 
     def wait(self, timeout_s: float) -> WrittenCheckpoint | Failed | None:
-        """The same, but waits for it; None when it takes longer, or when nothing was submitted."""
+        """Wait for the result; return None on timeout, or if nothing was submitted."""
         self._background.wait(timeout_s)
         return self.result()
 
     def close(self) -> None:
-        """One that was given up while it wrote loses its checkpoint."""
+        """Close the thread. A checkpoint abandoned while it was written is lost."""
         self._background.close()
 
     def _write(
@@ -344,7 +342,7 @@ class CheckpointWriter:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """An error that is kept must not keep the tensors that could not be written."""
+    """Drop the tracebacks of a stored error, so that it does not keep the unwritten tensors alive."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

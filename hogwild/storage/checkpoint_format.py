@@ -1,8 +1,7 @@
-"""What a checkpoint is on the disk: its names, its manifest, and what may be believed of it. Torch-free.
+"""The format of a checkpoint on disk: names, manifest, verification. Torch-free.
 
-The manifest holds a hash of every file and of itself, because torch.load accepts flipped bits and zeroed
-blocks without a word. Nothing in a checkpoint is used before all of it was checked; `checkpoint.py` writes
-and loads what this describes."""
+The manifest holds a hash of every file and of itself, because torch.load accepts flipped bits and zeroed blocks
+silently. Nothing in a checkpoint is used before all of it was checked. `checkpoint.py` writes and loads it."""
 
 import contextlib
 import hashlib
@@ -23,16 +22,16 @@ FORMAT = 1
 STATE, MODEL, MANIFEST = "state.pt", "model.safetensors", "manifest.json"
 FILES = (STATE, MODEL)
 NAME = re.compile(r"update-(\d{9,})")
-REPLACED = ".old-"  # what a checkpoint of the same name is called while it is being replaced
+REPLACED = ".old-"  # prefix of a checkpoint that is being replaced
 REJECTED = "rejected-"
 REJECTED_NAME = re.compile(re.escape(REJECTED) + NAME.pattern)
 REMAINS = re.compile(rf"({re.escape(TEMPORARY)}|{re.escape(REPLACED)}){NAME.pattern}")
-CHUNK = 4 << 20  # bytes: long enough to be fast, short enough that a thread hands over the processor
+CHUNK = 4 << 20  # bytes: large enough to be fast, small enough to let other threads run
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is in a checkpoint. `files` is name -> {sha256, size}; `meta` is the caller's."""
+    """The contents of a checkpoint. `files` is name -> {sha256, size}; `meta` is the caller's."""
 
     format: int
     name: str
@@ -44,13 +43,12 @@ class Manifest:
 
 
 def checkpoint_name(update: int) -> str:
-    """`update-000001000`: names sort as their updates do."""
+    """Return `update-000001000`: names sort by update."""
     return f"update-{update:09d}"
 
 
 def verify(path: Path) -> Manifest:
-    """Checks every byte of a checkpoint. Raises CheckpointError that names the file, what it should be and
-    what it is."""
+    """Check every byte of a checkpoint. Raises CheckpointError with the file, its expected and its actual hash."""
     manifest = _read_manifest(path.resolve())
     for name, expected in manifest.files.items():
         with _regular_file(path.resolve() / name) as descriptor:
@@ -64,8 +62,8 @@ def verify(path: Path) -> Manifest:
 
 
 def newest_good(folder: Path, older_than: int | None = None) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint that verifies, or None, and why each newer one was rejected; only of those of fewer updates
-    than `older_than`, if that is given. Changes nothing."""
+    """Return the newest checkpoint that verifies, or None, and why each newer one was rejected. With `older_than`, only
+    checkpoints of fewer updates count. Changes nothing."""
     rejected: list[str] = []
     try:
         found = _checkpoints(folder)
@@ -91,10 +89,9 @@ def newest_good(folder: Path, older_than: int | None = None) -> tuple[Path | Non
 
 
 def set_aside_after(folder: Path, good: Path | None, keep: int | None = None) -> None:
-    """Renames every checkpoint newer than `good`, all of which were rejected, to `rejected-NAME`: kept to be looked
-    at, but no longer counted among those that `prune` keeps. With `keep`, only so many of those that are set aside
-    stay, the ones written last: what sets some aside again and again must not fill the disk. Without it none is
-    removed: another version of hogwild may be able to read them."""
+    """Rename every checkpoint newer than `good`, all of which were rejected, to `rejected-NAME`: kept for inspection,
+    but not counted by `prune`. With `keep`, only the `keep` most recently written of these stay, so that repeated
+    rejections do not fill the disk. Without it none is removed: another version of hogwild may be able to read them."""
     for path in _checkpoints(folder):
         if good is None or update_of(path.name) > update_of(good.name):
             aside = folder / f"{REJECTED}{path.name}"
@@ -108,10 +105,10 @@ def set_aside_after(folder: Path, good: Path | None, keep: int | None = None) ->
 
 
 def prune(folder: Path, keep: int, protect: Sequence[str] = ()) -> list[str]:
-    """Only for the one who writes into `folder`, and not while a checkpoint is written. Removes all but the `keep`
-    newest ones, those named in `protect` and those `latest` and `best` point to; returns the names removed. Each is
-    renamed first: killed on the way, no half of one is left under its name. Raises OSError; what could not be removed
-    is tried again the next time, because a job may run for weeks without a `sweep`."""
+    """Remove all but the `keep` newest checkpoints, those in `protect` and those that `latest` and `best` point to;
+    return the removed names. Only for the writer of `folder`, and not while a checkpoint is written. Each is renamed
+    first, so that a kill leaves no half checkpoint under its name. Raises OSError; the next call tries again, because a
+    job may run for weeks without a `sweep`."""
     paths = sorted(_checkpoints(folder), key=lambda found: update_of(found.name))
     links = [folder / name for name in (LATEST, BEST)]
     safe = {*protect, *(os.readlink(link) for link in links if link.is_symlink())}
@@ -128,13 +125,13 @@ def prune(folder: Path, keep: int, protect: Sequence[str] = ()) -> list[str]:
 def _remove_whole(folder: Path) -> None:
     try:
         shutil.rmtree(folder)
-    except OSError as error:  # which may name a file without its folder, or nothing
+    except OSError as error:  # the error may name a file without its folder, or nothing
         raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
 def sweep(folder: Path) -> None:
-    """Only for the owner of the run directory: removes what a killed writer left, and brings back a
-    checkpoint it was just replacing."""
+    """Remove the leftovers of a killed writer and restore a checkpoint that it was replacing. Only for the owner of the
+    run directory."""
     for path in folder.glob(f"{REPLACED}*"):
         original = folder / path.name.removeprefix(REPLACED)
         if original.exists():
@@ -169,8 +166,7 @@ def update_of(name: str) -> int:
 
 
 def seal(content: dict[str, Any]) -> bytes:
-    """The manifest's bytes, with a hash over all the rest: one content has one form, so any changed byte
-    shows."""
+    """Return the manifest's bytes, with a hash over the rest. The encoding is canonical, so any changed byte shows."""
     body = json.dumps(content, sort_keys=True, allow_nan=False)
     sealed = {**content, "seal": hashlib.sha256(body.encode()).hexdigest()}
     return (json.dumps(sealed, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
@@ -195,8 +191,8 @@ def _hash(descriptor: int) -> dict[str, Any]:
 
 
 def publish(aside: Path, path: Path) -> Path:
-    """The rename. A checkpoint of that name (damaged, or of the same update before a resume) gives way;
-    should we die between the two renames, `sweep` brings it back, and if the second one fails, we do."""
+    """Rename `aside` to `path`. An existing checkpoint of that name (damaged, or of the same update before a resume) is
+    replaced: `sweep` restores it if we die between the two renames, and this function does if the second fails."""
     replaced = path.with_name(REPLACED + path.name)
     shutil.rmtree(replaced, ignore_errors=True)
     if path.exists():
@@ -260,8 +256,7 @@ def _read_manifest(path: Path) -> Manifest:
 
 @contextlib.contextmanager
 def _regular_file(path: Path) -> Iterator[int]:
-    """A descriptor of a file that lies in the checkpoint itself: no link, no pipe that would block for
-    ever."""
+    """Yield a descriptor of a regular file inside the checkpoint: no link, and no pipe that would block for ever."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -279,5 +274,5 @@ def _regular_file(path: Path) -> Iterator[int]:
             f"checkpoint {path.parent}: cannot read {path.name}: {error.strerror}", code="checkpoint/unreadable"
         ) from error
     finally:
-        with contextlib.suppress(OSError):  # whatever a close says, what was read was read
+        with contextlib.suppress(OSError):  # an error on close does not matter: everything was read
             os.close(descriptor)

@@ -1,5 +1,5 @@
-"""Files and links that are replaced as a whole: written aside (`.tmp-NAME-PID`), then renamed, so that a reader sees
-the old one or the new one."""
+"""Atomic replacement of files and links: written to `.tmp-NAME-PID`, then renamed. A reader sees the old or the new
+one."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ TEMPORARY = ".tmp-"
 
 @contextlib.contextmanager
 def temporary(file: Path) -> Iterator[Path]:
-    """The name beside `file` under which it is written before it is renamed; what is still there at the end goes."""
+    """Yield the temporary name beside `file`, to be written and renamed; remove it at the end if it still exists."""
     aside = file.with_name(f"{TEMPORARY}{file.name}-{os.getpid()}")
     try:
         yield aside
@@ -43,7 +43,7 @@ def write_aside(file: Path, content: bytes, sync: bool) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes names made or changed in `folder` survive a power cut."""
+    """Make names created or changed in `folder` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -52,8 +52,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def point(link: Path, name: str) -> None:
-    """A symbolic link to `name` beside it: relative, so that a run can be moved."""
+    """Make `link` a symbolic link to `name` beside it: relative, so that a run can be moved."""
     with explained(f"cannot update {link}"), temporary(link) as aside:
-        aside.unlink(missing_ok=True)  # of a process that had our number
+        aside.unlink(missing_ok=True)  # left by a process with the same PID
         aside.symlink_to(name)
         aside.replace(link)

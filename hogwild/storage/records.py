@@ -1,5 +1,4 @@
-"""Records: a file of one JSON object, or one line of text, per line, appended to so that nobody ever sees half a
-line."""
+"""Records: an append-only file with one JSON object, or one line of text, per line; no reader ever sees half a line."""
 
 import contextlib
 import io
@@ -12,46 +11,46 @@ from typing import Any
 
 from hogwild.errors import RunDirError
 
-BLOCK = 1 << 16  # bytes that are read at once, from the end
+BLOCK = 1 << 16  # bytes read at once, from the end
 
 
 class Records:
-    """A file of one JSON object per line, appended to; opened with the first record. One writer.
+    """An append-only file of one JSON object per line; opened with the first record. One writer.
 
-    A record is written by a single write at the end of the file; what a full disk lets through of it is taken
-    back, so that a reader never sees half a line, and what a killed writer tore is cut off before the next
-    one goes on."""
+    A record is written by a single write at the end of the file. If a full disk accepts only a part, that part is cut
+    off again, so that a reader never sees half a line. A line torn by a killed writer is cut off at the next
+    opening."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor = -1
 
     def append(self, record: dict[str, Any]) -> None:
-        """Raises RunDirError when it cannot be written; the file is then as before."""
+        """Append a record. Raises RunDirError if it cannot be written; the file is then unchanged."""
         line = json.dumps(to_json(record), allow_nan=False, separators=(",", ":")) + "\n"
         self._append_explained(line.encode())
 
     def try_append_text(self, line: str) -> bool:
-        """The same for a line of plain text (the supervisor's log)."""
+        """Append a line of plain text (the supervisor's log); return False if that fails."""
         return tried(lambda: self._append_explained(line.encode(errors="backslashreplace") + b"\n"))
 
     def try_append(self, record: dict[str, Any]) -> bool:
-        """False instead of an error, for what training must not stop for. The caller says so, once."""
+        """Append a record; return False on failure, which must not stop training. The caller reports it, once."""
         return tried(lambda: self.append(record))
 
     def cut(self, size: int) -> None:
-        """Only the first `size` bytes are kept. In the thread that appends. Raises RunDirError."""
+        """Keep only the first `size` bytes. Call it in the thread that appends. Raises RunDirError."""
         with explained(f"cannot cut {self.path}"):
             if self.path.exists():
                 os.truncate(self.path, size)
 
     def sync(self) -> None:
-        """What was appended, or cut, survives a power cut; may take long. Raises RunDirError."""
+        """Make everything appended or cut survive a power cut; may take long. Raises RunDirError."""
         with explained(f"cannot write {self.path}"), open(self.path, "ab") as stream:
             os.fsync(stream.fileno())
 
     def backwards(self) -> Iterator[tuple[int, bytes]]:
-        """Where a line begins, and the line, the last one first; it may lack its end. Raises RunDirError."""
+        """Yield (offset, line), the last line first; it may lack its newline. Raises RunDirError."""
         with explained(f"cannot read {self.path}"):
             if self.path.exists():
                 yield from _backwards(self.path)
@@ -80,8 +79,8 @@ class Records:
 
 
 def to_json(value: Any) -> Any:
-    """Only what JSON has: NaN and infinity become None, numpy and torch scalars numbers, paths strings,
-    tuples lists. Raises TypeError for anything else."""
+    """Return `value` with JSON types only: NaN and infinity become None, numpy and torch scalars numbers, paths
+    strings, tuples lists. Raises TypeError for anything else."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
@@ -122,7 +121,7 @@ def _backwards(path: Path) -> Iterator[tuple[int, bytes]]:
 
 @contextlib.contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Turns the system's error into ours: what could not be done, and the system's word for why."""
+    """Turn an OSError into a RunDirError that says which action failed and why."""
     try:
         yield
     except OSError as error:

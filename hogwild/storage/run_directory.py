@@ -1,9 +1,8 @@
-"""The run directory: who owns it, where things lie in it, and how they are written so that nothing is ever
-half there.
+"""The run directory: its lock, its layout, and atomic writes into it.
 
-Whole files are written aside (`.tmp-NAME-PID`), then renamed: a reader sees the old one or the new one.
-Records are appended by one write of one whole line. One process, the supervisor, writes; the lock on
-`RUN/.lock` makes sure of it, and the kernel frees it with the process, however that ends."""
+Whole files are written aside (`.tmp-NAME-PID`), then renamed: a reader sees the old one or the new one. Records are
+appended by one write of one whole line. Only one process writes, the supervisor: the lock on `RUN/.lock` ensures it,
+and the kernel frees the lock when the process ends, in any way."""
 
 import contextlib
 import json
@@ -28,17 +27,17 @@ from hogwild.storage.records import to_json as to_json
 
 LOCK = ".lock"
 ENV = "env.json"
-NAMES = "names.json"  # what the model's numbers stand for: words, users, items
+NAMES = "names.json"  # names of the model's ids: words, users, items
 LATEST, BEST = "latest", "best"  # links among the checkpoints
-RESOLVED = "resolved.yaml"  # what makes a directory a run: without it nothing could be resumed
-LIBRARY = "hogwild.train"  # `caller` in env.json of a run whose objects came from a call: no file can build them again
-MEASURED = "# Measured in the job's first seconds: "  # begins the line of resolved.yaml that says why an exchange is so
-PLACES = ("device", "device_per_worker", "placement")  # fields of `train` that say where parameters lie
+RESOLVED = "resolved.yaml"  # its presence makes a directory a run: needed to resume
+LIBRARY = "hogwild.train"  # `caller` in env.json of a run whose objects came from a call: no file can rebuild them
+MEASURED = "# Measured in the job's first seconds: "  # begins a line of resolved.yaml: why this exchange
+PLACES = ("device", "device_per_worker", "placement")  # fields of `train` that place the parameters
 
 
 def require_current_folder() -> None:
-    """Raises NotFoundError when it was deleted: torch's mathematics library, in a worker for instance, ends the process
-    without it."""
+    """Raise NotFoundError if the current folder was deleted: torch's math library would end the process, for instance
+    in a worker."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -49,18 +48,18 @@ def require_current_folder() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How much of the metrics records is kept: their first `size` bytes. `records`: how many are dropped."""
+    """The part of the metrics records to keep: the first `size` bytes. `records`: number of dropped ones."""
 
     size: int
     records: int
 
 
 class RunDir:
-    """A run directory this process has locked. Use `create` or `open`; `close` gives the lock back."""
+    """A run directory locked by this process. Use `create` or `open`; `close` releases the lock."""
 
     def __init__(self, path: Path, lock: int, found: bytes, made: Sequence[Path] = ()) -> None:
-        """Takes ownership of the descriptor `lock`; `found` is what the lock held before us. `made`: the folders that
-        were not there before, innermost first."""
+        """Take ownership of the descriptor `lock`; `found`: the lock's content before us. `made`: the folders created
+        for this run, innermost first."""
         self.path = path
         self._made = tuple(made)
         self._lock = lock
@@ -84,9 +83,8 @@ class RunDir:
 
     @classmethod
     def create(cls, path: Path | None, name: str) -> "RunDir":
-        """A new run: `path`, which may exist but must be empty, or `runs/NAME-YYYYmmdd-HHMMSS` under the
-        current folder. Raises RunDirError when it is in use, not empty or not writable; nothing is left
-        behind then."""
+        """Create a new run: `path`, which may exist but must be empty, or `runs/NAME-YYYYmmdd-HHMMSS` under the current
+        folder. Raises RunDirError if it is in use, not empty or not writable, and then leaves nothing behind."""
         folder = Path(os.path.abspath("runs" if path is None else path))
         made = [one for one in (folder, *folder.parents) if not os.path.exists(one)]
         if path is None:
@@ -101,7 +99,7 @@ class RunDir:
             _remove_empty(made)
             raise
         try:
-            _refuse_content(folder)  # another job may have come between our look and our lock
+            _refuse_content(folder)  # another job may have used it before we had the lock
             _sweep(folder)
         except RunDirError:
             os.close(lock)
@@ -110,8 +108,8 @@ class RunDir:
 
     @classmethod
     def open(cls, path: Path) -> "RunDir":
-        """An existing run, to go on with it; what a killed writer left is swept. Raises NotFoundError when
-        there is none, RunDirError when another job has it or it cannot be written to."""
+        """Open an existing run to continue it; sweep the leftovers of a killed writer. Raises NotFoundError if there is
+        none, RunDirError if another job has it or it is not writable."""
         folder = Path(os.path.abspath(path))
         if not folder.is_dir():
             raise NotFoundError(f"no run at {folder}: there is no such directory", code="run/not-found")
@@ -123,11 +121,11 @@ class RunDir:
         return run
 
     def close(self) -> None:
-        """Gives the lock back as it was found, so that a resume that is refused has changed nothing."""
+        """Release the lock with its earlier content, so that a refused resume changes nothing."""
         self.metrics.close()
         self.events.close()
         if self._lock >= 0:
-            with contextlib.suppress(OSError):  # a full disk: it then names a job that has ended, as after a kill
+            with contextlib.suppress(OSError):  # a full disk: the lock then names an ended job, as after a kill
                 os.ftruncate(self._lock, 0)
                 os.pwrite(self._lock, self._found, 0)
             os.close(self._lock)
@@ -152,41 +150,40 @@ class RunDir:
         return self.stacks / f"loader-{loader}.txt"
 
     def make_folders(self) -> None:
-        """Those a worker or a checkpoint expects to be there. They, and the run itself, survive a power cut then."""
+        """Make the folders that workers and checkpoints need. They, and the run itself, then survive a power cut."""
         for folder in (self.logs, self.stacks, self.checkpoints):
             with explained(f"cannot make {folder}"):
                 folder.mkdir(exist_ok=True)
         with explained(f"cannot write to {self.path}"):
             sync_folder(self.path)
             for made in (self.path, *self._made):
-                with contextlib.suppress(PermissionError):  # a folder of somebody else's that only he may list
+                with contextlib.suppress(PermissionError):  # another user's folder that we may not list
                     sync_folder(made.parent)
 
     def write_text(self, name: str, text: str, *, sync: bool = False) -> Path:
-        """Replaces the file `name` as a whole; with `sync` it also survives a power cut. Raises
-        RunDirError."""
+        """Replace the file `name` atomically; with `sync` it also survives a power cut. Raises RunDirError."""
         file = self.path / name
         with explained(f"cannot write {file}"):
             replace(file, text.encode(), sync)
         return file
 
     def write_json(self, name: str, value: object, *, sync: bool = False) -> Path:
-        """The same, as JSON that every reader accepts: what is not a finite number is written as null."""
+        """As `write_text`, as standard JSON: NaN and infinity are written as null."""
         return self.write_text(name, json.dumps(to_json(value), indent=2, allow_nan=False) + "\n", sync=sync)
 
     def try_write_json(self, name: str, value: object) -> bool:
-        """False instead of an error, for what training must not stop for. The caller says so, once."""
+        """As `write_json`; return False on failure, which must not stop training. The caller reports it, once."""
         return tried(lambda: self.write_json(name, value))
 
     def read_json(self, name: str) -> Any:
-        """What a JSON file of the run holds; None when it is not there or not JSON."""
+        """Return the content of a JSON file of the run; None if it is missing or not JSON."""
         try:
             return json.loads((self.path / name).read_text())
         except (OSError, ValueError):
             return None
 
     def discard(self) -> None:
-        """Removes the run, and the folders made for it: for a job in which nothing was started. `close` it
+        """Remove the run and the folders made for it: for a job in which nothing was started. Call `close`
         afterwards."""
         self.metrics.close()
         self.events.close()
@@ -198,8 +195,8 @@ class RunDir:
         _remove_empty(self._made)
 
     def cut_records_after(self, updates: int) -> int:
-        """For a resume: drops the metrics records whose `updates` is higher, and a torn last line. Returns
-        how many."""
+        """Drop the metrics records with more than `updates` updates and a torn last line, for a resume; return how
+        many."""
         cut = self.draft_cut(updates)
         if cut.records:
             self.metrics.cut(cut.size)
@@ -207,9 +204,9 @@ class RunDir:
         return cut.records
 
     def draft_cut(self, updates: int) -> "Cut":
-        """What may take long of it, for a thread: finds the last record that is kept, from the end, for `updates` only
-        grow. Changes nothing. Then `metrics.cut` in the thread that appends drops what came meanwhile, too. Raises
-        RunDirError."""
+        """Find, from the end, the last record to keep: the slow part of a cut, for a thread. `updates` never decrease
+        in the file. Changes nothing. A later `metrics.cut`, in the thread that appends, also drops records appended
+        meanwhile. Raises RunDirError."""
         dropped = 0
         for begin, line in self.metrics.backwards():
             if _is_kept(line, updates):
@@ -218,11 +215,11 @@ class RunDir:
         return Cut(0, dropped)
 
     def update_latest(self, checkpoint: str) -> None:
-        """Points `checkpoints/latest` at the checkpoint of that name. Raises RunDirError."""
+        """Point `checkpoints/latest` at the checkpoint of that name. Raises RunDirError."""
         point(self.latest, checkpoint)
 
     def update_best(self, checkpoint: str) -> None:
-        """The same for `checkpoints/best`; where there is no such checkpoint, the link goes. Raises RunDirError."""
+        """Point `checkpoints/best` at the checkpoint, or remove the link if there is none. Raises RunDirError."""
         if checkpoint and (self.checkpoints / checkpoint).is_dir():
             point(self.best, checkpoint)
             return
@@ -241,12 +238,12 @@ def _make(folder: Path) -> None:
 
 def _remove_empty(folders: Sequence[Path]) -> None:
     for folder in folders:
-        with contextlib.suppress(OSError):  # somebody else has put something there meanwhile
+        with contextlib.suppress(OSError):  # another process has put something there meanwhile
             folder.rmdir()
 
 
 def _make_unique(runs: Path, name: str) -> Path:
-    """Two jobs of one name may start in the same second: mkdir decides who gets which."""
+    """Make a folder for this run; if two jobs of one name start in the same second, mkdir decides."""
     stem = re.sub(r"[^\w.+-]+", "_", name) or "job"
     base = runs / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     with explained(f"cannot make a run directory in {runs}"):
@@ -260,7 +257,7 @@ def _make_unique(runs: Path, name: str) -> Path:
 
 
 def _take_lock(folder: Path) -> int:
-    """The descriptor of RUN/.lock, locked. Raises RunDirError naming the process of the other job."""
+    """Return the locked descriptor of RUN/.lock. Raises RunDirError naming the process of the other job."""
     file = folder / LOCK
     try:
         return host.lock_file(file)
@@ -277,8 +274,8 @@ def _take_lock(folder: Path) -> int:
 
 
 def _sign(lock: int) -> bytes:
-    """Writes our process number into the lock, for whoever is refused; answers what it held before. On a full disk it
-    stays empty: the kernel holds the lock, not the number."""
+    """Write our PID into the lock, for refused jobs to read; return the earlier content. On a full disk it stays empty:
+    the kernel holds the lock, not the number."""
     found = os.pread(lock, os.fstat(lock).st_size, 0)
     with contextlib.suppress(OSError):
         os.ftruncate(lock, 0)
@@ -287,7 +284,7 @@ def _sign(lock: int) -> bytes:
 
 
 def _owner(lock: Path) -> str:
-    """The holder writes its number just after it took the lock: for an instant there may be none."""
+    """Return the PID in the lock. For an instant there may be none: the holder writes it after taking the lock."""
     try:
         return lock.read_text().strip() or "of unknown number"
     except OSError:
@@ -295,15 +292,15 @@ def _owner(lock: Path) -> str:
 
 
 def _refuse_content(folder: Path) -> None:
-    """What a job leaves that was killed before there was a run counts for nothing: its lock, and beside a lock env.json
-    and names.json, and what it had not renamed yet."""
+    """Raise RunDirError if the folder has content. Leftovers of a job killed before there was a run do not count: its
+    lock, and beside a lock env.json, names.json and temporary files."""
     content = {entry.name for entry in folder.iterdir()}
     if LOCK in content:
         content = {name for name in content - {LOCK, ENV, NAMES} if not name.startswith(TEMPORARY)}
     if not content:
         return
     if RESOLVED in content:
-        os.close(_take_lock(folder))  # says so when a job is running there
+        os.close(_take_lock(folder))  # raises if a job is running there
         raise RunDirError(
             f"{folder} holds a run already: go on with it by --resume {folder}, or choose another --run-dir",
             code="run/dir-taken",
@@ -324,7 +321,7 @@ def _is_kept(line: bytes, updates: int) -> bool:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what a writer that was killed had not renamed yet."""
+    """Remove temporary files of a killed writer."""
     with explained(f"cannot clean up {folder}"):
         for entry in folder.glob(f"{TEMPORARY}*"):
             if not stat.S_ISDIR(entry.lstat().st_mode):

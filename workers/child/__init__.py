@@ -1,1 +1,1 @@
-"""What runs inside a worker, a loader, a reader or the owner of a GPU."""
+"""Code that runs inside a worker, a loader, a reader or the owner of a GPU."""

@@ -1,4 +1,4 @@
-"""A child process takes over what its supervisor is by now: folders, environment, torch's settings, log files."""
+"""A child process adopts the current state of its supervisor: folder, sys.path, environment, torch's settings."""
 
 import os
 import sys
@@ -9,10 +9,9 @@ from workers.messages import Start, Task
 
 
 def adopt(start: Start, task: Task) -> None:
-    """Where the parent is by now, and what user code in it has changed: what a process started now would inherit, and
-    how torch computes."""
-    # The user's own folders come behind ours in time, not in order: everything of ours is imported by now, so a user's
-    # own `workers/` or `hogwild/` shadows nothing.
+    """Adopt the parent's current folder, sys.path, environment and torch settings, as a process started now would."""
+    # The user's folders come first on sys.path, but our modules are all imported by now, so a user's own `workers/` or
+    # `hogwild/` shadows nothing.
     sys.path[:] = task.sys_path
     if task.folder:
         os.chdir(task.folder)  # user code may have changed it since this process was started
@@ -21,8 +20,8 @@ def adopt(start: Start, task: Task) -> None:
 
 
 def _inherit(changes: Mapping[str, str | None], ours: set[str]) -> None:
-    """What user code in the supervisor has done to the environment since this process was started; `ours` are the
-    plan's."""
+    """Apply the environment changes that user code in the supervisor made since this process started; `ours` (variables
+    of the plan) are kept."""
     for name in changes.keys() - ours:
         value = changes[name]
         if value is None:

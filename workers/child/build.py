@@ -1,5 +1,4 @@
-"""What a worker builds after its first lines: it receives the set-up, maps the shared memory, builds the trainer, and
-pulls items then (`worker_loop.py`)."""
+"""Build a worker: receive the set-up, map the shared memory, build the trainer. Then `worker_loop.py` pulls items."""
 
 from collections.abc import Callable, Mapping
 
@@ -34,10 +33,10 @@ from workers.messages import Setup, Start
 def build_trainer(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
     adopt(start, setup)
     if setup.cores:
-        host.set_affinity(setup.cores)  # before there are threads that would keep the cores they were made on
-    torch.set_flush_denormal(setup.flush_denormal)  # first: the threads made later inherit it
+        host.set_affinity(setup.cores)  # before any thread exists: threads keep the affinity they were made with
+    torch.set_flush_denormal(setup.flush_denormal)  # first: threads made later inherit it
     torch.set_num_threads(setup.threads)
-    if torch.get_num_interop_threads() != 1:  # one that has read data has set it, and torch allows it once
+    if torch.get_num_interop_threads() != 1:  # a worker that has read data has set it, and torch allows that once
         torch.set_num_interop_threads(1)
     regions = {
         name: Region.attach(descriptor, nbytes)
@@ -49,11 +48,11 @@ def build_trainer(start: Start, setup: Setup, descriptors: list[int]) -> Trainer
     worker_spec: WorkerSpec = cloudpickle.loads(regions.pop("worker_spec").read_bytes(setup.spec_nbytes))
     structure = regions.pop("structure").array("u1", (setup.structure_nbytes,)).data
     trainer = make_trainer(worker_spec, structure, regions, row, start.lifeline)
-    # After the structure, which imports the user's modules: they may have set something else, or brought a pool.
+    # After the structure, which imports the user's modules: they may change settings or create thread pools.
     torch_settings.apply(setup.torch_settings)
     for pool in limit_pools(setup.threads):
         print(f"{pool}, limited to {setup.threads}", flush=True)
-    torch.set_num_threads(setup.threads)  # which reaches the MKL inside torch, too
+    torch.set_num_threads(setup.threads)  # also sets the MKL inside torch
     return trainer
 
 
@@ -64,8 +63,8 @@ def make_trainer(
     row: Row,
     lifeline: int | None = None,
 ) -> Trainer:
-    """A trainer over mapped regions: `data-train` and `data-val` hold the data, the others the model. `lifeline` ends a
-    wait for kernels; None in the supervisor itself."""
+    """Build a trainer over mapped regions: `data-train` and `data-val` hold the data, the others the model. `lifeline`
+    ends a wait for kernels; None in the supervisor itself."""
     profile = make_profile(worker_spec.profile, row.worker)
 
     def make() -> Numerics:
@@ -82,7 +81,7 @@ def _numerics(
     lifeline: int | None,
     profile: Profile,
 ) -> Numerics:
-    rollbacks = row.board.control_words[Control.ROLLBACKS]  # before anything is read of what a rollback writes
+    rollbacks = row.board.control_words[Control.ROLLBACKS]  # before reading anything that a rollback writes
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
     updates = row.board.updates()
     accelerator = opened(worker_spec, row.worker)
@@ -141,7 +140,7 @@ def _around(
 def make_evaluator(
     worker_spec: WorkerSpec, model: WorkerModel, regions: Mapping[str, Region], seed_generator: Callable[[int], object]
 ) -> Evaluator | None:
-    """`data-outputs` is among the regions where a metric needs all outputs at once."""
+    """Build the evaluator, if any. The region `data-outputs` exists if a metric needs all outputs at once."""
     if worker_spec.val is None or worker_spec.panel is None:
         return None
     feed = feeding(model, _feed(worker_spec.val, regions["data-val"], worker_spec.seed))
@@ -163,7 +162,7 @@ def make_evaluator(
 
 
 def _targets(split: DataSpec, region: Region) -> Tensor:
-    """(N, …)"""
+    """Return the targets (N, …) of a data set."""
     if isinstance(split.data, RingSpec):
         return Ring(region, split.data).targets()
     return targets(attach(split.data, region))

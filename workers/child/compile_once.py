@@ -1,10 +1,10 @@
-"""Who compiles the kernels of a job, or its model: one worker, named in the control row; the others wait for its word.
+"""Compile the kernels or the model of a job once: the worker named in the control row compiles, the others wait for it.
 
-    kept and whole?  ──► loaded
-    else, I am the one ──► compiled, kept ──► my word COMPILED: how many of the job's things I have ready
-          I am not     ──► wait, beating, until its word is there; it dies: the supervisor names another, perhaps me
+    cached and complete?   ──► load
+    else, I am the compiler ──► compile, cache ──► my word COMPILED: the number of things I have ready
+          I am not          ──► wait, beating, for its word; if it dies, the supervisor names another, perhaps me
 
-Nobody waits on a lock or a file: a worker that dies while it compiles leaves a folder under another name, which
+Nobody waits on a lock or a file: a worker that dies while compiling leaves a folder under a temporary name, which
 nobody reads."""
 
 import select
@@ -15,13 +15,13 @@ from typing import Protocol
 from hogwild.shared_memory.scoreboard import Control, Phase, Row, Word
 from workers.messages import ParentGone
 
-LOOK_MS = 20  # between two looks at the others' word
-KERNELS, MODEL = 1, 2  # in this order, where a job has both
+LOOK_MS = 20  # between two checks of the compiler's word
+KERNELS, MODEL = 1, 2  # in this order, if a job has both
 
 
 class CompiledCache(Protocol):
-    """`hogwild/storage/artifact_cache.py`'s folder, and how what is in it is made. Both answer words for the log, if
-    any."""
+    """A folder of `hogwild/storage/artifact_cache.py` that can be loaded or filled. Both methods return a log message,
+    or none."""
 
     def is_whole(self) -> bool: ...
     def load(self, run: Callable[[], object]) -> str | None: ...
@@ -29,8 +29,8 @@ class CompiledCache(Protocol):
 
 
 def make_ready(name: str, run: Callable[[], object], row: Row, lifeline: int | None) -> str:
-    """Every kernel of the update `name` can be called: `run` calls each once, over nothing. Says how that came, and how
-    long it took. `lifeline`: None in the supervisor itself (`procs: 0`). Raises ParentGone."""
+    """Make every kernel of the update `name` callable: `run` calls each once, on empty data. Return a log message:
+    loaded or compiled, and the time. `lifeline`: None in the supervisor itself (`procs: 0`). Raises ParentGone."""
     from hogwild.kernels.compiling import KernelCache as Kernels  # numba takes half a second
 
     return make_all_ready(f"kernels of {name}", Kernels.of(name), run, row, lifeline, KERNELS)
@@ -39,7 +39,7 @@ def make_ready(name: str, run: Callable[[], object], row: Row, lifeline: int | N
 def make_all_ready(
     what: str, cache: CompiledCache, run: Callable[[], object], row: Row, lifeline: int | None, stage: int
 ) -> str:
-    """The same of whatever `cache` keeps. `stage`: which of the things a worker has ready this is, counted from 1."""
+    """As `make_ready`, for any cache. `stage`: the number of this thing among those a worker makes ready, from 1."""
     began_s = time.monotonic()
     row.enter(Phase.COMPILING)
     how = _made_ready(cache, run, row, lifeline, stage)
@@ -51,7 +51,7 @@ def _made_ready(cache: CompiledCache, run: Callable[[], object], row: Row, lifel
     board = row.board
     while True:
         compiler = int(board.control[Control.COMPILER])
-        is_compiled = board.words[compiler, Word.COMPILED] >= stage  # before the look at what is kept, not after it
+        is_compiled = board.words[compiler, Word.COMPILED] >= stage  # read this before checking the cache, not after it
         if cache.is_whole():
             how = cache.load(run) or "loaded"
             row.words[Word.COMPILED] = stage

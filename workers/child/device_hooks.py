@@ -1,4 +1,4 @@
-"""What is different for a trainer whose mathematics is done on a device. No torch here: the device is given."""
+"""The steps of a trainer that differ if it computes on a device. No torch here: the device is passed in."""
 
 import contextlib
 import sys
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 
 class OnCpu:
-    """Nothing is: numbers are there as soon as they are computed, and errors say what they are."""
+    """Do-nothing version for the CPU: results are ready at once, and errors need no translation."""
 
     def announce(self, epoch: int, batch: int) -> None:
-        """What will be gathered next, while this process has nothing to do but to wait for the device."""
+        """Prefetch the next batch while this process would only wait for the device."""
 
     def losses(self, update: "Update", told: float) -> float:
-        """The sum of the losses of an update whose `backward`s told this."""
+        """Return the sum of the losses of an update; `told` is the sum that its `backward` calls returned."""
         return told
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
-        """The device's own errors come out in our words, where there are any."""
+        """Translate the device's errors into ours, where they are known."""
         return contextlib.nullcontext()
 
     def is_lost(self) -> bool:
-        """The error that is being handled has taken the device with it: nothing can be saved of what is there."""
+        """Return True if the current error has also broken the device: nothing on it can be saved."""
         return False
 
 
@@ -52,7 +52,7 @@ class OnDevice(OnCpu):
     def is_lost(self) -> bool:
         error = sys.exception()
         if error is not None:
-            self._accelerator.explain(error)  # which looks at whether the context lives
+            self._accelerator.explain(error)  # also checks whether the context is alive
         return self._accelerator.is_broken()
 
 

@@ -1,4 +1,4 @@
-"""What a child process becomes: a trainer, a loader, a reader or the owner of a GPU, as its first task says."""
+"""The role of a child process: its first task makes it a trainer, a loader, a reader or the owner of a GPU."""
 
 import socket
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
-    """The exit status of the worker, or of the loader."""
+    """Run the worker or the loader; return its exit status."""
 
     def receive_and_build() -> "Trainer | LoaderLoop":
         while True:
@@ -33,7 +33,7 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
                 adopt(start, task)
                 hold(channel, task, descriptors)
                 raise ParentGone("nothing is to be held any more")
-            from workers.child.row_reader import read  # few jobs have data that is read so
+            from workers.child.row_reader import read  # few jobs read data this way
 
             assert isinstance(task, ReadTask)
 

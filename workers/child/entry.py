@@ -1,10 +1,10 @@
-"""A worker's first lines. Torch-free: importing torch takes more than a second, and a worker must be tied to its
+"""The first lines of a worker. Torch-free: importing torch takes more than a second, and a worker must be tied to its
 supervisor's life before that.
 
-Order: death signal and a look at the parent (a parent that died earlier sends no signal) - a process group of its own -
-output - signals - environment (OpenMP reads it when torch is loaded) - torch - the set-up, with the descriptors of all
-shared memory, for which it waits as long as the parent builds model and data, or until a worker has died whose place it
-takes - log files: before that there may be no run directory, nor ever be one. Its number comes with the set-up, too.
+Order: death signal, then a check of the parent (a parent that died earlier sends no signal) - a process group of its
+own - output - signals - environment (OpenMP reads it when torch is loaded) - torch - the set-up with its number and the
+descriptors of all shared memory - log files, as there may be no run directory before. It waits for the set-up while the
+parent builds model and data, or until it replaces a dead worker.
 """
 
 import atexit
@@ -21,7 +21,7 @@ from workers.messages import Leaving, ParentGone, Report, Start
 
 
 def main(start: Start) -> None:
-    """The target of a worker process. Ends the process; 0 means that it was told to leave."""
+    """Run a worker process and end it; status 0 means that it was told to leave. Target of `Process`."""
     host.die_with_parent(start.parent_pid)
     host.lead_a_group()
     host.no_core_dumps()
@@ -35,23 +35,23 @@ def main(start: Start) -> None:
     with without_collecting():
         from workers.child.dispatch import run  # imports torch
 
-    gc.freeze()  # a collection looks at torch's few hundred thousand objects never again
-    host.set_affinity(cores)  # an OpenMP runtime with OMP_PROC_BIND has bound us to one core by now
+    gc.freeze()  # later collections skip torch's few hundred thousand objects
+    host.set_affinity(cores)  # OpenMP with OMP_PROC_BIND may have bound us to one core
     with contextlib.suppress(ParentGone):  # `run` will see it
         Report("waiting").send(channel)
     status = run(start, channel, leaving)
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Taking torch apart object by object takes 0.3 s, on a busy machine more than two: long enough to look stalled, and
-    # every job's end would wait for it. A thread that the user's code left running holds up nothing either.
+    # Skip interpreter shutdown: tearing down torch takes 0.3 s, on a busy machine over 2 s, long enough to look
+    # stalled, and every job's end would wait for it. It would also wait for threads that user code left running.
     os._exit(status)
 
 
 @contextlib.contextmanager
 def without_collecting() -> Iterator[None]:
-    """Around the import of torch, which makes some hundred thousand objects and no garbage: a tenth of its time goes
-    into looking for some."""
+    """Disable garbage collection around the import of torch, which makes some hundred thousand objects and no garbage:
+    collecting would take a tenth of the import time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

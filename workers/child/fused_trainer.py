@@ -1,10 +1,10 @@
-"""What a worker does with an item when its model brings a kernel: batch after batch, some of them in one exchange.
+"""Train an item with the model's compiled kernel: batch after batch, several of them in one exchange.
 
     intent -> the kernel, batch by batch, into the flats -> private copies of hot rows into the flats -> commit
 
-The unit of commit is a chunk: as many batches as take TARGET_S by the pace of those before, and, where rows are hot, at
-most `sync_every`. Everything that decides numbers, the rate and the seed, belongs to a batch, so one worker computes
-the same however its time is cut. A kill costs one chunk in doubt."""
+The unit of commit is a chunk: as many batches as fit into TARGET_S at the recent pace, and at most `sync_every` if rows
+are hot. The learning rate and the seed belong to a batch, so one worker computes the same result for any division into
+chunks. A kill leaves one chunk in doubt."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 
 TARGET_S = 0.02
-LONGEST_S = 0.05  # a batch that would take longer is made in pieces, with a sign of life between two
-SMOOTHING = 0.2  # of the pace: the weight of the newest chunk
+LONGEST_S = 0.05  # a longer batch is computed in pieces, with a beat in between
+SMOOTHING = 0.2  # weight of the newest chunk in the pace
 
 
 @dataclass(slots=True)
 class Sums:
-    """What the batches of a chunk came to."""
+    """Totals of the batches of a chunk."""
 
-    loss: float = 0.0  # of the batches' means
-    losses: int = 0  # batches with a loss: those of which something was applied
+    loss: float = 0.0  # sum of the batches' mean losses
+    losses: int = 0  # batches with a loss: at least one sample was applied
     not_finite: int = 0  # samples
-    skipped: int = 0  # batches of which nothing was applied
+    skipped: int = 0  # batches without any applied sample
 
 
 class Chunks:
@@ -55,8 +55,8 @@ class Chunks:
     def train(
         self, item: WorkItem, may_go_on: Callable[[], bool], schedule: Callable[[], Callable[[int], float] | None]
     ) -> tuple[int, int] | None:
-        """(batches skipped, samples that were not finite) of the item; None where `may_go_on` ended it at a chunk's
-        end. `schedule()` is what holds now: updates by everybody -> factor of the rate."""
+        """Train the item; return (skipped batches, non-finite samples), or None if `may_go_on` stopped it after a
+        chunk. `schedule()` returns the current schedule: total updates -> factor of the rate."""
         done = skipped = not_finite = 0
         read_at = self._row.board.updates()
         while done < item.stop - item.start:
@@ -80,7 +80,7 @@ class Chunks:
         for number in range(item.start + done, item.start + done + count):
             rate = 1.0 if schedule is None else schedule(row.board.updates() + number - item.start - done)
             self._batch(item.epoch, number, rate, sums)
-        # Nobody has seen the hot rows since `read_at`; the others are read and written sample by sample.
+        # The copies of hot rows date from `read_at`; all other rows are read and written sample by sample.
         staleness = row.board.updates() - read_at if fused.hot else 0
         fused.flush()
         row.commit(item.id, done + count, skipped + sums.skipped)
@@ -116,13 +116,13 @@ class Chunks:
             sums.skipped += 1
 
     def _batches(self) -> int:
-        """Of the next chunk."""
+        """Return the number of batches in the next chunk."""
         if not self._batch_s:
             return 1
         return max(1, min(self._most, int(TARGET_S / self._batch_s)))
 
     def _at_once(self, samples: int) -> int:
-        """Samples of a batch that a kernel is given in one go."""
+        """Return the number of samples per kernel call."""
         if self._batch_s <= LONGEST_S:
             return max(1, samples)
         return max(1, int(samples * LONGEST_S / self._batch_s))
@@ -135,7 +135,7 @@ class Chunks:
 def make_fused(
     worker_spec: "WorkerSpec", model: "WorkerModel", region: Region, row: Row, lifeline: int | None
 ) -> tuple[Fused, str]:
-    """The update, and how its kernels came to be there. What needs numba is imported here: few jobs do."""
+    """Build the fused update; return it with a log message on its kernels. Imports numba here: few jobs need it."""
     from hogwild.feeds.packed import PackedSpec
     from workers.child.compile_once import make_ready
 
@@ -164,8 +164,8 @@ def make_fused(
 
 
 def hot_rows(model: "WorkerModel", update: FusedUpdate, chosen: Mapping[str, np.ndarray]) -> "dict[str, HotRows]":
-    """Private copies of the chosen rows: of each parameter of the side, under its name, and of what the rule keeps
-    beside them, under `name.key`."""
+    """Return private copies of the chosen rows of each parameter of the side (key: its name) and of its optimizer state
+    (key: `name.key`)."""
     if not chosen:
         return {}
     from hogwild.kernels.hot_rows import HotRows
@@ -179,7 +179,7 @@ def hot_rows(model: "WorkerModel", update: FusedUpdate, chosen: Mapping[str, np.
 
 
 def _beside(model: "WorkerModel", name: str) -> Iterator[tuple[str, np.ndarray]]:
-    """(name, array (R, …)) of a parameter and of its state."""
+    """Yield (name, array (R, …)) of a parameter and of its state."""
     param = model.model.get_parameter(name)
     yield name, param.detach().numpy()
     for key, value in model.optimizer.state.get(param, {}).items():

@@ -1,5 +1,5 @@
-"""The child that holds the flats on a GPU for all workers, and outlives them: it allocates, lends, copies when it is
-asked to, and does nothing else. It never trains, and runs none of the user's code.
+"""The child process that owns the flats on a GPU for all workers and outlives them. It allocates, shares and copies
+them on request, and does nothing else: it never trains and runs no user code.
 
     supervisor  HoldTask ->   allocate, copy the flats up         -> Report "holding" (detail: the handles, as JSON)
                 "fetch"  ->   device -> host memory               -> Report "fetched"
@@ -21,7 +21,7 @@ FETCH, PUSH = b"fetch", b"push"
 
 
 class Flats:
-    """Those of host memory, and their twins on the device: by region."""
+    """The flats in host memory and their copies on the device, by region."""
 
     def __init__(self, accelerator: Accelerator, regions: dict[str, Region]) -> None:
         self._accelerator, self._pins = accelerator, Pins(accelerator)
@@ -39,7 +39,7 @@ class Flats:
         self._settle()
 
     def fetch(self) -> None:
-        """Everybody is parked: nobody writes meanwhile."""
+        """Copy device -> host. All workers are parked, so nobody writes meanwhile."""
         for home, here in self._pairs:
             self._accelerator.download(home, here, None)
         self._settle()
@@ -54,7 +54,7 @@ class Flats:
 
 
 def hold(channel: socket.socket, task: HoldTask, descriptors: list[int]) -> None:
-    """Returns when the supervisor has closed the socket, or is gone. Errors are reported, and raised."""
+    """Serve the supervisor until it closes the socket or is gone. Errors are reported, and raised."""
     accelerator = open_accelerator(task.device)
     assert accelerator is not None, "the CPU's memory needs no holder"
     try:

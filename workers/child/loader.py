@@ -1,5 +1,5 @@
-"""A loader: a process that reads streamed data. It is sent numbers of slots, reads what the ring's table says of each,
-and writes the batch into the slot.
+"""A loader: a process that reads streamed data. It receives numbers of slots, reads each batch as the ring's table
+describes it, and writes it into the slot.
 
     parent                                      loader
     task: stream, ring ── socket ──►            opens the data set                     ──► "ready"
@@ -8,7 +8,7 @@ and writes the batch into the slot.
                                                 the batch cannot be read               ──► "bad-batch"; the next slot
     (LEAVE, 0) ── lease pipe ──►                leaves
 
-Its row of the ring has one writer, itself; a slot is written by whoever was sent its number."""
+Only the loader writes its row of the ring; a slot is written by the loader that received its number."""
 
 import select
 import socket
@@ -30,13 +30,13 @@ from workers.child.worker_loop import WAIT_MS
 from workers.messages import LOOK, Leaving, LoadTask, ParentGone, Report, Start, read_records, write_record
 
 FILLED, ENDED = 0, 1
-LEAVE = 1  # in the first word of a record that names no slot
+LEAVE = 1  # first word of a record without a slot
 
 
 class LoaderLoop:
-    """Fills slots until told to leave. Never waits without beating, never without watching the lifeline."""
+    """Fills slots until told to leave. Every wait beats and watches the lifeline."""
 
-    item: WorkItem | None = None  # no lease of training: what ends it is charged by its row
+    item: WorkItem | None = None  # a loader has no lease: its row says what a death is charged to
 
     def __init__(self, start: Start, channel: socket.socket, leaving: Leaving, task: LoadTask, ring: Ring) -> None:
         self._start, self._channel, self._leaving, self._task = start, channel, leaving, task
@@ -51,12 +51,12 @@ class LoaderLoop:
         self.path = "loader"
 
     def open(self, stream: Stream, again: Callable[[], Stream]) -> None:
-        """The data set is there; `again` answers it as it came. What its constructor raises ends the loader."""
+        """Open the data set; `again` returns the stream anew. An exception of its constructor ends the loader."""
         self._beat(0)
         self._filler = Filler(stream, self._ring, self._beat, self._task.loader, again)
 
     def run(self) -> None:
-        """Returns when told to leave, by a record or by SIGTERM."""
+        """Fill slots until told to leave, by a record or by SIGTERM."""
         while not (self._told or self._leaving.asked):
             self._words[LoaderBeat.WAITING] = not self._hand
             self._pull(0 if self._hand else WAIT_MS)
@@ -65,7 +65,7 @@ class LoaderLoop:
                 self._fill(self._hand.popleft())
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """No-op: nothing is left open."""
 
     def _fill(self, number: int) -> None:
         assert self._filler is not None
@@ -85,7 +85,7 @@ class LoaderLoop:
                 item=number,
             ).send(self._channel)
             return
-        if not self._filler.has_passed_over:  # else it is no measure of how long a batch may be silent
+        if not self._filler.has_passed_over:  # else the time is no measure for the stall limit
             self._words[LoaderBeat.SLOWEST_NS] = max(
                 int(self._words[LoaderBeat.SLOWEST_NS]), time.monotonic_ns() - began_ns
             )
@@ -111,11 +111,11 @@ class LoaderLoop:
 def make_loader(
     start: Start, channel: socket.socket, leaving: Leaving, task: LoadTask, descriptors: list[int]
 ) -> LoaderLoop:
-    """A loader over the mapped ring. Raises what the data set's constructor raises."""
+    """Build a loader over the mapped ring. Raises whatever the data set's constructor raises."""
     settle(task.log, task.stacks)
     adopt(start, task)
-    torch.set_num_threads(1)  # there are as many loaders as cores are to read
-    if torch.get_num_interop_threads() != 1:  # one that has read validation data has set it
+    torch.set_num_threads(1)  # loaders are planned as one per core
+    if torch.get_num_interop_threads() != 1:  # a loader that has read validation data has set it
         torch.set_num_interop_threads(1)
     regions = {
         name: Region.attach(descriptor, nbytes)
@@ -127,7 +127,7 @@ def make_loader(
         return stream, spec
 
     stream, spec = unpacked()
-    torch_settings.apply(task.torch_settings)  # once more: importing the data set's module may have changed some
+    torch_settings.apply(task.torch_settings)  # again: importing the data set's module may have changed them
     loop = LoaderLoop(start, channel, leaving, task, Ring(regions["ring"], spec))
     loop.open(stream, lambda: unpacked()[0])
     return loop

@@ -1,5 +1,4 @@
-"""Where a worker computes: what `build.py` makes on the CPU, made for the device that the job gives this worker, if
-it gives one."""
+"""The device of a worker: the objects of `build.py`, made for the device that the job gives this worker, if any."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -23,12 +22,12 @@ from hogwild.training.device_update import DeviceUpdate
 from workers.child.device_hooks import ON_CPU, OnCpu, OnDevice
 from workers.child.spec import WorkerSpec
 
-# A GPU's driver takes the memory of a worker that was killed back a while after the process is gone (FAILURES 77).
+# A GPU driver frees the memory of a killed worker some time after the process is gone (FAILURES 77).
 WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 def opened(worker_spec: WorkerSpec, worker: int) -> Accelerator | None:
-    """The device of this worker; None: the CPU."""
+    """Open the device of this worker; None: the CPU."""
     return open_accelerator(worker_spec.devices[worker]) if worker_spec.devices else None
 
 
@@ -40,7 +39,7 @@ def attached(
     lent: Mapping[str, str] | None = None,
     updates: int = 0,
 ) -> WorkerModel:
-    """Raises DeviceMemoryError where a device has no room; a replacement waits a while for that of the one before."""
+    """Attach the model. Raises DeviceMemoryError if the device is full; a replacement retries for a while first."""
     if accelerator is None:
         return WorkerModel.attach(structure, regions, row.worker, updates)
     for wait_s in (*WAITS_S, None) if row.words[Word.INCARNATION] > 1 else (None,):
@@ -61,8 +60,8 @@ def attached(
 
 
 def seeding(accelerator: Accelerator | None) -> Callable[[int], object]:
-    """Seeds what layers draw from: torch's generator, 1.1 us (torch.manual_seed, which also looks for GPUs, takes 80 to
-    90), and the device's."""
+    """Return a function that seeds the generators layers draw from: torch's, in 1.1 us (torch.manual_seed, which also
+    looks for GPUs, takes 80 to 90), and the device's."""
     on_host = torch.default_generator.manual_seed
     if accelerator is None:
         return on_host
@@ -76,7 +75,7 @@ def seeding(accelerator: Accelerator | None) -> Callable[[int], object]:
 
 
 def feeding(model: WorkerModel, feed: Feed, transform: Transform | None = None, seed: int = 0) -> Feed:
-    """`feed`, transformed, its batches where the model computes."""
+    """Return `feed` with the transform applied and its batches on the model's device."""
 
     def whole(host: Feed) -> Feed:
         return host if transform is None else TransformedFeed(host, transform, seed)
@@ -87,7 +86,7 @@ def feeding(model: WorkerModel, feed: Feed, transform: Transform | None = None, 
     feeds: list[Feed] = [feed]
     if isinstance(feed, ResidentFeed):
         feeds = [feed.into(pins.empty(feed.slot_nbytes)) for _ in range(SLOTS)]
-    elif isinstance(feed, RingFeed) and feed.is_refilled:  # a slot of the ring is copied from where it lies
+    elif isinstance(feed, RingFeed) and feed.is_refilled:  # copied directly from the slot of the ring
         rings = [feed.twin() for _ in range(SLOTS)]
         for ring in rings:
             pins.region(ring.region)
@@ -96,11 +95,11 @@ def feeding(model: WorkerModel, feed: Feed, transform: Transform | None = None, 
 
 
 def computing(accelerator: Accelerator | None, feed: Feed) -> OnCpu:
-    """`feed`: of what is trained on."""
+    """Return the device hooks; `feed`: the training feed."""
     return OnDevice(accelerator, feed.prefetch) if accelerator is not None and isinstance(feed, DeviceFeed) else ON_CPU
 
 
 def updating(model: WorkerModel, **options: Any) -> AutogradUpdate:
-    """`options`: of `AutogradUpdate`."""
+    """Return the update for CPU or device; `options` as in `AutogradUpdate`."""
     rule = AutogradUpdate if model.replica is None else DeviceUpdate
     return rule(model, **options)

@@ -1,13 +1,13 @@
-"""`--profile A:B` inside a worker: which phase of an update takes how long.
+"""`--profile A:B` inside a worker: the time of each phase of an update.
 
     this worker's update   0 … A-1    A … B-1          10 updates   as many as before    …
-                           nothing    torch.profiler   settling     a clock alone        nothing
+                           nothing    torch.profiler   settling     a clock only         nothing
                                      |                |                                 |
                                      '- started       '- worker-K.json                  '- worker-K.phases.json
 
-The profiler makes every operation slower, small ones most, so the shares of the phases are measured by the clock
-without it, on other updates. What a worker has is also written when it leaves early; one that is killed leaves at most
-the note that it came into the window."""
+The profiler slows down every operation, small ones most, so the shares of the phases are measured without it, on later
+updates. A worker that leaves early also writes its records; a killed one leaves at most the note that it reached the
+window."""
 
 import json
 import os
@@ -20,26 +20,24 @@ from typing import Any, Protocol
 from hogwild.monitoring.profile_report import PAUSE, SETTLING, PhaseRecord, Window, phases_name, read_phases, trace_name
 
 BOOKKEEPING, WAIT = "bookkeeping", "wait"
-BETWEEN = (WAIT, PAUSE)  # phases outside of an update
+BETWEEN = (WAIT, PAUSE)  # phases outside an update
 
 
 class Profile(Protocol):
-    """What the training loop tells about itself. A phase is one of hogwild.monitoring.profile_report.PHASES, or
-    PAUSE."""
+    """The recorder of a training loop. A phase is one of hogwild.monitoring.profile_report.PHASES, or PAUSE."""
 
     def begin_update(self, number: int) -> None:
-        """Before anything of the update is done; it begins in the phase `bookkeeping`. `number`: this worker's updates
-        so far in this incarnation."""
+        """Begin an update, in the phase `bookkeeping`. `number`: this incarnation's updates so far."""
 
     def enter(self, phase: str) -> None:
-        """Ends the phase before and begins this one."""
+        """End the current phase and begin this one."""
 
     def close(self) -> None:
-        """The worker leaves, however: what was recorded is written."""
+        """Write the records: the worker leaves, for any reason."""
 
 
 class NoProfile:
-    """Nothing was asked for; tens of nanoseconds a call."""
+    """Do-nothing profile; tens of nanoseconds a call."""
 
     def begin_update(self, number: int) -> None:
         pass
@@ -52,7 +50,7 @@ class NoProfile:
 
 
 class Stopwatch:
-    """The nanoseconds of each phase of each update. No time is lost between `begin_update` and `finish`."""
+    """Nanoseconds per phase of each update, without gaps between `begin_update` and `finish`."""
 
     def __init__(self) -> None:
         self.updates: list[dict[str, int]] = []
@@ -76,12 +74,12 @@ class Stopwatch:
             update[self._phase] = update.get(self._phase, 0) + now_ns - self._since_ns
 
     def finish(self) -> None:
-        """The next update would begin now."""
+        """End the update where the next one would begin."""
         self._book(time.monotonic_ns())
         self._phase = ""
 
     def break_off(self) -> None:
-        """The worker leaves: an update that it has not finished does not count, nor does waiting for the end."""
+        """End the recording: drop an unfinished update and the final waiting."""
         update = self.updates[-1]
         if self._phase == BOOKKEEPING and update:
             self.finish()
@@ -91,15 +89,15 @@ class Stopwatch:
 
 
 class Tracer(Stopwatch):
-    """The same with torch.profiler running: each operation, each phase and each update is an event of the trace."""
+    """A stopwatch with torch.profiler running: each operation, phase and update is an event of the trace."""
 
     def __init__(self) -> None:
         super().__init__()
-        import torch  # here alone: without --profile this module needs none
+        import torch  # only here: without --profile this module needs no torch
 
         self._torch_profiler = torch.autograd.profiler
-        # What torch.profiler.profile is made of: that one imports torch._inductor, which takes seconds. Shapes, stacks
-        # and memory are left out: they multiply the overhead, which is 1 to 2 us an operation as it is.
+        # Not torch.profiler.profile, which wraps this: it imports torch._inductor, which takes seconds. No shapes,
+        # stacks and memory: they multiply the overhead, which is 1 to 2 us per operation already.
         self._profiler = self._torch_profiler.profile(use_kineto=True, use_cpu=True)
         self._ranges: list[Any] = []
         self._profiler.__enter__()
@@ -111,12 +109,12 @@ class Tracer(Stopwatch):
         self._open(BOOKKEEPING)
 
     def enter(self, phase: str) -> None:
-        self._end_ranges(0 if phase in BETWEEN else 1)  # the update goes on around its phases
+        self._end_ranges(0 if phase in BETWEEN else 1)  # the event of the update stays open around its phases
         super().enter(phase)
         self._open(phase)
 
     def save(self, file: Path) -> None:
-        """Stops recording and writes the Chrome trace; only once. Raises OSError."""
+        """Stop recording and write the Chrome trace; only once. Raises OSError."""
         self._end_ranges(0)
         self._profiler.__exit__(None, None, None)
         aside = file.with_name(f".tmp-{file.name}")
@@ -142,15 +140,15 @@ class ProfileStage(Enum):
 
 
 class TorchProfile:
-    """Records one worker's window and writes it into `folder`. A disk that is full stops no training: the worker's log
-    says so, and the trace is missing."""
+    """Records one worker's window and writes it into `folder`. A full disk does not stop training: the trace is
+    missing, and the worker's log says so."""
 
     def __init__(self, window: Window, folder: Path, worker: int) -> None:
         self._window = window
         self._folder = folder
         self._worker = worker
         self._stage = ProfileStage.BEFORE
-        self._left = 0  # updates until the stage ends; by our own count, because a skipped batch is no update
+        self._left = 0  # calls until the stage ends; not by `number`, which skipped batches do not increase
         self._watch: Stopwatch | None = None
         self._traced: list[dict[str, int]] = []
         self._timed: list[dict[str, int]] = []
@@ -175,14 +173,14 @@ class TorchProfile:
         self._stage = ProfileStage.OVER
 
     def _go_on(self) -> None:
-        """To the next stage; what the last one recorded is kept."""
+        """Save the records of this stage and enter the next one."""
         if self._watch is not None:
             self._watch.finish()
             self._keep(is_complete=self._stage is ProfileStage.TIMED)
         self._stage = ProfileStage(self._stage.value + 1)
         length = self._window.stop - self._window.start
         if self._stage is ProfileStage.TRACED:
-            self._write()  # the note that we came here
+            self._write()  # note that we reached the window
             self._left, self._watch = length, Tracer()
         elif self._stage is ProfileStage.SETTLING:
             self._left = SETTLING
@@ -217,8 +215,8 @@ class TorchProfile:
 
 
 def make_profile(asked: tuple[int, int, str] | None, worker: int) -> Profile:
-    """`asked`: A, B and the folder for what is recorded. A worker that comes back after it has recorded all records
-    nothing again."""
+    """Make the profile of a worker. `asked`: A, B and the output folder. A restarted worker that already has a complete
+    record records nothing."""
     if asked is None:
         return NoProfile()
     start, stop, folder = asked

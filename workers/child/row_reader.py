@@ -1,14 +1,13 @@
-"""Rows of a data set, read by a process that waits for its set-up: ranges are leased to it, and written straight into
-the memory that training reads them from.
+"""Rows of a data set, read by a process that waits for its set-up. It leases ranges and writes them straight into the
+memory that training reads.
 
     parent                                    reader
     task: recipe, regions ── socket ──►       makes the data set from the recipe    ──► "reading"
-    (task, range) ── lease pipe ──►           beat, item by item; look at each; write the range  ──► ack pipe
+    (task, range) ── lease pipe ──►           beat, item by item; check each; write the range    ──► ack pipe
                                               a row that cannot be used             ──► "bad-row"; the next range
-    (task, 0) ── lease pipe ──►               forgets all of it, waits for its set-up again
+    (task, 0) ── lease pipe ──►               forgets the task, waits for its set-up again
 
-A row of `beats` (reader, 8) int64 has one writer, its reader; a row of the data is written by whoever holds its
-range."""
+Only its reader writes a row of `beats` (reader, 8) int64; a row of the data is written by the holder of its range."""
 
 import gc
 import select
@@ -33,19 +32,19 @@ from workers.child.adoption import adopt
 from workers.child.worker_loop import WAIT_MS
 from workers.messages import LOOK, ParentGone, ReadTask, Report, Start, read_records, write_record
 
-BEATS = 8  # words of a reader, a cache line
+BEATS = 8  # words per reader: a cache line
 
 
 class ReaderBeat(IntEnum):
     COUNT = 0
-    RANGE = 1  # which it reads, 0: none
+    RANGE = 1  # range being read, 0: none
     ROW = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is read, and where it goes. `parts`: (region, fields) of the whole, or of what is trained on and what is
-    held back; then `places` says where each row goes. Crosses a process by cloudpickle."""
+    """The source and the destination of a read. `parts`: (region, fields) of the whole data set, or of the training and
+    the validation part; then the region `places` holds the place of each row. Sent with cloudpickle."""
 
     rows: RowSource
     begin: int
@@ -57,7 +56,7 @@ class Recipe:
         return RowRanges(self.begin, self.rows.count, self.size)
 
     def opened(self, regions: Mapping[str, Region]) -> "tuple[Recipe, Destination]":
-        """With the memory it goes to."""
+        """Return the recipe with its mapped destination."""
         places = regions["places"].tensor(torch.int64, (self.rows.count,)) if self.has_places else None
         return self, Destination([ResidentData(regions[name], fields) for name, fields in self.parts], places)
 
@@ -65,7 +64,7 @@ class Recipe:
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """Pieces of a text (`hogwild.data.text_parsing.passes.Pass`), read as if they were rows: a range is one piece, and
-    the step of the pass puts what it finds where it belongs."""
+    the step of the pass stores its results itself."""
 
     what: str
     count: int
@@ -73,7 +72,7 @@ class Pieces:
     regions: Mapping[str, Region] = field(default_factory=dict)
 
     def read(self, start: int, stop: int, beat: Callable[[int], object]) -> tuple[Tensor, ...]:
-        """Raises BadRow for a piece whose file has gone, or changed."""
+        """Process the pieces. Raises BadRow for a piece whose file has gone, or changed."""
         for piece in range(start, stop):
             beat(piece)
             try:
@@ -85,7 +84,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class PassRecipe:
-    """A pass over the pieces from `begin` on. Crosses a process by cloudpickle, without the regions."""
+    """A pass over the pieces from `begin` on. Sent with cloudpickle, without the regions."""
 
     rows: Pieces
     begin: int
@@ -99,22 +98,22 @@ class PassRecipe:
 
 
 class Nowhere:
-    """The pieces are where they belong."""
+    """Do-nothing destination: the step has stored the pieces already."""
 
     def put(self, start: int, fields: Sequence[Tensor]) -> None:
-        """Nothing is left to do."""
+        """No-op: nothing is left to write."""
 
 
 class Destination:
-    """The data in shared memory, written by row. `places` (N,) int64, of a data set in two parts: the row's place in
-    the first, or, as ~place, in the second."""
+    """The data in shared memory, written by row. `places` (N,) int64, for a data set in two parts: the row's place in
+    the first part, or ~place in the second."""
 
     def __init__(self, parts: Sequence[ResidentData], places: Tensor | None) -> None:
         self._views = [part.views() for part in parts]
         self._places = places
 
     def put(self, start: int, fields: Sequence[Tensor]) -> None:
-        """The rows from `start` on, (n, …) per field."""
+        """Write the rows from `start` on, (n, …) per field."""
         stop = start + len(fields[0])
         if self._places is None:
             for view, field in zip(self._views[0], fields, strict=True):
@@ -131,9 +130,9 @@ _To = Destination | Nowhere
 
 
 def read(start: Start, channel: socket.socket, task: ReadTask, descriptors: list[int]) -> None:
-    """Reads what is leased until there is nothing more. Raises ParentGone; what user code raises is reported."""
+    """Read leased ranges until the task is over. Raises ParentGone; errors of user code are reported."""
     adopt(start, task)
-    # One thread, so that torch makes no pool: its threads would be there before training says how they should be.
+    # One thread, so that torch makes no pool: its threads would be created before training configures them.
     torch.set_num_threads(1)
     if torch.get_num_interop_threads() != 1:
         torch.set_num_interop_threads(1)
@@ -145,8 +144,8 @@ def read(start: Start, channel: socket.socket, task: ReadTask, descriptors: list
     try:
         written: Recipe | PassRecipe = cloudpickle.loads(regions["recipe"].read_bytes(task.recipe_nbytes))
         recipe, to = written.opened(regions)
-        torch_settings.apply(task.torch_settings)  # once more: importing the data set's module may have changed some
-    except (Exception, SystemExit) as error:  # the class cannot be imported here, an open file cannot be opened again
+        torch_settings.apply(task.torch_settings)  # again: importing the data set's module may have changed them
+    except (Exception, SystemExit) as error:  # e.g. a class that cannot be imported, a file that cannot be reopened
         Report("unreadable", detail=f"{type(error).__name__}: {error}", task=task.number).send(channel)
         return
     try:
@@ -154,12 +153,12 @@ def read(start: Start, channel: socket.socket, task: ReadTask, descriptors: list
     finally:
         torch.default_generator.manual_seed(0)
     del recipe, to, written
-    gc.collect()  # what user code has kept in circles is memory that training needs
+    gc.collect()  # free reference cycles of user code: training needs the memory
 
 
 class _RowReader:
-    # Of this process: the newest task that is over. One that starts slowly may find several in its socket, and read the
-    # ends of all of them in the pipe at once.
+    # The newest finished task, per process. A process that starts slowly may find several tasks in its socket, and read
+    # the ends of all of them in the pipe at once.
     over: ClassVar[int] = 0
 
     def __init__(self, start: Start, channel: socket.socket, task: int, recipe: _Recipe, to: _To, words) -> None:  # type: ignore[no-untyped-def]

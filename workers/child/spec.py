@@ -1,4 +1,4 @@
-"""What a worker is given: what it must know about the job (`WorkerSpec`), and what its trainer computes with
+"""The input of a worker: the facts about the job (`WorkerSpec`), and the objects its trainer computes with
 (`Numerics`). No torch here."""
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:
-    """One data set as a worker finds it: what lies in its region, and how it is cut into batches."""
+    """One data set as a worker sees it: the layout of its region, and its division into batches."""
 
     data: "Spec | RingSpec"
     plan: EpochPlan
@@ -38,7 +38,7 @@ class DataSpec:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What a worker must know about the job, besides the model; written once with cloudpickle, read by every worker."""
+    """The facts a worker needs about the job, besides the model; pickled once (cloudpickle), read by all workers."""
 
     seed: int
     train: DataSpec
@@ -49,35 +49,35 @@ class WorkerSpec:
     fail_on_nan: bool
     max_staleness: int | None = None
     panel: "Panel | None" = None  # of an evaluation
-    outputs: "FieldSpec | None" = None  # where its outputs are kept, if a metric needs them all
-    transform: Callable[..., object] | None = None  # of the batches that are trained on
-    fused: "Mapping[str, np.ndarray] | None" = None  # trained by the model's kernel: array of the data -> its hot rows
-    sync_every: int = 16  # batches, at most, between two flushes of hot rows
-    copies_slots: bool = False  # a batch is copied out of its slot: somebody writes into it
-    loss_names: tuple[str, ...] = ()  # of a training_step, beside the loss
+    outputs: "FieldSpec | None" = None  # layout of its outputs, if a metric needs all of them
+    transform: Callable[..., object] | None = None  # of training batches
+    fused: "Mapping[str, np.ndarray] | None" = None  # if a kernel trains the model: array of the data -> its hot rows
+    sync_every: int = 16  # most batches between two flushes of hot rows
+    copies_slots: bool = False  # copy each batch out of its slot, because it will be modified
+    loss_names: tuple[str, ...] = ()  # further losses of a training_step
     inference: bool = False  # evaluations run under torch.inference_mode
-    precision: str = "fp32"  # of forward and loss
+    precision: str = "fp32"  # of the forward pass and the loss
     compile: str = "none"  # the model: script, inductor
-    compile_key: str = ""  # under which inductor's code is kept
-    compile_scratch: "Path | None" = None  # the job's own folder of what is compiled or loaded just now
-    typical: Sequence[list[Any]] = ()  # batches to compile for, of data that is not there yet
+    compile_key: str = ""  # key of inductor's code in the cache
+    compile_scratch: "Path | None" = None  # the job's folder for code being compiled or loaded
+    typical: Sequence[list[Any]] = ()  # example batches to compile for, if data is streamed
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
-    devices: tuple[str, ...] = ()  # of each worker; empty: the CPU
-    lent: Mapping[str, str] | None = None  # where the flats lie on a device: region -> its holder's handle
+    devices: tuple[str, ...] = ()  # one per worker; empty: the CPU
+    lent: Mapping[str, str] | None = None  # flats on a device: region -> its owner's handle
 
 
 @dataclass(slots=True)
 class Fused:
-    """What a trainer computes with instead of autograd, bound to one worker's memory."""
+    """The fused update of a trainer, instead of autograd, bound to one worker's memory."""
 
     update: FusedUpdate
     plan: EpochPlan
     order: "Order"
     hot: "Sequence[HotRows]" = ()
-    count: Callable[[int], None] = lambda updates: None  # what its optimizer's state has seen
+    count: Callable[[int], None] = lambda updates: None  # adds to the optimizer's step count
 
     def refresh(self) -> None:
-        """The private copies are what the flats are now."""
+        """Read the private copies from the flats again."""
         for rows in self.hot:
             rows.refresh()
 
@@ -88,8 +88,8 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """What a trainer computes with. `seed_generator` seeds the generator that layers draw from. `rollbacks`: how often
-    the run had gone back to a checkpoint when this was made."""
+    """The objects a trainer computes with. `seed_generator` seeds the generator that layers draw from. `rollbacks`: the
+    run's rollbacks before this was made."""
 
     model: "WorkerModel"
     update: "Update | None"  # None: `fused` trains
@@ -98,10 +98,10 @@ class Numerics:
     seed_generator: Callable[[int], object]
     rollbacks: int = 0
     fused: Fused | None = None
-    lanes: "LaneState | None" = None  # of a recurrent model, with data.lanes
-    place: OnCpu = ON_CPU  # where the mathematics is done
+    lanes: "LaneState | None" = None  # for a recurrent model with data.lanes
+    place: OnCpu = ON_CPU  # the device of the computation
 
     @property
     def path(self) -> str:
-        """Which way updates go, and why, for the log."""
+        """Path of the updates and the reason for it, for the log."""
         return self.update.path if self.update is not None else f"fused: {self.fused.update.name}" if self.fused else ""

@@ -1,4 +1,4 @@
-"""Standard output and error of a child: memory that its supervisor holds, then its own log. Torch-free."""
+"""Standard output and error of a child: at first memory that its supervisor holds, then its own log. Torch-free."""
 
 import os
 import sys
@@ -9,9 +9,9 @@ STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 
 def settle(log: str, stacks: str) -> None:
-    """From now on standard output and error go to the worker's own log, opened for appending: one write is one line,
-    nobody else's buffer or lock is touched, and a full pipe can stop nobody. What was said before is copied there, and
-    then taken out of memory, so that the supervisor does not copy it again. Stacks go to their own file."""
+    """Redirect standard output and error to the worker's own log, opened for appending: one write is one line, with no
+    shared buffer or lock, and no full pipe can block. Earlier output is copied there and removed from memory, so that
+    the supervisor does not copy it again. Stacks go to their own file."""
     sys.stdout.flush()
     sys.stderr.flush()
     words = os.dup(STANDARD_ERROR)
@@ -25,7 +25,7 @@ def settle(log: str, stacks: str) -> None:
 
 
 def redirect(words: int) -> None:
-    """Standard output and error go to memory that the supervisor holds, too, until the worker is told of its log."""
+    """Redirect standard output and error to memory that the supervisor holds, too, until the worker has its log."""
     os.dup2(words, STANDARD_OUTPUT)
     os.dup2(words, STANDARD_ERROR)
     os.close(words)

@@ -1,13 +1,13 @@
-"""What a worker does with an item: train its batches, update by update, or evaluate them. No pipes here:
-`worker_loop.py` runs a `Trainer` in a child process, `inline.py` in the supervisor itself (`procs: 0`). No torch here
-either: what computes is given (`Numerics`), so the order of things can be tested, and killed, without it.
+"""Train or evaluate an item: its batches, update by update. No pipes here: `worker_loop.py` runs a `Trainer` in a child
+process, `inline.py` in the supervisor itself (`procs: 0`). No torch here either: the computing objects are passed in
+(`Numerics`), so that order and crashes can be tested without torch.
 
     direct   gather -> forward, backward (privately) -> finite? -> intent -> apply to the flats -> commit -> counters
     delta    gather -> forward, backward -> finite? -> apply to the own copy             `sync_every` times, then flush:
-             intent -> add what changed to the flats -> commit -> counters
+             intent -> add the changes to the flats -> commit -> counters
 
-A kill before *intent* costs what was not committed, after *commit* nothing; between them the exchange is in doubt, and
-only that one.
+A kill before *intent* loses the uncommitted work, a kill after *commit* loses nothing; in between, this one exchange is
+in doubt.
 """
 
 import math
@@ -23,8 +23,8 @@ from workers.child.fused_trainer import Chunks
 from workers.child.profiler import Profile
 from workers.child.spec import Numerics, WorkerSpec
 
-CHECK_BOUND_EVERY = 256  # updates between two looks at where the parameters lie
-# An exchange of slow updates ends early: the clocks of a start and of a deadlock (supervise) count commits.
+CHECK_BOUND_EVERY = 256  # updates between two checks that parameters are still shared
+# An exchange of slow updates ends early, because the start and deadlock timeouts (supervise) count commits.
 LONGEST_EXCHANGE_NS = 30 * 10**9
 
 
@@ -34,14 +34,14 @@ class NonFiniteGradient(Exception):
 
 @dataclass(slots=True)
 class Unflushed:
-    """What a worker has computed since its last commit, of one item."""
+    """The work of a worker since its last commit, for one item."""
 
     batches: int = 0
-    updates: int = 0  # applied: to the flats in direct, to the own copy in delta
-    updated: int = 0  # batches in those updates, each with its loss in `loss_sum`
+    updates: int = 0  # applied to the flats (direct) or to the own copy (delta)
+    updated: int = 0  # batches in those updates; their losses are in `loss_sum`
     loss_sum: float = 0.0
-    not_finite: int = 0  # updates skipped because a loss or gradient was not
-    lane_restarts: int = 0  # batches in the middle of a lane that began from zero state
+    not_finite: int = 0  # updates skipped for a NaN or infinite loss or gradient
+    lane_restarts: int = 0  # batches inside a lane that began from zero state
     further: list[tuple[list[float], list[int]]] = field(default_factory=list)  # (sums, counts) of further losses
 
 
@@ -56,7 +56,7 @@ class Trainer:
         profile: Profile,
         remake: Callable[[], Numerics] | None = None,
     ) -> None:
-        """`remake` makes the numerics again from what is shared; without it they hold nothing of their own."""
+        """`remake` builds the numerics again from shared memory; None if they hold no private state."""
         self.worker_spec = worker_spec
         self.profile = profile
         self.row = row
@@ -65,14 +65,14 @@ class Trainer:
         self._schedule = worker_spec.schedule
         self._board: Scoreboard = row.board
         self._made = 0  # updates by this incarnation
-        self._until_check = 1  # what is wrong from the beginning is found before the first commit
+        self._until_check = 1  # the first check comes before the first commit
         self._sync_every = 0  # updates between two flushes; 0: direct
         self._item: WorkItem | None = None
-        self._done = self._skipped = 0  # batches of the item: computed, and not applied
+        self._done = self._skipped = 0  # batches of the item: computed; of these, not applied
         self._open = Unflushed()
         self._opened_ns = 0  # when its first batch began
         self._read_at = 0  # updates by everybody when the parameters were read
-        self._staleness = 0  # of what is written next: updates by others since then
+        self._staleness = 0  # of the next write: updates by others since then
 
     def _take(self, numerics: Numerics) -> None:
         self.model = numerics.model
@@ -92,26 +92,25 @@ class Trainer:
         self._rollbacks = numerics.rollbacks
 
     def catch_up(self) -> None:
-        """Where the run has gone back to a checkpoint since, all that this process holds of its own is made again, as
-        after a resume: what the user's model and rule remember, too, is of a history that is gone. Nothing may be
-        unflushed."""
+        """Rebuild all private state, as after a resume, if the run has gone back to a checkpoint: the state of the
+        user's model and update rule, too, belongs to a discarded history. Nothing may be unflushed."""
         if self._remake is not None and self._board.control_words[Control.ROLLBACKS] != self._rollbacks:
             self.model.close()
             self._take(self._remake())
             self._until_check = 1
 
     def rest(self) -> None:
-        """Before a pause, and before leaving: everything is committed, and where the parent looks for it."""
+        """Commit everything and put it where the parent reads it: before a pause, and before leaving."""
         self.flush()
         self.model.rest()
 
     def is_void(self, item: WorkItem) -> bool:
-        """It was leased before the run went back to a checkpoint: somebody else has its batches by now."""
+        """Return whether the item was leased before the last rollback: another worker may have its batches by now."""
         return item.id < self._board.control_words[Control.FIRST_ITEM]
 
     def train(self, item: WorkItem, may_go_on: Callable[[], bool]) -> int | None:
-        """Trains every batch of `item`; returns how many were skipped. `may_go_on` is asked before each update: it may
-        park the worker for a while (between `flush` and `follow`), and False ends the work at this boundary (returns
+        """Train every batch of `item`; return how many were skipped. `may_go_on` is called before each update: it may
+        park the worker for a while (between `flush` and `follow`); False ends the work before this update (returns
         None)."""
         self._item, self._done, self._skipped = item, 0, 0
         self.row.enter(Phase.WORKING)
@@ -143,14 +142,14 @@ class Trainer:
         return skipped
 
     def follow(self) -> None:
-        """Exchanges as the control row says from now on, and reads the parameters again. Nothing may be unflushed."""
+        """Adopt the exchange of the control row and read the parameters again. Nothing may be unflushed."""
         if self.model.begin():
             print("the optimizer goes on from the state of another worker, which has made more updates", flush=True)
             if self._fused is None:
                 self.update.begin_at(self._board.updates())
         self._sync_every = self._board.control_words[Control.SYNC_EVERY]
         self._schedule = halved(self.worker_spec.schedule, self._board.control_words[Control.ROLLBACKS])
-        # Before the flats are read: what is counted by now is in what we read, what comes later perhaps not.
+        # Before the flats are read: updates counted so far are in the values read, later ones perhaps not.
         self._read_at = self._board.updates()
         if self.model.exchange.is_delta != bool(self._sync_every):
             self.model.bind(delta=bool(self._sync_every))
@@ -163,7 +162,7 @@ class Trainer:
         self._mark_buffers()
 
     def flush(self) -> None:
-        """Commits what was computed since the last commit; in delta it goes into the flats first."""
+        """Commit the work since the last commit; in delta, add it to the flats first."""
         fresh, item = self._open, self._item
         if not fresh.batches or item is None:
             return
@@ -195,15 +194,15 @@ class Trainer:
             self.row.intend(item.id, self._done)
             self.model.exchange.flush()
             self._mark_buffers()
-        self._read_at = now + fresh.updates  # our own are counted after the commit
+        self._read_at = now + fresh.updates  # our own updates are counted after the commit
 
     def _mark_buffers(self) -> None:
-        """In delta all of an exchange may turn out to be too old, long after its first batch moved the averages."""
+        """In delta, mark the buffers: a whole exchange may prove too old after it moved the running averages."""
         if self._sync_every and self.worker_spec.max_staleness is not None:
             self.model.mark_buffers()
 
     def _update(self, item: WorkItem, batches: Sequence[int]) -> None:
-        """Computes the gradient of `batches` and applies it, or skips it."""
+        """Compute the gradient of `batches` and apply it, or skip it."""
         began_ns = time.monotonic_ns()
         self.profile.begin_update(self._made)
         if not self._sync_every:
@@ -215,13 +214,13 @@ class Trainer:
         try:
             self.model.keep_buffers()
             loss = self._gradient(item, batches)
-            while self.update.must_redo():  # fp16: at a smaller scale, and nothing else is different
+            while self.update.must_redo():  # fp16: with a smaller loss scale, all else equal
                 self.model.restore_buffers()
                 self.row.beat()
                 loss = self._gradient(item, batches)
         except BaseException as error:
             if not self._place.is_lost():
-                self.flush()  # of what was done before: one bad sample costs its own update only
+                self.flush()  # commit earlier work: a bad sample costs only its own update
             if not self._forgets_inference(error):
                 raise
             self._update(item, batches)
@@ -243,8 +242,8 @@ class Trainer:
         self.row.note_update(began_ns)
 
     def _forgets_inference(self, error: BaseException) -> bool:
-        """Whether the batch may be tried again: the model has kept a tensor of an evaluation under inference_mode.
-        Nobody evaluates so any more, and all that this process holds of its own is made again."""
+        """Return True if the batch may be retried: the model had kept a tensor of an evaluation under inference_mode.
+        Evaluations no longer use it, and all private state is rebuilt."""
         if getattr(error, "code", "") != "model/kept-inference" or not self._remake or not self.row.forbid_inference():
             return False
         self.model.restore_buffers()
@@ -264,7 +263,7 @@ class Trainer:
         self._apply(batches, loss, now)
 
     def _apply(self, batches: int, loss: float, made: int) -> None:
-        """`made`: updates before this one, by everybody: what the learning rate follows."""
+        """Apply the update. `made`: updates before this one by all workers, for the learning-rate schedule."""
         self.profile.enter("apply")
         if self.worker_spec.loss_names:
             self._open.further.append(self.update.take_losses())
@@ -313,10 +312,10 @@ class Trainer:
             self.model.check_bound()
 
     def evaluate(self, item: WorkItem) -> None:
-        """Adds up the metrics' sums over the item's batches, or scores all outputs, and writes that into its row."""
+        """Sum the metrics over the item's batches, or score all outputs, and write the result into its row."""
         assert self._evaluator is not None
         self.row.enter(Phase.EVALUATING)
-        self.model.refresh()  # others have flushed since we parked
+        self.model.refresh()  # others may have flushed since we parked
         is_slice = item.kind is Kind.EVALUATE
         batches = range(item.start, item.stop)
         infers = self.worker_spec.inference and not self._board.forbids_inference()

@@ -1,9 +1,9 @@
-"""A model under torch.compile, called for the first time: everything that the job will need is compiled before the
-first batch is leased, by one worker, and nothing else is changed by it.
+"""First calls of a model under torch.compile: one worker compiles everything the job needs before the first batch is
+leased, and changes nothing else.
 
-    the first batch, the last (it may be smaller): forward and backward        the same of the validation data: forward
-    of a stream, of which nothing is there yet, batches of the same sizes      (`Streamed.typical`)
-    with what is frozen until an update: all of it before each thaw, and after it
+    the first and the last batch (it may be smaller): forward and backward; of the validation data: forward
+    streamed data, of which nothing is read yet: batches of the same sizes     (`Streamed.typical`)
+    parameters frozen until an update: all of the above before each thaw, and after it
     afterwards: no gradient, the buffers and the random state as before"""
 
 from collections.abc import Callable, Iterator
@@ -35,12 +35,12 @@ def make_model_ready(
     row: Row,
     lifeline: int | None,
 ) -> str:
-    """Says how the compiled model came, and how long it took. Raises ModelError, ParentGone."""
+    """Make the compiled model ready; return a log message. Raises ModelError, ParentGone."""
 
     def run() -> None:
         model.keep_buffers()
         try:
-            for updates in (0, *model.thaws):  # whatever was made by now: this order decides what is made for any size
+            for updates in (0, *model.thaws):  # always from 0: this order decides which code is compiled for any size
                 update.begin_at(updates)
                 for inputs, target in _batches(worker_spec, model, feed):
                     update.backward(inputs, target)
@@ -56,7 +56,7 @@ def make_model_ready(
 
 
 def _batches(worker_spec: "WorkerSpec", model: "WorkerModel", feed: "Feed") -> Iterator[tuple[tuple[Any, ...], Tensor]]:
-    """(inputs, target) of every size there is, where the model computes. Of a stream nothing has been read yet."""
+    """Yield (inputs, target) of every batch size, on the model's device; typical batches for unread streamed data."""
     for fields in worker_spec.typical:
         fresh = tree_map(torch.clone, fields)
         changed = fresh if worker_spec.transform is None else transformed(worker_spec.transform, fresh)
@@ -68,7 +68,7 @@ def _batches(worker_spec: "WorkerSpec", model: "WorkerModel", feed: "Feed") -> I
 
 
 def undisturbed(run: Callable[[], None]) -> Callable[[], None]:
-    """`run`, after which the random state is as before."""
+    """Return a function that calls `run` and restores the random state."""
 
     def quietly() -> None:
         with torch.random.fork_rng(devices=[]):

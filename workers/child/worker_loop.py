@@ -1,7 +1,8 @@
-"""A worker pulls items over its own pipes until told to leave. No torch here: the trainer is given.
+"""The loop of a worker. No torch here: the trainer is passed in.
 
-hand (leases pulled, in order) -> train or evaluate -> ack          waiting: beat, five times a second
-control row says PAUSE: park between two exchanges, evaluate what is leased meanwhile, go on in the middle of the item
+    pulled leases, in order -> train or evaluate -> ack          waiting: beat, five times a second
+
+On PAUSE in the control row it parks between two exchanges, evaluates leased slices, then continues inside the item.
 """
 
 import contextlib
@@ -20,14 +21,14 @@ from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
 from workers.child.trainer import NonFiniteGradient, Trainer
 from workers.messages import LOOK, Leaving, ParentGone, Report, Start, read_records, write_record
 
-_COMMAND, _ACTIVE = int(Control.COMMAND), int(Control.ACTIVE)  # plain integers: looked at before every update
+_COMMAND, _ACTIVE = int(Control.COMMAND), int(Control.ACTIVE)  # plain integers: read before every update
 _FIRST_ITEM = int(Control.FIRST_ITEM)
 _RUN, _PAUSE = int(Command.RUN), int(Command.PAUSE)
-WAIT_MS = 200  # between two beats of a worker that has nothing to do
+WAIT_MS = 200  # between two beats of an idle worker
 
 
 class WorkerLoop:
-    """Pulls items over the worker's own pipes. Never waits without beating, never without watching the lifeline."""
+    """Pulls items over the worker's own pipes. Every wait beats and watches the lifeline."""
 
     def __init__(self, start: Start, trainer: Trainer, leaving: Leaving) -> None:
         self._start = start
@@ -36,7 +37,7 @@ class WorkerLoop:
         self._board = trainer.row.board
         self._leaving = leaving
         self._hand: deque[int] = deque()
-        self._over = 0  # the last pause that it was told is over
+        self._over = 0  # the last pause that is over, as told by a record
         self.path = trainer.path
         self.item: WorkItem | None = None
         self._poll = select.poll()
@@ -44,14 +45,14 @@ class WorkerLoop:
         self._poll.register(start.lifeline, select.POLLIN)
 
     def run(self) -> None:
-        """Returns when told to leave, by the control row or by SIGTERM."""
+        """Process items until told to leave, by the control row or by SIGTERM."""
         while (item := self._next()) is not None:
             self.item = item
             if item.kind is not Kind.TRAIN:
                 self._trainer.profile.enter(PAUSE)
                 self._evaluate(item)
                 continue
-            self._trainer.catch_up()  # the run may have gone back while this worker was being built
+            self._trainer.catch_up()  # a rollback may have happened while this worker was built
             skipped = self._trainer.train(item, self._may_train)
             if skipped is None and self._trainer.is_void(item):
                 continue
@@ -63,7 +64,7 @@ class WorkerLoop:
         self._row.enter(Phase.LEAVING)
 
     def close(self) -> None:
-        """The worker leaves, however that came."""
+        """Close profile and model: the worker leaves, for any reason."""
         self._trainer.profile.close()
         self._trainer.model.close()
 
@@ -74,7 +75,7 @@ class WorkerLoop:
         write_record(self._start.ack_write, 0, item.id)
 
     def _next(self) -> WorkItem | None:
-        """The next item in hand; waits for one. None: leave."""
+        """Return the next pulled item, or wait for one. None: leave."""
         self._trainer.profile.enter("wait")
         self._row.enter(Phase.WAITING)
         while True:
@@ -87,39 +88,39 @@ class WorkerLoop:
             self._pull(WAIT_MS)
 
     def _drop_void(self) -> None:
-        """Of the hand: what was leased before the run went back to a checkpoint. Its rows of the item table may be
-        others' by now."""
+        """Drop pulled items that were leased before the last rollback: their rows of the item table may be reused by
+        now."""
         first = self._board.control_words[_FIRST_ITEM]
-        while self._hand and self._hand[0] < first:  # ids grow
+        while self._hand and self._hand[0] < first:  # ids increase
             self._hand.popleft()
 
     def _may_train(self) -> bool:
-        """Asked between two exchanges of the item. False: leave it, or leave altogether."""
+        """Return whether to continue the item; called between two exchanges. False: drop the item, or leave."""
         if self._command() == _RUN and not self._leaving.asked:
             return True
         return self._may_go_on() and self.item is not None and not self._trainer.is_void(self.item)
 
     def _may_go_on(self) -> bool:
-        """Asked between two exchanges. Parks as long as the control row says so."""
+        """Return whether to continue; parks while the control row says so. Called between two exchanges."""
         command = self._command()
         if command == Command.RUN and not self._leaving.asked:
             return True
         return command == Command.PAUSE and not self._leaving.asked and self._park()
 
     def _command(self) -> int:
-        """What the control row wants of this worker: those behind `ACTIVE` stay parked."""
+        """Return the control row's command for this worker: those beyond `ACTIVE` stay parked."""
         words = self._board.control_words
         command: int = words[_COMMAND]
         return _PAUSE if command == _RUN and 0 < words[_ACTIVE] <= self._row.worker else command
 
     def _park(self) -> bool:
-        """Says that the flats are at rest as far as this worker goes; evaluates meanwhile. False: leave."""
+        """Report that this worker no longer writes the flats; evaluate meanwhile. False: leave."""
         self._trainer.flush()
         self._trainer.profile.enter(PAUSE)
-        self._trainer.rest()  # what user code rebound or a device has would be missing from the merge and the snapshot
+        self._trainer.rest()  # else rebound or device values would be missing from the merge and the snapshot
         phase = int(self._row.words[Word.PHASE])
         announced = 0
-        # RUN is believed once a record says so: what was stored before it, by a rollback for instance, is there then.
+        # Trust RUN only after a record confirms it: then earlier stores, for instance of a rollback, are visible.
         while (command := self._command()) == Command.PAUSE or (command == Command.RUN and self._over < announced):
             if self._leaving.asked:
                 return False
@@ -129,11 +130,11 @@ class WorkerLoop:
                 self._row.words[Word.PARKED] = announced = number
                 write_record(self._start.ack_write, number, LOOK)
             self._drop_void()
-            while (item := self._evaluation_in_hand()) is not None:  # perhaps pulled before we parked
+            while (item := self._evaluation_in_hand()) is not None:  # may have been pulled before we parked
                 self._evaluate(item)
             self._pull(WAIT_MS)
         if command != Command.RUN or self._leaving.asked:
-            return False  # without making anything again, only to leave
+            return False  # leaving: do not rebuild anything
         is_void = self.item is not None and self._trainer.is_void(self.item)
         self._row.enter(Phase.WAITING if is_void else Phase(phase))
         self._trainer.profile.enter("wait")
@@ -150,7 +151,7 @@ class WorkerLoop:
         return None
 
     def _pull(self, wait_ms: int) -> None:
-        """Moves the leases that have arrived into the hand; waits up to `wait_ms` for something to happen."""
+        """Queue the leases that have arrived; wait up to `wait_ms` for one."""
         for descriptor, events in self._poll.poll(wait_ms):
             if descriptor == self._start.lifeline or events & (select.POLLHUP | select.POLLERR):
                 raise ParentGone
@@ -163,7 +164,7 @@ class WorkerLoop:
 
 
 class Loop(Protocol):
-    """What a child does between its set-up and its end: a worker's loop, or a loader's."""
+    """The work of a child between set-up and end: a worker's loop, or a loader's."""
 
     path: str
     item: WorkItem | None
@@ -173,8 +174,8 @@ class Loop(Protocol):
 
 
 def serve(start: Start, channel: socket.socket, leaving: Leaving, make: "Callable[[], Trainer | Loop]") -> int:
-    """The exit status of the child. An exception of the user's code is reported over the socket before it ends us.
-    `make` answers a trainer, whose items are pulled, or a loop of its own."""
+    """Run the child; return its exit status. An exception of user code is reported over the socket before the child
+    ends. `make` returns a trainer, whose items are pulled, or a loop."""
     loop: Loop | None = None
     try:
         made = make()
@@ -184,7 +185,7 @@ def serve(start: Start, channel: socket.socket, leaving: Leaving, make: "Callabl
         loop.run()
     except ParentGone:
         os._exit(1)
-    except (Exception, SystemExit, KeyboardInterrupt) as error:  # the last two only a user's own code raises here
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # the last two come only from user code
         with contextlib.suppress(ParentGone):
             _report(error, loop.item if loop else None).send(channel)
         traceback.print_exc()

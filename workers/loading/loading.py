@@ -1,12 +1,12 @@
-"""A job's data on its way into memory, in the parent, before it is trained on. What is read quickly is read here; what
-takes longer than a second is read by the workers that started early and wait for their set-up, straight into the shared
-memory that training uses (`readers.py`, `row_reader.py`), or comes from the cache beside the runs.
+"""Loading a job's data into memory, in the parent, before training. Quick reads happen here. A read of more than a
+second is done by the workers that started early and wait for their set-up, straight into the shared memory that
+training uses (`readers.py`, `row_reader.py`), or comes from the cache beside the runs.
 
     ready tensors ──► taken as they are
-    rows ──► read here, as long as less than a second is left ──► all
+    rows ──► read here, while less than a second is left     ──► all
                 '──► shared memory ──► from the cache            ──► all
                                    '─► ranges, leased to readers ──► all ──► into the cache
-                                          '─► what they cannot read is read here"""
+                                          '─► the rest, if readers cannot do it, is read here"""
 
 import hashlib
 import json
@@ -40,9 +40,9 @@ from workers.session.journal import Journal
 if TYPE_CHECKING:
     from hogwild.data.cache import CachedField, DatasetCache
 
-SHORT_S = 1.0  # what is left to read is read here when it takes less: starting others is not worth it
-PROBE_S = 0.05  # before that, nothing is known about how long a row takes
-RANGE_S = 0.03  # a range: what a death costs, and how long the others wait for the last one
+SHORT_S = 1.0  # a rest shorter than this is read here: starting readers does not pay
+PROBE_S = 0.05  # before that, the time per row is unknown
+RANGE_S = 0.03  # per range: the cost of a death, and of waiting for the last range
 LONGEST_RANGE_S = 5.0
 MOST_RANGES = 512
 RANGES_PER_READER = 4
@@ -50,7 +50,7 @@ RANGES_PER_READER = 4
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """A data set in shared memory: whole, or what is trained on and what is held back."""
+    """A data set in shared memory: whole, or as a training and a validation part."""
 
     parts: tuple[ResidentData, ...]
     places: Region | None  # (N,) int64, see `Destination`
@@ -91,7 +91,7 @@ class Sections:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What is read into shared memory by others: rows from `done` on, in ranges."""
+    """A read into shared memory by other processes: rows from `done` on, in ranges."""
 
     rows: RowSource
     sections: Sections
@@ -111,7 +111,7 @@ class _Shared:
         return cls(rows, sections, done, ranges, recipe, Readers(early, rows.what, ranges, patience))
 
     def begin(self, content: bytes) -> None:
-        """`content`: the recipe, as every reader gets it."""
+        """Start the readers. `content`: the pickled recipe that every reader gets."""
         readers, sections = self.readers, self.sections
         regions = {"recipe": Region.of_bytes("recipe", content), "beats": readers.beats}
         regions |= {f"part-{number}": part.region for number, part in enumerate(sections.parts)}
@@ -120,7 +120,7 @@ class _Shared:
 
         number, nbytes = readers.task, len(content)
 
-        # Nothing of the readers in it, who keep it: a circle would keep the regions until the collector comes.
+        # No reference to `readers`, which keeps this closure: a cycle would keep the regions until garbage collection.
         def make(reader: int) -> tuple[ReadTask, list[int]]:
             return ReadTask(number, reader, sizes, nbytes), [region.descriptor for region in regions.values()]
 
@@ -128,10 +128,10 @@ class _Shared:
 
 
 class Loading:
-    """A `samples.Reader`. What it has to say waits for the journal, which is not there yet."""
+    """A `materialise.Reader`. Its messages wait until the journal exists."""
 
     def __init__(self, early: HeadStart, job: Job, runs: Path | None, *, shows_progress: bool) -> None:
-        """`runs`: the folder of runs, beside which what was read is kept."""
+        """`runs`: the folder of runs; the cache of data sets lies beside it."""
         self._early, self._seed, self._runs = early, job.seed, runs
         limits = job.supervise
         self._patience = Patience(limits.start_timeout_s, limits.stall_timeout_s, limits.max_item_attempts)
@@ -171,7 +171,7 @@ class Loading:
         shared = _Shared.of(rows, sections, done, pace_s, self._early, self._patience)
         content = self._content(shared.recipe, shared.readers.count)
         if content is not None:
-            shared.begin(content)  # before the cache is asked: they import meanwhile what reading needs
+            shared.begin(content)  # before looking into the cache: the readers import meanwhile
         asked_s = time.monotonic()
         key, cache = self._cache_of(rows, fraction, sections)
         hash_s = time.monotonic() - asked_s
@@ -184,13 +184,13 @@ class Loading:
         self._read_shared(shared, began_s, is_begun=content is not None)
         read_s = time.monotonic()
         if cache is not None:
-            with suppress(KeyError):  # a type of numbers that it does not know
+            with suppress(KeyError):  # a dtype that the cache does not know
                 cache.store(key, sections.specs(), sections.buffers())
             self._events[-1] |= {"hash_s": round(hash_s, 3), "kept_s": round(time.monotonic() - read_s, 3)}
         return sections.held()
 
     def pack(self, parsing: Parsing) -> Parsed:
-        """A text, from the cache or parsed. Raises DataError, MemoryShortError."""
+        """Return a text as packed arrays, from the cache or parsed. Raises DataError, MemoryShortError."""
         cache, began_s = None, time.monotonic()
         if self._runs is not None:
             from hogwild.data.cache import DatasetCache
@@ -204,7 +204,7 @@ class Loading:
         self._note_parsed(parsing, parsed, packer, time.monotonic() - began_s)
         return parsed
 
-    # ---- by others
+    # ---- reading in other processes
 
     def _read_shared(self, shared: "_Shared", began_s: float, *, is_begun: bool) -> None:
         rows, ranges, readers, done = shared.rows, shared.ranges, shared.readers, shared.done
@@ -223,7 +223,7 @@ class Loading:
         self._note(rows, time.monotonic() - began_s, by, readers=readers_there, deaths=readers.deaths)
 
     def _content(self, recipe: Recipe, readers: int) -> bytes | None:
-        """The data set as every reader makes it for itself; None for one that does not travel."""
+        """Pickle the recipe from which every reader makes its data set; None if that is impossible or too large."""
         rows = recipe.rows
         try:
             written: bytes = cloudpickle.dumps(recipe)
@@ -242,11 +242,10 @@ class Loading:
             return None
         return written
 
-    # ---- by this process
+    # ---- reading in this process
 
     def _look_again(self, rows: RowSource, ranges: RowRanges, words: str) -> None:
-        """At a row that a worker could not use. Raises the error where it is the row's fault: here it has the user's
-        own exception behind it."""
+        """Read the bad range of a worker again, here. If a row is at fault, raises the user's own exception."""
         assert ranges.first_bad is not None
         rows.read_here(*ranges.rows(ranges.first_bad))
         self._say(f"{rows.what}: in a worker, and not here: {words}; the rest is read here")
@@ -267,7 +266,7 @@ class Loading:
     def _cache_of(
         self, rows: RowSource, fraction: float | None, sections: Sections
     ) -> "tuple[str, DatasetCache | None]":
-        """(key, cache) for a data set that can say what its rows are made of. Never an error: it is read then."""
+        """Return (key, cache) for a data set with a fingerprint. Never raises: without a cache the data is read."""
         if self._runs is None or not callable(getattr(rows.dataset, "fingerprint", None)):
             return "", None
         from hogwild.data.cache import DatasetCache
@@ -282,10 +281,10 @@ class Loading:
         key = hashlib.blake2b(json.dumps([fingerprint, order, layout]).encode(), digest_size=20).hexdigest()
         return key, DatasetCache(self._runs, say=self._say)
 
-    # ---- what is said
+    # ---- messages and events
 
     def report(self, journal: Journal) -> None:
-        """Once there is one."""
+        """Write the collected messages and events to the journal."""
         for sentence in self._sentences:
             journal.say(sentence)
         for event in self._events:
@@ -318,8 +317,8 @@ class Loading:
 
 
 def _range_size(left: int, pace_s: float, readers: int, at_once: Callable[[int], int]) -> int:
-    """Rows: so many as RANGE_S takes, but not so few that leasing is what takes the time, nor so many that a reader
-    that reads them in one call seems to hang, or that some have nothing to do at the end."""
+    """Return the rows per range: as many as RANGE_S takes, but enough that leasing costs little, few enough that a
+    reader that reads a range in one call does not seem to hang, and few enough that all readers are busy to the end."""
     wanted = max(RANGE_S / pace_s, left / MOST_RANGES)
     return min(at_once(int(min(wanted, LONGEST_RANGE_S / pace_s))), -(-left // (RANGES_PER_READER * readers)))
 

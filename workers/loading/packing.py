@@ -1,11 +1,11 @@
-"""Text that is parsed into packed arrays, in the parent, before it is trained on: from the cache, mapped; or parsed in
-passes (`hogwild/data/text_parsing/passes.py`). What takes more than a second of a pass is done by the workers that wait
-for their set-up, piece by piece, straight into the memory that training reads it from.
+"""Parsing text into packed arrays, in the parent, before training: mapped from the cache, or parsed in passes
+(`hogwild/data/text_parsing/passes.py`). If a pass takes more than a second, the workers that wait for their set-up do
+the rest, piece by piece, straight into the memory that training uses.
 
     key ──► in the cache ──► mapped
-       '──► pass after pass: here, as long as less than a second is left ──► all ──► into the cache
+       '──► pass after pass: here, while less than a second is left  ──► all ──► into the cache
                                 '─► pieces, leased to readers ──► all
-                                        '─► what they cannot do is done here"""
+                                        '─► the rest, if readers cannot do it, is done here"""
 
 import time
 from collections.abc import Callable
@@ -25,28 +25,28 @@ from workers.processes.early_start import HeadStart
 if TYPE_CHECKING:
     from hogwild.data.cache import DatasetCache
 
-SHORT_S = 1.0  # what is left is done here when it takes less: waking others is not worth it
+SHORT_S = 1.0  # a rest shorter than this is done here: waking readers does not pay
 PROBE_S = 0.05
 
 
 @dataclass(slots=True)
 class Packer:
-    """Packs one data set. `tell(pieces done, of so many)` is called in between; `say` gets a sentence."""
+    """Packs one data set. `tell(what, pieces done, pieces in all)` reports progress; `say` gets a sentence."""
 
     early: HeadStart
     patience: Patience
     cache: "DatasetCache | None"
     say: Callable[[str], object]
     tell: Callable[[str, int, int], object]
-    readers: int = 0  # how many took part
+    readers: int = 0  # most readers that took part
     deaths: int = 0
     is_cached: bool = False
     kept_s: float = 0.0
     hash_s: float = 0.0
-    compiling_s: float = 0.0  # or loading what was compiled before
+    compiling_s: float = 0.0  # or loading compiled code
 
     def pack(self, parsing: Parsing) -> Parsed:
-        """Raises DataError, MemoryShortError."""
+        """Return the parsed data, from the cache if possible. Raises DataError, MemoryShortError."""
         from hogwild.data import packed_cache
 
         if self.cache is None:
@@ -65,7 +65,7 @@ class Packer:
         return parsed
 
     def run(self, work: Pass) -> None:
-        """One pass. Compiling is counted by itself: it is done once, and kept."""
+        """Run one pass. The time of compiling is measured separately: it happens once, and the result is kept."""
         asked_s = time.monotonic()
         work.step.ready()
         began_s, done = time.monotonic(), 0
@@ -89,7 +89,7 @@ class Packer:
         sizes = tuple((name, region.nbytes) for name, region in regions.items())
         number, nbytes = readers.task, len(content)
 
-        # Nothing of the readers in it, who keep it: a circle would keep the regions until the collector comes.
+        # No reference to `readers`, which keeps this closure: a cycle would keep the regions until garbage collection.
         def make(reader: int) -> tuple[ReadTask, list[int]]:
             return ReadTask(number, reader, sizes, nbytes), [region.descriptor for region in regions.values()]
 
@@ -98,11 +98,11 @@ class Packer:
         if not readers.run(lambda pieces: self.tell(work.what, done + pieces, work.count)):
             self.say(f"{work.what}: {readers.unable or 'no process can be started to read it'}; it is read here")
         self.deaths += readers.deaths
-        for piece in ranges.unread:  # what a worker could not do raises here, or is not its fault
+        for piece in ranges.unread:  # a piece that failed in a worker raises here, unless only that process failed
             work.step.do(ranges.rows(piece)[0], work.regions)
             self.tell(work.what, work.count - 1, work.count)
 
 
 def piece_words(piece: int) -> tuple[str, str]:
-    """(what it is, what can be done)"""
+    """Return (name of the piece, advice)."""
     return f"piece {piece} of the file", "Read it with train.procs=0 and see"

@@ -1,4 +1,4 @@
-"""What a person sees while data is read: how much of it, and how quickly."""
+"""The progress line on the terminal while data is read: share and speed."""
 
 import sys
 import time

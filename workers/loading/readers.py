@@ -1,13 +1,13 @@
-"""The processes that read a data set, as the parent sees them: leased ranges, listened to, judged by their beats,
-replaced when they die. They are the workers that started early, and stay what they are: who reads them is `loading.py`.
+"""The processes that read a data set, as the parent sees them: they lease ranges, are judged by their beats, and are
+replaced when they die. They are workers that started early; `loading.py` uses them.
 
-What can go wrong, and what becomes of it:
+Failures and their handling:
 
     a reader dies                its ranges are leased to others; the range it was reading is charged
-    a range is charged so often  DataError with the row and the last exit (`supervise.max_item_attempts`)
+    a range is charged too often DataError with the row and the last exit (`supervise.max_item_attempts`)
     no beat for stall_timeout_s  SIGKILL, then as above
-    a row cannot be used         the rest before it is read first: the lowest one is the error
-    nobody is left to read       whoever asked reads the rest himself"""
+    a row cannot be used         the rows before it are read first: the lowest bad row is the error
+    no reader is left            the caller reads the rest itself"""
 
 import itertools
 import time
@@ -23,15 +23,15 @@ from workers.messages import LOOK, ReadTask, Report
 from workers.processes.early_start import HeadStart
 from workers.processes.handle import POLL_MS, REAP_S, Handle
 
-IN_HAND = 2  # ranges: the next one is there when one is done
-TURN_S = 1.0  # what one turn of the loop adds to a silence at most: a parent that was stopped accuses nobody
+IN_HAND = 2  # ranges per reader: the next one is there when one is done
+TURN_S = 1.0  # most that one turn of the loop adds to a silence: a parent that was itself stopped must not kill readers
 _TASKS = itertools.count(1)
-MakeTask = Callable[[int], tuple[ReadTask, list[int]]]  # reader's number -> what it is sent
+MakeTask = Callable[[int], tuple[ReadTask, list[int]]]  # reader's number -> its task and descriptors
 DEATHS_AT_START = 3  # in a row, per reader, before anything is read
 
 
 def item_words(row: int) -> tuple[str, str]:
-    """(what it is, what can be done)"""
+    """Return (name of the item, advice)."""
     return f"item {row}", f"Read that item by itself (dataset[{row}]) and see"
 
 
@@ -40,7 +40,7 @@ RowWords = Callable[[int], tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a reader may be silent, in seconds, and how often a range may end one."""
+    """The time limits of a reader, in seconds, and the attempts per range."""
 
     start_s: float
     stall_s: float
@@ -49,7 +49,7 @@ class Patience:
 
 @dataclass(slots=True)
 class _ReaderProcess:
-    """`number`: its row of the beats. `has_begun`: it has made the data set."""
+    """A reader. `number`: its row of the beats. `has_begun`: it has made the data set."""
 
     handle: Handle
     number: int
@@ -61,12 +61,12 @@ class _ReaderProcess:
 
 
 class Readers:
-    """Those of one data set, until `run` returns. Main thread only."""
+    """The readers of one data set, until `run` returns. Main thread only."""
 
     def __init__(
         self, early: HeadStart, what: str, ranges: RowRanges, patience: Patience, words: RowWords = item_words
     ) -> None:
-        """`words`: what a row is called, and what its owner can do, by its number."""
+        """`words`: row number -> (name of the row, advice to its owner)."""
         self._early, self._what, self._ranges, self._patience = early, what, ranges, patience
         self._row_words = words
         self._readers = [_ReaderProcess(handle, number) for number, handle in enumerate(early)]
@@ -77,25 +77,25 @@ class Readers:
         self.task = next(_TASKS)
         self.deaths = 0
         self.bad: dict[int, Report] = {}
-        self.unable = ""  # why nobody can read
+        self.unable = ""  # reason why no process can read
 
     @property
     def count(self) -> int:
         return len(self._readers)
 
     def begin(self, make_task: MakeTask) -> None:
-        """They make the data set for themselves now, which imports what it needs; `run` or `call_off` comes next."""
+        """Send the task: the readers make the data set and import what it needs. Call `run` or `call_off` next."""
         self._make_task = make_task
         for reader in self._readers:
             reader.handle.ask_to_read(*make_task(reader.number))
 
     def call_off(self) -> None:
-        """Nothing has to be read after all."""
+        """Cancel the task: nothing has to be read after all."""
         self._dismiss()
 
     def run(self, tell: Callable[[int], object]) -> bool:
-        """Whether all is read, or all before a bad row. False: nobody is left who can. `tell` is given the rows that
-        are read, in every turn. Raises DataError for a range that ends whoever reads it."""
+        """Read; return True if all is read, or all before a bad row, False if no reader is left that can. `tell` gets
+        the number of rows read in every turn. Raises DataError for a range that kills every reader."""
         try:
             self._watch(tell)
         except DataError:
@@ -123,7 +123,7 @@ class Readers:
             yield from (reader.handle.pidfd, reader.handle.ack_read, reader.handle.channel.fileno())
 
     def _lease(self) -> None:
-        """One to each, then another: near the end nobody holds two while somebody has none."""
+        """Lease one range to each reader, then another: near the end no reader holds two while another has none."""
         for most in range(1, IN_HAND + 1):
             for reader in self._readers:
                 if not reader.has_begun or reader.killed_s is not None or self._ranges.hand(reader.number) >= most:
@@ -149,7 +149,7 @@ class Readers:
                 self.bad[report.item] = report
 
     def _judge(self, reader: _ReaderProcess, elapsed_s: float) -> None:
-        """By its silence: beats are written item by item, and while it waits."""
+        """Kill a silent reader. Beats come with every item, and while a reader waits."""
         if reader.killed_s is not None:
             reader.killed_s += elapsed_s
             if reader.killed_s > REAP_S:
@@ -164,7 +164,7 @@ class Readers:
             reader.killed_s = 0.0
 
     def _bury(self, reader: _ReaderProcess, status: int) -> None:
-        self._listen(reader)  # what it finished before it died
+        self._listen(reader)  # ranges finished before its death
         self.deaths += 1
         words = reader.handle.killed_for or host.describe_exit(status)
         said = reader.handle.error.detail if reader.handle.error else reader.handle.last_words()
@@ -191,14 +191,14 @@ class Readers:
                 other.is_unable = True
 
     def _leave_behind(self, reader: _ReaderProcess) -> None:
-        """It does not even die; what it may still write is what is there by then."""
+        """Abandon a process that survives SIGKILL; a late write of it would store the same values."""
         self._readers.remove(reader)
         self._early.abandon(reader.handle)
         self._charge(reader, f"{reader.handle.killed_for}; it {reader.handle.undead_words()}")
 
     def _dismiss(self) -> None:
-        """They wait for their set-up again. Nobody may have a range in hand then: its acknowledgement would be taken
-        for one of training."""
+        """Let the readers wait for their set-up again. Those that still hold a range are killed: its ack would be
+        mistaken for one of training."""
         for reader in self._readers:
             if reader.killed_s is None and not self._ranges.hand(reader.number):
                 reader.handle.lease(self.task, LOOK)

@@ -1,1 +1,1 @@
-"""Child processes as the supervisor sees them, and the pure roster that says which of them should live."""
+"""Child processes as the supervisor sees them, and the pure roster that decides which of them should live."""

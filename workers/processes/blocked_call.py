@@ -1,7 +1,7 @@
-"""Which call a worker is blocked in, in one phrase for an error: from what faulthandler wrote. Pure, but for the one
-line of source that is quoted.
+"""The call that a worker is blocked in, as one phrase for an error, from faulthandler's output. Pure, except that it
+reads the quoted source line.
 
-    Thread 0x00007f… (most recent call first):             a thread of the user's, perhaps
+    Thread 0x00007f… (most recent call first):             a user's thread, perhaps
       …
     Current thread 0x00007f… (most recent call first):
       File "…/mymodel.py", line 31 in forward       -> in `self.event.wait()` at mymodel.py:31 (forward)
@@ -30,7 +30,7 @@ LONGEST_LINE = 80
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A line of faulthandler's."""
+    """A line of a faulthandler dump."""
 
     file: str
     line: int
@@ -38,7 +38,7 @@ class Frame:
 
     @property
     def is_users(self) -> bool:
-        """Neither Python's, nor an installed package's, nor ours."""
+        """True if the file is neither Python's, nor an installed package's, nor ours."""
         return not self.file.startswith(("<", *_LIBRARIES))
 
     def __str__(self) -> str:
@@ -46,9 +46,9 @@ class Frame:
 
 
 def blocked_in(dump: str) -> str:
-    """`in CALL at FILE:LINE (FUNCTION), called at FILE:LINE (FUNCTION)`: the innermost frame of the training thread,
-    and the user's that led there when that is another. "" for a dump without one. Reads the innermost frame's source:
-    not to be called where a file system that hangs may hang the caller."""
+    """Return `in CALL at FILE:LINE (FUNCTION), called at FILE:LINE (FUNCTION)`: the innermost frame of the training
+    thread, and the user's frame that led there, if different; "" if the dump has no such thread. Reads a source file:
+    do not call it where a hanging file system must not block the caller."""
     frames = training_thread(dump)
     if not frames:
         return ""
@@ -60,9 +60,9 @@ def blocked_in(dump: str) -> str:
 
 
 def training_thread(dump: str) -> list[Frame]:
-    """The frames, innermost first, of the thread that runs the training loop, in `dump`. It is the main one, the
-    only one that began at a module; where so many frames were left out that this is not to be seen, the one that took
-    the signal; in a dump that was cut off, nothing."""
+    """Return the frames, innermost first, of the training thread in `dump`. It is the main thread, the only one that
+    began at a module; if too many frames are left out to see that, the thread that took the signal; if the dump is cut
+    off, an empty list."""
     threads: list[tuple[bool, list[Frame]]] = []
     for line in dump.splitlines():
         if head := _HEAD.match(line):

@@ -1,7 +1,7 @@
-"""The supervisor's side of `gpu_owner.py`: a process that holds the flats on a GPU, started before the workers are set
-up, ended after the last of them. Its calls block; in a pause they are made by the pause_task's thread.
+"""The supervisor's side of `gpu_owner.py`: a process that owns the flats on a GPU, started before the workers are set
+up, ended after the last of them. Its calls block; in a pause the pause_task's thread makes them.
 
-If it dies, the parameters are gone: the job fails, and a resume goes on from the last checkpoint."""
+If it dies, the parameters are lost: the job fails, and a resume continues from the last checkpoint."""
 
 import contextlib
 import json
@@ -24,8 +24,8 @@ COPY_S = 120.0  # for one copy of all parameters
 
 
 def holder_for(planned: Plan, shared: SharedModel, timeout_s: float) -> "NoHolder":
-    """Of the flats of `shared`, where the plan has them on a device; they are there when this returns. Raises
-    DeviceSharingError."""
+    """Return the owner of the flats of `shared`; if the plan puts them on a device, they are there when this returns.
+    Raises DeviceSharingError."""
     if planned.placement != SHARED:
         return NoHolder()
     flats = {region_name(dtype) for dtype, size in shared.layout.flats.sizes.items() if size}
@@ -33,22 +33,22 @@ def holder_for(planned: Plan, shared: SharedModel, timeout_s: float) -> "NoHolde
 
 
 class NoHolder:
-    """Where the flats lie in host memory. `handles`: of those on a device, by region; None: there are none."""
+    """Do-nothing owner: the flats lie in host memory. `handles`: region -> handle of flats on a device, or None."""
 
     handles: Mapping[str, str] | None = None
     pid: int | None = None
 
     def fetch(self) -> None:
-        """Host memory has the parameters. Everybody is parked."""
+        """Copy the parameters to host memory. All workers must be parked."""
 
     def push(self) -> None:
-        """The device has those of host memory. Everybody is parked, and will make everything again."""
+        """Copy the parameters to the device. All workers must be parked, and will rebuild their private state."""
 
     def check(self) -> None:
-        """Raises DeviceSharingError where the holder is gone."""
+        """Raise DeviceSharingError if the owner is dead."""
 
     def close(self) -> None:
-        """After the last worker. Host memory has the parameters, if they can still be had."""
+        """End the owner, after the last worker. Host memory then has the parameters, if they could be read."""
 
 
 class Holder(NoHolder):
@@ -58,7 +58,7 @@ class Holder(NoHolder):
 
     @classmethod
     def begin(cls, planned: Plan, regions: Mapping[str, Region], timeout_s: float) -> "Holder":
-        """`regions`: the flats, which are on the device when this returns. Raises DeviceSharingError."""
+        """Start the owner. `regions`: the flats, on the device when this returns. Raises DeviceSharingError."""
         lifeline = os.pipe()
         holder = cls(Handle.spawn(lifeline=lifeline[0], planned=planned), lifeline)
         try:
@@ -77,7 +77,7 @@ class Holder(NoHolder):
         self._ask(PUSH, "pushed")
 
     def _ask(self, command: bytes, kind: str) -> None:
-        if not self._is_open:  # the last copy was made when it was closed
+        if not self._is_open:  # closing has made the last copy
             return
         try:
             self._handle.channel.send(command)
@@ -86,7 +86,7 @@ class Holder(NoHolder):
         self._answer(kind, COPY_S)
 
     def _answer(self, kind: str, timeout_s: float) -> str:
-        """The detail of the report it is waited for."""
+        """Wait for a report of this kind; return its detail."""
         poll, deadline = select.poll(), time.monotonic() + timeout_s
         poll.register(self._handle.channel.fileno(), select.POLLIN)
         poll.register(self._handle.pidfd, select.POLLIN)
@@ -112,7 +112,7 @@ class Holder(NoHolder):
 
     def close(self) -> None:
         if self.handles is not None:
-            with contextlib.suppress(DeviceSharingError):  # whoever noticed that it is gone has said so
+            with contextlib.suppress(DeviceSharingError):  # its death was reported where it was noticed
                 self.fetch()
         self._is_open = False
         self._handle.kill()

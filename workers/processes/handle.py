@@ -1,8 +1,8 @@
 """One worker process as the supervisor sees it: its pipes, its pidfd, its reports. The only file that starts processes.
 
-The child inherits five descriptors under their own numbers (lease pipe, ack pipe, socket, lifeline, and a piece of
-memory for what it says before it has a log) and nothing else; the supervisor closes its copies of the child's ends as
-soon as the child exists, so that end-of-file means what it should.
+The child inherits five descriptors under their own numbers (lease pipe, ack pipe, socket, lifeline, and a memory file
+for its output before it has a log) and nothing else. The supervisor closes its copies of the child's ends as soon as
+the child exists, so that end-of-file works.
 
 Imports no torch: a worker may start before its parent has it."""
 
@@ -28,31 +28,31 @@ from hogwild.version import PACKAGE_ROOT
 from workers.child import entry
 from workers.messages import LOOK, HoldTask, LoadTask, ReadTask, Report, Setup, Start, Task, read_records, write_record
 
-PAYLOAD_LIMIT = 4096  # bytes of our own arguments; CPython 3.11 can hang in start() when all of it passes 64 KiB
-REAPED_ELSEWHERE = 255  # its status went to somebody else, a host application's wait() perhaps
+PAYLOAD_LIMIT = 4096  # bytes of our arguments; CPython 3.11 can hang in start() if the whole payload exceeds 64 KiB
+REAPED_ELSEWHERE = 255  # other code reaped it, perhaps a host application's wait()
 PATH_LIMIT = 32 * 1024
-NOBODY = -1  # a process that has no number yet
-WORDS_READ = 4096  # bytes of what a process said last
-REAP_S = 5.0  # a process in an uninterruptible system call does not even die of SIGKILL
+NOBODY = -1  # a process without a worker number yet
+WORDS_READ = 4096  # bytes of a process's last output
+REAP_S = 5.0  # after SIGKILL; a process in an uninterruptible system call may survive it
 POLL_MS = 20
 
 
 class _Inherited:
-    """A descriptor that the child inherits under its own number; arrives as a plain int."""
+    """A descriptor that the child inherits under its own number; unpickled as a plain int."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         popen = context.get_spawning_popen()
-        if popen is not None:  # None while the size of the payload is measured
+        if popen is not None:  # None while the payload size is measured
             popen.duplicate_for_child(self.descriptor)
         return int, (self.descriptor,)
 
 
 @dataclass(slots=True)
 class Handle:
-    """Owns the supervisor's ends. `close` gives everything back; call it only after `reap` returned a status."""
+    """A child process and our ends of its pipes. `close` releases them; call it only after `reap` returned a status."""
 
     process: BaseProcess
     pid: int
@@ -65,10 +65,10 @@ class Handle:
     worker: int = NOBODY
     incarnation: int = 0
     log: Path | None = None
-    is_spare: bool = False  # it was one, until it was set up
-    is_waiting: bool = False  # for its set-up, torch imported
+    is_spare: bool = False  # was a spare until its set-up
+    is_waiting: bool = False  # torch is imported; waits for its set-up
     is_ready: bool = False
-    parked_in: int = 0  # number of the pause, once what it stored before is there to be read
+    parked_in: int = 0  # number of the pause, once its earlier stores are visible
     update_path: str = ""
     error: Report | None = None
     said_as_reader: list[Report] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Handle:
 
     @classmethod
     def spawn(cls, *, lifeline: int, planned: Plan) -> "Handle":
-        """Starts a process that waits for its set-up, which makes it a worker. `lifeline` is the read end of a pipe
+        """Start a process that waits for its set-up, which makes it a worker. `lifeline` is the read end of a pipe
         whose write end only the supervisor has. Main thread only: a death signal is tied to the thread that forked."""
         if threading.current_thread() is not threading.main_thread():
             raise UsageError(
@@ -104,36 +104,36 @@ class Handle:
                 environment=tuple(planned.environment.items()),
             )
             process, pidfd = _launch(start)
-            ours.pop_all()  # the handle's from now on
+            ours.pop_all()  # the handle owns them from now on
         assert process.pid is not None
         channel.setblocking(False)
         return cls(process, process.pid, pidfd, lease_write, ack_read, channel, words, environment)
 
     def set_up(self, setup: Setup, descriptors: Sequence[int], incarnation: int) -> None:
-        """Gives it its number, and sends what the worker needs, and what a process that is started now would inherit:
-        user code may have changed it since this one was. A worker that died meanwhile is no error here: its pidfd says
-        so."""
+        """Give the process its number and send the worker's set-up, with the environment a new process would inherit:
+        user code may have changed it since this one started. A worker that died meanwhile is no error here: its pidfd
+        shows it."""
         self.worker, self.incarnation, self.log = setup.worker, incarnation, Path(setup.log)
         self._send(setup, descriptors)
 
     def ask_to_read(self, task: ReadTask, descriptors: Sequence[int]) -> None:
-        """Before it is set up: it reads rows of a data set, and waits for its set-up again."""
+        """Send a task to read rows of a data set; the process then waits for its set-up again."""
         self._send(task, descriptors)
 
     def ask_to_load(self, task: LoadTask, descriptors: Sequence[int], incarnation: int) -> None:
-        """Makes it a loader of streamed data."""
+        """Make the process a loader of streamed data."""
         self.worker, self.incarnation, self.log, self.noun = task.loader, incarnation, Path(task.log), "loader"
         self._send(task, descriptors)
 
     def ask_to_hold(self, task: HoldTask, descriptors: Sequence[int]) -> None:
-        """Instead of a set-up: it is no worker then, and answers what `gpu_owner.py` asks."""
+        """Make the process the owner of the flats on a device: it answers `gpu_owner.py` and is no worker."""
         self._send(task, descriptors)
 
     def _send(self, task: Task, descriptors: Sequence[int]) -> None:
         from hogwild.training.torch_settings import current  # torch is loaded by now
 
         changes = _changes(self.environment, os.environ)
-        self.environment = dict(os.environ)  # as it is there then: what is sent later is what changes from now on
+        self.environment = dict(os.environ)  # the child's after this task; later tasks send further changes
         task = replace(
             task, folder=_current_folder(), sys_path=_search_path(), environment=changes, torch_settings=current()
         )
@@ -144,13 +144,13 @@ class Handle:
         write_record(self.lease_write, sequence, item)
 
     def wake(self, over: int = 0) -> None:
-        """Makes it look at the control row now instead of at its next beat. `over`: the pause that has ended; without
-        being told so it stays parked."""
+        """Make the worker read the control row now, not at its next beat. `over`: the pause that has ended; without
+        this record it stays parked."""
         write_record(self.lease_write, over, LOOK)
 
     def acks(self) -> list[tuple[int, int]]:
-        """(skipped, item id) of every item finished since the last call, of a loader (answer, slot + 1) of every slot;
-        doorbells left out."""
+        """Return (skipped, item id) of every item finished since the last call; of a loader (answer, slot + 1) of every
+        slot. Doorbells are left out."""
         found = []
         for first, item in read_records(self.ack_read):
             if item != LOOK:
@@ -160,7 +160,7 @@ class Handle:
         return found
 
     def listen(self) -> None:
-        """Takes in what the worker said over its socket."""
+        """Process the reports from the worker's socket."""
         for report in Report.receive_all(self.channel):
             if report.kind == "waiting":
                 self.is_waiting = True
@@ -176,14 +176,14 @@ class Handle:
         host.kill_by_pidfd(self.pidfd)
 
     def reap(self) -> int | None:
-        """The exit status once the process is dead, None before. What user code started in it ends with it."""
+        """Return the exit status of a dead process, None before. Processes started by its user code end with it."""
         if not host.end_group_of_the_dead(self.pid):
             return None
         status = self.process.exitcode
         return REAPED_ELSEWHERE if status is None else status
 
     def last_words(self) -> str:
-        """The last line it said before it had a log, an exception's perhaps; "" when it said nothing then."""
+        """Return the last line of output before the worker had a log, for instance an exception; "" if none."""
         size = os.fstat(self.words).st_size
         said = os.pread(self.words, WORDS_READ, max(0, size - WORDS_READ)).decode(errors="replace").split("\n")
         return next((line for line in reversed(said) if line.strip()), "")
@@ -193,14 +193,13 @@ class Handle:
         return f"{'a spare' if self.worker == NOBODY else f'{self.noun} {self.worker}'} (pid {self.pid})"
 
     def undead_words(self) -> str:
-        """For a process that was sent SIGKILL and is still there."""
+        """Return a phrase for a process that is still there after SIGKILL."""
         return (
             f"is still alive 5 s after SIGKILL ({host.process_status(self.pid)}: perhaps a system call that never ends)"
         )
 
     def disown(self) -> None:
-        """Of a process that does not die: nobody waits for it any more. Multiprocessing would at the interpreter's
-        exit, for ever."""
+        """Stop waiting for a process that survives SIGKILL; otherwise multiprocessing would wait for ever at exit."""
         children: Any = multiprocessing.process
         children._children.discard(self.process)
 
@@ -212,15 +211,15 @@ class Handle:
         self.process.close()
 
     def _keep_first_words(self) -> None:
-        """Into the log, of a worker that died before it had one; those of one that lived are there already."""
+        """Append early output to the log, if the worker died before it opened the log; else it is there already."""
         size = os.fstat(self.words).st_size
         if size and self.log is not None:
-            with contextlib.suppress(OSError), open(self.log, "ab") as log:  # on a full disk training goes on
+            with contextlib.suppress(OSError), open(self.log, "ab") as log:  # a full disk must not stop training
                 log.write(os.pread(self.words, size, 0))
 
 
 def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
-    """(read end, write end), each closed with its stack."""
+    """Return (read end, write end), each closed with its stack."""
     read, write = os.pipe()
     reader.callback(os.close, read)
     writer.callback(os.close, write)
@@ -228,8 +227,7 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
 
 
 def _launch(start: Start) -> tuple[BaseProcess, int]:
-    # The very context of torch.multiprocessing, which takes `get_context` over as it is and only adds ways to send
-    # tensors: none crosses here.
+    # Same context as torch.multiprocessing, which only adds ways to send tensors: none is sent here.
     process = multiprocessing.get_context("spawn").Process(target=entry.main, args=(start,), name="hogwild-worker")
     with host.blocked_signals(), _plain_main():
         _check_payload(start)
@@ -246,12 +244,12 @@ def _current_folder() -> str:
 
 
 def _search_path() -> tuple[str, ...]:
-    """sys.path as it is now, the user's folders and what his code has added included."""
+    """Return the current sys.path, with the user's folders and what user code has added."""
     return tuple(folder for folder in sys.path if isinstance(folder, str))
 
 
 def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
-    """Variables that are new or have another value, and, as None, those that are gone."""
+    """Return variables that are new or changed, and removed ones as None."""
     gone = dict.fromkeys(before.keys() - now.keys())
     return {name: value for name, value in now.items() if before.get(name) != value} | gone
 
@@ -268,9 +266,9 @@ def _check_payload(start: Start) -> None:
 
 @contextlib.contextmanager
 def _plain_main() -> Iterator[None]:
-    """While a child is started there is no main module to import again (no `if __name__` guard is needed, a notebook
-    has none), no user folder before ours in sys.path, no long command line to send, and no stream to flush: `start()`
-    does that, and would fail on a standard error whose reader has gone."""
+    """Hide `__main__`, user folders, arguments and streams while a child starts: no main module to import again (no `if
+    __name__` guard needed; a notebook has none), no user folder before ours on sys.path, no long command line to send,
+    and no stream for `start()` to flush, which fails if the reader of standard error has gone."""
     main, path, argv = sys.modules["__main__"], sys.path[:], sys.argv
     out, err = sys.stdout, sys.stderr
     sys.modules["__main__"] = types.ModuleType("__main__")

@@ -1,22 +1,26 @@
-"""Who is alive, who must die, who comes back: the state machine of all workers. Pure: time and readings come in as
-arguments, decisions go out as actions; `supervisor.py` carries them out.
+"""The roster: a state machine of all workers that decides who starts and who is killed. Pure: time and readings come in
+as arguments, decisions go out as actions; `supervisor.py` carries them out.
 
     EMPTY --spawn--> STARTING --ready--> READY --first commit--> TRAINING
       ^                  |                 |                        |
       |  backoff         '----- Kill: could not start ------- Kill: stalled
       '---- exited <-----------------------+------------------------'
-                 '--> RETIRED   too many restarts in the window, three starts that failed in a row, or not even dead
+                 '--> RETIRED   too many restarts in the window, three failed starts in a row, or still alive
                                 UNDEAD_S after its kill (Abandon): its row must have no second writer
 
-A worker that had committed something comes back at once if a spare is ready; everybody else after a backoff. What all
-deaths together say is in `setbacks.py`.
-Clocks. They add up the time between ticks, so a pause of the supervisor itself (a gap of more than GAP_S) counts for
-nobody and re-arms every deadline. *Start*: from spawn to the first commit, standing still while the worker is ready
-without a lease, and in a pause, which judges it by its silence. *Silence*: since its beat last changed; the limit is
-max(stall_timeout_s, 20 x its slowest batch). *Deadlock*: since anybody last committed or filled a batch, standing
-still in a pause; also, as long as nobody has a lease, while somebody starts or a loader reads, who are judged by clocks
-of their own, and when all is done. Where a beat is a record read (`by_records`: loaders), a batch may take
-as long as it likes: silence alone is judged, from the first batch on, and a deadlock is that nobody reads a record."""
+A worker that had committed something is replaced at once if a spare is ready, any other after a backoff. `setbacks.py`
+judges all deaths together.
+
+Clocks add up the time between ticks, so a pause of the supervisor itself (a gap of more than GAP_S) counts for no
+worker and resets every deadline.
+* *Start*: from spawn to the first commit. It stops while the worker is ready without a lease, and in a pause, where
+  silence counts instead.
+* *Silence*: since the last change of the beat. The limit is max(stall_timeout_s, 20 x its slowest batch).
+* *Deadlock*: since any worker last committed or any loader last filled a batch. It stops in a pause, when all work is
+  done, and, while no worker has a lease, while a process starts or a loader reads (they have clocks of their own).
+
+With `by_records` (loaders) a beat is a record read, and a batch may take any time: only silence counts, from the first
+batch on, and a deadlock means that no loader reads a record."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -32,8 +36,8 @@ FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
 FAILED_STARTS = 3
 SLOW_FACTOR = 20
-UNDEAD_S = 5.0  # in an uninterruptible system call; whoever is not, is gone in milliseconds
-SETTLING_S = 1.0  # a spare's first batch comes within it, unless the next one's import takes its cores
+UNDEAD_S = 5.0  # only an uninterruptible system call takes longer; all others die in milliseconds
+SETTLING_S = 1.0  # a spare's first batch comes within it, unless another process's import takes its cores
 
 
 class RosterPolicy(Protocol):
@@ -72,7 +76,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """It was killed and does not die. Its slot is retired."""
+    """A killed worker does not die. Its slot is retired."""
 
     worker: int
 
@@ -87,7 +91,7 @@ Action = Spawn | Kill | Abandon | Fail
 
 @dataclass(frozen=True, slots=True)
 class RowReading:
-    """What a worker's row says now. `idle`: waiting or parked, where it beats by itself several times a second."""
+    """A worker's row at one moment. `idle`: waiting or parked, where it beats several times a second."""
 
     beat: int
     batches: int
@@ -104,17 +108,17 @@ class RosterSlot:
     incarnation: int = 0
     start_s: float = 0.0  # the start clock
     silent_s: float = 0.0
-    since_s: float = 0.0  # since it was spawned, or since it was killed
-    slowest_s: float = 0.0  # batch of this incarnation
+    since_s: float = 0.0  # since its spawn, or since its kill
+    slowest_s: float = 0.0  # slowest batch of this incarnation
     beat: int = 0
     batches: int = 0
-    batches_before: int = 0  # of the incarnations before this one
+    batches_before: int = 0  # of earlier incarnations
     deaths_in_a_row: int = 0  # without a commit between
     failed_starts: int = 0
     due_s: float = 0.0
-    recent: deque[tuple[float, End]] = field(default_factory=deque)  # its restarts within the window
+    recent: deque[tuple[float, End]] = field(default_factory=deque)  # restarts within the window
     killed_as: End | None = None
-    is_fenced: bool = False  # for good, at the end of the job
+    is_fenced: bool = False  # never replaced: the job ends
 
 
 @dataclass(slots=True)
@@ -123,7 +127,7 @@ class Roster:
 
     procs: int
     policy: RosterPolicy
-    committed_before: bool = False  # in an attempt before this one (resume)
+    committed_before: bool = False  # in an earlier attempt (resume)
     noun: str = "worker"
     by_records: bool = False
     slots: list[RosterSlot] = field(default_factory=list)
@@ -140,31 +144,31 @@ class Roster:
     # ---- questions ---------------------------------------------------------------------------------------------
 
     def attached(self) -> list[int]:
-        """Workers that look at the control row: whom a pause waits for."""
+        """Return the workers that read the control row: a pause waits for them."""
         return [k for k, slot in enumerate(self.slots) if slot.state in (State.READY, State.TRAINING)]
 
     @property
     def all_train(self) -> bool:
-        """Every worker of the plan has committed something since it started."""
+        """True if every worker of the plan has committed something since it started."""
         return all(slot.state is State.TRAINING for slot in self.slots)
 
     @property
     def is_anyone_missing(self) -> bool:
-        """Starting, or to be replaced: that has clocks and limits of its own."""
+        """True if a worker is starting or to be replaced: that has its own clocks and limits."""
         return any(slot.state in (State.EMPTY, State.STARTING, State.DYING) for slot in self.slots)
 
     @property
     def is_anyone_dying(self) -> bool:
-        """Killed but not reaped yet: it may still be in the middle of a write."""
+        """True if a worker is killed but not reaped: it may still be in the middle of a write."""
         return any(slot.state is State.DYING for slot in self.slots)
 
     def is_fenced(self, worker: int) -> bool:
-        """Its death is nobody's fault."""
+        """Return whether the worker was fenced: its death is not charged."""
         return self.slots[worker].is_fenced
 
     @property
     def is_settled(self) -> bool:
-        """Nobody is in a first start, or so new that it would feel an import beside it: a spare may be started."""
+        """True if no worker is in its first start, or so new that an import would slow it down: a spare may start."""
         return not any(
             slot.incarnation == 0
             or (slot.state is State.STARTING and slot.incarnation == 1)
@@ -174,8 +178,8 @@ class Roster:
         )
 
     def ending(self, worker: int, *, left: bool, fenced: bool) -> End:
-        """What to call the end of this worker, whose process is gone. `left`: in order, as it was asked to; `fenced`:
-        somebody else than the roster had to kill it."""
+        """Return the kind of a worker's end. `left`: it left in order, as asked; `fenced`: killed by code outside the
+        roster."""
         slot = self.slots[worker]
         if slot.killed_as is not None:
             return slot.killed_as
@@ -186,20 +190,20 @@ class Roster:
     # ---- events ------------------------------------------------------------------------------------------------
 
     def ready(self, worker: int) -> None:
-        """It has mapped everything and waits for its first lease."""
+        """Note that a worker has mapped everything and waits for its first lease."""
         slot = self.slots[worker]
         if slot.state is State.STARTING:
             slot.state = State.READY
             slot.failed_starts = 0
 
     def fence(self, worker: int) -> None:
-        """The job ends, and it holds that up; whoever calls this kills it. It is not replaced, and its death counts for
-        nothing."""
+        """Note that a worker is killed by the caller because it delays the end of the job. It is not replaced, and its
+        death does not count."""
         slot = self.slots[worker]
         slot.state, slot.killed_as, slot.since_s, slot.is_fenced = State.DYING, End.STALLED, 0.0, True
 
     def exited(self, worker: int, now: float, death: Death) -> list[Action]:
-        """The process was reaped and its leases were released."""
+        """Note that a process was reaped and its leases were released."""
         slot = self.slots[worker]
         is_starting = slot.state is State.STARTING
         self._see_commits(slot, death.batches)
@@ -208,7 +212,7 @@ class Roster:
             return []
         slot.failed_starts, slot.state = slot.failed_starts + is_starting, State.EMPTY
         slot.deaths_in_a_row += 1
-        doublings = min(slot.deaths_in_a_row - 1, 10)  # long past the longest; 2.0 ** 1024 is an error
+        doublings = min(slot.deaths_in_a_row - 1, 10)  # far beyond the longest backoff; 2.0 ** 1024 overflows
         slot.due_s = now + min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0**doublings)
         total = sum(slot.batches for slot in self.slots)
         hopeless = self._setbacks.hopeless(death, total, in_set_up=is_starting)
@@ -232,7 +236,7 @@ class Roster:
         return []
 
     def abandoned(self, worker: int, death: Death) -> list[Action]:
-        """After an Abandon: its leases were released although it is still there; no code of its runs any more."""
+        """Note that an abandoned worker's leases were released although its process exists; its code no longer runs."""
         slot = self.slots[worker]
         self._see_commits(slot, death.batches)
         if slot.is_fenced:
@@ -249,8 +253,8 @@ class Roster:
         is_owed: bool = False,
         filled: int = 0,
     ) -> list[Action]:
-        """Advances the clocks; says who must be spawned or killed, or that the job must fail. `spares`: so many are
-        ready. `is_owed`: not all is done, and no loader reads, so somebody should have a lease; `filled`: batches that
+        """Advance the clocks; return whom to spawn or kill, or that the job must fail. `spares`: number of ready
+        spares. `is_owed`: work is left and no loader reads, so some worker should have a lease; `filled`: batches that
         loaders have filled."""
         gap = 0.0 if self._now is None else now - self._now
         self._now = now
@@ -300,7 +304,7 @@ class Roster:
 
     @staticmethod
     def _see_commits(slot: RosterSlot, batches: int) -> bool:
-        """Whether there are any since the last look."""
+        """Return whether there are commits since the last call."""
         if batches <= slot.batches:
             return False
         slot.batches, slot.deaths_in_a_row = batches, 0
@@ -310,11 +314,11 @@ class Roster:
         slot = self.slots[worker]
         slot.silent_s = 0.0 if reading.beat != slot.beat else slot.silent_s + gap
         slot.beat = reading.beat
-        # A batch that took longer than it may was no slow one: the process was stopped meanwhile, and us with it.
+        # A batch beyond every limit was not slow: the process was stopped meanwhile, and so were we.
         if reading.slowest_s <= max(self._limit(slot), self.policy.start_timeout_s):
             slot.slowest_s = reading.slowest_s
         limit = self._limit(slot)
-        if slot.state is State.READY and not reading.idle:  # its first batch: a pause waits for it, or it is a loader's
+        if slot.state is State.READY and not reading.idle:  # its first batch, in a pause or of a loader
             limit = max(limit, self.policy.start_timeout_s)
         if slot.silent_s <= limit:
             return []

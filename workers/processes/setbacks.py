@@ -1,9 +1,9 @@
-"""What exceptions and deaths say about the whole job: one that will come again wherever it is tried, or workers that
-die, or live, while nothing gets done. Pure: times and counts come in as arguments, errors go out.
+"""The meaning of exceptions and deaths for the whole job: an exception that would repeat anywhere, or workers that die,
+or live, without progress. Pure: times and counts come in as arguments, errors go out.
 
-The circuit breaker's rule: a batch may end `max_item_attempts` workers before it is put aside, and every worker may be
-at such a batch. So `procs` x `max_item_attempts` deaths (at least 5) within `window_s`, with no batch committed or put
-aside since the first of them, are the fault of no batch: the job would only go on dying."""
+The circuit breaker: a batch may kill `max_item_attempts` workers before it is skipped, and every worker may be at such
+a batch. So `procs` x `max_item_attempts` deaths (at least 5) within `window_s`, with no batch committed or skipped
+since the first of them, cannot be the fault of batches: the job fails."""
 
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ FEWEST_DEATHS = 5
 
 
 class End(StrEnum):
-    """How a worker's process came to its end; the `kind` of its exit event."""
+    """The way a worker's process ended; the `kind` of its exit event."""
 
-    COULD_NOT_START = "could-not-start"  # before it was ready, or its first batch took too long
+    COULD_NOT_START = "could-not-start"  # died before it was ready, or its first batch took too long
     DIED = "died"
-    STALLED = "stalled"  # silent for too long, and killed for it
-    LEFT = "left"  # it was asked to
+    STALLED = "stalled"  # killed after it was silent for too long
+    LEFT = "left"  # left as asked
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A worker's process is gone and reaped, and its leases were released. `charged`: (epoch, batch) the death was
-    charged to; `batches`: what its row counts, perhaps more than the last tick saw; `is_excused`: a batch was
-    quarantined for it, or nobody could commit anything, in a pause."""
+    """A worker's process is reaped, and its leases were released. `charged`: (epoch, batch) the death was charged to;
+    `batches`: its row's count, perhaps more than at the last tick; `is_excused`: a batch was quarantined for it, or it
+    happened in a pause, when nobody could commit."""
 
     how: str
     report: Report | None = None
@@ -41,19 +41,19 @@ class Death:
 
     @property
     def found_no_room(self) -> bool:
-        """On its device; at its start another will not either, while those that train are there."""
+        """True if its device was full. A replacement would fail, too, while the others train."""
         return self.report is not None and self.report.code == DeviceMemoryError.code
 
     @property
     def words(self) -> str:
-        """What ended it, with the traceback of an exception."""
+        """Cause of the death, with the traceback of an exception."""
         if self.report is None or self.report.kind != "error":
             return self.how
         return f"{self.how}\n\n{self.report.traceback.rstrip()}"
 
 
 class SetbackPolicy(Protocol):
-    """Of the `supervise` section of a job."""
+    """The part of a job's `supervise` section that is needed here."""
 
     window_s: float
     max_item_attempts: int
@@ -61,21 +61,21 @@ class SetbackPolicy(Protocol):
 
 @dataclass(slots=True)
 class Setbacks:
-    """All that went wrong in one job. `total`, everywhere: batches committed by everybody in this attempt."""
+    """All failures of one job. `total`, everywhere: batches committed by all workers in this attempt."""
 
     procs: int
     policy: SetbackPolicy
     committed_before: bool  # in an attempt before this one (resume)
     noun: str = "worker"
-    _errors: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=dict)  # type, place: exchanges
+    _errors: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=dict)  # (type, place) -> exchanges
     _errors_total: int = 0  # batches committed when they came
     _deaths: deque[tuple[float, Death]] = field(default_factory=deque)
     _deaths_total: int = 0
     _no_rooms: int = 0
 
     def hopeless(self, death: Death, total: int, *, in_set_up: bool) -> HogwildError | None:
-        """An exception that will come again: before anybody's first commit, or in another batch at the same place. One
-        `in_set_up`, which knows nothing of batches, also when the attempt before this one has committed."""
+        """Return an error if an exception would repeat: it came before any commit, or in two batches at the same place.
+        An exception `in_set_up`, before any batch, counts even if an earlier attempt has committed."""
         report = death.report
         if report is None or report.kind != "error":
             return None
@@ -94,15 +94,15 @@ class Setbacks:
         return UserCodeError(f"{report.detail}\n\n{report.traceback.rstrip()}")
 
     def _no_room(self, report: Report, total: int, in_set_up: bool) -> HogwildError | None:
-        """A device's memory did not suffice: for nobody, where it comes before the first commit; or twice, in the
-        middle of training. One that found no room at its start while others train is not replaced (`Roster`)."""
+        """Return an error if a device was too small before the first commit, or twice during training. A worker that
+        found no room at its start while others train is not replaced (`Roster`)."""
         self._no_rooms += not in_set_up
         if total > 0 and self._no_rooms < 2:
             return None
         return TrainingError(report.detail, code=report.code)
 
     def crash_loop(self, worker: int, death: Death, now: float, total: int) -> CrashLoop | None:
-        """The circuit breaker, asked at every death of anybody. Whoever was asked to leave is no setback."""
+        """Return the circuit breaker's error, if any. Call it at every death; a worker asked to leave is ignored."""
         if total != self._deaths_total or death.is_excused:
             self._deaths.clear()
             self._deaths_total = total
@@ -128,7 +128,7 @@ class Setbacks:
 
 @dataclass(slots=True)
 class Standstill:
-    """The clock of all together: how long nobody has got anything done. `by_records`: a record read is something."""
+    """The common clock of all workers: the time without any progress. `by_records`: a record read is progress."""
 
     limit_s: float
     by_records: bool = False
@@ -136,13 +136,13 @@ class Standstill:
     _done: tuple[int, Mapping[int, int]] = (0, {})
 
     def look(self, gap: float, total: int, beats: Mapping[int, int]) -> Deadlocked | None:
-        """`beats`: of those that have work in hand, by number. One that waits beats by itself: of it, the same each
-        time."""
+        """Advance the clock; return an error past the limit. `beats`: worker -> beat, of those with work; a constant
+        for waiting ones, which beat anyway."""
         done = (total, beats if self.by_records else {})
         if done != self._done:
             self._done, self.seconds = done, 0.0
         else:
-            # Never back to 0 for a pause or a death: checkpoints come more often than this limit, and so may deaths.
+            # A pause or a death does not reset it: checkpoints come more often than this limit, and so may deaths.
             self.seconds += gap
         if self.seconds <= self.limit_s:
             return None

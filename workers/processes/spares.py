@@ -1,5 +1,5 @@
-"""Spares (`supervise.spares`): processes that have imported torch and wait for a set-up, so that the place of a dead
-worker is filled in a fraction of a second. A spare has no number, no row and no lease: its death costs nobody anything.
+"""Spares (`supervise.spares`): processes that have imported torch and wait for a set-up, so that a dead worker is
+replaced in a fraction of a second. A spare has no number, row or lease: its death has no cost.
 
     start ── import torch ── "waiting" ──► taken: it is a worker from now on
        '───────── dies ───────┴──► spare-exit, the next one after a pause that doubles until one is taken"""
@@ -16,8 +16,8 @@ LONGEST_PAUSE_S = 60.0
 
 @dataclass(slots=True)
 class Pace:
-    """When the next spare may be started. Deaths in a row, with none taken between, make it rarer: what kills spares
-    would be fed a process a second otherwise."""
+    """The time of the next spare's start. Consecutive deaths delay it: otherwise a cause that kills spares would get a
+    new process every second."""
 
     deaths_in_a_row: int = 0
     due_s: float = 0.0
@@ -32,7 +32,7 @@ class Pace:
 
 
 class Spares:
-    """Keeps `wanted` of them, started one at a time. Owned by the crew; main thread only."""
+    """Keeps `wanted` spares, started one at a time. Owned by the crew; main thread only."""
 
     def __init__(self, wanted: int, start: Callable[[], Handle]) -> None:
         self._wanted = wanted
@@ -48,12 +48,12 @@ class Spares:
         return sum(handle.is_waiting for handle in self._handles)
 
     def rows(self) -> list[dict[str, object]]:
-        """For status.json."""
+        """Return a row per spare for status.json."""
         return [{"pid": each.pid, "state": "waiting" if each.is_waiting else "starting"} for each in self._handles]
 
     def take(self) -> Handle | None:
-        """The caller's from now on: one that waits, or else one on its way, which has a head start over a new process.
-        One that somebody has stopped would answer nobody: it is killed and left here to be buried."""
+        """Return a spare that waits, or else one that is starting, which is still ahead of a new process; the caller
+        then owns it. A spare stopped by a signal is killed and left here to be buried."""
         for handle in sorted(self._handles, key=lambda handle: not handle.is_waiting):
             if handle.killed_for or handle.reap() is not None:
                 continue
@@ -66,7 +66,7 @@ class Spares:
         return None
 
     def fill(self, now: float) -> Handle | None:
-        """Starts one if one is missing, due, and no other is on its way. Raises OSError when the machine refuses."""
+        """Start a spare if one is missing, due, and no other is starting. Raises OSError if the machine refuses."""
         is_one_on_its_way = any(not handle.is_waiting for handle in self._handles)
         if len(self._handles) >= self._wanted or is_one_on_its_way or now < self._pace.due_s:
             return None
@@ -80,7 +80,7 @@ class Spares:
         return handle
 
     def bury(self, now: float) -> list[tuple[Handle, int]]:
-        """Those that have died since the last call, each with its exit status; the caller closes them."""
+        """Return the spares that died since the last call, with exit status; the caller closes them."""
         dead = []
         for handle in self:
             handle.listen()

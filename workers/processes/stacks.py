@@ -3,13 +3,13 @@
     supervisor's loop      take ─────────── advance … advance ─────────► then({worker: "in `time.sleep(60)` at …"})
     a thread of its own     '─ kernel's view of each ─ SIGUSR1 ─ faulthandler writes ─ read it, name the call ─'
 
-Nothing here waits in the loop: files that hang, perhaps the very reason why the worker does, hang the thread alone, and
-after STACKS_WAIT_S the loop goes on with what is known. Of what cannot answer (stopped, deaf to the signal) there is
+The loop never waits here: a hanging file, perhaps the very cause of the stall, blocks only the thread, and after
+STACKS_WAIT_S the loop continues with what is known. A process that cannot answer (stopped, or deaf to the signal) has
 the kernel's part only.
 
-    RUN/stacks/worker-K.txt      appended: when, which process, why; the kernel's view; Python's stacks
+    RUN/stacks/worker-K.txt      appended: time, process, reason; the kernel's view; Python's stacks
     RUN/stacks/supervisor.txt    the same of the supervisor
-    RUN/stacks/others.txt        the kernel's view of all other descendants: spares, what user code has started"""
+    RUN/stacks/others.txt        the kernel's view of all other descendants: spares, processes started by user code"""
 
 import contextlib
 import faulthandler
@@ -27,9 +27,9 @@ from workers.processes.blocked_call import blocked_in
 from workers.processes.handle import Handle
 
 STACKS_WAIT_S = 0.5
-LOOK_MS = 2  # between two looks for an answer, of the thread and of the loop
-EVERYBODY_EVERY_S = 5.0  # workers that stall one after the other do not need the stacks of all others each time
-DUMP_BYTES = 1 << 20  # of one process; 100 threads with 100 frames each, which is all that faulthandler writes
+LOOK_MS = 2  # between two checks for an answer, of the thread and of the loop
+EVERYBODY_EVERY_S = 5.0  # several stalls in a row do not need the stacks of all others each time
+DUMP_BYTES = 1 << 20  # of one process: faulthandler writes at most 100 threads with 100 frames each
 
 Blocked = dict[int, str]
 """Worker -> the call it is blocked in, in words; "" where nothing is known."""
@@ -38,13 +38,13 @@ Blocked = dict[int, str]
 @dataclass(slots=True)
 class Subject:
     """A worker whose stacks are taken. Owns copies of the descriptors: the handle may be closed meanwhile, and its
-    numbers be given to another process."""
+    descriptor numbers reused."""
 
     worker: int
     incarnation: int
     pid: int
     pidfd: int
-    words: int  # where a worker writes that has no log yet
+    words: int  # output of a worker that has no log yet
     file: Path
     deaf: frozenset[int] = frozenset()
     file_bytes: int = 0
@@ -61,8 +61,8 @@ class Subject:
         return cls(handle.worker, handle.incarnation, handle.pid, pidfd, words, file)
 
     def ask(self, heading: str, threads: list[host.KernelThread]) -> str:
-        """Appends the kernel's view, `threads`, then sends the signal if it will be answered: what comes behind is the
-        answer. Returns the kernel's words about the main thread, which runs the training loop; "" when it is gone."""
+        """Append the kernel's view, `threads`, then send the signal if it can be answered: the answer follows in the
+        file. Return the kernel's phrase about the main thread, which runs the training loop; "" if it is gone."""
         name = f"worker {self.worker}, incarnation {self.incarnation}, pid {self.pid}"
         _append(self.file, f"{heading}: {name}", [thread.in_full() for thread in threads])
         self.file_bytes, self.words_bytes = _size(self.file), os.fstat(self.words).st_size
@@ -79,13 +79,13 @@ class Subject:
         return self.file_bytes >= 0
 
     def has_answered(self) -> bool:
-        """It has written its stacks to the last byte, or will never: it is dead."""
+        """Return True if it has written its stacks completely, or is dead."""
         has_begun = _size(self.file) > self.file_bytes or os.fstat(self.words).st_size > self.words_bytes
         is_dead = host.process_status(self.pid) in (None, "zombie")
         return is_dead or (has_begun and not host.is_writing_stack(self.pid, self.deaf))
 
     def answer(self) -> str:
-        """What it has written. That of a worker without a log yet is put where the others' is."""
+        """Return its stacks. If it has no log yet, copy them into the stacks file."""
         with open(self.file, "rb") as stream:
             stream.seek(self.file_bytes)
             text = stream.read(DUMP_BYTES).decode(errors="replace")
@@ -101,13 +101,13 @@ class Subject:
 
 @dataclass(slots=True)
 class StackRequest:
-    """One look at everybody. `awaited`: workers whose answer the caller waits for, the others only write."""
+    """One request for stacks. `awaited`: workers whose answer the caller waits for; the others only write."""
 
     awaited: set[int]
     until_s: float
     then: Callable[[Blocked], None]
     is_done: bool = False
-    settled: set[int] = field(default_factory=set)  # have answered, or never will
+    settled: set[int] = field(default_factory=set)  # answered, or never will
     kernel: Blocked = field(default_factory=dict)
     python: Blocked = field(default_factory=dict)
 
@@ -115,13 +115,13 @@ class StackRequest:
         return self.awaited <= self.settled or self.is_done or now >= self.until_s
 
     def blocked(self) -> Blocked:
-        """`in CALL at PLACE, system call NAME`, as far as it is known by now."""
+        """Return `in CALL at PLACE, system call NAME` per worker, as far as known."""
         kernel, python = dict(self.kernel), dict(self.python)
         return {worker: ", ".join(filter(None, (python.get(worker), words))) for worker, words in kernel.items()}
 
 
 class Stacks:
-    """Of one job, in the supervisor. `take` begins, `advance` (once per turn of the loop) hands over what was found."""
+    """The stacks of one job, in the supervisor. `take` begins; `advance` (once per turn) delivers the result."""
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir
@@ -143,9 +143,9 @@ class Stacks:
         still_s: float,
         then: Callable[[Blocked], None],
     ) -> None:
-        """Takes the stacks of the `suspects`, which have not moved for `still_s` seconds, and, unless that was just
-        done, of all of the `crew`, the supervisor and every other descendant. `then` is called by `advance` or
-        `leave_out`, within STACKS_WAIT_S."""
+        """Take the stacks of the `suspects`, which have not moved for `still_s` seconds, and, unless that was done
+        recently, of all of the `crew`, the supervisor and every other descendant. `advance` or `leave_out` calls `then`
+        within STACKS_WAIT_S."""
         now, handles = time.monotonic(), {handle.worker: handle for handle in suspects}
         awaited = set(handles)
         with_all = now - self._everybody_s >= EVERYBODY_EVERY_S
@@ -156,7 +156,7 @@ class Stacks:
         request = StackRequest(awaited, now + STACKS_WAIT_S, then)
         self._pending.append(request)
         thread = threading.Thread(target=self._examine, args=(request, subjects, still_s, why, with_all), daemon=True)
-        # No descriptor or no thread to be had: then nothing is known, which is no reason to leave a worker as it is.
+        # Without a descriptor or thread nothing is known, but the stalled worker is still handled.
         with contextlib.suppress(OSError, RuntimeError):
             for handle in handles.values():
                 subjects.append(Subject.of(handle, self._rundir.worker_stacks(handle.worker)))
@@ -168,19 +168,19 @@ class Stacks:
             subject.close()
 
     def advance(self, now: float) -> None:
-        """Never waits."""
+        """Deliver finished requests. Never waits."""
         for request in [one for one in self._pending if one.is_over(now)]:
             self._pending.remove(request)
             request.then(request.blocked())
 
     def leave_out(self, worker: int) -> None:
-        """It is dead, and about to be buried: nobody waits for its answer any more."""
+        """Stop waiting for a dead worker that is about to be buried."""
         for request in self._pending:
             request.awaited.discard(worker)
         self.advance(-math.inf)
 
     def close(self) -> None:
-        """At the end of the job: what is being written is finished, unless it hangs."""
+        """Let writing finish at the end of the job, unless it hangs."""
         until = time.monotonic() + STACKS_WAIT_S
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
@@ -205,8 +205,8 @@ class Stacks:
                 subject.close()
 
     def _view(self, pid: int, still_s: float) -> list[host.KernelThread]:
-        """As the process was before anybody sent it a signal: another request, of one that stalled a moment before, may
-        have asked it to write, and it is busy with that now. What was seen in the last `still_s` is still so."""
+        """Return the threads as they were before any signal: an earlier request may have asked the process to write,
+        and it may be busy with that now. A view from the last `still_s` seconds is still valid."""
         with self._views_lock:
             now = time.monotonic()
             seen_s, threads = self._views.get(pid, (-math.inf, []))
@@ -231,12 +231,12 @@ class Stacks:
 
 
 def _hear(request: StackRequest, pending: list[Subject]) -> None:
-    """Until all have answered, or the time is over: then with what is there."""
+    """Read the answers until all are there or time is up; then use what is there."""
     while pending:
         is_last = time.monotonic() >= request.until_s
         answered = [subject for subject in pending if is_last or subject.has_answered()]
         for subject in answered:
-            with contextlib.suppress(OSError):  # its file is not there: on a full disk it could not write
+            with contextlib.suppress(OSError):  # no file: on a full disk it could not write
                 request.python[subject.worker] = blocked_in(subject.answer())
             request.settled.add(subject.worker)
         pending = [subject for subject in pending if subject not in answered]
@@ -245,7 +245,7 @@ def _hear(request: StackRequest, pending: list[Subject]) -> None:
 
 
 def _append(file: Path, heading: str, lines: list[str]) -> None:
-    """One write. On a full disk, or where its folder was removed, the job goes on without."""
+    """Append in one write. On a full disk, or without the folder, the job continues without it."""
     with contextlib.suppress(OSError), open(file, "ab", buffering=0) as stream:
         stream.write("\n".join([heading, *lines, ""]).encode())
 

@@ -1,1 +1,1 @@
-"""The state of a running job apart from its processes, and what it writes down."""
+"""The state of a running job apart from its processes, and its records."""

@@ -1,9 +1,9 @@
-"""Checkpoints of a running job: when one is due, how it is made, what became of it.
+"""Checkpoints of a running job: when one is due, how it is made, and its result.
 
     everybody is parked -> begin -> [thread: finite? copy] -> training goes on -> [thread: write] -> settle
                                                            '- memory is short: written in the pause, without a copy
 
-The supervisor's loop goes on throughout: it only begins, and takes in what a thread has finished."""
+The supervisor's loop never waits: it only begins a checkpoint, and processes what a thread has finished."""
 
 import math
 import time
@@ -25,12 +25,12 @@ from hogwild.storage.run_directory import RunDir
 from workers.session.journal import Journal
 
 MEMORY_MARGIN = 1.2
-LAST_WRITE_S = 600.0  # how long the end of a job waits for a checkpoint in flight
+LAST_WRITE_S = 600.0  # most seconds that the end of a job waits for a checkpoint in flight
 
 
 @dataclass(slots=True)
 class Saving:
-    """One per attempt. `pause_task` is the session's thread for what is done in a pause; the writer has one of its
+    """The checkpoints of one attempt. `pause_task` is the session's thread for work in a pause; the writer has its
     own."""
 
     settings: Checkpoint
@@ -40,51 +40,51 @@ class Saving:
     journal: Journal
     writer: CheckpointWriter
     pause_task: Background
-    is_refused: bool = False  # the parameters were not finite, the last time
-    written_at: int = -1  # updates of the latest on the disk
+    is_refused: bool = False  # the last time, the parameters were not finite
+    written_at: int = -1  # updates of the latest checkpoint on disk
     _saved_at: int = -1  # updates
     _due_s: float = math.inf
     _due_updates: float = math.inf
     _is_begun: bool = False
     _is_in_place: bool = False
     _latest: WrittenCheckpoint | Failed | None = None
-    _best: str = ""  # the checkpoint of the best evaluation, on the disk or on its way
+    _best: str = ""  # the checkpoint of the best evaluation, on disk or being written
     _wants_best: bool = False
 
     # ---- when
 
     def schedule(self, now: float) -> None:
-        """The next one is due so long after this moment."""
+        """Set the time and the update at which the next checkpoint is due, counted from `now`."""
         settings = self.settings
         self._due_s = math.inf if settings.every_s is None else now + settings.every_s
         if settings.every_updates is not None:
             self._due_updates = (self.queue.updates // settings.every_updates + 1) * settings.every_updates
 
     def is_due(self, now: float) -> bool:
-        if self._wants_best:  # also while one is being written: everybody is parked until this one can begin
+        if self._wants_best:  # even while one is being written: all workers stay parked until this one can begin
             return True
         is_time = now >= self._due_s or self.queue.updates >= self._due_updates
         return is_time and self.is_worth_it and not self.is_busy
 
     def want_best(self) -> None:
-        """Everybody is parked, and what is in the flats was just found to be the best."""
+        """Ask for a checkpoint of the current parameters, the best so far. All workers are parked."""
         self._best = checkpoint_name(self.queue.updates)
         self._wants_best = self.is_worth_it
         if not self._wants_best:
             self._point_best()
 
     def take_over_best(self, updates: int | None) -> None:
-        """After a resume or a rollback: the best evaluation of the history that survives."""
+        """Restore the best evaluation of the surviving history, after a resume or a rollback."""
         self._best = "" if updates is None else checkpoint_name(updates)
         self._point_best()
 
     @property
     def is_worth_it(self) -> bool:
-        """Something was learnt since the last one."""
+        """True if there were updates since the last checkpoint."""
         return self._saved_at != self.queue.updates
 
     def note_saved(self) -> None:
-        """The queue is where a checkpoint on the disk says."""
+        """Note that the queue's state is in a checkpoint on disk."""
         self._saved_at = self.queue.updates
         self.is_refused = False
 
@@ -92,12 +92,12 @@ class Saving:
 
     @property
     def is_copying(self) -> bool:
-        """Nobody may train."""
+        """True while the copy is made: nobody may train."""
         return self._is_begun and self.pause_task.is_busy
 
     @property
     def is_read_in_place(self) -> bool:
-        """It is being written from the shared memory itself: nobody may train."""
+        """True while the shared memory itself is being written: nobody may train."""
         return self._is_in_place and self.writer.is_busy
 
     @property
@@ -105,9 +105,9 @@ class Saving:
         return self.is_copying or self.writer.is_busy
 
     def begin(self, now: float, rest: Mapping[str, Any]) -> None:
-        """Everybody is parked and booked; `rest`: what the checkpoint holds beside model, optimizer and ledger.
-        Training must stay paused while `is_copying`, and while `is_read_in_place`, if memory does not allow a second
-        copy."""
+        """Begin a checkpoint. All workers are parked and booked; `rest`: the contents besides model, optimizer and
+        ledger. Training must stay paused while `is_copying`, and while `is_read_in_place`, if memory is too short for a
+        second copy."""
         assert not self.is_busy
         self._wants_best = False
         self.schedule(now)
@@ -123,10 +123,10 @@ class Saving:
         self.pause_task.begin(partial(self._copy, name, copies), partial(self._write, name, copies, state, meta))
 
     def _copy(self, name: str, copies: Copies) -> dict[str, Any] | Failed | None:
-        """In a thread. None: it is worth nothing."""
+        """Copy the parameters, in a thread. None if they are not finite."""
         try:
             return self.shared.snapshot(copies) if self.shared.finite() else None
-        except Exception as error:  # no memory after all, or a model's own get_extra_state
+        except Exception as error:  # out of memory after all, or an error in a model's get_extra_state
             words = f"cannot copy the parameters for checkpoint {name}: {type(error).__name__}: {error}"
             return Failed(name, CheckpointError(f"{words}; the ones before are kept", code="checkpoint/not-written"))
 
@@ -150,12 +150,12 @@ class Saving:
             self.writer.submit(name, content, snapshot["model"], meta, keep=keep, last=copies.discard)
 
     def settle(self, timeout_s: float = 0.0) -> None:
-        """Takes in what was written; waits for it for so long."""
+        """Process a finished write; wait up to `timeout_s` for it."""
         if (result := self.writer.wait(timeout_s)) is not None:
             self._take(result)
 
     def wait(self, timeout_s: float) -> None:
-        """Until nothing is copied or written any more, or for so long."""
+        """Wait until nothing is copied or written, up to `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while self.is_busy and (left_s := deadline - time.monotonic()) > 0:
             if self.is_copying:
@@ -163,10 +163,10 @@ class Saving:
             else:
                 self.settle(left_s)
 
-    # ---- what became of it
+    # ---- result
 
     def _take(self, result: WrittenCheckpoint | Failed) -> None:
-        """It is on disk, or could not be written; in both cases training goes on."""
+        """Record a result, written or failed; training goes on in both cases."""
         if isinstance(result, WrittenCheckpoint):
             self.journal.event("checkpoint", name=result.path.name)
             self.written_at = update_of(result.path.name)
@@ -184,11 +184,11 @@ class Saving:
     def point_latest(self, checkpoint: str) -> None:
         try:
             self.rundir.update_latest(checkpoint)
-        except RunDirError as error:  # a resume looks at the names, not at the link
+        except RunDirError as error:  # a resume uses the names, not the link
             self.journal.say(f"warning: {error}")
 
     def _point_best(self) -> None:
-        """`checkpoints/best` points to the best evaluation's checkpoint, or is not there."""
+        """Point `checkpoints/best` to the best evaluation's checkpoint, or remove it."""
         if not self.settings.keep_best:
             return
         try:
@@ -198,5 +198,5 @@ class Saving:
 
     @property
     def unwritten(self) -> CheckpointError | None:
-        """Why the latest checkpoint is not on the disk, if it is not."""
+        """The error of the latest checkpoint, if it could not be written."""
         return self._latest.error if isinstance(self._latest, Failed) else None

@@ -1,23 +1,23 @@
-"""Whether a run diverges, and what is done about it. Pure: counts come in, a decision goes out; `rollback.py` carries
-it out.
+"""Detection of divergence, and the decision what to do. Pure: counts come in, a decision goes out; `rollback.py`
+carries it out.
 
     updates of all workers    a a n a a n n n … n      a: applied     n: not finite, and so not applied
-                                        '-- `limit` of them in a row: it keeps diverging
+                                        '-- `limit` of them in a row: diverging
     parameters at a pause     one is NaN or infinite: ruined
 
     ruined, on_nan skip or fail           FAIL
-    ruined or diverging, on_nan rollback  ROLL_BACK, and after MOST_IN_VAIN times that led no further FAIL
+    ruined or diverging, on_nan rollback  ROLL_BACK; FAIL after MOST_IN_VAIN rollbacks without progress
 
-A checkpoint may be finite and still be of a run that is past help: parameters of 1e20 whose gradients overflow. So a
-rollback after one that led nowhere goes to an older checkpoint. A rollback leads further when a checkpoint is written
-of more updates than the run had whenever it went back: so there are at most MOST_IN_VAIN between two of those, and the
-run ends."""
+A checkpoint may be finite and yet belong to a run that cannot recover: parameters of 1e20 whose gradients overflow. So
+a rollback after one without progress goes to an older checkpoint. A rollback made progress when a checkpoint is written
+with more updates than the run had at any rollback. There are at most MOST_IN_VAIN rollbacks between two of those, so
+the run ends."""
 
 from dataclasses import dataclass
 from enum import Enum
 
-# Chance does not do that: with every second batch not finite, 32 in a row come once in four billion updates. A worker
-# that began its update before the parameters were ruined may still apply it, hence more with more workers.
+# Not by chance: if every second batch is not finite, 32 in a row come once in four billion updates. A worker that began
+# its update before the parameters were ruined may still apply it, hence more with more workers.
 LEAST_IN_A_ROW = 32
 IN_A_ROW_PER_WORKER = 16
 MOST_IN_VAIN = 5  # the learning rate is 1/32 then
@@ -31,19 +31,19 @@ class Decision(Enum):
 
 @dataclass(slots=True)
 class Divergence:
-    """One per attempt. `rollbacks` counts those of the whole run; each halves the learning rate."""
+    """The divergence of one attempt. `rollbacks` counts those of the whole run; each halves the learning rate."""
 
     policy: str  # supervise.on_nan
     procs: int
     rollbacks: int = 0
-    ruined: bool = False  # a parameter was found NaN or infinite, in a pause
-    in_a_row: int = 0  # updates that were not finite, since the last that was applied
-    no_way_back: str = ""  # why there is no checkpoint to go back to
-    is_going_back: bool = False  # parameters and ledger may be of different checkpoints, or halves of them
+    ruined: bool = False  # a parameter was NaN or infinite in a pause
+    in_a_row: int = 0  # non-finite updates since the last applied one
+    no_way_back: str = ""  # reason why no checkpoint can be restored
+    is_going_back: bool = False  # parameters and ledger may be inconsistent
     _applied: int = 0
     _not_finite: int = 0
     _in_vain: int = 0
-    _farthest: int = -1  # updates of the run when it went back
+    _farthest: int = -1  # most updates the run had when it went back
     _older_than: int | None = None
 
     @property
@@ -56,11 +56,11 @@ class Divergence:
 
     @property
     def older_than(self) -> int | None:
-        """Updates of the checkpoint that the last rollback went to in vain: the next one goes to one before it."""
+        """Updates of the last rollback's checkpoint, if that made no progress: the next one must be older."""
         return self._older_than if self._in_vain else None
 
     def look(self, not_finite: int, applied: int) -> None:
-        """Counts of this attempt, `not_finite` read first."""
+        """Update the counts of this attempt; read `not_finite` first."""
         if applied != self._applied:
             self._applied, self._not_finite = applied, not_finite
         self.in_a_row = not_finite - self._not_finite
@@ -72,7 +72,7 @@ class Divergence:
         return Decision.ROLL_BACK if self.goes_back and not is_hopeless else Decision.FAIL
 
     def gone_back(self, before: int, after: int) -> None:
-        """The run had `before` updates and has `after` now."""
+        """Note a rollback from `before` to `after` updates."""
         self.rollbacks += 1
         self._in_vain += 1
         self._farthest = max(self._farthest, before)
@@ -82,20 +82,20 @@ class Divergence:
         self.in_a_row = 0
 
     def written(self, updates: int) -> None:
-        """A checkpoint of so many updates is on the disk."""
+        """Note that a checkpoint of this many updates is on disk."""
         if updates > self._farthest:
             self._in_vain = 0
 
     @property
     def why(self) -> str:
-        """What was seen, in words."""
+        """The observation as a phrase."""
         if self.ruined:
             return "parameters are NaN or infinite"
         return f"{self.in_a_row} updates in a row were not finite"
 
     @property
     def words(self) -> str:
-        """Of the job that fails."""
+        """The error message of the failed job."""
         tried = ""
         if self.no_way_back:
             tried = f", and {self.no_way_back}"

@@ -1,5 +1,4 @@
-"""Which evaluation was the best so far, and whether it is time to give up on a better one. Pure: values in, decisions
-out."""
+"""The best evaluation so far, and early stopping. Pure: values in, decisions out."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +8,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Monitor:
-    """Follows the metric `name`. `best` are the values of the best evaluation and its `updates`; `since_best` counts
+    """Follows the metric `name`. `best` holds the values of the best evaluation and its `updates`; `since_best` counts
     the evaluations after it."""
 
     name: str
@@ -19,7 +18,7 @@ class Monitor:
     since_best: int = 0
 
     def look(self, updates: int, values: Mapping[str, float]) -> bool:
-        """Takes in an evaluation; whether it is the best. NaN is better than nothing, and than nothing else."""
+        """Note an evaluation; return whether it is the best. NaN is best only if there is no other value."""
         if self.best is not None and not self._is_better(values.get(self.name, math.nan)):
             self.since_best += 1
             return False
@@ -31,7 +30,7 @@ class Monitor:
         return self.patience is not None and self.since_best >= self.patience
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Return the state for a checkpoint."""
         return {"best": self.best, "since_best": self.since_best}
 
     def take_over(self, state: Mapping[str, Any]) -> None:

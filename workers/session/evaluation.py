@@ -1,5 +1,4 @@
-"""Evaluations of a running job: when one is due, what is leased for it, what it came to, and whether that is the best,
-or enough.
+"""Evaluations of a running job: when one is due, its items, its result, and whether it is the best or ends the job.
 
     due -> begin -> slices are leased, their rows added up -> [one item that scores all outputs] -> finish
 
@@ -25,8 +24,8 @@ SLICE_BATCHES = 16
 
 @dataclass(slots=True)
 class Evaluating:
-    """One per attempt. `plan` is that of the validation data, None without any; `queue` that of training; `higher` says
-    of which metrics more is better. `current` holds what may be leased while an evaluation is on."""
+    """The evaluations of one attempt. `plan`: of the validation data, or None; `queue`: of training; `higher`: metric
+    -> whether more is better. `current` holds the items that may be leased during an evaluation."""
 
     settings: Evaluate
     plan: EpochPlan | None
@@ -38,7 +37,7 @@ class Evaluating:
     ids: Iterator[int]
     monitor: Monitor = field(init=False)
     values: dict[str, float] = field(default_factory=dict)
-    first_loss: float | None = None  # of the run's first evaluation, which a later loss can be compared with
+    first_loss: float | None = None  # of the run's first evaluation, to compare later losses with
     current: WorkQueue | None = None
     is_scoring: bool = False  # all slices are done
     evaluated_at: int = -1  # updates
@@ -53,7 +52,7 @@ class Evaluating:
     # ---- when
 
     def schedule(self) -> None:
-        """Epochs up to the next evaluation flow into each other without a barrier."""
+        """Set the next evaluation. Epochs before it flow into each other without a barrier."""
         if self.plan is None:
             return
         queue, every = self.queue, self.settings.every_epochs
@@ -76,7 +75,7 @@ class Evaluating:
 
     @property
     def _is_owed(self) -> bool:
-        """The attempt before this one was stopped between an epoch's last update and its evaluation."""
+        """True if the earlier attempt stopped between an epoch's last update and its evaluation."""
         epoch, every = self.queue.epoch, self.settings.every_epochs
         at_barrier = every is not None and epoch > 0 and epoch % every == 0 and not self.queue.is_begun(epoch)
         return at_barrier and self.evaluated_at != self.queue.updates
@@ -89,7 +88,7 @@ class Evaluating:
         self.current = WorkQueue(self.plan, self.limits, kind=Kind.EVALUATE, ids=self.ids)
 
     def acknowledge(self, worker: int, item_id: int) -> None:
-        """`worker` has finished that item, whose row holds what it came to. Nothing where it is none of ours."""
+        """Book a finished item, whose row holds the result. Does nothing if the item is not of this evaluation."""
         item = self.current.ack(worker, item_id, 0) if self.current is not None else None
         if item is not None:
             self.add(item)
@@ -102,8 +101,7 @@ class Evaluating:
             self._sums += row
 
     def advance(self) -> bool:
-        """Whether everything is done. Once all slices are, and their outputs are still to be scored, the item for that
-        is there to be leased."""
+        """Return whether everything is done. After all slices, provide the item that scores the outputs, if needed."""
         if self.current is None or not self.current.is_finished:
             return False
         if self.is_scoring or not self.panel.whole:
@@ -113,11 +111,11 @@ class Evaluating:
         return False
 
     def abandon(self) -> None:
-        """It ends here, finished or not: a stop does not wait for a long evaluation."""
+        """End the evaluation, finished or not: a stop does not wait for a long evaluation."""
         self.current = None
 
     def finish(self) -> bool:
-        """The values are there; whether they are the best so far."""
+        """Compute the values; return whether they are the best so far."""
         self.values = self.panel.values(self._sums, self._scores)
         self.evaluated_at = self.queue.updates
         self.first_loss = self.values.get("loss") if self.first_loss is None else self.first_loss
@@ -125,16 +123,16 @@ class Evaluating:
         self.schedule()
         return is_best
 
-    # ---- what became of it
+    # ---- result
 
     def enough(self) -> Outcome | None:
-        """How the job ends with this evaluation, if it does."""
+        """Return the outcome if this evaluation ends the job."""
         if self.settings.target and metrics.meets(self.values, self.settings.target, self.higher):
             return Outcome("succeeded", "target")
         return Outcome("succeeded", "patience") if self.monitor.is_out_of_patience else None
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Return the state for a checkpoint."""
         mine = {"metrics": self.values, "evaluated_at": self.evaluated_at, "first_loss": self.first_loss}
         return {**mine, **self.monitor.state()}
 

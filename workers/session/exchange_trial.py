@@ -1,10 +1,10 @@
-"""How the workers should exchange, and what they are worth: measured in the job's own first seconds, on updates that
-count.
+"""The choice of exchange (direct or delta), and the speed-up by the workers: measured in the job's first seconds, on
+updates that count.
 
     warm -> pause -> direct | pause -> delta | pause -> one worker alone | pause -> …  several times in turn -> choice
 
-Pauses separate the slices (`pauses.py`), because in a pause everything is flushed. A slice during which a worker died,
-or that another pause cut short, is measured again. Nothing is measured in a job that would be over before it paid.
+Pauses separate the slices (`pauses.py`), because a pause flushes everything. A slice in which a worker died, or that
+another pause cut short, is measured again. Nothing is measured in a job too short to benefit.
 """
 
 import statistics
@@ -17,15 +17,15 @@ from hogwild.config.load import Job
 from hogwild.planning.device_placement import CPU, SHARED
 from hogwild.shared_memory.scoreboard import Control, Scoreboard, Word
 
-WARM_BATCHES = 10  # of each worker, before anything is measured: the first ones import, compile and allocate
-SLICE_UPDATES = 30  # of each worker, at least
+WARM_BATCHES = 10  # per worker before any measurement: the first batches import, compile and allocate
+SLICE_UPDATES = 30  # least updates per worker
 SLICE_FLUSHES = 3
 SHORTEST_S, LONGEST_S = 0.1, 2.0  # a slice
-SOLO_PART = 1 / 3  # of a slice: while one worker is measured, the others do nothing
-WORTH = 5.0  # a trial may take one part in so many of what is left of the job
-CLEARLY_FASTER = 1.05  # what delta must reach over direct: its updates are older
-ENOUGH = 0.7  # the part of a slice that must have been run before another pause ended it
-MOST_SLICES = 24  # with those that are measured again: a job whose workers keep dying is not measured for ever
+SOLO_PART = 1 / 3  # of a slice: while one worker is measured, the others are idle
+WORTH = 5.0  # a trial may take at most 1/WORTH of the remaining time
+CLEARLY_FASTER = 1.05  # least speed-up of delta over direct, because its updates are older
+ENOUGH = 0.7  # least part of a slice that must have run before another pause ends it
+MOST_SLICES = 24  # including repeated ones: bounds the trial of a job whose workers keep dying
 
 
 class Way(Enum):
@@ -34,13 +34,13 @@ class Way(Enum):
     SOLO = "one worker"
 
 
-# Forwards and backwards, so that a machine that gets slower meanwhile favours nobody.
+# Forwards and backwards, so that a machine that slows down meanwhile favours no way.
 BOTH = (Way.DIRECT, Way.DELTA, Way.SOLO, Way.DELTA, Way.DIRECT, Way.SOLO, Way.DIRECT, Way.DELTA)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`rates`: the median updates per second of each way that was measured, over all workers."""
+    """The result of a trial. `rates`: median updates per second of each measured way, over all workers."""
 
     exchange: str
     rates: Mapping[str, float]
@@ -48,19 +48,19 @@ class Verdict:
 
     @property
     def is_measured(self) -> bool:
-        """Both ways were."""
+        """True if both direct and delta were measured."""
         return Way.DIRECT.value in self.rates and Way.DELTA.value in self.rates
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast as one worker alone all of them train; None where it was not measured."""
+        """Speed of all workers relative to one worker alone; None if not measured."""
         solo, ours = self.rates.get(Way.SOLO.value), self.rates.get(self.exchange)
         return ours / solo if solo and ours else None
 
 
 def ways_of(job: Job, procs: int, why: str, *, fused: bool = False, placement: str = CPU) -> tuple[Way, ...]:
-    """What is worth measuring in a job: nothing with one worker, nor of kernels, whose jobs are often over before that;
-    `why` as `why_settled`."""
+    """Return the ways to measure: none with one worker, and none with kernels, whose jobs are often over before that;
+    `why` as from `why_settled`."""
     if procs < 2 or fused:
         return ()
     if not why:
@@ -72,8 +72,8 @@ def ways_of(job: Job, procs: int, why: str, *, fused: bool = False, placement: s
 def why_settled(
     job: Job, procs: int, *, sparse: bool, has_room: bool, shared: bool, fused: bool = False, placement: str = CPU
 ) -> str:
-    """Why nothing is to be decided by measuring, in words for the log; "" where direct or delta is. `sparse`: some
-    gradients are; `has_room`: there is memory for the copies that delta needs; `shared`: the optimizer's state is."""
+    """Return why the exchange is not chosen by measuring, for the log; "" if it is. `sparse`: some gradients are
+    sparse; `has_room`: memory suffices for delta's copies; `shared`: the optimizer's state is shared."""
     if fused:
         return "the model's kernel writes the flats, and hot rows have copies of their own"
     if placement != CPU:
@@ -84,7 +84,7 @@ def why_settled(
         return "there is one worker"
     if job.data.feed == "stream":
         return "streamed data comes as fast as loaders read it"
-    if sparse:  # few rows are touched
+    if sparse:  # each update touches few rows only
         return "with sparse gradients, copies of everything cost more than they save"
     if shared:
         return "a state for all belongs to parameters for all"
@@ -92,16 +92,16 @@ def why_settled(
 
 
 def exchange_of(job: Job, procs: int, *, fused: bool = False, placement: str = CPU) -> str:
-    """What a job begins with. One worker has nobody to wait for, and is the plain loop to the bit; a kernel writes the
-    flats, and its hot rows have copies of their own."""
+    """Return the exchange a job begins with. One worker has nobody to wait for and equals the plain loop bit by bit; a
+    kernel writes the flats, with private copies of hot rows."""
     if placement != CPU:
         return "direct" if placement == SHARED else "delta"
     return "delta" if (job.train.exchange == "delta" and procs > 1 and not fused) else "direct"
 
 
 def choose(rates: Mapping[Way, Sequence[float]], given: str | None, why: str) -> Verdict:
-    """The verdict over what was measured; `given` is what the job exchanges by in any case, and `why`, None where it is
-    left to us."""
+    """Return the verdict from the measured rates. `given`: the exchange if it is fixed, with reason `why`; None:
+    choose."""
     medians = {way.value: statistics.median(measured) for way, measured in rates.items() if measured}
     if given is not None:
         return Verdict(given, medians, why)
@@ -114,14 +114,14 @@ def choose(rates: Mapping[Way, Sequence[float]], given: str | None, why: str) ->
 
 
 def words_of(verdict: Verdict, samples: int) -> str:
-    """One line for a person: the choice, why, and what was measured, in samples per second; an update has `samples`."""
+    """Return one line for a person: choice, reason and rates in samples per second; an update has `samples`."""
     figures = ", ".join(f"{way} {rate * samples:,.0f}" for way, rate in verdict.rates.items())
     return f"exchange {verdict.exchange}: {verdict.why}" + (f" (samples/s: {figures})" if figures else "")
 
 
 class ExchangeTrial:
-    """One per job. `is_due` is asked between updates, `end_slice` called when everybody is parked, `begin_slice` just
-    before they go on. Its clock is the monotonic one, in seconds."""
+    """The trial of one job. `is_due` is called between updates, `end_slice` when all workers are parked, `begin_slice`
+    just before they continue. Times are monotonic, in seconds."""
 
     def __init__(
         self, board: Scoreboard, ways: Sequence[Way], given: str | None, sync_every: int, why: str = ""
@@ -136,7 +136,7 @@ class ExchangeTrial:
         self._began_s = 0.0
         self._before: list[int] = []
         self._incarnations: list[int] = []
-        self._slice_s = self._length_s = 0.0  # of slices, and of the one that is on
+        self._slice_s = self._length_s = 0.0  # of a normal slice, and of the current one
         self._begun = 0
         self.verdict: Verdict | None = None
 
@@ -145,8 +145,8 @@ class ExchangeTrial:
         return self._current is None and not self._left
 
     def is_due(self, now: float, *, all_train: bool, left_s: float) -> bool:
-        """Whether a pause should begin or end a slice. `all_train`: every worker has committed something; `left_s`:
-        what the rest of the job will take."""
+        """Return whether a pause should begin or end a slice. `all_train`: every worker has committed something;
+        `left_s`: the remaining time of the job."""
         if self._current is not None:
             return now - self._began_s >= self._length_s
         if not self._left or not all_train or min(self._board.batches()) < WARM_BATCHES:
@@ -159,7 +159,7 @@ class ExchangeTrial:
         return True
 
     def _update_s(self) -> float:
-        """What an update of one worker takes."""
+        """Return the time of one worker's update."""
         words = self._board.words[: self._board.procs]
         return float(words[:, Word.BUSY_NS].sum()) / 1e9 / max(1, int(words[:, Word.UPDATES].sum()))
 
@@ -168,8 +168,8 @@ class ExchangeTrial:
         return max(2 * update_s, min(LONGEST_S, max(SHORTEST_S, update_s * max(SLICE_UPDATES, flushes))))
 
     def end_slice(self, now: float) -> None:
-        """Everybody is parked: what was committed since the slice began is its measure. Each worker's time ends with
-        its own last commit, so that waiting for the slowest to park costs nobody."""
+        """Measure the slice by its commits; all workers are parked. Each worker's time ends with its own last commit,
+        so that waiting for the slowest to park does not count."""
         way, self._current = self._current, None
         if way is None:
             return
@@ -177,13 +177,13 @@ class ExchangeTrial:
         rate = self._rate() if is_whole else 0.0
         if rate > 0.0:
             self._rates[way].append(rate)
-        elif self._begun < MOST_SLICES and way is not Way.SOLO:  # nobody trains in it while worker 0 is being replaced
+        elif self._begun < MOST_SLICES and way is not Way.SOLO:  # a SOLO slice without worker 0 trains nothing
             self._left.appendleft(way)
         if not self._left:
             self.verdict = choose(self._rates, self._given, self._why)
 
     def _is_complete(self) -> bool:
-        """Nobody died in the slice: every worker is the one that began it, and has parked."""
+        """Return True if no worker died in the slice: each has the same incarnation as at its start, and has parked."""
         everybody = range(self._board.procs)
         is_here = self._board.parked(everybody, int(self._board.control[Control.PAUSE]))
         return is_here and self._incarnations == self._incarnations_now()
@@ -197,9 +197,8 @@ class ExchangeTrial:
         return total
 
     def begin_slice(self, now: float) -> int | None:
-        """Training goes on: sets how workers exchange in the next slice. Returns the updates between two flushes (1 in
-        direct), None when there is nothing (more) to measure, or nobody is warm yet: pauses come for other reasons,
-        too."""
+        """Set the exchange for the next slice. Return the updates between two flushes (1 in direct); None if there is
+        nothing (more) to measure, or workers are not warm: there are other pauses, too."""
         if not self._left or not self._slice_s:
             return None
         self._current = way = self._left.popleft()
@@ -211,7 +210,7 @@ class ExchangeTrial:
         return sync_every or 1
 
     def _updates(self) -> list[int]:
-        """Applied ones: what is dropped as too old is quickly done."""
+        """Return applied updates only: dropping one as too old is quick."""
         return [int(word) for word in self._board.words[: self._board.procs, Word.UPDATES]]
 
     def _incarnations_now(self) -> list[int]:

@@ -1,10 +1,10 @@
-"""What a job says while it runs: records, events, the status file, what a scraper reads, TensorBoard's events, the
-supervisor's log, and words and pictures on standard error.
+"""All output of a running job: records, events, the status file, Prometheus metrics, TensorBoard files, the
+supervisor's log, and messages and pictures on standard error.
 
-A full disk, or a terminal that has gone, must not stop training, so nothing here raises: what could not be written is
-said once, on standard error, if that is still there. Nor must a slow disk, or a terminal that does not read: files that
-are replaced (a file system that is busy with a checkpoint takes its time for that), standard error and TensorBoard's
-files are each written by a thread; a line is only appended to what the kernel keeps in memory.
+A full disk or a lost terminal must not stop training, so nothing here raises: a failed write is reported once, on
+standard error if possible. A slow disk or a terminal that does not read must not, either: threads write the replaced
+files (slow on a file system busy with a checkpoint), standard error and TensorBoard's files; a line is only appended to
+the kernel's page cache.
 """
 
 import sys
@@ -27,9 +27,9 @@ from hogwild.storage.run_directory import Records, RunDir
 from workers.request import Request
 
 LAST_STATUS_S = 10.0
-LINE_EVERY = 10  # intervals, where it is not rewritten in place
-NEWS = 8  # the latest events that a glance holds
-NEWS_EVERY_S = 0.1  # between two pictures because of events: a crash loop has many
+LINE_EVERY = 10  # intervals, if the line is not rewritten in place
+NEWS = 8  # number of latest events in a glance
+NEWS_EVERY_S = 0.1  # least time between two pictures for events: a crash loop has many
 NOT_NEWS = (
     "start",
     "spawn",
@@ -39,13 +39,13 @@ NOT_NEWS = (
     "pause",
     "evaluation",
     "end",
-)  # said in other words, or of no interest
-PLAIN = ("name", "how", "why", "reason", "error")  # keys whose values speak for themselves
+)  # shown in another form, or of no interest
+PLAIN = ("name", "how", "why", "reason", "error")  # keys whose values are shown without the key
 DETAILS = ("pid", "kind", "incarnation", "update", "blocked", "from_updates", "records_cut", "samples")
 
 
 class Journal:
-    """One per job, in the supervisor. `look`: what is shown on standard error beside messages."""
+    """The journal of one job, in the supervisor. `look`: what is shown on standard error besides messages."""
 
     def __init__(
         self, rundir: RunDir, *, jsonl: bool, look: Look, every_s: float, curves: Curves | NoCurves | None = None
@@ -66,12 +66,12 @@ class Journal:
         self._status = Background("status")
 
     def start(self) -> None:
-        """Its threads, before a loop that must not wait for that."""
+        """Start the threads early, before a loop that must not wait for that."""
         self._status.start()
         self._screen.start()
 
     def update(self, choice: UpdateChoice, meetings: Meetings) -> None:
-        """Which way updates go, and who writes what, where there was a choice."""
+        """Report the path of updates and the shared parameters, if there was a choice."""
         if choice.is_worth_saying:
             self.say(f"update: {choice.why}")
         for sentence in meetings.words:
@@ -80,13 +80,13 @@ class Journal:
 
     @property
     def news(self) -> tuple[str, ...]:
-        """The latest events, each with the time of day."""
+        """The latest events, each with its time of day."""
         return tuple(self._news)
 
-    # ---- what happens ------------------------------------------------------------------------------------------
+    # ---- events ------------------------------------------------------------------------------------------
 
     def event(self, kind: str, /, **values: Any) -> None:
-        """One line of events.jsonl, and of the supervisor's log."""
+        """Write one line to events.jsonl and to the supervisor's log."""
         self._kept(self.rundir.events.try_append({"time": time.time(), "event": kind, **values}))
         words = " ".join(f"{key}={value}" for key, value in values.items() if value not in ("", None))
         line = f"{kind} {words}".rstrip()
@@ -98,7 +98,7 @@ class Journal:
             self._curves.go_on_from(values.get("samples", 0))
 
     def metrics(self, kind: str, **values: Any) -> None:
-        """One line of metrics.jsonl; `updates` is always among the values, so that a resume can cut what was lost."""
+        """Write one line to metrics.jsonl; `values` always include `updates`, so that a resume can cut lost records."""
         record = {"time": round(time.time(), 3), "kind": kind, **values}
         if self._jsonl:
             self._kept(self.rundir.metrics.try_append(record))
@@ -106,12 +106,12 @@ class Journal:
         self._look_at_curves()
 
     def say(self, message: str) -> None:
-        """A message for the person at the terminal."""
+        """Show a message on the terminal, and log it."""
         self._screen.say(message)
         self._kept(self._log.try_append_text(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}"))
 
     def rejected(self, reasons: Iterable[str]) -> None:
-        """Checkpoints that are passed over for an older one."""
+        """Report checkpoints that were rejected for an older one."""
         for reason in reasons:
             self.say(f"warning: {reason}")
             self.event("checkpoint-rejected", reason=reason)
@@ -125,11 +125,11 @@ class Journal:
         return True
 
     def wants_glance(self, now: float) -> bool:
-        """Something has happened that a person who watches should see at once."""
+        """Return whether there is news that a watching person should see at once."""
         return self._screen.look is Look.LIVE and self._has_news and now >= self._next_glance
 
     def show(self, now: float, glance: Glance) -> None:
-        """On the terminal only."""
+        """Show the glance, on the terminal only."""
         self._has_news, self._next_glance = False, now + NEWS_EVERY_S
         if self._screen.look is Look.LIVE:
             self._screen.show(glance)
@@ -142,9 +142,9 @@ class Journal:
         status: Mapping[str, Any],
         workers: Mapping[str, Any] | None = None,
     ) -> None:
-        """Everywhere: metrics.jsonl and the curves, if something was trained since the last time; status.json and
-        metrics.prom; the terminal, where `line` is what stands for a picture. `workers`: their part of the record,
-        where it is due."""
+        """Write the glance everywhere: metrics.jsonl and the curves, if something was trained since the last time;
+        status.json and metrics.prom; the terminal, with `line` if there is no picture. `workers`: their part of the
+        record, when due."""
         self._glance = glance
         if glance.loss is not None or workers is not None:
             self.metrics(
@@ -166,16 +166,15 @@ class Journal:
             self._screen.line(line)
 
     def staleness(self, updates: int, counts: Iterable[int]) -> None:
-        """The histogram so far; bins behind the last update are left out."""
+        """Record the histogram so far, without trailing empty bins."""
         found = [int(count) for count in counts]
         while found and not found[-1]:
             found.pop()
         self.metrics("staleness", updates=updates, counts=found)
 
     def last_status(self, samples_per_s: float | None, **values: Any) -> None:
-        """How it ended, for good: it is there when this returns, unless the disk does not answer. `samples_per_s`, of
-        the whole attempt, is the last thing on the screen: since the last record, whatever its length, it says little.
-        """
+        """Write the final status; it is on disk when this returns, unless the disk does not answer. `samples_per_s`, of
+        the whole attempt, is shown last: the rate since the last record says little."""
         self._status.wait(LAST_STATUS_S)
         known = {name: values[name] for name in ("state", "epoch", "updates", "samples", "progress", "metrics")}
         if self._glance is not None:
@@ -187,7 +186,7 @@ class Journal:
         self._status.wait(LAST_STATUS_S)
 
     def _replace(self, glance: Glance | None, status: Mapping[str, Any]) -> None:
-        """status.json and metrics.prom, in a while; not at all while they are still being replaced."""
+        """Replace status.json and metrics.prom in a thread; skip this if the last replacement is still running."""
         self._status.settle()
         if self._status.is_busy:
             return
@@ -219,12 +218,12 @@ class Journal:
 
 
 def _short(value: float | None) -> float | None:
-    """Six digits: there are 86,400 records a day."""
+    """Return six digits: there are 86,400 records a day."""
     return None if value is None else float(f"{value:.6g}")
 
 
 def _in_words(kind: str, values: Mapping[str, Any]) -> str:
-    """An event for a person: `worker 0  exit  killed by SIGKILL (perhaps out of memory)`."""
+    """Return an event for a person: `worker 0  exit  killed by SIGKILL (perhaps out of memory)`."""
     worker = [f"{noun} {values[noun]}" for noun in ("worker", "loader") if noun in values]
     rest = [
         str(value) if key in PLAIN else f"{key} {value}"
@@ -245,7 +244,7 @@ def _try_write(rundir: RunDir, glance: Glance | None) -> bool:
 
 
 def journal_for(request: Request, procs: int, rundir: RunDir, shared: SharedModel) -> Journal:
-    """Nothing is written or started yet."""
+    """Make the journal; nothing is written or started yet."""
     job = request.job
     return Journal(
         rundir,
@@ -264,7 +263,7 @@ def wants_progress(request: Request) -> bool:
 
 
 def _curves_for(job: Job, rundir: RunDir, shared: SharedModel) -> Curves | NoCurves:
-    """`auto`: for a job long enough to have a curve, where the package is installed."""
+    """Make the TensorBoard curves; with `auto`, for a job long enough to have a curve, if the package is installed."""
     setting = job.log.tensorboard
     if setting is False or (setting == "auto" and not is_installed()):
         return NoCurves()

@@ -1,4 +1,4 @@
-"""Small words of a running job: how it ends, what a pause is for, where the time went."""
+"""Small values of a running job: its outcome, the purpose of a pause, and times."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from hogwild import host
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ends: `state` is succeeded, stopped, cancelled or failed."""
+    """The end of a job: `state` is succeeded, stopped, cancelled or failed."""
 
     state: str
     reason: str
@@ -16,13 +16,13 @@ class Outcome:
 
     @classmethod
     def cancelled_by(cls, second: int) -> "Outcome":
-        """A second signal ended the job at once; the status is what a shell says of a program that a signal ended."""
+        """Return the outcome of a second signal, which ends the job at once; exit status as a shell reports it."""
         return cls("cancelled", f"second {host.signal_name(second)}", exit_status=128 + second)
 
 
 @dataclass(slots=True)
 class Due:
-    """What a pause is for; with a rollback, `finish` comes after it."""
+    """The purpose of a pause; with a rollback, `finish` comes after it."""
 
     evaluate: bool = False
     checkpoint: bool = False
@@ -35,21 +35,21 @@ class Due:
 
 @dataclass(slots=True)
 class Clock:
-    """Where the time went, in seconds of the monotonic clock."""
+    """Times of a job, in seconds of the monotonic clock."""
 
     command_began_s: float
-    imported_s: float = 0.0  # torch and ours are imported
-    built_s: float = 0.0  # model and data are there
-    shared_s: float = 0.0  # and lie in shared memory: workers may have them
-    paused_s: float = 0.0  # between the first update and the last, as train_s: the pause at the end is in neither
+    imported_s: float = 0.0  # imports are done
+    built_s: float = 0.0  # model and data are built
+    shared_s: float = 0.0  # both lie in shared memory: workers may start
+    paused_s: float = 0.0  # between the first update and the last, like train_s: without the final pause
     paused_since_s: float | None = None
     paused_for: list[str] = field(default_factory=list)  # evaluation, checkpoint
-    longest_turn_s: float = 0.0  # of the supervisor's loop, from the end of a poll to the next one
+    longest_turn_s: float = 0.0  # longest time of the supervisor's loop between two polls
 
 
 @dataclass(slots=True)
 class Before:
-    """Sums of the attempts before this one (resume)."""
+    """Sums over earlier attempts (resume)."""
 
     wall_s: float = 0.0
     restarts: int = 0

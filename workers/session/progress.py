@@ -1,5 +1,5 @@
-"""How far a running job has come, once per `log.every_s`: made into a glance, which the journal shows and records. On a
-terminal also when something happens, with the rates of the last full one."""
+"""The progress of a running job, once per `log.every_s`: a glance that the journal shows and records. On a terminal
+also when something happens, with the rates of the last full one."""
 
 import os
 import time
@@ -19,31 +19,31 @@ from workers.session.stream_figures import ring_record, stream_glance
 
 Rows = Callable[[], Sequence[Mapping[str, Any]]]
 ALIVE = ("starting", "ready", "training")
-WORKERS_EVERY_S = 30.0  # figures of each worker in metrics.jsonl: of 64 they are 2.8 kB, 240 MB a day if every second
-DENSE = 20  # but of a job that is young so many in the time it has run: a report on a short one has something to show
+WORKERS_EVERY_S = 30.0  # between per-worker figures in metrics.jsonl: 2.8 kB for 64 workers; 240 MB a day every second
+DENSE = 20  # but in a young job about this many records over its run time, so that its report has something to show
 
 
 @dataclass(slots=True)
 class _Rates:
-    """What was made in the interval that ended with the last full glance."""
+    """Rates over the interval that ended with the last full glance."""
 
     samples_per_s: float = 0.0
     loss: float | None = None
     losses: Mapping[str, float] = field(default_factory=dict)
-    shares: Sequence[float] = ()  # (procs,) of all samples
+    shares: Sequence[float] = ()  # (procs,) share of all samples
     phases: Sequence[Mapping[str, float]] = ()  # (procs,)
-    pids: Sequence[int | None] = ()  # (procs,) whose they are
+    pids: Sequence[int | None] = ()  # (procs,) process of each row
     cpu: Mapping[int, float] = field(default_factory=dict)  # by pid
 
 
 def workers_gap_s(ran_s: float) -> float:
-    """From one record with figures of each worker to the next, in a job that has run for so long."""
+    """Return the time between two records with per-worker figures, in a job that has run for `ran_s`."""
     return min(WORKERS_EVERY_S, ran_s / DENSE)
 
 
 class SampleRate:
-    """Samples per second since the record before; where that is less than `least_s` ago, as at the end of a job, since
-    the one before it: what little is left would make a peak, or a dip."""
+    """Samples per second since the last record. If that is less than `least_s` ago, as at the end of a job, since the
+    one before it: a tiny interval would show a peak or a dip."""
 
     def __init__(self, now: float, samples: int, least_s: float) -> None:
         self._least_s = least_s
@@ -52,11 +52,11 @@ class SampleRate:
     def at(self, now: float, samples: int) -> float:
         then, had = self._last if now - self._last[0] >= self._least_s else self._before
         self._before, self._last = self._last, (now, samples)
-        return max(0, samples - had) / (now - then) if now > then else 0.0  # a rollback takes some away
+        return max(0, samples - had) / (now - then) if now > then else 0.0  # a rollback removes samples
 
 
 class _Meter:
-    """What is made between two calls of `measured`."""
+    """Measures the rates between two calls of `measured`."""
 
     def __init__(self, session: Session, now: float) -> None:
         self._session = session
@@ -69,8 +69,8 @@ class _Meter:
         self._cpu_s: dict[int, float] = {}
 
     def measured(self, now: float, rows: Sequence[Mapping[str, Any]]) -> _Rates:
-        """The rates since the last call. A worker's samples are its part of the batches times all samples, so that
-        their sum is the job's."""
+        """Return the rates since the last call. A worker's samples are its share of the batches times all samples, so
+        that their sum is the job's."""
         session = self._session
         elapsed_s, self._measured_at = now - self._measured_at, now
         loss, self._loss_mark = session.board.mean_loss_since(self._loss_mark)
@@ -89,7 +89,7 @@ class _Meter:
         )
 
     def _further_since(self) -> dict[str, float]:
-        """Means of the further losses of a training_step since the last call."""
+        """Return the means of the further losses of a training_step since the last call."""
         sums, counts = (found := self._session.board.further()) - self._further
         self._further = found
         names = self._session.parts.loss_names
@@ -104,7 +104,7 @@ class _Meter:
 
 
 class ProgressRecords:
-    """One per attempt; speeds are those since the record before. Whoever runs the session calls `record` every turn."""
+    """The records of one attempt; speeds refer to the time since the last record. Call `record` every turn."""
 
     def __init__(self, session: Session, now: float) -> None:
         self._session = session
@@ -126,8 +126,8 @@ class ProgressRecords:
         *,
         is_last: bool = False,
     ) -> None:
-        """`workers`, `spares`, `loaders`: ask for a row of each, for status.json. `memory`: PSS by pid, in bytes, as
-        last measured. `is_last`: in any case, so that what was trained since the last time is recorded, too."""
+        """Write a record if due. `workers`, `spares`, `loaders`: return their rows for status.json. `memory`: PSS by
+        pid, in bytes, as last measured. `is_last`: write in any case, so that the last training is recorded, too."""
         session, journal = self._session, self._session.journal
         is_due = journal.is_status_due(now) or is_last
         if not is_due and not journal.wants_glance(now):
@@ -149,14 +149,14 @@ class ProgressRecords:
             journal.show(now, replace(glance, is_between=True))
 
     def _record_staleness(self) -> None:
-        """After each evaluation."""
+        """Record the staleness after each evaluation."""
         session = self._session
         if session.evaluating.evaluated_at != self._evaluated_at:
             self._evaluated_at = session.evaluating.evaluated_at
             session.journal.staleness(session.queue.updates, session.board.staleness_counts().sum(axis=0))
 
     def _record_lanes(self) -> None:
-        """When more of them went on from zero state since the last time."""
+        """Report new lane restarts from zero state."""
         restarts = self._session.lane_restarts
         if restarts is not None and restarts > self._lane_restarts:
             fresh, self._lane_restarts = restarts - self._lane_restarts, restarts
@@ -164,7 +164,7 @@ class ProgressRecords:
             self._session.journal.say(f"{fresh} {'lane goes' if fresh == 1 else 'lanes go'} on from zero state")
 
     def glance(self, now: float, rows: Sequence[Mapping[str, Any]], spares: int, memory: Mapping[int, int]) -> Glance:
-        """The job as it is now, with the rates of the last interval."""
+        """Return the job as it is now, with the rates of the last interval."""
         session, queue = self._session, self._session.queue
         counts = session.board.staleness_counts()
         p50, p99 = _percentiles(counts.sum(axis=0, keepdims=True))[0]
@@ -203,7 +203,7 @@ class ProgressRecords:
     def _of_workers(
         self, now: float, rows: Sequence[Mapping[str, Any]], memory: Mapping[int, int], *, is_last: bool
     ) -> dict[str, list[Any]] | None:
-        """For metrics.jsonl, over the time since the last one; None where it is too soon, or nothing was trained."""
+        """Return per-worker figures for metrics.jsonl since the last ones; None if too soon or nothing was trained."""
         if not is_last and (now < self._workers_due_at or self._rates.loss is None):
             return None
         self._workers_due_at = now + workers_gap_s(now - self._began_at)
@@ -265,7 +265,7 @@ class ProgressRecords:
     def _status(
         self, glance: Glance, rows: Sequence[Mapping[str, Any]], spares: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """status.json: programs ask here whether a job runs or is paused, and how far it is."""
+        """Return status.json: programs read here whether a job runs or is paused, and its progress."""
         counts = ("epoch", "updates", "samples", "planned_updates", "progress", "pid", "restarts", "rollbacks")
         names = (*counts, "samples_per_s", "loss", "lr", "metrics", "wall_s", "left_s", "pss_bytes")
         return {
@@ -278,7 +278,7 @@ class ProgressRecords:
         }
 
     def _stream(self, glance: Glance, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What status.json says of a stream; nothing where there is none."""
+        """Return the stream's part of status.json; empty without a stream."""
         if glance.stream is None or self._session.streamed is None:
             return {}
         ring = {**ring_record(self._session.streamed), "filled": glance.stream.filled, "waits": glance.stream.waits}
@@ -291,7 +291,7 @@ def _parts(spent_s: Sequence[float]) -> dict[str, float]:
 
 
 def _percentiles(counts: np.ndarray) -> list[tuple[int, int]]:
-    """(p50, p99) of each row of histograms, (rows, STALENESS_BINS) int64; zeros where it is empty."""
+    """Return (p50, p99) of each row of histograms, (rows, STALENESS_BINS) int64; zeros for an empty row."""
     sums = np.cumsum(counts, axis=1)
     whole = sums[:, -1:]
     at = [(sums < np.ceil(part * whole)).sum(axis=1) for part in (0.5, 0.99)]
@@ -299,18 +299,18 @@ def _percentiles(counts: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _curve_of(session: Session) -> Factor | None:
-    """The schedule, to be asked once per record; user code has no place in the supervisor's loop."""
+    """Return a built-in schedule, called once per record; None for a user's: no user code in the supervisor's loop."""
     return schedule_of(session.job, session.queue.plan) if session.job.lr_schedule.name in NAMED else None
 
 
 def _first_rate(session: Session) -> float | None:
-    """The first group's; None where it is not a number, or the schedule is the user's own."""
+    """Return the first group's learning rate; None if it is not a number, or if the schedule is the user's own."""
     rate = session.parts.optimizer.param_groups[0].get("lr")
     return float(rate) if isinstance(rate, (int, float)) and session.job.lr_schedule.name in NAMED else None
 
 
 def _line(session: Session, glance: Glance) -> str:
-    """Where there is no picture."""
+    """Return the line that replaces a picture."""
     shown = "" if glance.loss is None else f"  loss {glance.loss:.4f}"
     return (
         ("" if glance.progress is None else f"{100 * glance.progress:3.0f} %  ")

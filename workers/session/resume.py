@@ -1,4 +1,4 @@
-"""Going on with a run: what may change, which checkpoint, what it brings back."""
+"""Resuming a run: permitted changes, the checkpoint, and what it restores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from hogwild.training import loss_scaler
 from workers.session.outcome import Before
 from workers.session.session import Session
 
-# What a resumed job may change; anything else would make it another job.
+# The settings that a resumed job may change; any other change would make it another job.
 MAY_CHANGE = (
     "train.procs",
     "train.threads",
@@ -39,7 +39,7 @@ MAY_CHANGE = (
 
 
 def with_measured(rundir: RunDir, job: Job) -> Job:
-    """The job with what the run before decided by measuring, where it says `auto` and computes where that did."""
+    """Return the job with the exchange that the earlier attempt measured, for `auto` and the same placement."""
     before = load_job(rundir.resolved_file)
     if job.train.exchange != "auto" or _moves(before, job):
         return job
@@ -47,7 +47,7 @@ def with_measured(rundir: RunDir, job: Job) -> Job:
 
 
 def _moves(before: Job, job: Job) -> bool:
-    """Parameters lie elsewhere now: how they are exchanged is another question."""
+    """Return whether the placement of parameters has changed: then the exchange must be decided anew."""
     return any(getattr(before.train, name) != getattr(job.train, name) for name in PLACES)
 
 
@@ -69,8 +69,8 @@ def check_changes(rundir: RunDir, job: Job) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Where a resumed job goes on: `path` is the checkpoint, if there is one; `rejected` says why newer ones are not
-    it, `words` is a sentence for the log."""
+    """The start of a resumed job: `path` is the checkpoint, if any; `rejected` says why newer ones were not used;
+    `words` is a sentence for the log."""
 
     path: Path | None
     rejected: list[str]
@@ -78,10 +78,9 @@ class Restored:
 
 
 def restore(session: Session) -> Restored:
-    """Takes over, in memory, the newest checkpoint that proves to be whole, can be loaded and is of this job. Raises
-    CheckpointError when some can be loaded and none of them is of this job: to begin again is not what was asked for
-    then. All that can refuse a resume is here or before: of the run directory only what a killed writer left half done
-    is changed."""
+    """Restore, in memory, the newest checkpoint that is complete, loadable and of this job. Raises CheckpointError if
+    some can be loaded but none is of this job: starting anew would not be what the user asked for. Everything that can
+    refuse a resume happens here or before; in the run directory only leftovers of a killed writer are changed."""
     folder = session.rundir.checkpoints
     with explained(f"cannot clean up {folder}"):
         sweep(folder)
@@ -89,7 +88,7 @@ def restore(session: Session) -> Restored:
     taken = take_newest(folder, partial(_take_over, session))
     if taken.path is None and taken.misfit is not None:
         raise taken.misfit
-    if taken.path is None:  # from the beginning, which is where `model.init_from` says
+    if taken.path is None:  # start from the beginning, or from `model.init_from`
         parts = session.parts
         parts.notes[:0] = initial_note(session.job, session.shared.model, parts.names, parts.component)
         session.shared.restart_buffers()
@@ -97,9 +96,8 @@ def restore(session: Session) -> Restored:
 
 
 def _take_over(session: Session, state: dict[str, Any]) -> str | None:
-    """The model comes last, because it is the caller's: a state that is refused has not changed it. What one that was
-    refused has left in the session is overwritten. Data that has changed is a DataError: no older checkpoint is asked,
-    either."""
+    """Restore a state, the model last, because it is the caller's: a refused state must not change it. What a refused
+    state left in the session is overwritten. Changed data is a DataError: then no older checkpoint is tried."""
     shared = session.shared
     session.divergence.rollbacks = 0
     check_parts(state)
@@ -123,7 +121,7 @@ def _take_over(session: Session, state: dict[str, Any]) -> str | None:
 
 
 def record(session: Session, restored: Restored) -> None:
-    """Brings the run directory to where the job goes on: what came after is cut, or set aside, and said."""
+    """Bring the run directory to the checkpoint: cut or set aside everything later, and report it."""
     rundir, journal, path = session.rundir, session.journal, restored.path
     journal.rejected(restored.rejected)
     set_aside_after(rundir.checkpoints, path)
@@ -133,7 +131,7 @@ def record(session: Session, restored: Restored) -> None:
         journal.say("there is no checkpoint to resume from: the run starts from its beginning")
         journal.event("resume", checkpoint=None, records_cut=cut)
         return
-    # who wrote it may have been killed before it did so, and a finished job writes no other
+    # its writer may have been killed before this, and a finished job writes no further checkpoint
     session.saving.point_latest(path.name)
     journal.event(
         "resume", checkpoint=path.name, updates=session.queue.updates, samples=session.queue.samples, records_cut=cut

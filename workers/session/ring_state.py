@@ -1,5 +1,5 @@
-"""The ring as the parent knows it: which batch goes into which slot, and where the iterators of a stream stand, in
-memory, in a checkpoint, and when a run goes back to one."""
+"""The ring in the parent: which batch goes into which slot, and the positions of a stream's iterators in memory, in a
+checkpoint, and at a rollback."""
 
 import base64
 from collections.abc import Mapping
@@ -17,17 +17,17 @@ Key = tuple[int, int]  # epoch, shard
 
 @dataclass(slots=True)
 class RingState:
-    """One per attempt, of a job whose training data is streamed."""
+    """The ring of one attempt, for a job with streamed training data."""
 
     ring: Ring
     schedule: StreamSchedule
     stream: Stream
     deaths: int = 0  # of loaders, in this attempt
-    _kept: dict[int, bytes] = field(default_factory=dict)  # by shard: the state after its newest batch
-    _bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)  # where the attempt before stood
+    _kept: dict[int, bytes] = field(default_factory=dict)  # shard -> iterator state after its newest batch
+    _bases: dict[Key, tuple[int, bytes]] = field(default_factory=dict)  # positions at the end of the earlier attempt
 
     def __post_init__(self) -> None:
-        kept, ring = self._kept, self.ring  # not self: the ring is given back with the job, not by a garbage collection
+        kept, ring = self._kept, self.ring  # not self: a reference cycle would keep the ring until garbage collection
 
         def keep(shard: int, slot: int) -> None:
             kept[shard] = ring.read_state(slot, is_after=True)
@@ -36,12 +36,12 @@ class RingState:
 
     @property
     def loaders(self) -> int:
-        """Those that are needed: one per shard, where there are shards."""
+        """Number of loaders needed: one per shard, if there are shards."""
         return self.schedule.shards if self.schedule.is_sharded else self.ring.spec.loaders
 
     def write(self, request: SlotRequest) -> None:
-        """Into the slot's row of the table, before its number is sent; with it, where an iterator that has to begin
-        anew goes on from."""
+        """Write the request into the slot's row of the table, before its number is sent, with the position from which a
+        restarted iterator continues."""
         place, state = self._base(request) if self.schedule.is_sharded else (0, b"")
         if state:
             self.ring.write_state(request.slot, state, is_after=False)
@@ -53,7 +53,7 @@ class RingState:
         row[SlotWord.EPOCH], row[SlotWord.BATCH] = request.epoch, request.batch
 
     def filled(self, loader: int, slot: int) -> bool:
-        """`loader` says that the slot is filled; whether anybody wants to know."""
+        """Note that `loader` has filled the slot; return whether the batch is still wanted."""
         if self.schedule.filled(loader, slot, self.ring.rows(slot)) is None:
             return False
         self.ring.table[slot, SlotWord.FILLED] = 1
@@ -68,7 +68,7 @@ class RingState:
         return self._bases.get((request.epoch, request.shard), (0, b""))
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint, with every worker parked: where each shard of each open epoch goes on."""
+        """Return the position of each shard of each open epoch, for a checkpoint, with every worker parked."""
         epochs = []
         for epoch, shards in self.schedule.positions().items():
             rows = []
@@ -85,9 +85,9 @@ class RingState:
         return {"shards": self.schedule.shards, "epochs": epochs}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """After the queue took over its ledger; `saved` is empty where the data was still read in memory. Raises
-        ValueError where the stream was read by another number of loaders, CheckpointError for the state of an iterator
-        that could not be read without running code."""
+        """Restore the positions, after the queue restored its ledger; `saved` is empty if the data was not streamed
+        then. Raises ValueError if the number of loaders differs, CheckpointError if an iterator's state cannot be read
+        without running code."""
         if saved.get("shards", self.schedule.shards) != self.schedule.shards:
             raise ValueError(
                 f"the stream was divided into {saved['shards']} shards, now {self.schedule.shards}; set "
@@ -101,11 +101,11 @@ class RingState:
             for number, (_, place, encoded) in enumerate(rows):
                 state = base64.b64decode(encoded)
                 self._bases[epoch, number] = (place, state)
-                if state:  # before a loader needs it
+                if state:  # check it now, before a loader needs it
                     read_state(state)
 
     def check(self) -> DataError | None:
-        """What is wrong with the data as a whole."""
+        """Return an error if the data as a whole is wrong."""
         epoch = self.schedule.empty_epoch
         if epoch is None:
             return None

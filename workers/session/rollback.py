@@ -1,12 +1,11 @@
-"""A run that has diverged (`divergence.py`) goes on from the newest good checkpoint, at half the learning rate: a
-resume that the workers live through.
+"""Rollback: a run that has diverged (`divergence.py`) continues from the newest good checkpoint, at half the learning
+rate. It is a resume without restarting the workers.
 
     everybody is parked -> begin -> [thread: find, verify, load, write into the flats, run directory] -> ledger -> go on
 
-What a worker still has in hand was leased before and is void: it drops it, and makes everything it holds of its own
-again, when the pause ends. Checkpoints that are newer belong to a history that is gone: they are set aside, and those
-set aside last are kept. From `begin` until the ledger fits the flats again, `is_going_back` says that nothing may be
-saved of them."""
+Items that a worker still holds are void: it drops them, and rebuilds its private state when the pause ends. Newer
+checkpoints belong to a discarded history: they are set aside, and the last few of these are kept. From `begin` until
+the ledger fits the flats again, `is_going_back` says that the two must not be saved."""
 
 import time
 from dataclasses import dataclass, replace
@@ -20,23 +19,23 @@ from hogwild.storage.checkpoint import newest_good, set_aside_after, take_newest
 from hogwild.storage.run_directory import Cut, RunDir
 from workers.session.session import Session
 
-KEEP_REJECTED = 3  # checkpoints that are set aside, in all
+KEEP_REJECTED = 3  # most checkpoints set aside, in all
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """A checkpoint whose parameters, buffers and optimizer state are in shared memory by now; none without a `path`."""
+    """A checkpoint now in shared memory: parameters, buffers, optimizer state. Without `path`: none was found."""
 
     path: Path | None
     state: dict[str, Any]
     rejected: list[str]
-    cut: Cut | None = None  # of the metrics records; none when the disk refused that or something before it
+    cut: Cut | None = None  # of the metrics records; None after a disk error
     warning: str = ""
 
 
 def begin(session: Session) -> None:
-    """Everybody is parked, and nothing is copied or written. The session's pause_task does it; when that is settled,
-    the run is back, or there is no way back, and `due` says so."""
+    """Start a rollback, in the session's pause_task. All workers are parked, and nothing is being copied or written.
+    Once it is settled, the run is back, or `due` says that there is no way back."""
     assert not session.is_waited_for
     divergence = session.divergence
     divergence.is_going_back = True
@@ -45,16 +44,16 @@ def begin(session: Session) -> None:
 
 
 def give_up(session: Session) -> None:
-    """The run has diverged again, and the job fails: what came after the last rollback is set aside, too, so that a
-    resume begins where that went to. The session's pause_task does it."""
+    """Set aside what came after the last rollback, in the session's pause_task: the run has diverged again and the job
+    fails, so a resume begins where that rollback went to."""
     older_than = session.divergence.older_than
     if older_than is not None and not session.pause_task.is_busy:
         session.pause_task.begin(partial(_set_aside_again, session.rundir, older_than), partial(_say_warning, session))
 
 
 def _set_aside_again(rundir: RunDir, went_to: int) -> str:
-    """In a thread; answers with a warning or nothing. When the checkpoint it went to was pruned meanwhile, and there is
-    none before it, the others are all there is."""
+    """Set the later checkpoints aside, in a thread; return a warning, or "". If the checkpoint was pruned meanwhile,
+    and none is older, the others are kept."""
     try:
         path, _ = newest_good(rundir.checkpoints, went_to + 1)
         if path is not None:
@@ -70,7 +69,7 @@ def _say_warning(session: Session, warning: str) -> None:
 
 
 def _restore(shared: SharedModel, rundir: RunDir, older_than: int | None) -> LoadedCheckpoint:
-    """In a thread. Where nothing is older than the one that led nowhere, that one again: at a lower rate."""
+    """Load a checkpoint, in a thread. If none is older than the one without progress, load that again."""
     found = _restored(shared, rundir.checkpoints, older_than)
     if found.path is None and older_than is not None:
         found = _restored(shared, rundir.checkpoints, older_than + 1)
@@ -78,8 +77,8 @@ def _restore(shared: SharedModel, rundir: RunDir, older_than: int | None) -> Loa
 
 
 def _set_back(found: LoadedCheckpoint, path: Path, rundir: RunDir) -> LoadedCheckpoint:
-    """What a resume would do with the run directory, but that the records are only cut by the loop, which appends to
-    them. A disk that refuses it costs the records, not the run."""
+    """Change the run directory as a resume would; the loop, which appends records, cuts them itself. A disk error costs
+    the records, not the run."""
     try:
         _set_aside(rundir, path)
         return replace(found, cut=rundir.draft_cut(found.state["ledger"]["updates"]))
@@ -118,7 +117,7 @@ def _go_back(session: Session, found: LoadedCheckpoint) -> None:
     session.saving.take_over_best(session.best_updates)
     session.reopen(time.monotonic())
     if session.stop is not None and session.stop.state == "succeeded":
-        session.stop = None  # what met the target is undone
+        session.stop = None  # the state that met the target is undone
     factor = 0.5**divergence.rollbacks
     journal.event(
         "rollback",
@@ -137,8 +136,8 @@ def _go_back(session: Session, found: LoadedCheckpoint) -> None:
 
 
 def _cut_records(session: Session, cut: Cut | None) -> int:
-    """How many records are dropped. Here and not in the thread: until now others may have come. The thread has them
-    written to the disk, while everybody is still parked."""
+    """Cut the records; return how many are dropped. Not in the thread: the loop may append meanwhile. A thread then
+    syncs them to disk, while all workers are still parked."""
     if cut is None:
         return 0
     try:
@@ -151,7 +150,7 @@ def _cut_records(session: Session, cut: Cut | None) -> int:
 
 
 def _sync(rundir: RunDir) -> str:
-    """In a thread; answers with a warning or nothing."""
+    """Sync the records, in a thread; return a warning, or ""."""
     try:
         rundir.metrics.sync()
     except RunDirError as error:

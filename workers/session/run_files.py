@@ -1,4 +1,4 @@
-"""What a run directory says of its job: the files a session writes before the first worker starts."""
+"""The files that describe a job in its run directory, written before the first worker starts."""
 
 import os
 import sys
@@ -23,22 +23,22 @@ OF_OBJECTS = (
 
 
 def write_choice(rundir: RunDir, job: Job, remark: str) -> None:
-    """What was decided by measuring, into resolved.yaml: a resume goes on with it. Raises RunDirError."""
+    """Write the measured exchange into resolved.yaml: a resume uses it. Raises RunDirError."""
     header = _header(rundir, lambda line: not line.startswith(MEASURED))
     rundir.write_text("resolved.yaml", f"{header}{MEASURED}{remark}\n{job.to_yaml()}", sync=True)
 
 
 def _header(rundir: RunDir, keep: Callable[[str], bool]) -> str:
-    """The remarks at the head of resolved.yaml that are kept."""
+    """Return the comments at the head of resolved.yaml that `keep` accepts."""
     with explained(f"cannot read {rundir.resolved_file}"):
         lines = rundir.resolved_file.read_text().splitlines(keepends=True)
     return "".join(line for line in lines if line.startswith("#") and keep(line))
 
 
 def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: RunDir) -> None:
-    """env.json, resolved.yaml and job.yaml. Of a resume, only once nothing can refuse it any more. resolved.yaml makes
-    the folder a run, so what a resume needs besides is there before it; killed earlier, the folder is as good as
-    new. Durable before there is a checkpoint, which would be worth nothing without them."""
+    """Write env.json, resolved.yaml and job.yaml; for a resume, only once nothing can refuse it. resolved.yaml makes
+    the folder a run, so everything else that a resume needs is written first: a job killed earlier leaves a folder that
+    counts as new. All is durable before the first checkpoint, which would be useless without it."""
     is_measured = request.resume is not None and request.job.train.exchange != "auto"
     measured = _header(rundir, lambda line: line.startswith(MEASURED)) if is_measured else ""
     resolved = (OF_OBJECTS if request.caller == LIBRARY else "") + measured + request.job.to_yaml()
@@ -59,7 +59,7 @@ def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: Ru
     rundir.write_json("env.json", environment, sync=True)
     if parts.names is not None:
         rundir.write_json(NAMES, parts.names, sync=True)
-    else:  # of a job that was killed before there was a run
+    else:  # left by a job that was killed before there was a run
         (rundir.path / NAMES).unlink(missing_ok=True)
     rundir.write_text("resolved.yaml", resolved, sync=True)
     if not request.resume or not rundir.job_file.exists():

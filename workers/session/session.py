@@ -1,11 +1,11 @@
-"""One job while it runs, whoever runs its items: the queue, the model, the records, and the decisions about evaluation,
-checkpoints and the end. `supervisor.py` drives it with worker processes, `inline.py` inside the parent (`procs: 0`).
+"""The state of one running job: the queue, the model, the records, and the decisions about evaluation, checkpoints and
+the end. `supervisor.py` drives it with worker processes, `inline.py` inside the parent (`procs: 0`).
 
-    due(now) says what the next pause is for -> everybody parks -> merge_buffers() -> evaluate? -> checkpoint? -> go on,
+    due(now) returns the purpose of the next pause -> all park -> merge_buffers() -> evaluate? -> checkpoint? -> go on,
     or finish
 
-What takes long in a pause (`merge_buffers`, the copy for a checkpoint) is the `pause_task` of a thread; `settle` takes
-in what threads have finished, and whoever drives the session calls it every turn.
+Long work in a pause (`merge_buffers`, the copy for a checkpoint) is done by a thread, the `pause_task`; `settle`
+processes what threads have finished, and the driver of the session calls it every turn.
 """
 
 import os
@@ -37,7 +37,7 @@ from workers.session.journal import Journal
 from workers.session.outcome import Before, Clock, Due, Outcome
 from workers.session.ring_state import RingState
 
-QUARANTINE_SHARE = 0.01  # more of the job's batches than this in quarantine, and the job fails
+QUARANTINE_SHARE = 0.01  # the job fails if more of its batches are quarantined
 
 
 @dataclass(slots=True)
@@ -62,9 +62,9 @@ class Session:
     peak_pss_bytes: int = 0
     restarts: int = 0  # of workers, in this attempt
     exchange: str = "direct"
-    verdict: Verdict | None = None  # what was measured about the exchange, once it was
-    streamed: RingState | None = None  # training data that loaders read
-    holder: NoHolder = field(default_factory=NoHolder)  # of the parameters, on a device
+    verdict: Verdict | None = None  # result of the exchange trial, once known
+    streamed: RingState | None = None  # streamed training data
+    holder: NoHolder = field(default_factory=NoHolder)  # owner of the parameters on a device
     divergence: Divergence = field(init=False)
     _merged_batches: list[int] = field(default_factory=list)
 
@@ -73,12 +73,12 @@ class Session:
 
     @property
     def is_fused(self) -> bool:
-        """The model's own kernel trains it."""
+        """True if the model's own kernel trains it."""
         return self.parts.choice.update is not None
 
     # ---- beginning ---------------------------------------------------------------------------------------------
     def begin(self, now: float) -> None:
-        """Workers may start now. Where a run that diverges goes back, there is something to go back to."""
+        """Prepare the session; workers may start now. If rollbacks are on, first write a checkpoint to go back to."""
         self.pause_task.start()
         self.saving.writer.start()
         self.journal.start()
@@ -97,19 +97,19 @@ class Session:
                 self.saving.wait(LAST_WRITE_S)
 
     def reopen(self, now: float) -> None:
-        """Leasing and the checkpoints' clock go on from where the queue is."""
+        """Reschedule evaluations and checkpoints from the queue's position."""
         self.evaluating.schedule()
         self.saving.schedule(now)
 
     def set_exchange(self, exchange: str) -> None:
-        """How workers exchange from now on. Before they start, or in a pause."""
+        """Set the exchange of the workers, before they start or in a pause."""
         self.exchange = exchange
         sync_every = self.job.train.sync_every if exchange == "delta" else 0
         self.board.set_exchange(sync_every)
         self.queue.limits.sync_every = sync_every or 1
 
     def take_over(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint's `state`; the queue has taken over its ledger already."""
+        """Restore a checkpoint's `state`; the queue has restored its ledger already."""
         self.evaluating.take_over(state)
         self.restore_stream(state)
         self.saving.note_saved()
@@ -117,27 +117,27 @@ class Session:
         self.divergence.rollbacks = max(self.divergence.rollbacks, state.get("rollbacks", 0))
 
     def restore_stream(self, state: Mapping[str, Any]) -> None:
-        """Where its iterators stood, after the queue took over the ledger. Raises ValueError."""
+        """Restore the positions of the stream's iterators, after the queue restored its ledger. Raises ValueError."""
         if self.streamed is not None:
             self.streamed.restore(state.get("stream", {}))
             self.queue.find_ends()
 
     @property
     def lane_restarts(self) -> int | None:
-        """Batches in the middle of a lane that began from zero state, in all attempts; None without lanes."""
+        """Batches inside a lane that began from zero state, in all attempts; None without lanes."""
         if self.queue.plan.lanes is None:
             return None
         return self.before.lane_restarts + self.board.lane_restarts()
 
     @property
     def loader_deaths(self) -> int | None:
-        """In all attempts; None where nothing is streamed."""
+        """Deaths of loaders in all attempts; None if nothing is streamed."""
         return None if self.streamed is None else self.before.loader_deaths + self.streamed.deaths
 
     # ---- what is due -------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> Due:
-        """What the next pause should be for; nothing most of the time."""
+        """Return the purpose of the next pause; usually empty."""
         finish = self.stop or self._natural_end(now)
         decision = self._decide()
         if decision is Decision.ROLL_BACK:
@@ -159,12 +159,12 @@ class Session:
         divergence = self.divergence
         divergence.ruined = self.saving.is_refused
         divergence.written(self.saving.written_at)
-        not_finite = self.board.not_finite()  # before the applied ones
+        not_finite = self.board.not_finite()  # read before the applied ones
         divergence.look(not_finite, self.board.updates())
         return divergence.decide()
 
     def note_signal(self, number: int) -> None:
-        """The first signal: the job stops in order."""
+        """Note the first signal: the job stops in order."""
         name = host.signal_name(number)
         self.stop = Outcome("stopped", name)
         self.journal.event("signal", name=name)
@@ -191,7 +191,7 @@ class Session:
         )
 
     def check_quarantine(self, release: Release) -> TooManyQuarantined | None:
-        """An error when too much of the job could not be trained on."""
+        """Return an error if too much of the job is quarantined."""
         plan = self.queue.plan
         planned = self.queue.total if isinstance(plan, StreamPlan) else self.queue.limits.epochs * plan.batches
         if not release.quarantined or self.queue.ledger.quarantined <= QUARANTINE_SHARE * planned:
@@ -206,19 +206,19 @@ class Session:
     # ---- in a pause --------------------------------------------------------------------------------------------
 
     def acknowledge(self, worker: int, acks: Iterable[tuple[int, int]]) -> None:
-        """Books the items (skipped, item id) that `worker` says it has finished, of training or of an evaluation."""
+        """Book the items (skipped, item id) that `worker` has finished, of training or of an evaluation."""
         for skipped, item_id in acks:
             if self.queue.ack(worker, item_id, skipped) is None:
                 self.evaluating.acknowledge(worker, item_id)
 
     def observe(self, workers: Iterable[int]) -> None:
-        """Books what these workers have committed so far."""
+        """Book the commits of these workers so far."""
         for worker in workers:
             progress = self.board.progress(worker)
             self.queue.observe(progress.item, progress.committed, progress.skipped)
 
     def merge_buffers(self, now: float) -> None:
-        """Everybody is parked: per-worker buffers are merged into the master, by the pause_task."""
+        """Merge per-worker buffers into the master, by the pause_task. All workers are parked."""
         self.clock.paused_since_s = self.clock.paused_since_s or now
         batches = self.board.batches()
         since = [new - old for new, old in zip(batches, self._merged_batches, strict=True)]
@@ -227,31 +227,31 @@ class Session:
         self._merged_batches = batches
 
     def _fetch_from_gpu(self, since: list[int]) -> None:
-        """In a thread: the flats are in host memory, and the buffers' master is what the workers' copies say."""
+        """Copy the flats to host memory and merge the workers' buffers, in a thread."""
         self.holder.fetch()
         self.shared.merge_buffers(since)
 
     def finish_evaluation(self) -> None:
-        """Records the metrics; the best are kept, a met target or the end of patience ends the job."""
+        """Record the metrics; keep the best, and end the job if the target is met or patience is over."""
         evaluating, queue = self.evaluating, self.queue
         is_best = evaluating.finish()
         if is_best and self.job.checkpoint.keep_best:
             self.saving.want_best()
         values = evaluating.values
-        seconds = round(time.monotonic() - (self.clock.paused_since_s or time.monotonic()), 4)  # since all were parked
+        seconds = round(time.monotonic() - (self.clock.paused_since_s or time.monotonic()), 4)  # since all parked
         self.clock.paused_for.append("evaluation")
         position = {"epoch": queue.epoch, "updates": queue.updates, "samples": queue.samples}
         self.journal.metrics("evaluation", **position, seconds=seconds, best=is_best, **values)
         self.journal.event("evaluation", updates=queue.updates, best=is_best, **values)
         words = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-        if values.keys() == {"loss"}:  # no metric is known for it, and a number alone says nothing
+        if values.keys() == {"loss"}:  # without a metric, a number alone says nothing
             loss = self.parts.loss
             words += f"  ({getattr(loss, '__name__', type(loss).__name__)}; first {evaluating.first_loss:.4g})"
         self.journal.say(f"epoch {queue.epoch}/{queue.limits.epochs}  update {queue.updates}  val {words}")
         self.stop = self.stop or evaluating.enough()
 
     def begin_checkpoint(self, now: float) -> None:
-        """Everybody is parked and booked, nothing is in flight: see `Saving.begin`."""
+        """Begin a checkpoint, see `Saving.begin`. All workers are parked and booked, nothing is in flight."""
         rest: dict[str, Any] = {"seed": self.job.seed, "rollbacks": self.divergence.rollbacks}
         rest["data"], rest["scales"] = self.parts.identity, loss_scaler.state(self.board)
         if self.streamed is not None:
@@ -260,19 +260,19 @@ class Session:
         self.saving.begin(now, rest | self.evaluating.state())
 
     def settle(self) -> None:
-        """Takes in what threads have merged, copied or written meanwhile."""
+        """Process what threads have merged, copied or written."""
         self.pause_task.settle()
         self.saving.settle()
 
     def wait(self, timeout_s: float) -> None:
-        """Until the pause_task is done and nothing is being written, or for so long; for whoever has nothing else to
-        do."""
+        """Wait until the pause_task is done and nothing is being written, up to `timeout_s`; for callers with nothing
+        else to do."""
         self.pause_task.wait(timeout_s)
         self.saving.wait(timeout_s)
 
     @property
     def is_waited_for(self) -> bool:
-        """A thread merges, copies or writes."""
+        """True while a thread merges, copies or writes."""
         return self.pause_task.is_busy or self.saving.is_busy
 
     def go_on(self, now: float) -> None:
@@ -280,7 +280,7 @@ class Session:
             seconds = now - self.clock.paused_since_s
             self.clock.paused_s += seconds
             self.clock.paused_since_s = None
-            if self.clock.paused_for:  # a trial's short pauses are not worth a line
+            if self.clock.paused_for:  # the short pauses of a trial are not logged
                 self.journal.event("pause", seconds=round(seconds, 4), what=" and ".join(self.clock.paused_for))
                 self.clock.paused_for.clear()
 
@@ -288,12 +288,12 @@ class Session:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Of the last evaluation."""
+        """Metrics of the last evaluation."""
         return self.evaluating.values
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """Of the best evaluation: its metrics and `updates`."""
+        """Metrics and `updates` of the best evaluation."""
         return self.evaluating.monitor.best
 
     @property
@@ -308,26 +308,25 @@ class Session:
 
     @property
     def planned_updates(self) -> int | None:
-        """None where nobody knows: of a stream without a length, until it has come to its end."""
+        """Planned updates; None if unknown: for a stream without a length, until its end."""
         return self.queue.planned_updates or (self.queue.updates if self.queue.is_finished else None)
 
     @property
     def progress(self) -> float | None:
-        """The share of the planned updates that is made, 0 to 1."""
+        """Share of the planned updates made so far, 0 to 1."""
         planned = self.planned_updates
         return None if planned is None else min(1.0, self.queue.updates / max(1, planned))
 
     @property
     def epochs_done(self) -> float:
-        """Epochs that are settled, with what is of the current ones; whole ones only of a stream without a length."""
+        """Settled epochs, with the settled part of current ones; whole epochs only for a stream without a length."""
         queue = self.queue
         if not isinstance(queue.plan, StreamPlan):
             return queue.total / queue.plan.batches
         return queue.samples / queue.plan.length if queue.plan.length else float(queue.epoch)
 
     def left_s(self, now: float) -> float:
-        """How long the rest of the updates takes, at the speed since the first of this attempt; no longer than
-        `max_time_s` lets it."""
+        """Return the remaining time, at the speed since this attempt's first update, at most until `max_time_s`."""
         first_s, limit = self.board.first_commit_s(), self.job.train.max_time_s
         made = self.board.updates() - self.board.control_words[Control.BASE_UPDATES]
         if first_s is None or not made or not self.queue.planned_updates:
@@ -338,6 +337,6 @@ class Session:
 
 
 def pss_bytes_of(pids: Iterable[int]) -> dict[int, int]:
-    """Proportional set size of this process and each of those: in their sum shared pages are counted once. The kernel
-    walks all page tables for it: a tenth of a second in a large job."""
+    """Return the proportional set size of this process and of each of `pids`: their sum counts shared pages once. The
+    kernel walks all page tables for it: a tenth of a second in a large job."""
     return {pid: host.pss_bytes(pid) for pid in [os.getpid(), *pids]}

@@ -1,5 +1,5 @@
-"""What is told of a stream: how many loaders are alive, how full the ring is, and who waits for whom. Read by the
-supervisor for records, for the summary, and for what `advice` says at the end."""
+"""Figures of a stream: live loaders, filled slots, and who waits for whom. Used by the supervisor for records and the
+summary, and for the `advice` at the end."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,15 +11,15 @@ from hogwild.shared_memory.scoreboard import Phase
 from workers.session.ring_state import RingState
 
 ALIVE = ("starting", "ready", "training")
-WAITED = 0.2  # of the workers' time since the last record: less is no more than the way of a batch through the parent
-MOST = 0.5  # of the time that workers could have trained: more, and the stream was what the job waited for
-LEAST_S = 5.0  # of a worker's time: less is not worth a sentence
+WAITED = 0.2  # of the workers' time since the last record: a smaller share is just the latency through the parent
+MOST = 0.5  # of the workers' training time: above this share the stream was the bottleneck
+LEAST_S = 5.0  # least waiting time of a worker worth a message
 
 
 def stream_glance(
     state: RingState, rows: Sequence[Mapping[str, Any]], workers: Sequence[WorkerGlance], deaths: int
 ) -> StreamGlance:
-    """`rows`: of the loaders, as in status.json; `deaths`: of all attempts."""
+    """Return the figures for a glance. `rows`: of the loaders, as in status.json; `deaths`: of all attempts."""
     schedule = state.schedule
     return StreamGlance(
         loaders=sum(row["state"] in ALIVE for row in rows),
@@ -40,22 +40,22 @@ def _who_waits(state: RingState, rows: Sequence[Mapping[str, Any]], workers: Seq
 
 
 def ring_record(state: RingState) -> dict[str, int]:
-    """Of a ring, for records: its batches, and what it takes of memory."""
+    """Return the ring's slots and bytes, for records."""
     return {"slots": state.ring.spec.slots, "bytes": state.ring.spec.nbytes}
 
 
 def waiting_of(phase_s: np.ndarray, active_s: float) -> tuple[float, float]:
-    """(share, seconds) of the time between the first update and the last, pauses left out (`active_s`), that a worker
-    waited, on average. What it waited before the first update is the start's, not the stream's. `phase_s` (procs,
-    phases) float64, from `Scoreboard.phase_s`."""
+    """Return (share, seconds) that a worker waited on average between the first update and the last, without pauses
+    (`active_s`). Waiting before the first update belongs to the start, not to the stream. `phase_s` (procs, phases)
+    float64, from `Scoreboard.phase_s`."""
     waiting, working = (float(phase_s[:, phase].mean()) for phase in (Phase.WAITING, Phase.WORKING))
     waited_s = min(waiting, max(0.0, active_s - working))
     return (waited_s / active_s if active_s > 0 else 0.0), waited_s
 
 
 def about_waiting(idle: float, waited_s: float, loaders: int, *, cores: float, workers: int) -> str | None:
-    """A sentence for a job whose workers waited for streamed data most of the time. `idle`: the share of the time that
-    they could have trained; `waited_s`: by each of them, on average. None where there is nothing to say."""
+    """Return a sentence for a job whose workers mostly waited for streamed data, or None. `idle`: share of the possible
+    training time spent waiting; `waited_s`: average per worker."""
     if idle < MOST or waited_s < LEAST_S:
         return None
     now = "1 loader" if loaders == 1 else f"{loaders} loaders"

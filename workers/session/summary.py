@@ -1,4 +1,4 @@
-"""summary.json: what a job did, in one object, written at every end, good or bad."""
+"""summary.json: the result of a job in one object, written at every end, good or bad."""
 
 import time
 from dataclasses import asdict
@@ -14,12 +14,12 @@ from workers.session.session import Session
 from workers.session.stream_figures import about_waiting, ring_record, waiting_of
 
 SKIPPED_SHARE = 0.05
-GAINED = 1.1  # times one worker alone: with less, the others were worth nothing
+GAINED = 1.1  # speed-up over one worker: below it the other workers did not pay
 
 
 def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
-    """After a resume, samples, updates and leases describe the surviving history; wall_s and restarts are sums over the
-    attempts; startup_s, train_s, paused_s and samples_per_s are the last attempt's."""
+    """Return the summary. After a resume, samples, updates and leases describe the surviving history; wall_s and
+    restarts are sums over the attempts; startup_s, train_s, paused_s and samples_per_s are the last attempt's."""
     queue, board, clock = session.queue, session.board, session.clock
     train_s = board.training_span_s()
     first_s = board.first_commit_s()
@@ -72,8 +72,8 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
 
 
 def _startup(clock: Clock, first_s: float | None) -> dict[str, float] | None:
-    """Seconds until torch was imported, until model and data were there, until they lay in shared memory, and until a
-    worker, which had imported torch meanwhile, had made the first update. They add up to startup_s."""
+    """Return the seconds until torch was imported, until model and data were built, until they lay in shared memory,
+    and until a worker, which imported torch meanwhile, made the first update. They add up to startup_s."""
     if first_s is None:
         return None
     marks = (clock.command_began_s, clock.imported_s, clock.built_s, clock.shared_s, first_s)
@@ -82,12 +82,12 @@ def _startup(clock: Clock, first_s: float | None) -> dict[str, float] | None:
 
 
 def _advice(session: Session) -> str | None:
-    """One line for a job that did less than it seems, or whose workers were worth nothing."""
+    """Return one line for a job that did less than it seems, or whose workers did not pay."""
     return _about_skipped(session) or _about_stream(session) or _about_workers(session)
 
 
 def _about_stream(session: Session) -> str | None:
-    """Batches that came too slowly."""
+    """Return advice if batches came too slowly."""
     if session.streamed is None or not session.plan.procs:
         return None
     active_s = session.board.training_span_s() - session.clock.paused_s
@@ -106,7 +106,7 @@ def _about_skipped(session: Session) -> str | None:
 
 
 def _about_workers(session: Session) -> str | None:
-    """Against one worker alone, measured in the first seconds of the job (`exchange_trial.py`)."""
+    """Return advice from the comparison with one worker alone, measured in the first seconds (`exchange_trial.py`)."""
     verdict, procs = session.verdict, session.plan.procs
     speedup = verdict.speedup if verdict is not None else None
     if speedup is None or speedup >= GAINED:

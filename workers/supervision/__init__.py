@@ -1,1 +1,1 @@
-"""The loop of the supervisor: births, deaths, pauses, loaders; and `procs: 0`, without a child."""
+"""The loop of the supervisor: starts, deaths, pauses, loaders; and `procs: 0`, without a child."""

@@ -1,5 +1,4 @@
-"""All worker processes of a job that are alive: started, woken, dismissed. Who should be alive is the roster's
-decision."""
+"""All live worker processes of a job: started, woken, dismissed. The roster decides which should live."""
 
 import os
 import time
@@ -18,7 +17,7 @@ from workers.session.session import Session
 
 
 class Crew:
-    """The live workers by number. Holds the write end of their lifeline: when it closes, whoever is left leaves."""
+    """The live workers by number. Holds the write end of their lifeline: when it closes, remaining workers leave."""
 
     def __init__(
         self,
@@ -32,7 +31,7 @@ class Crew:
         self._lifeline = os.pipe()
         self._handles: dict[int, Handle] = {}
         self._undead: list[Handle] = []
-        # No method of ours: a circle would keep the job's memory until the collector comes.
+        # Not a bound method: the reference cycle would keep shared memory alive until garbage collection.
         self._start = partial(Handle.spawn, lifeline=self._lifeline[0], planned=planned)
         self.spares = Spares(spares, self._start)
 
@@ -46,14 +45,14 @@ class Crew:
         return self._handles[worker]
 
     def descriptors(self) -> Iterator[int]:
-        """Readable when something has happened to anybody."""
+        """Yield descriptors that become readable when something happens to any process."""
         for handle in self:
             yield from (handle.pidfd, handle.ack_read, handle.channel.fileno())
         for spare in self.spares:
             yield from (spare.pidfd, spare.channel.fileno())
 
     def spawn(self, worker: int, incarnation: int) -> Handle:
-        """One that has started early, a spare, or a new one; set up in any case."""
+        """Return a set-up worker: an early one, a spare, or a new process."""
         if discovery.cuda_is_initialized():
             raise ModelError(
                 "CUDA was initialised in the supervisor; workers cannot be started safely after that", code="model/cuda"
@@ -62,39 +61,39 @@ class Crew:
         self._handles[worker] = handle
         try:
             handle.set_up(*self._make_setup(worker), incarnation)
-        except OSError as error:  # too many descriptors on their way: it dies, and is started again after a while
+        except OSError as error:  # too many descriptors in flight: kill it; it is started again later
             handle.kill(f"could not be set up: {error}")
         return handle
 
     def recruit(self) -> Handle:
-        """A process that waits for its set-up and will be no worker: a loader. Raises OSError."""
+        """Return a waiting process that will become a loader. Raises OSError."""
         return self._early.take() or self._start()
 
     def wake(self, over: int = 0) -> None:
-        """Everybody looks at the control row now; the pause `over` has ended."""
+        """Make all workers read the control row now; the pause `over` has ended."""
         for handle in self:
             handle.wake(over)
 
     def forget(self, handle: Handle) -> None:
-        """After it was reaped."""
+        """Drop a reaped worker."""
         del self._handles[handle.worker]
         handle.close()
 
     def abandon(self, handle: Handle) -> None:
-        """It does not die; looked for once more at the end."""
+        """Drop a worker that does not die; it is checked once more at the end."""
         del self._handles[handle.worker]
         self._undead.append(handle)
 
     def book(self, session: Session) -> None:
-        """Takes in what every worker has finished and committed. The acknowledgements first: a commit word speaks only
-        of the newest item, so of the one before it only the pipe tells."""
+        """Book what every worker has finished and committed. Acks first: a commit word covers only the newest item, so
+        only the pipe tells of the one before it."""
         for handle in self:
             session.acknowledge(handle.worker, handle.acks())
         session.observe(handle.worker for handle in self)
 
     def dismiss(self, session: Session, grace_s: float, is_hurried: Callable[[], bool]) -> list[Handle]:
-        """Everybody leaves: those told to by the control row get `grace_s`, or less when `is_hurried`, then SIGKILL;
-        all are reaped, and their last acknowledgements booked. Returns those that do not even die of that."""
+        """Let all leave: workers told so by the control row get `grace_s`, or less when `is_hurried`, then SIGKILL. All
+        are reaped, and their last acks booked. Return those that survive SIGKILL."""
         self.wake()
         for handle in (*self, *self.spares):
             if not handle.is_ready:

@@ -1,5 +1,5 @@
-"""What is done when a worker's process is gone, or is left for dead: its leases come back, the death is recorded with
-its cause, and the roster is told."""
+"""The handling of dead and abandoned workers: their leases are freed, the death is recorded with its cause, and the
+roster is told."""
 
 import time
 
@@ -14,11 +14,11 @@ from workers.session.session import Session
 from workers.supervision.crew import Crew
 
 LONGEST_WORDS = 300
-EVALUATION_EPOCH = -2  # where an exception in an evaluation is charged to, for the roster
+EVALUATION_EPOCH = -2  # pseudo-epoch to which an exception in an evaluation is charged
 
 
 class Burials:
-    """One per attempt, in the supervisor."""
+    """The deaths of one attempt, in the supervisor."""
 
     def __init__(self, session: Session, roster: Roster, crew: Crew) -> None:
         self._session = session
@@ -27,7 +27,7 @@ class Burials:
         self._oom_kills = host.OomKills()
 
     def bury(self, handle: Handle, status: int, now: float) -> list[Action]:
-        """The process was reaped: what it wrote is all there, and no more can come. Its reports were taken in."""
+        """Handle a reaped process: its last stores are visible, and its reports were processed."""
         session, worker = self._session, handle.worker
         has_left = status == 0 and int(session.board.words[worker, Word.PHASE]) == Phase.LEAVING
         end = self._roster.ending(worker, left=has_left, fenced=bool(handle.killed_for))
@@ -37,15 +37,15 @@ class Burials:
         return self._settle(handle, end, how, now)
 
     def abandon(self, handle: Handle, now: float) -> list[Action]:
-        """It was killed and does not die. No code of its runs any more: the kernel acts on the signal before it lets it
-        go on. Its leases come back; its row is never given to another."""
+        """Handle a killed process that does not die. Its code no longer runs: the kernel acts on the signal before it
+        returns to user code. Its leases are freed; its row is never reused."""
         self._crew.abandon(handle)
         how = f"{handle.killed_for}; {handle.undead_words()}"
         self._session.journal.say(f"worker {handle.worker} (pid {handle.pid}): its place stays empty")
         return self._settle(handle, End.STALLED, how, now, is_dead=False)
 
     def refused(self, worker: int, incarnation: int, error: OSError) -> list[Action]:
-        """A process that the machine refuses (no memory, number or descriptor left) is a start that failed."""
+        """Handle a process that the machine refuses (no memory, PID or descriptor left): a failed start."""
         how = f"could not be started: {error}"
         end = End.COULD_NOT_START
         self._session.journal.say(f"worker {worker} {how}")
@@ -53,7 +53,7 @@ class Burials:
         return self._roster.exited(worker, time.monotonic(), Death(how, end=end))
 
     def keep_spares_ready(self, now: float) -> None:
-        """Buries those that died, and starts one that is missing when nobody would suffer from it."""
+        """Bury dead spares, and start a missing one when it disturbs nobody."""
         journal, spares = self._session.journal, self._crew.spares
         for handle, status in spares.bury(now):
             how = handle.killed_for or self._describe(status, has_left=False)
@@ -70,10 +70,10 @@ class Burials:
             journal.event("spare", pid=fresh.pid)
 
     def forget_kills(self) -> None:
-        """Every few seconds: what the kernel killed long ago was none of the workers."""
+        """Forget old kernel kills, which were not of our workers. Call it every few seconds."""
         self._oom_kills.forget()
 
-    # ---- what it comes to --------------------------------------------------------------------------------------
+    # ---- consequences --------------------------------------------------------------------------------------
 
     def _settle(self, handle: Handle, end: End, how: str, now: float, *, is_dead: bool = True) -> list[Action]:
         session, worker = self._session, handle.worker
@@ -132,7 +132,7 @@ class Burials:
         return f"{what} ended {workers} (supervise.max_item_attempts){detail}; see {handle.log}"
 
     def _describe(self, status: int, has_left: bool) -> str:
-        if has_left:  # user code can end a process with 0 as well
+        if has_left:  # user code can exit with 0, too
             return "left when it was sent SIGTERM"
         if status < 0 and host.signal_name(-status) == "SIGKILL" and (words := self._oom_kills.claim()):
             return words
@@ -140,12 +140,12 @@ class Burials:
 
     @staticmethod
     def _said(handle: Handle, end: End) -> str:
-        """The last line of one that died before it had a log, and could not report."""
+        """Return the last line of a worker that died before it had a log and could not report."""
         words = handle.last_words() if end is End.COULD_NOT_START and handle.error is None else ""
         return f" ({_shortened(words)})" if words else ""
 
 
 def _shortened(words: str) -> str:
-    """An exception's first line, for the terminal; all of it is in the worker's log."""
+    """Return the first line of an exception, for the terminal; the worker's log has all of it."""
     line = words.partition("\n")[0]
     return line if len(line) <= LONGEST_WORDS else f"{line[:LONGEST_WORDS]}…"

@@ -1,4 +1,4 @@
-"""`procs: 0`: the same trainer, queue and session inside the parent, without a process, for pdb and profilers."""
+"""`procs: 0`: the same trainer, queue and session inside the parent, without a child process, for pdb and profilers."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ WORKER = 0
 
 
 class Inline:
-    """Runs one session in this process. An exception of the user's code comes out as it is."""
+    """Runs one session in this process. An exception of user code is raised unchanged."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class Inline:
             flushes_denormal(),
         )
         torch.set_flush_denormal(session.job.train.flush_denormal)
-        torch.set_num_threads(session.plan.threads)  # as in a worker: the number of threads changes the bits of sums
+        torch.set_num_threads(session.plan.threads)  # as in a worker: it changes the last bits of sums
         try:
-            self._trainer = self._make_trainer()  # here: compiled code is for a number of threads
+            self._trainer = self._make_trainer()  # after set_num_threads: compiled code depends on it
             with contextlib.closing(self._trainer.profile):
                 while self._may_go_on():
                     item = self._next()
@@ -72,7 +72,7 @@ class Inline:
         except NonFiniteGradient as error:
             raise TrainingError(str(error), code=NOT_FINITE) from error
         finally:
-            if hasattr(self, "_trainer"):  # it could be made
+            if hasattr(self, "_trainer"):  # building it may have failed
                 self._trainer.model.close()
             torch.set_num_threads(threads)
             torch.set_rng_state(random_state)
@@ -82,7 +82,7 @@ class Inline:
         return self._outcome
 
     def _next(self) -> WorkItem | None:
-        """Of a stream, a batch is read into its slot first; None: its end was found."""
+        """Lease the next item; of a stream, first read a batch into its slot. None: the stream ended."""
         session, reader = self._session, self._reader
         while (item := session.queue.lease(WORKER)) is None:
             assert reader is not None, "nothing is leased, nothing is free and nothing is due"
@@ -92,7 +92,7 @@ class Inline:
         return item
 
     def _may_go_on(self) -> bool:
-        """Between two exchanges: books, records, and does what is due."""
+        """Book, record and do what is due, between two exchanges; return whether to continue."""
         if self._outcome is not None:
             return False
         session, now = self._session, time.monotonic()
@@ -110,7 +110,7 @@ class Inline:
         return self._outcome is None
 
     def _rows(self) -> list[dict[str, object]]:
-        """As of a worker; its process is this one."""
+        """Return the row of a worker; its process is this one."""
         updates = int(self._session.board.words[WORKER, Word.UPDATES])
         return [{"worker": WORKER, "state": "training", "pid": os.getpid(), "incarnation": 1, "updates": updates}]
 
@@ -118,7 +118,7 @@ class Inline:
         return self._may_go_on() and not self._trainer.is_void(item)
 
     def _take_signal(self) -> bool:
-        """Whether one has come; the job stops then, also in the middle of an evaluation."""
+        """Return whether a signal has come; the job then stops, even inside an evaluation."""
         if self._watch.received and self._session.stop is None:
             self._session.note_signal(self._watch.received[0])
         return bool(self._watch.received)
@@ -131,14 +131,14 @@ class Inline:
         self._go_back_if_due(now)
         if evaluate:
             self._evaluate()
-        if session.saving.is_busy:  # nothing can be done meanwhile: this is the only thread that trains
+        if session.saving.is_busy:  # wait: this is the only thread that trains
             session.saving.wait(LAST_WRITE_S)
         if not session.saving.is_busy and session.due(now).checkpoint:
             session.begin_checkpoint(now)
             session.pause_task.wait()
-            if session.saving.is_read_in_place:  # it is being written from the memory we would train on
+            if session.saving.is_read_in_place:  # the memory we train on is being written
                 session.saving.wait(LAST_WRITE_S)
-        self._go_back_if_due(now)  # the parameters were found to be ruined
+        self._go_back_if_due(now)  # the copy may have found ruined parameters
         self._outcome = session.due(now).finish
         self._trainer.profile.enter("wait")
         if self._outcome is None:
@@ -161,6 +161,6 @@ class Inline:
         if self._session.due(now).rollback:
             self._session.saving.wait(LAST_WRITE_S)
             rollback.begin(self._session)
-            while self._session.pause_task.is_busy:  # what it found is followed by another
+            while self._session.pause_task.is_busy:  # one task may be followed by another
                 self._session.pause_task.wait()
             self._trainer.catch_up()

@@ -1,5 +1,4 @@
-"""Streamed data without loaders (`procs: 0`): the only process there is reads a batch into its slot when it needs
-one."""
+"""Streamed data without loaders (`procs: 0`): the only process reads a batch into its slot when it needs one."""
 
 from hogwild.feeds.stream_reader import Filler, Unreadable, copies_of
 from hogwild.job.stream_setup import own_random_state
@@ -10,14 +9,14 @@ LOADER = 0
 
 
 class InlineReading:
-    """Plays the loader. What user code raises comes out as it is; nothing is tried twice."""
+    """Acts as the loader. Errors of user code are raised unchanged; nothing is retried."""
 
     def __init__(self, state: RingState) -> None:
         self._state = state
         self._filler: Filler | None = None
 
     def read(self) -> SlotRequest | None:
-        """Fills one slot; None where the stream turned out to end instead. Raises DataError."""
+        """Fill one slot; return None if the stream ended instead. Raises DataError."""
         state, schedule = self._state, self._state.schedule
         request = schedule.request(LOADER)
         assert request is not None, "nothing is leased, nothing is filled and nothing is left to read"

@@ -1,11 +1,10 @@
-"""The loaders of streamed data, as the supervisor sees them: asked to fill slots, listened to, judged by their beats,
-replaced when they die. Driven once per turn of the supervisor's loop; who should be alive is a roster's decision, as
-with workers.
+"""The loaders of streamed data, as the supervisor sees them: asked to fill slots, judged by their beats, replaced when
+they die. Driven once per turn of the supervisor's loop; a roster decides who should live, as for workers.
 
-    answer FILLED, ENDED      the schedule knows; a worker may have the batch, or the epoch has its end
-    a batch cannot be read    an attempt of it; at `max_item_attempts` it is quarantined
-    a loader dies             what it had in hand is asked for again; the slot it was filling is charged
-    nobody is left            the job fails (of an iterable each loader reads a shard of its own: all are needed)"""
+    answer FILLED, ENDED      the schedule notes it; a worker may have the batch, or the epoch has its end
+    a batch cannot be read    a failed attempt; after `max_item_attempts` it is quarantined
+    a loader dies             its requests are made again; the slot it was filling is charged
+    no loader is left         the job fails (for an iterable, each loader reads its own shard: all are needed)"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -27,11 +26,11 @@ from workers.processes.setbacks import Death, End, Setbacks
 from workers.session.ring_state import RingState
 from workers.session.session import Session
 
-LEAVE_S = 1.0  # for user code to end in order
+LEAVE_S = 1.0  # time for user code to end in order
 
 
 class Loaders:
-    """Those of one job. `step` answers an error when the job cannot go on."""
+    """The loaders of one job. `step` returns an error if the job cannot go on."""
 
     def __init__(self, session: Session, state: RingState, recruit: Callable[[], Handle]) -> None:
         self._session, self._state, self._recruit = session, state, recruit
@@ -54,22 +53,22 @@ class Loaders:
         return iter(list(self._handles.values()))
 
     def descriptors(self) -> Iterator[int]:
-        """Readable when something has happened to anybody."""
+        """Yield descriptors that become readable when something happens to any loader."""
         for handle in self:
             yield from (handle.pidfd, handle.ack_read, handle.channel.fileno())
 
     @property
     def filled(self) -> int:
-        """Batches, in this attempt."""
+        """Batches filled in this attempt."""
         return sum(self._filled)
 
     @property
     def is_busy(self) -> bool:
-        """Somebody reads, or is being started: the clocks of loaders judge that."""
+        """True if a loader reads or is being started: loaders' own clocks judge that."""
         return self.roster.is_anyone_missing or any(map(self._schedule.has_in_hand, self._handles))
 
     def waits(self) -> list[str]:
-        """What those wait for that have nothing to read, a line each, for words about a deadlock."""
+        """Return a line per loader without a request and what it waits for, for a deadlock message."""
         schedule, ring = self._schedule, self._ring
         idle = [handle.title for handle in self if not schedule.has_in_hand(handle.worker)]
         held = f"{schedule.filled_slots} of {ring.spec.slots} slots are filled"
@@ -78,7 +77,7 @@ class Loaders:
 
     @property
     def rows(self) -> list[dict[str, object]]:
-        """For status.json."""
+        """Rows for status.json."""
         return [
             {
                 "loader": loader,
@@ -93,7 +92,7 @@ class Loaders:
     # ---- one turn
 
     def step(self, now: float) -> HogwildError | None:
-        """Takes in what happened, and asks for what is missing."""
+        """Process what happened, and send new requests."""
         errors: list[HogwildError] = []
         for handle in self:
             errors += self._listen(handle)
@@ -113,7 +112,7 @@ class Loaders:
                 self._handles[loader].lease(0, request.slot + 1)
 
     def _listen(self, handle: Handle) -> Iterator[HogwildError]:
-        """Its answers. Yields what fails the job."""
+        """Process the answers of a loader; yield errors that fail the job."""
         was_ready = handle.is_ready
         handle.listen()
         if handle.is_ready and not was_ready:
@@ -147,10 +146,10 @@ class Loaders:
             for handle in self
         }
 
-    # ---- what goes wrong
+    # ---- failures
 
     def _refused(self, loader: int, report: Report) -> HogwildError | None:
-        """A batch that cannot be read. The error, if that fails the job."""
+        """Handle a batch that cannot be read; return the error if it fails the job."""
         found = self._schedule.failed(loader, report.item - 1)
         if found is None:
             return None
@@ -168,7 +167,7 @@ class Loaders:
         return error if self._schedule.is_sharded else self._give_up(request, report.detail)
 
     def _give_up(self, request: SlotRequest, why: str) -> HogwildError | None:
-        """Nobody can read it: it is quarantined, and the update it belongs to."""
+        """Quarantine an unreadable batch and the update it belongs to."""
         session = self._session
         release = session.queue.give_up(request.epoch, self._schedule.give_up(request))
         for epoch, start, stop in release.quarantined:
@@ -232,7 +231,7 @@ class Loaders:
 
     def _spawn(self, action: Spawn) -> Iterator[HogwildError]:
         session, loader = self._session, action.worker
-        self._ring.loaders[loader] = 0  # its writer is dead
+        self._ring.loaders[loader] = 0  # the row's writer is dead
         try:
             handle = self._recruit()
         except OSError as error:
@@ -262,7 +261,7 @@ class Loaders:
     # ---- the end
 
     def dismiss(self) -> list[Handle]:
-        """Everybody leaves, or is killed. Returns those that do not even die of that."""
+        """Let all loaders leave, or kill them. Return those that survive SIGKILL."""
         for handle in self:
             if handle.is_ready:
                 handle.lease(LEAVE, LOOK)

@@ -1,5 +1,5 @@
-"""Pauses: everybody parks, the flats are at rest, and something is done that needs that: an evaluation, a checkpoint,
-another way to exchange (`exchange_trial.py`), the end.
+"""Pauses: all workers park and the flats do not change, for an evaluation, a checkpoint, another exchange
+(`exchange_trial.py`), or the end.
 
     (running) -- due --> PARKING -- all parked --> MERGING --> EVALUATING -- all slices done --> CONCLUDING
                                                       '-------- nothing to evaluate -----------------^ |
@@ -7,12 +7,12 @@ another way to exchange (`exchange_trial.py`), the end.
           '-----------------------------------'------------'--> (running), or the end
     MERGING, COPYING -- the run has diverged --> GOING_BACK --> (running), or the end
 
-Workers park in the middle of an item, between two exchanges. Leasing of training items stands still. A worker that
-dies while parked is handled like any other; one that becomes ready parks by itself. What takes long (MERGING, COPYING,
-WRITING) is done by threads, and the supervisor's loop goes on meanwhile.
+Workers park inside an item, between two exchanges. No training items are leased. A worker that dies while parked is
+handled like any other; one that becomes ready parks by itself. Long work (MERGING, COPYING, WRITING) is done by
+threads, while the supervisor's loop continues.
 
-A stop waits `supervise.grace_s` for everybody to park. Who has not parked by then, in a long operation or stopped by
-somebody, is fenced: killed, its leases taken back uncharged, and the checkpoint is made without it."""
+A stop waits `supervise.grace_s` for all workers to park. A worker that has not parked by then, in a long operation or
+itself stopped by a signal, is fenced: killed, its leases freed uncharged, and the checkpoint is made without it."""
 
 import math
 import time
@@ -39,18 +39,18 @@ class PauseStage(Enum):
     PARKING = "parking"
     MERGING = "merging"
     EVALUATING = "evaluating"
-    CONCLUDING = "concluding"  # the checkpoint before this one is still being written
+    CONCLUDING = "concluding"  # the previous checkpoint is still being written
     COPYING = "copying"
     WRITING = "writing"
-    GOING_BACK = "going back"  # the run has diverged: to its last good checkpoint
+    GOING_BACK = "going back"  # to the last good checkpoint: the run has diverged
 
 
 @dataclass(slots=True)
 class Pause:
     number: int
     stage: PauseStage = PauseStage.PARKING
-    looked_s: float = math.inf  # when it was last advanced
-    stopping_s: float = 0.0  # how long a stop has waited for everybody to park
+    looked_s: float = math.inf  # time of the last advance
+    stopping_s: float = 0.0  # time that a stop has waited for all workers to park
 
 
 class Pauses:
@@ -62,17 +62,17 @@ class Pauses:
         self._crew = crew
         self._count = 0
         self.current: Pause | None = None
-        self._trial: ExchangeTrial | None = None  # once everybody trains
+        self._trial: ExchangeTrial | None = None  # once all workers train
 
     @property
     def queue(self) -> WorkQueue | None:
-        """What may be leased now: training, an evaluation, or nothing."""
+        """The queue to lease from now: training, an evaluation, or none."""
         if self.current is None:
             return self._session.queue
         return self._session.evaluating.current if self.current.stage is PauseStage.EVALUATING else None
 
     def advance(self, now: float) -> Outcome | None:
-        """Begins a pause if one is due and takes the one that is on as far as it will go; the job's outcome at its
+        """Begin a pause if one is due, advance the current one as far as possible; return the outcome at the job's
         end."""
         if self.current is None:
             if not self._session.due(now) and not self._is_slice_due(now):
@@ -102,7 +102,7 @@ class Pauses:
         if self._roster.is_anyone_dying or missing:
             self._fence_late(pause, missing, now)
             return None
-        # Only now: a worker may have finished one item and begun another since it was last looked at.
+        # Only now: since the last booking a worker may have finished one item and begun another.
         self._crew.book(session)
         if self._trial is not None:
             self._trial.end_slice(now)
@@ -112,7 +112,7 @@ class Pauses:
         return self._merged(pause, now)
 
     def _fence_late(self, pause: Pause, missing: list[int], now: float) -> None:
-        """A stop is bounded, whatever a worker does. Its clock adds up the time between turns, as the roster's do."""
+        """Fence workers that do not park: a stop is bounded. Its clock adds up time between turns, as in the roster."""
         gap, pause.looked_s = max(0.0, now - pause.looked_s), now
         finish = self._session.stop or self._session.due(now).finish
         if finish is None or finish.state != "stopped":
@@ -135,7 +135,7 @@ class Pauses:
             return None
         if session.due(now).rollback:
             return self._go_back(pause, now)
-        # Asked again: workers may have finished the epoch, or the job, while they were being parked.
+        # Check again: workers may have finished the epoch, or the job, while parking.
         if session.due(now).evaluate:
             session.evaluating.begin()
             pause.stage = PauseStage.EVALUATING
@@ -156,7 +156,7 @@ class Pauses:
         pause.stage = PauseStage.CONCLUDING
         if not session.due(now).checkpoint:
             return self._over(now)
-        if session.saving.is_busy:  # at the end of the job: the loop goes on meanwhile
+        if session.saving.is_busy:  # at the end of the job; the loop continues meanwhile
             return None
         session.begin_checkpoint(now)
         pause.stage = PauseStage.COPYING
@@ -170,14 +170,14 @@ class Pauses:
         return None if due.rollback else due.finish or self._written(pause, now)
 
     def _written(self, pause: Pause, now: float) -> Outcome | None:
-        if self._session.due(now).rollback:  # the parameters were found to be ruined when they were to be copied
+        if self._session.due(now).rollback:  # the copy found ruined parameters
             return self._go_back(pause, now)
         return None if self._session.saving.is_read_in_place else self._over(now)
 
     def _go_back(self, pause: Pause, now: float) -> Outcome | None:
         session = self._session
         pause.stage = PauseStage.GOING_BACK
-        if session.is_waited_for:  # a checkpoint in flight may be the one to go back to
+        if session.is_waited_for:  # wait: a checkpoint in flight may be the one to restore
             return None
         if not session.due(now).rollback:
             return self._over(now)
@@ -185,9 +185,9 @@ class Pauses:
         return None
 
     def _over(self, now: float) -> Outcome | None:
-        """The job's outcome, if it ends here; else everybody trains on."""
+        """Return the outcome if the job ends here; otherwise let all workers train on."""
         if (finish := self._session.due(now).finish) is None:
-            self._resume(time.monotonic())  # what was done here may have taken a while
+            self._resume(time.monotonic())  # a fresh time: the pause may have taken long
         return finish
 
     def _is_slice_due(self, now: float) -> bool:
@@ -197,11 +197,11 @@ class Pauses:
         if trial.is_over:
             return False
         is_due = trial.is_due(now, all_train=self._roster.all_train, left_s=self._session.left_s(now))
-        self._settle(trial)  # where it turns out that there is nothing to measure
+        self._settle(trial)  # it may turn out that there is nothing to measure
         return is_due
 
     def _settle(self, trial: ExchangeTrial) -> None:
-        """Once the trial is over: what it found is how the job goes on."""
+        """Adopt the trial's result, once the trial is over."""
         session, verdict = self._session, trial.verdict
         if verdict is None or session.verdict is not None:
             return

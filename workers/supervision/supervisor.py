@@ -1,6 +1,6 @@
-"""The parent's loop: wait (at most 20 ms), take in what happened, feed it to the roster and the queue, carry out their
-decisions. No model mathematics, no lock, no longer wait: a stalled worker gets half a second to write its stacks, but
-the loop goes on meanwhile (`stacks.py`).
+"""The parent's loop: wait (at most 20 ms), process what happened, pass it to the roster and the queue, carry out their
+decisions. No model computation, no lock, no longer wait: a stalled worker gets half a second to write its stacks, but
+the loop continues meanwhile (`stacks.py`).
 
     wake: pidfds · ack pipes · sockets · signals · checkpoint written · 20 ms
       -> acks -> reports -> deaths (reap, read the row, release the leases) -> clocks -> leases -> pauses -> records
@@ -30,11 +30,11 @@ from workers.supervision.pauses import Pauses
 LOOP_WAIT_MS = 20
 PSS_EVERY_S = 10.0  # the kernel walks all page tables for it
 PSS_SOON_S = 2.0
-MEMORY_WAIT_S = 1.0  # at the end, for a measurement that is on
+MEMORY_WAIT_S = 1.0  # at the end, for a running measurement
 
 
 class Supervisor:
-    """Runs one session with worker processes. `run` returns how it ended; no child outlives it."""
+    """Runs one session with worker processes. `run` returns the outcome; no child outlives it."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Supervisor:
             self._memory.close()
             for worker in range(session.plan.procs):
                 session.queue.release(worker, session.board.progress(worker))
-        if self._outcome.state == "stopped" and self._is_hurried():  # the second signal came while they were leaving
+        if self._outcome.state == "stopped" and self._is_hurried():  # a second signal came while they were leaving
             self._outcome = self._cancelled()
         return self._outcome
 
@@ -113,7 +113,7 @@ class Supervisor:
         for handle in self._crew:
             self._take_reports(handle)
             if (status := handle.reap()) is not None:
-                self._take_reports(handle)  # what it said last
+                self._take_reports(handle)  # its last reports
                 self._stacks.leave_out(handle.worker)
                 self._carry_out(self._burials.bury(handle, status, now))
         self._crew.book(session)
@@ -159,7 +159,7 @@ class Supervisor:
         handle.listen()
         if handle.is_ready and not was_ready:
             self.roster.ready(handle.worker)
-            self._next_pss_s = min(self._next_pss_s, time.monotonic() + PSS_SOON_S)  # until now it imported
+            self._next_pss_s = min(self._next_pss_s, time.monotonic() + PSS_SOON_S)  # until now it was importing
             self._session.journal.event(
                 "ready", worker=handle.worker, incarnation=handle.incarnation, update=handle.update_path
             )
@@ -178,7 +178,7 @@ class Supervisor:
         }
 
     def _name_compiler(self) -> None:
-        """The lowest worker that is there, or will be: it compiles for all."""
+        """Name the lowest worker that is not retired: it compiles for all."""
         there = (worker for worker, slot in enumerate(self.roster.slots) if slot.state is not State.RETIRED)
         self._session.board.control[Control.COMPILER] = next(there, 0)
 
@@ -223,8 +223,8 @@ class Supervisor:
         )
 
     def _kill(self, handle: Handle, why: str, silent_s: float) -> None:
-        """A worker that does not move: its stacks first, if it can still write them, then SIGKILL. Its leases come
-        back when it was reaped; that is the fence: a stopped process must not wake up and write when others have its
+        """Handle a stalled worker: its stacks first, if it can still write them, then SIGKILL. Its leases are freed
+        only after it was reaped; that is the fence: a stopped process must not wake up and write when others have its
         work."""
 
         def end(blocked: Blocked) -> None:
@@ -239,7 +239,7 @@ class Supervisor:
         self._stacks.take([handle], self._crew, f"{handle.title} {why}", silent_s, end)
 
     def _name_the_blocked(self, error: Deadlocked) -> None:
-        """Nobody commits: the job fails as soon as all have written their stacks, with the call each is blocked in."""
+        """Fail a deadlocked job as soon as all have written their stacks, with the call each worker is blocked in."""
         titles = {handle.worker: handle.title for handle in self._crew}
 
         def fail(blocked: Blocked) -> None:
@@ -254,7 +254,7 @@ class Supervisor:
         self._stacks.take(self._crew, self._crew, "nobody commits", still_s, fail)
 
     def _waits(self) -> list[str]:
-        """What the ledger says, and what those wait for that have nothing in hand."""
+        """Return the ledger's state, and what workers and loaders without work wait for."""
         queue = self._session.queue
         idle = [handle.title for handle in self._crew if not queue.leases_of(handle.worker)]
         ledger = f"the ledger is at epoch {queue.epoch} of {queue.limits.epochs}, {queue.total} batches are settled"
@@ -284,14 +284,14 @@ class Supervisor:
         ]
 
     def _measure_memory(self) -> None:
-        """In a thread: it takes milliseconds per process and gigabyte."""
+        """Measure memory in a thread: it takes milliseconds per process and gigabyte."""
         self._burials.forget_kills()
         if not self._memory.is_busy:
             pids = self._pids()
             self._memory.begin(lambda: pss_bytes_of(pids), lambda found: self._take_memory(pids, found))
 
     def _take_memory(self, pids: list[int], pss_bytes: dict[int, int]) -> None:
-        if set(pids) <= set(self._pids()):  # else a number may have been another process's by then
+        if set(pids) <= set(self._pids()):  # else a PID may have been reused by then
             self._pss_bytes = pss_bytes
             self._session.note_memory(sum(pss_bytes.values()))
 
