@@ -19,7 +19,6 @@ from torch.autograd.profiler import profile
 from benchmarks import commands
 from benchmarks.figures import Figure
 from benchmarks.row import Row
-from hogwild.devices.simulated import Simulated
 from hogwild.feeds.collate import Collator
 from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentData, ResidentFeed
@@ -30,6 +29,7 @@ from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.training.autograd_update import AutogradUpdate
 from hogwild.training.device_update import DeviceUpdate
+from tests.helpers.simulated_gpu import Simulated
 
 BATCH, BATCHES, WARM_UP, SYNC_EVERY = 64, 32, 8, 16
 A_NUMBER = 16  # bytes

@@ -15,6 +15,7 @@ from tests.helpers.jobs import Job, start
 # A machine that does something else for a while makes no example wrong. In CI the examples are the same every time:
 # what it says should be about the change, not about luck.
 # Compiled kernels are kept for the next test, not in the user's own folder.
+os.environ["HOGWILD_DEVICE_KINDS"] = "simulated=tests.helpers.simulated_gpu"  # here and in the children of tests
 os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"hogwild-tests-{os.getuid()}")
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -15,9 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import hogwild
 from hogwild.chaos.verdict import _ledger
-from hogwild.devices import simulated
 from hogwild.devices.pinned_memory import Pins
-from hogwild.devices.simulated import Simulated
 from hogwild.errors import ConfigError, HogwildError
 from hogwild.feeds.collate import Collator, PaddingRule
 from hogwild.feeds.device_feed import DeviceFeed
@@ -32,7 +30,9 @@ from hogwild.scheduling.leases import Limits
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
 from hogwild.training.model_steps import Losses
 from hogwild.training.recurrent_state import LaneState
+from tests.helpers import simulated_gpu as simulated
 from tests.helpers.jobs import Ended, in_turn
+from tests.helpers.simulated_gpu import Simulated
 from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)
     same_bits,

@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild.devices import simulated
 from hogwild.errors import DeviceMemoryError
 from hogwild.feeds.device_feed import DeviceFeed
+from tests.helpers import simulated_gpu as simulated
 from tests.helpers.jobs import JOBS, Ended, in_turn
 from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from hogwild.config.load import load_job
-from hogwild.devices.simulated import Simulated
 from hogwild.errors import DeviceSharingError
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan
@@ -18,6 +17,7 @@ from hogwild.planning.device_placement import with_devices
 from hogwild.training.autograd_update import AutogradUpdate
 from hogwild.training.device_update import DeviceUpdate
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
+from tests.helpers.simulated_gpu import Simulated
 from tests.shared_model import (
     ConvNet,
     images,

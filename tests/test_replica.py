@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn, optim
 
-from hogwild.devices import simulated
-from hogwild.devices.simulated import Simulated
 from hogwild.errors import ModelError
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.training.autograd_update import AutogradUpdate
 from hogwild.training.cudnn_weights import WARNING, keep_weights
 from hogwild.training.device_update import DeviceUpdate
+from tests.helpers import simulated_gpu as simulated
+from tests.helpers.simulated_gpu import Simulated
 from tests.shared_model import (
     Branches,
     ConvNet,

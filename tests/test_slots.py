@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from hogwild.devices.pinned_memory import PAGE, Pins
-from hogwild.devices.simulated import Simulated, SimulatedError
 from hogwild.feeds.batch import Batch, Feed
 from hogwild.feeds.device_feed import KEPT_VIEWS, SLOTS, DeviceFeed, DeviceSlots
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.feeds.transform import TransformedFeed
 from hogwild.scheduling.batch_plan import BatchPlan
+from tests.helpers.simulated_gpu import Simulated, SimulatedError
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 from tests.test_allocations import allocated
 

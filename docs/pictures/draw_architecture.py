@@ -9,103 +9,68 @@ WIDTH, HEIGHT = 1000, 610
 INK, QUIET = "#1f2933", "#52606d"
 PROCESS, MEMORY, DISK = "#dbeafe", "#fef3c7", "#e5e7eb"  # what a box is: a process, shared memory, files
 
+SUPERVISOR = [
+    "scheduling/   cuts epochs into items,",
+    "              leases them, keeps the ledger",
+    "processes/    who should live, and the",
+    "              children themselves",
+    "supervision/  births, deaths, pauses",
+    "session/      counters, evaluation,",
+    "              checkpoints, records",
+    "computes no model; waits 20 ms at most",
+]
+WORKER = [
+    "gather a batch → forward → backward (private)",
+    "intent → write the parameters → commit",
+    "beat after every step; no lock anywhere",
+]
+LOADER = [
+    "read records → collate into a slot",
+    "half a slot of a killed one is filled again",
+]
+MEMORY_LINES = [
+    "flats            one per dtype; parameters are views of them",
+    "                 all workers write, without a lock",
+    "optimizer state  one for all, or one per worker",
+    "data             tensors, packed arrays, or a ring of slots",
+    "scoreboard       a row per worker: intent, commit, beat",
+    "item table       what an item's number means",
+    "results          a row per evaluation item",
+]
+FILES = [
+    "checkpoints/  written aside,",
+    "              checksums, renamed",
+    "metrics.jsonl events.jsonl",
+    "status.json   summary.json",
+    "logs/         stacks/",
+    "resolved.yaml env.json",
+]
 # x, y, width, height, colour, title, lines
 BOXES = [
-    (
-        20,
-        60,
-        300,
-        250,
-        PROCESS,
-        "supervisor (your `run.py train`)",
-        [
-            "scheduling/   cuts epochs into items, leases",
-            "              them, keeps the ledger (pure)",
-            "processes/    who should live (pure roster),",
-            "              and the children themselves",
-            "supervision/  the loop: births, deaths, pauses",
-            "session/      counters, evaluation, checkpoints",
-            "",
-            "no model mathematics; waits at most 20 ms",
-        ],
-    ),
-    (
-        600,
-        60,
-        380,
-        110,
-        PROCESS,
-        "worker 0 … N-1",
-        [
-            "gather a batch → forward → backward (private)",
-            "intent → write the shared parameters → commit",
-            "beat; no lock anywhere",
-        ],
-    ),
-    (
-        600,
-        200,
-        380,
-        110,
-        PROCESS,
-        "loader 0 … M-1 (streamed data only)",
-        [
-            "read records → collate into a slot of the ring",
-            "a killed one leaves a slot half filled: nobody",
-            "was told of it, and it is filled again",
-        ],
-    ),
-    (
-        20,
-        400,
-        640,
-        190,
-        MEMORY,
-        "shared memory: memfd regions without a name, nothing can be left behind",
-        [
-            "flats             one per dtype; every parameter is a view; all workers write, no lock",
-            "optimizer state   one for all, or one per worker",
-            "data              tensors or packed arrays; a stream: a ring of slots",
-            "scoreboard        a row per worker: intent, commit, beat, counters; one writer each",
-            "item table        what an item's number means; written by the supervisor alone",
-            "results           one row per evaluation item",
-        ],
-    ),
-    (
-        700,
-        400,
-        280,
-        190,
-        DISK,
-        "run directory",
-        [
-            "checkpoints/   written aside,",
-            "               checksums, renamed",
-            "metrics.jsonl  events.jsonl",
-            "status.json    summary.json",
-            "logs/          stacks/",
-            "resolved.yaml  env.json",
-        ],
-    ),
+    (20, 60, 340, 230, PROCESS, "supervisor (run.py train)", SUPERVISOR),
+    (630, 60, 350, 110, PROCESS, "worker 0 … N-1", WORKER),
+    (630, 190, 350, 100, PROCESS, "loader 0 … M-1 (streamed data)", LOADER),
+    (20, 380, 260, 200, DISK, "run directory", FILES),
+    (310, 380, 670, 200, MEMORY, "shared memory: regions without a name, so nothing can be left behind", MEMORY_LINES),
 ]
 # x1, y1, x2, y2, label, where the label stands (x, y)
 ARROWS = [
-    (320, 85, 600, 85, "lease pipe: 8-byte records →", (340, 78)),
-    (600, 115, 320, 115, "← ack pipe: 8-byte records", (340, 108)),
-    (320, 145, 600, 145, "lifeline: end of file = parent gone →", (340, 138)),
-    (600, 225, 320, 225, "← pidfd: a death, in 0.2 ms", (340, 218)),
-    (320, 255, 600, 255, "slot numbers both ways", (340, 248)),
-    (170, 310, 170, 400, "reads rows, writes the item table", (180, 360)),
-    (590, 310, 590, 400, "", (0, 0)),
-    (640, 170, 580, 400, "workers read and write in place", (395, 385)),
-    (310, 310, 760, 400, "checkpoints and records", (620, 345)),
+    (360, 85, 630, 85, "leases: 8-byte records in a pipe", (378, 79)),
+    (630, 110, 360, 110, "acknowledgements, the same way", (378, 104)),
+    (360, 135, 630, 135, "lifeline: it ends with the parent", (378, 129)),
+    (630, 160, 360, 160, "pidfd: a death, within 0.2 ms", (378, 154)),
+    (360, 225, 630, 225, "slots to fill", (378, 218)),
+    (630, 255, 360, 255, "slots filled", (378, 248)),
+    (120, 290, 120, 380, "writes", (130, 340)),
+    (335, 290, 335, 380, "writes the item table, reads rows", (345, 340)),
+    (800, 290, 800, 380, "read and write in place", (810, 340)),
 ]
 
 
 def draw() -> str:
     """Return the picture as SVG text."""
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="monospace" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="monospace">',
         "<title>The processes of one job, what they share and what they write</title>",
         '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         f'<path d="M0 0L8 4L0 8z" fill="{QUIET}"/></marker></defs>',

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from hogwild.devices.kinds import accelerators
 from hogwild.metrics import catalog
 
 MAX_SECONDS = 1e9  # 30 years; the operating system's timers overflow somewhere beyond
@@ -103,11 +104,11 @@ def _metric(text: str) -> str:
 def _device(value: Any) -> Any:
     kind, colon, index = value.partition(":") if isinstance(value, str) else ("", "", "")
     is_index = index.isascii() and index.isdigit() and len(index) <= 3
-    if kind in ("cuda", "simulated") and (is_index if colon else True):
+    if kind in accelerators() and (is_index if colon else True):
         return value
     if value in ("auto", "cpu"):
         return value
-    raise rule("must be auto, cpu, cuda, cuda:N, simulated or simulated:N", code="config/unknown-choice")
+    raise rule("must be auto, cpu, cuda or cuda:N", code="config/unknown-choice")
 
 
 Whole = Annotated[int, AfterValidator(_fits)]

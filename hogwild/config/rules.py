@@ -11,6 +11,7 @@ from hogwild.config import torch_arguments
 from hogwild.config.schema import SGD, Supervise
 from hogwild.config.strict_yaml import Path
 from hogwild.config.torch_arguments import Check
+from hogwild.devices.kinds import accelerators
 from hogwild.errors import did_you_mean
 from hogwild.metrics import catalog as metric_names
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES
@@ -19,7 +20,6 @@ Finding = tuple[Path, str, bool, str]
 """Where, what is wrong, whether the place is the key's (True) or the value's (False), and the code."""
 
 CONTRADICTION = "config/contradiction"
-ON_GPU = ("cuda", "simulated")
 
 
 def _devices(values: Mapping[str, Any]) -> Iterator[Finding]:
@@ -32,7 +32,7 @@ def _devices(values: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _placement(kind, placement)
     yield from _workers(train, kind)
     is_shared = placement == "cuda-shared"
-    if placement == "cpu" or not (kind in ON_GPU or placement == "cuda-replica" or is_shared):
+    if placement == "cpu" or not (kind in accelerators() or placement == "cuda-replica" or is_shared):
         return
     state = optimizer.get("state") if isinstance(optimizer, Mapping) else None
     for path, value, rule in (
@@ -53,7 +53,7 @@ def _devices(values: Mapping[str, Any]) -> Iterator[Finding]:
 def _placement(kind: str, placement: Any) -> Iterator[Finding]:
     if kind == "cpu" and placement in ("cuda-replica", "cuda-shared"):
         rule = "must be auto or cpu where train.device is cpu"
-    elif kind in ON_GPU and placement == "cpu":
+    elif kind in accelerators() and placement == "cpu":
         rule = (
             f"must be auto or cuda-replica where train.device is {kind}: parameters lie where the mathematics is done"
         )
@@ -67,10 +67,10 @@ def _workers(train: Mapping[str, Any], kind: str) -> Iterator[Finding]:
     if not isinstance(chosen, list):
         return
     here: Path = ("train", "device_per_worker")
-    if device not in ON_GPU:
+    if device not in accelerators():
         yield (
             here,
-            f"needs train.device: cuda (or simulated), without an index, and it is {device}",
+            f"needs train.device: cuda, without an index, and it is {device}",
             True,
             CONTRADICTION,
         )

@@ -294,8 +294,7 @@ class Train(Section):
     max_time_s: Seconds | None = Field(default=None, description="From the first update; then it stops, resumable.")
     device: Device = Field(
         default="auto",
-        description="auto, cpu, cuda or cuda:N; simulated or simulated:N: the code of a GPU on the CPU, to try it. "
-        "auto: a GPU if there is one.",
+        description="auto, cpu, cuda or cuda:N. auto: a GPU if there is one.",
     )
     device_per_worker: list[Annotated[Whole, Field(ge=0, le=999)]] | None = Field(
         default=None, description="The GPU of each worker, by index; null: worker k takes k modulo their number."

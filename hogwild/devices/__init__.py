@@ -1,1 +1,1 @@
-"""A GPU as one process sees it: CUDA, simulated, pinned memory, and device discovery."""
+"""A GPU as one process sees it: CUDA, pinned memory, and the discovery of devices."""

@@ -1,5 +1,4 @@
-"""The interface of a GPU: CUDA (`cuda.py`, the only other place with torch.cuda) or simulated on the CPU
-(`simulated.py`). Nothing here creates a context.
+"""The interface of a GPU. `cuda.py` implements it. Nothing here creates a context.
 
     Accelerator    memory, asynchronous copies, and the streams and events that order them
 
@@ -14,8 +13,6 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import DeviceMemoryError
-
-CPU, CUDA, SIMULATED = "cpu", "cuda", "simulated"
 
 
 class Accelerator(Protocol):

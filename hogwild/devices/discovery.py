@@ -1,10 +1,12 @@
-"""The devices of this machine: the only module that knows both kinds of accelerator."""
+"""The devices of this machine."""
 
 from collections.abc import Iterable
+from importlib import import_module
 
 import torch
 
-from hogwild.devices.accelerator import CPU, CUDA, SIMULATED, Accelerator
+from hogwild.devices.accelerator import Accelerator
+from hogwild.devices.kinds import CPU, CUDA, registered
 from hogwild.errors import ModelError, UsageError
 
 
@@ -13,10 +15,9 @@ def open_accelerator(name: str) -> Accelerator | None:
     kind, _, index = name.partition(":")
     if kind == CPU:
         return None
-    if kind == SIMULATED:
-        from hogwild.devices.simulated import Simulated
-
-        return Simulated(int(index))
+    if kind in (modules := registered()):
+        opened: Accelerator = import_module(modules[kind]).open_device(int(index))
+        return opened
     from hogwild.devices.cuda import Cuda
 
     return Cuda(int(index))
@@ -24,10 +25,8 @@ def open_accelerator(name: str) -> Accelerator | None:
 
 def count(kind: str) -> int:
     """Return the number of devices of this kind. Creates no context."""
-    if kind == SIMULATED:
-        from hogwild.devices.simulated import DEVICES
-
-        return DEVICES
+    if kind in (modules := registered()):
+        return int(import_module(modules[kind]).DEVICES)
     return visible_gpus() if kind == CUDA else 1
 
 
@@ -39,8 +38,7 @@ def resolve(device: str) -> str:
     there = count(kind)
     if there == 0:
         raise UsageError(
-            f"train.device: {device}: there is no GPU that torch could use ({why_no_gpu()}); "
-            "take auto or cpu, or simulated, which runs a GPU's code on the CPU",
+            f"train.device: {device}: there is no GPU that torch could use ({why_no_gpu()}); take auto or cpu",
             code="device/none",
         )
     if index and int(index) >= there:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from hogwild.config.load import Job
 from hogwild.config.schema import Train
 from hogwild.devices import discovery
-from hogwild.devices.accelerator import CUDA
+from hogwild.devices.kinds import CUDA
 from hogwild.errors import DeviceSharingError, UsageError
 from hogwild.planning.cpu_plan import Plan
 

@@ -17,7 +17,6 @@ from torch import Tensor, nn, optim
 from torch.utils.data import TensorDataset
 
 import hogwild
-from hogwild.devices import simulated
 from hogwild.devices.accelerator import Accelerator
 from hogwild.devices.discovery import open_accelerator
 from hogwild.devices.pinned_memory import Pins
@@ -27,6 +26,7 @@ from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.parameters.shared_model import WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.training.device_update import DeviceUpdate
+from tests.helpers import simulated_gpu as simulated
 from tests.shared_model import ConvNet, build, images, train_plainly
 from tests.test_device_jobs import train
 

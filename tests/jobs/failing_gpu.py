@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hogwild.devices import simulated
+from tests.helpers import simulated_gpu as simulated
 
 COMMITTED = 6  # batches: an exchange of 4 was flushed before the sixth began
 

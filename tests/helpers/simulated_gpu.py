@@ -1,5 +1,5 @@
-"""A simulated GPU: `train.device: simulated` runs the code for GPUs on the CPU, every path except the driver itself.
-For tests on machines without a GPU, and for users who want to try their model as on a GPU.
+"""A simulated GPU for machines without one: `train.device: simulated` runs the code for GPUs on the CPU, every path
+except the driver itself. Registered for the whole test session, in parent and children (tests/conftest.py).
 
     upload, download    started, not done: the bytes move when a later event is waited for. Code that forgets to wait
                         reads poison (NaN, -1) on the device, and old values on the host
@@ -66,6 +66,10 @@ class Mark:
         """Do all work before it now."""
         if self.stream is not None:
             self.stream.finish(self.place)
+
+
+def open_device(index: int) -> "Simulated":
+    return Simulated(index)
 
 
 class Simulated:
