@@ -1,12 +1,11 @@
-"""A glance as a picture of the job for a terminal: rich texts, one per line, never wider than they may be. Pure but for
-what a trend remembers; `terminal_writer.py` puts it on the terminal.
+"""The live display of a job: turns a glance into rich texts, one per line, never wider than the terminal. Pure except
+for the memory of the trends; `terminal_writer.py` writes it to the terminal.
 
     mlp-digits  running  0:01:23  left about 0:04:10        runs/20260101-mlp-digits
     job    ━━━━━━━━━━━━━━━━━╸─────────────────────────────  33 %  update 12,345 of 37,000
     epoch  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━╸─────────────────  61 %  2 of 6
     loss 0.1234 ▇▆▅▄▃▃▂▂▁   accuracy 0.981 ▁▃▅▆▇
-    …, a row per worker (troubled ones first where not all fit), the latest events
-"""
+    …, a row per worker (troubled ones first where not all fit), the latest events"""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +19,7 @@ from rich.text import Text
 from hogwild.host.terminal import printable
 from hogwild.monitoring.job_view import Glance, StreamGlance, WorkerGlance
 
-TREND = 16  # values that a trend remembers
+TREND = 16  # values kept per trend
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 NEWS = 4  # events at most
 FEWEST_WORKER_ROWS = 3
@@ -45,7 +44,7 @@ WORDS = {"empty": "restarting", "dying": "ending", "retired": "given up"}
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of the workers' table. `rank`: where the width is short, the highest go first."""
+    """A column of the workers' table. `rank`: if space is short, the highest ranks are dropped first."""
 
     title: str
     width: int
@@ -78,7 +77,8 @@ GAP = 2
 
 
 class Display:
-    """Remembers the last values of what has a trend. `encoding`: of the terminal; blocks need one that has them."""
+    """Formats glances and remembers the latest values of each trend. `encoding`: of the terminal, which decides between
+    block characters and ASCII."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
         self._is_ascii = not _can_write("━" + BLOCKS, encoding)
@@ -86,15 +86,15 @@ class Display:
         self._evaluated_at = -1
 
     def frame(self, glance: Glance, width: int, height: int, *, is_last: bool = False) -> list[tuple[str, int]]:
-        """What to write for each line, escape sequences included, and how many columns it takes: at most `width` - 1
-        columns, at most `height` - 1 lines. `is_last`: the job has ended, and this stays."""
+        """Return (text with escape sequences, columns) for each line: at most `width` - 1 columns, at most `height` - 1
+        lines. `is_last`: the job has ended, and this frame stays."""
         self.take(glance)
         console = Console(file=StringIO(), force_terminal=True, width=max(1, width), legacy_windows=False)
         lines = self.lines(glance, width - 1, height - 1, is_last=is_last)
         return [(_drawn(console, line), line.cell_len) for line in lines]
 
     def take(self, glance: Glance) -> None:
-        """Adds to the trends what is new: a glance between two intervals repeats their rates."""
+        """Add new values to the trends: a glance between two intervals repeats their rates."""
         if glance.evaluated_at != self._evaluated_at:
             self._evaluated_at = glance.evaluated_at
             for name, value in glance.metrics.items():
@@ -110,7 +110,7 @@ class Display:
     # ---- lines -------------------------------------------------------------------------------------------------
 
     def lines(self, glance: Glance, width: int, height: int, *, is_last: bool = False) -> list[Text]:
-        """At most `height` lines of at most `width` columns, the most important first."""
+        """Return at most `height` lines of at most `width` columns, the most important first."""
         head = [
             self._header(glance, width),
             *self._bars(glance, width),
@@ -139,7 +139,7 @@ class Display:
             left.append(f"  left {duration(glance.left_s)}")
         room = width - left.cell_len - GAP
         place = glance.run_dir
-        if cell_len(place) > room:  # its end says which run it is
+        if cell_len(place) > room:  # its end identifies the run
             place = f"…{place[-max(0, room - 1) :]}" if room > 12 and not self._is_ascii else ""
         if place:
             left.append(" " * max(GAP, width - left.cell_len - cell_len(place))).append(place, "dim")
@@ -154,7 +154,8 @@ class Display:
         return [self._bar(title, done, words, room) for title, done, words in bars]
 
     def _bar(self, title: str, done: float | None, words: str, room: int) -> Text:
-        """`room`: columns for the bar itself; without one where there are few, or nobody knows how much is `done`."""
+        """Return a progress line with a bar of `room` columns; without a bar if there is little room, or if `done` is
+        unknown."""
         if done is None:
             return Text(f"{title:<7} {words}")
         done = min(1.0, max(0.0, done))
@@ -167,7 +168,8 @@ class Display:
         return line.append(tail)
 
     def _figures(self, glance: Glance, width: int) -> list[Text]:
-        """Loss, metrics, speed and the job's counts, each whole, as many in a line as fit."""
+        """Return loss, metrics, speed and the job's counts; figures are never split, and as many as fit go on a
+        line."""
         found = [self._figure("loss", "-" if glance.loss is None else f"{glance.loss:.4g}", "loss")]
         found += [self._figure(f"val {name}", f"{value:.4g}", f"val {name}") for name, value in glance.metrics.items()]
         speed = self._figure("samples/s", number(glance.samples_per_s), "samples/s")
@@ -201,7 +203,7 @@ class Display:
     # ---- workers -----------------------------------------------------------------------------------------------
 
     def _workers(self, glance: Glance, width: int, room: int) -> list[Text]:
-        """A title and a row for each that fits, in `room` lines; those in trouble first where some do not."""
+        """Return a title and a row per worker, in `room` lines; if not all fit, workers in trouble come first."""
         if room < 2 or not glance.workers:
             return []
         columns = columns_for(width)
@@ -223,7 +225,7 @@ class Display:
 
 
 def columns_for(width: int) -> list[Column]:
-    """Those that fit, the more important first; in their order."""
+    """Return the columns that fit, chosen by importance, in their usual order."""
     kept: list[Column] = []
     for column in sorted(COLUMNS, key=lambda column: column.rank):
         if sum(one.width + GAP for one in (*kept, column)) - GAP <= width or not column.rank:
@@ -232,8 +234,8 @@ def columns_for(width: int) -> list[Column]:
 
 
 def shown_workers(workers: Sequence[WorkerGlance], room: int) -> list[WorkerGlance]:
-    """At most `room`, and one less where not all fit: that line says how many are left out. In order of their number;
-    who is in trouble, or was restarted most, stays in."""
+    """Return at most `room` workers, or one less if not all fit: the extra line counts those left out. Ordered by
+    number; workers in trouble, or restarted most, are kept."""
     if len(workers) <= room:
         return list(workers)
     chosen = sorted(workers, key=lambda worker: (worker.state == "training", -worker.restarts, worker.worker))
@@ -241,7 +243,8 @@ def shown_workers(workers: Sequence[WorkerGlance], room: int) -> list[WorkerGlan
 
 
 def state_of(worker: WorkerGlance) -> str:
-    """In one word: a worker that trains may be evaluating, or parked; one that starts may be compiling its kernels."""
+    """Return the state in one word: a training worker may be evaluating or parked; a starting one may be compiling
+    kernels."""
     if worker.state == "starting" and worker.phase == "compiling":
         return worker.phase
     if worker.state == "training" and worker.phase in ("evaluating", "parked"):
@@ -250,7 +253,8 @@ def state_of(worker: WorkerGlance) -> str:
 
 
 def blocks(values: Iterable[float], levels: str = BLOCKS) -> str:
-    """A character per value, from the lowest to the highest of them; what is not finite is left out."""
+    """Return one character per value, scaled from their minimum to their maximum; values that are not finite are left
+    out."""
     known = [value for value in values if abs(value) < float("inf")]
     low, high = min(known, default=0.0), max(known, default=0.0)
     span = high - low
@@ -259,7 +263,7 @@ def blocks(values: Iterable[float], levels: str = BLOCKS) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`0:01:23`; with days where there are some: `2d 3:00:00`."""
+    """Return `0:01:23`; with days if there are any: `2d 3:00:00`."""
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -271,7 +275,7 @@ def percent(part: float) -> str:
 
 
 def number(value: float) -> str:
-    """At most nine characters: `1,234`, `12.3 M`."""
+    """Return at most nine characters: `1,234`, `12.3 M`."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if value >= max(size, 1e7):
             return f"{value / size:.1f} {unit}"
@@ -279,7 +283,7 @@ def number(value: float) -> str:
 
 
 def amount(nbytes: int | None) -> str:
-    """`812 MB`, `1.2 GB`; `-` where it was not measured."""
+    """Return `812 MB`, `1.2 GB`; `-` if it was not measured."""
     if nbytes is None:
         return "-"
     size, unit = next(((size, unit) for size, unit in ((1e12, "TB"), (1e9, "GB")) if nbytes >= size), (1e6, "MB"))
@@ -295,7 +299,7 @@ def _row(cells: Iterable[str], columns: Sequence[Column]) -> str:
 
 
 def _filled(figures: Sequence[Text], width: int) -> list[Text]:
-    """Lines of whole figures with three blanks between them."""
+    """Return lines of complete figures, with three blanks between them."""
     lines: list[Text] = []
     for figure in figures:
         if lines and lines[-1].cell_len + 3 + figure.cell_len <= width:
@@ -306,7 +310,7 @@ def _filled(figures: Sequence[Text], width: int) -> list[Text]:
 
 
 def _drawn(console: Console, line: Text) -> str:
-    """With the escape sequences that this terminal knows (TERM, NO_COLOR)."""
+    """Return the line with the escape sequences that this terminal supports (TERM, NO_COLOR)."""
     with console.capture() as capture:
         console.print(line, end="", soft_wrap=True, highlight=False)
     return capture.get()
