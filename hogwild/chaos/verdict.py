@@ -1,8 +1,9 @@
 """The invariants of a run that has ended, whatever happened to it. One function, `checks`, uses only what any program
 can see.
 
-processes shared-memory open-files temporary-files nothing is left of it checkpoint checkpoint-ledger parameters what it
-learnt is there, whole and usable ledger ending deaths its records add up, and say what happened
+    processes  shared-memory  open-files  temporary-files     nothing is left over
+    checkpoint  checkpoint-ledger  parameters                 the training result is complete and usable
+    ledger  ending  deaths                                    the records add up, and explain what happened
 
 Imports no torch until a checkpoint is loaded, and starts nothing."""
 

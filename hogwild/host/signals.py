@@ -7,7 +7,8 @@ deadlock on a lock that the interrupted code holds.
     the imports of a command      StopSignals, ENDS      noted; acted on after the import
     a job file, user code         StopSignals, RAISES    `Interrupted`, where it arrives
     the hand-over                 StopSignals, NOTES     noted, and taken over by the watch
-    a job, from 'start' to 'end'  SignalWatch            noted: checkpoint and stop"""
+    a job, from 'start' to 'end'  SignalWatch            noted: checkpoint and stop
+"""
 
 import contextlib
 import enum

@@ -10,7 +10,7 @@ and adds its changes to the shared row at the end of a chunk: delta exchange, fo
 The race is that of `exchange.py`: a write by another worker between our read and our write of a word is lost, once per
 flush. Optimizer state of these rows (Adagrad's sums) has its own private copy.
 
-slot[row] the row's place in `local`, or -1; a kernel checks this before it uses the row
+    slot[row]  the row's place in `local`, or -1; a kernel checks this before it uses the row
 
 For a row of one number (a linear model's weight) the lookup would cost more than the use. There `local` is as long as
 the flat, a hot row keeps its place (slot[row] is row), and other rows are NaN: one array is read, not two."""

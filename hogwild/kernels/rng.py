@@ -5,7 +5,8 @@ grows by a constant; each number is the state, mixed. A kernel keeps the state i
 
     state = np.uint64(seed)
     state += STEP
-    k = below(mixed(state), n)"""
+    k = below(mixed(state), n)
+"""
 
 import numpy as np
 

@@ -10,7 +10,8 @@ are needed. A processor with narrower vectors uses two or four of its own for ea
     a + b, a - b, a * b, a / b      by element; `splat(number)` makes a vector of equal elements
     fused(a, b, c)                  a * b + c
     least(a, b), most(a, b)         the smaller, the larger one, by element
-    total(v)                        the sum of its elements"""
+    total(v)                        the sum of its elements
+"""
 
 import operator
 from collections.abc import Callable

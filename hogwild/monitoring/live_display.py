@@ -5,7 +5,8 @@ for the memory of the trends; `terminal_writer.py` writes it to the terminal.
     job    ━━━━━━━━━━━━━━━━━╸─────────────────────────────  33 %  update 12,345 of 37,000
     epoch  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━╸─────────────────  61 %  2 of 6
     loss 0.1234 ▇▆▅▄▃▃▂▂▁   accuracy 0.981 ▁▃▅▆▇
-    …, a row per worker (troubled ones first where not all fit), the latest events"""
+    …, a row per worker (troubled ones first where not all fit), the latest events
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence

@@ -3,7 +3,8 @@ phases. Pure, except for `clear`, `read_phases` and `report`, which read and wri
 
     worker-K.json           torch.profiler's trace of the worker's updates A to B-1
     worker-K.phases.json    how long each phase of each update took, by the clock, with and without the profiler
-    merged.json             all traces on one time axis           phases.txt   the table"""
+    merged.json             all traces on one time axis           phases.txt   the table
+"""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -4,7 +4,7 @@ The input is a piece of a file, complete lines as bytes; the output is written d
 trusted: every read is bounds-checked, and nothing is written outside of the piece's range. So the worst result of any
 file content is a line counted as `BAD`. For the first bad line of a piece, the broken rule and its place are kept.
 
-found (FOUND,) int64 result of a piece, one row per piece; one writer: the worker that leased the piece"""
+    found (FOUND,) int64    result of a piece, one row per piece; one writer: the worker that leased the piece"""
 
 import numpy as np
 
