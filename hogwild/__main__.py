@@ -26,8 +26,7 @@ def main() -> NoReturn:
 
 def _leave(statuses: list[int]) -> None:
     """Leave the process after all other exit functions. With torch loaded, skip the interpreter's finalization: it
-    takes 0.4 s per command, and aborts the process if a thread was abandoned inside torch's C++
-    (`background_thread.py`)."""
+    takes 0.4 s, and aborts the process if a thread was abandoned inside torch's C++ (`background_thread.py`)."""
     if statuses and "torch" in sys.modules:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:

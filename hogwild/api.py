@@ -165,8 +165,7 @@ def train(
 
 
 def _own_functions(settings: dict[str, Any]) -> dict[str, Any]:
-    """Replace functions in `settings` by their dotted paths. Return the functions, by the field names of
-    `Functions`."""
+    """Replace functions in `settings` by dotted paths; return the functions, by the field names of `Functions`."""
     found: dict[str, Any] = {}
     if isinstance(settings.get("data"), Mapping):
         settings["data"] = dict(settings["data"])  # do not change the caller's dict

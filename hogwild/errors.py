@@ -51,8 +51,7 @@ class HogwildError(Exception):
         assert self.code in CODES, f"{type(self).__name__} with {self.code!r}: not a code of hogwild.errors.CODES"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle with the code: `Exception.__reduce__` would set it too late, after the constructor's
-        check."""
+        """Copy and pickle with the code, which `Exception.__reduce__` would set only after the constructor's check."""
         return partial(type(self), code=self.code), self.args, vars(self)
 
     def record(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class LogisticLoss(nn.Module):
     """log(1 + exp(-y z)), the mean over the batch: `BCEWithLogitsLoss` for labels of either kind."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
-        """output (B,), target (B,): above 0 is one class, anything else the other."""
+        """Return the mean loss of output (B,); in target (B,), above 0 is one class, anything else the other."""
         return F.binary_cross_entropy_with_logits(output, (target > 0).to(output.dtype))
 
 
@@ -35,15 +35,14 @@ class HingeLoss(nn.Module):
     """max(0, 1 - y z), the mean over the batch: a linear support vector machine (Cortes and Vapnik 1995)."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
-        """output (B,), target (B,): above 0 is one class, anything else the other."""
+        """Return the mean loss of output (B,); in target (B,), above 0 is one class, anything else the other."""
         side = (target > 0).to(output.dtype) * 2 - 1
         return F.relu(1 - side * output).mean()
 
 
 class Pairs(NamedTuple):
-    """Scores and weights of (context, word) pairs. `scores` (P, 1 + K): the true word first, then K negatives for the
-    same context. `weights` (P, 1 + K): the weight of each, 0 for a negative equal to the word; divided by the samples
-    of the batch."""
+    """Scores and weights of (context, word) pairs. `scores` (P, 1 + K): the true word, then K negatives for its
+    context. `weights` (P, 1 + K): 0 for a negative equal to the word; divided by the samples of the batch."""
 
     scores: Tensor
     weights: Tensor

@@ -1,5 +1,4 @@
-"""The version, and the folder of the code. The lowest module: nothing must import the package's `__init__` for
-these."""
+"""The version, and the folder of the code. Lowest module: nothing must import the package's `__init__` for these."""
 
 from pathlib import Path
 

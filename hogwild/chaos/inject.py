@@ -84,9 +84,8 @@ class FaultRecord:
 
 @dataclass(frozen=True, slots=True)
 class FaultRun:
-    """One job under faults. `arguments`: of the command that starts the job; `environment`: of the job, including
-    `mark` (NAME=VALUE), which identifies all its processes. Its output goes to the file `words`. `grace_s`: seconds it
-    has to stop in order."""
+    """One job under faults. `arguments`: of its command; `environment`: its own, with `mark` (NAME=VALUE), which
+    identifies all its processes. Its output goes to the file `words`. `grace_s`: seconds it has to stop in order."""
 
     arguments: Sequence[str]
     run_dir: Path

@@ -1,5 +1,4 @@
-"""The invariants of a run that has ended, whatever happened to it. One function, `checks`, uses only what any program
-can see.
+"""The invariants of a run that has ended: one function, `checks`, which uses only what any program can see.
 
     processes  shared-memory  open-files  temporary-files     nothing is left over
     checkpoint  checkpoint-ledger  parameters                 the training result is complete and usable
@@ -191,8 +190,8 @@ def _checkpoint(run: _Run) -> Answer:
 
 
 def _checkpoint_ledger(run: _Run) -> Answer:
-    """Compare the ledgers of checkpoint and summary. For a job that ended in order they must be equal; for any other,
-    the checkpoint may be older."""
+    """Compare the ledgers of checkpoint and summary: equal after an orderly end, otherwise the checkpoint may be
+    older."""
     if run.state is None:
         return None, "there is no checkpoint"
     summary, saved = run.summary, run.state["ledger"]
@@ -225,8 +224,7 @@ def _parameters(run: _Run) -> Answer:
 
 
 def _ledger(run: _Run) -> Answer:
-    """Check done + skipped + quarantined = total; if the job ran to its end, total must be every batch of every
-    epoch."""
+    """Check done + skipped + quarantined = total; for a complete job, total must be every batch of every epoch."""
     leases = run.summary["leases"]
     settled, total = sum(leases[name] for name in SETTLED), leases["total"]
     words = " + ".join(f"{leases[name]} {name}" for name in SETTLED)
@@ -288,8 +286,8 @@ def _misfit(done: Sequence[Hit], event: Mapping[str, Any] | None, end: float) ->
 
 
 def attempts_of(events: Sequence[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each event with its attempt, counted from 1. An attempt begins with `resume` and `start`, the first one
-    with `start`."""
+    """Yield each event with its attempt, from 1. An attempt begins with `resume` and `start`, the first with
+    `start`."""
     attempt, is_announced = 0, False
     for event in events:
         kind = event["event"]

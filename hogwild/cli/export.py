@@ -144,8 +144,7 @@ def _state_dict(path: Path) -> Callable[[BinaryIO], None]:
 
 
 def _write(file: Path, write: Callable[[BinaryIO], None], force: bool) -> None:
-    """Write the file completely or not at all, and durably. Raises RunError, and UsageError for a file that appeared
-    meanwhile."""
+    """Write the file completely or not at all, durably. Raises RunError, and UsageError for a file that appeared."""
     from hogwild.storage.files import sync_folder, temporary
 
     try:

@@ -20,8 +20,8 @@ STDOUT = Path("-")
 
 @dataclass(frozen=True, slots=True)
 class InitTask:
-    """One task of `hogwild init`. `job`: its file in configs/; `beside`: files it needs in its own folder; `change`:
-    what a user must edit."""
+    """A task. `job`: its file in configs/; `beside`: files needed in its own folder; `change`: what a user must
+    edit."""
 
     job: str
     change: str
@@ -138,8 +138,7 @@ def _holds(file: Path, content: str) -> bool:
 
 
 def _write(file: Path, text: str, force: bool) -> None:
-    """Write the file. Raises UsageError if it exists, NotFoundError without a folder, RunError for other system
-    errors."""
+    """Write the file. Raises UsageError if it exists, NotFoundError without a folder, RunError for other errors."""
     try:
         with open(file, "w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)

@@ -15,8 +15,7 @@ LAST_STANDARD = 2  # 0, 1, 2: standard input, output, error
 
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
-    """Let signals interrupt the reading of a job file, which may be a terminal or a pipe without an end; not the
-    imports for it."""
+    """Let signals interrupt the reading of a job file, which may be an endless pipe; not the imports for it."""
     import hogwild.config.load  # noqa: F401
 
     with raising_on_signals():
@@ -53,8 +52,7 @@ def hold_standard_streams() -> None:
 
 
 def flush_results() -> None:
-    """Flush the standard streams here: the interpreter's own flush at exit would report lost output and change the
-    status."""
+    """Flush here: the interpreter's own flush at exit would report lost output and change the exit status."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

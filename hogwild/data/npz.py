@@ -57,8 +57,7 @@ def _find(path: Path, root: str | os.PathLike[str] | None) -> Path:
 
 
 def _read(file: Path, names: Sequence[str]) -> list[np.ndarray]:
-    """Return the named arrays, after checking that they exist, are readable, and have the same number of rows, at least
-    one."""
+    """Return the named arrays: they exist, are readable, and have the same number of rows, at least one."""
     if not zipfile.is_zipfile(file):
         raise DataError(
             f"{file}: not an .npz file, or truncated ({file.stat().st_size:,} bytes without a zip directory)",

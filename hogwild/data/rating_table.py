@@ -129,7 +129,7 @@ class Wishes:
 def numbered(
     rated: Rated, wishes: Wishes, places: Callable[[str, str], list[str]], notes: list[str], left_out: dict[str, int]
 ) -> Packed:
-    """Return the table, sorted by user and item. `places` finds the lines of a pair. Raises DataError for duplicate
+    """Return the table, sorted by user and item. `places`: the lines of a pair. Raises DataError for duplicate
     pairs."""
     names = {"users": _dense(rated.user, rated.words and rated.words[0])}
     names["items"] = _dense(rated.item, rated.words and rated.words[1])

@@ -91,8 +91,7 @@ class TextParsing:
     def _vocabulary(
         self, table: "WordTable", lines: TextLines, regions: Mapping[str, Region]
     ) -> tuple[dict[str, int], np.ndarray, list[str]]:
-        """Return (numbers of words left out, by reason; rank (entries,) int32 of each word of the table, -1: left out;
-        the words)."""
+        """Return (counts of words left out, by reason; rank (entries,) int32 of each word, -1: left out; the words)."""
         counts = table.counts
         found, broken = table.words()
         if broken and self.on_bad_line != "skip":
@@ -183,7 +182,7 @@ class WordTable:
         return self._pool[begin : self._ends[entry]].tobytes()
 
     def _grow(self, longest: int) -> None:
-        """Double the capacity; there is room for any next word, of at most `longest` bytes."""
+        """Make room for twice as many words, and for any next word, of at most `longest` bytes."""
         from hogwild.kernels.parsing.tokens import fill_slots
 
         entries, used = self._sizes.tolist()

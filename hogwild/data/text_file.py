@@ -220,8 +220,7 @@ def record_ends(content: np.ndarray, lead: int, inside: bool) -> tuple[np.ndarra
 
 
 def _refuse_open_quote(text: TextFile, start: int, first_line: int) -> None:
-    """Raise an error with the first line that has an odd number of quotes: the cause is there, though it shows only at
-    the end."""
+    """Raise an error with the first line that has an odd number of quotes: the cause, which shows only at the end."""
     line = first_line
     content = text.read_at(start, READ).split(b"\n")
     odd = next((i for i, each in enumerate(content) if each.count(b'"') % 2), None)

@@ -35,8 +35,7 @@ class WordPairs:
     def pack(
         self, reader: Any, what: str = "data.val", like: Packed | None = None, on_bad_line: str = "fail"
     ) -> Packed:
-        """Read the pairs in this process: they are a few hundred. `like`: the training data, whose word numbers they
-        use."""
+        """Read the few hundred pairs in this process. `like`: the training data, whose word numbers they use."""
         if like is None or "words" not in like.names:
             raise DataError(
                 f"{what}: WordPairs are pairs of a text's words: for data.val, with hogwild.data.Text as data.train",

@@ -44,8 +44,7 @@ class Background:
             self._thread.start()
 
     def begin(self, work: Callable[[], Answer], then: Callable[[Answer], None] = lambda _: None) -> None:
-        """Run `work` in the thread; `settle` passes its result to `then`. Nobody may change what `work` uses
-        meanwhile."""
+        """Run `work` in the thread; `settle` passes its result to `then`. Nobody may change its data meanwhile."""
         assert not self.is_busy, f"{self.name}: one piece of work at a time; settle the last one first"
         self.start()
         self.is_busy = True

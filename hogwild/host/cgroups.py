@@ -120,8 +120,7 @@ class OomKills:
         self._seen = self._earlier = self._read()
 
     def claim(self) -> str:
-        """Return an explanation for one death by SIGKILL if there is a counted kill that no other death has claimed;
-        else ""."""
+        """Explain one death by SIGKILL if there is a counted kill that no other death has claimed; else return ""."""
         (group, machine), (group_seen, machine_seen) = self._read(), self._seen
         if group > group_seen:
             self._seen = (group_seen + 1, machine_seen + 1)
@@ -217,8 +216,7 @@ def _quota(group: ControlGroup) -> float | None:
 
 
 def _memory_limit(group: ControlGroup) -> tuple[int, str] | None:
-    """Return (bytes above which the kernel kills, description with the file). Version 1 writes a huge number for
-    'none'."""
+    """Return (bytes above which the kernel kills, the limit in words). Version 1 writes a huge number for 'none'."""
     name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
     limit = group.number(name)
     return (limit, f"limit {limit:,} bytes, {group.folder / name}") if limit is not None and limit < 1 << 60 else None

@@ -97,8 +97,7 @@ class KernelThread:
     catches: bool = False
 
     def __str__(self) -> str:
-        """Return the thread's state for an error message: `system call read (descriptor 7, pipe:[81])`, `stopped
-        (SIGSTOP)`."""
+        """Describe it for an error: `system call read (descriptor 7, pipe:[81])`, `stopped (SIGSTOP)`."""
         state = _STATES.get(self.state, "")
         call = f"system call {self.call}" if self.call else ""
         if self.state == "D" and self.call:

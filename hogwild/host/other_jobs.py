@@ -78,8 +78,7 @@ def shared_memory_names() -> frozenset[str]:
 
 
 def left_in_shared_memory(before: frozenset[str]) -> list[str]:
-    """Return new names owned by this user that no living process has open or mapped; memory in use belongs to another
-    program."""
+    """Return this user's new names that no living process has open or mapped: those in use belong to others."""
     new = []
     for name in sorted(shared_memory_names() - before):
         with contextlib.suppress(OSError):

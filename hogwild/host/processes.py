@@ -152,8 +152,7 @@ def end_group_of_the_dead(pid: int) -> bool:
 
 
 def no_core_dumps() -> None:
-    """Disable core dumps: a dump of the shared flats would fill the disk and delay the detection of a death by
-    seconds."""
+    """Disable core dumps: a dump of the shared flats would fill the disk and delay the detection of a death."""
     import resource
 
     # One byte, not zero: zero is ignored if dumps are piped to a program; one disables those too.

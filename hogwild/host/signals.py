@@ -79,8 +79,7 @@ class StopSignals:
         return bool(self._former)
 
     def install(self) -> None:
-        """Install the handler for every stop signal that is not ignored; nohup and background jobs of scripts rely on
-        that."""
+        """Install the handler for every stop signal that is not ignored (nohup, background jobs of scripts)."""
         for number in STOP_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._former[number] = signal.signal(number, self._take)

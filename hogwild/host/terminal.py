@@ -43,8 +43,7 @@ def write_in_background_too() -> None:
 
 
 def printable(text: str) -> str:
-    """Return the text without characters that move the cursor or change colours, except line ends: a message may hold
-    user text."""
+    """Remove characters that move the cursor or change colours, except line ends: a message may hold user text."""
     return "".join(char if char.isprintable() or char == "\n" else " " if char == "\t" else "?" for char in text)
 
 

@@ -79,8 +79,7 @@ def _cpu_list(text: str) -> list[int]:
 
 
 class _AtStart:
-    """The affinity mask at the start of a command; None in a library caller's process, which may have imported torch
-    first."""
+    """The affinity mask when a command started; None in a library caller's process, which may already have torch."""
 
     mask: frozenset[int] | None = None
 

@@ -84,8 +84,7 @@ class _Loaded:
 
     @classmethod
     def of(cls, job: Job, parts: Parts, state: dict[str, Any]) -> "_Loaded":
-        """Load through shared memory, as a resume does: only this code matches all parts, and lays weights out as in
-        training."""
+        """Load through shared memory, as a resume does: only that code matches all parts and lays out weights."""
         model = (parts.model, parts.loss, parts.optimizer)
         shared = SharedModel.build(*model, procs=1, state=job.optimizer.state, memory_format=parts.memory_format)
         try:

@@ -167,8 +167,7 @@ class WordVectors:
 
     @classmethod
     def load_word2vec(cls, path: str | os.PathLike[str], binary: bool = False) -> "WordVectors":
-        """Read word2vec's text or binary format, as written by word2vec.c, gensim and `save_word2vec`. Raises
-        DataError."""
+        """Read word2vec's text or binary format, from word2vec.c, gensim or `save_word2vec`. Raises DataError."""
         from hogwild.data.locate import read
 
         content = read(Path(path))

@@ -85,8 +85,7 @@ class KernelCache(Kept):
 
 
 def fingerprint() -> str:
-    """Return a hash of everything that decides the compiled code. numba itself checks the sources' modification times,
-    so they are included."""
+    """Return a hash of all that decides the compiled code, with the sources' times, which numba itself checks."""
     digest = hashlib.blake2b(digest_size=20)
     sources = set(Path(__file__).parent.rglob("*.py"))
     sources |= {Path(made.py_func.__code__.co_filename) for made in _KERNELS}

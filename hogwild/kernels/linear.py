@@ -52,8 +52,7 @@ def loss_and_slope(kind, z, wanted):  # type: ignore[no-untyped-def]
 
 @inlined
 def adagrad_step(total, gradient, rate, eps):  # type: ignore[no-untyped-def]
-    """Return the amount to subtract from a parameter. `total` is the caller's own local, which includes this gradient's
-    square."""
+    """Return the amount to subtract from a parameter. `total` is a local that includes this gradient's square."""
     return rate * gradient / (np.sqrt(total) + eps)
 
 

@@ -29,8 +29,7 @@ _READ, _WRITE = 0, 1
 
 
 def _request(context: Any, builder: Any, address: Any, purpose: int) -> None:
-    """Emit LLVM's prefetch of the cache line at `address`, into every cache. It reads nothing, so any address is
-    safe."""
+    """Emit LLVM's prefetch of a cache line, into every cache. It reads nothing, so any `address` is safe."""
     byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
     form = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
     request = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
@@ -75,8 +74,7 @@ def _fma(typing_context, a, x, y):  # type: ignore[no-untyped-def]
 
 @inlined
 def ask_ahead(rows, n, indptr, indices, values):  # type: ignore[no-untyped-def]
-    """Prefetch the features and values of the sample SAMPLES_AHEAD places later; indptr, indices and values as in CSR
-    data."""
+    """Prefetch the features and values of the sample SAMPLES_AHEAD places later, from CSR data."""
     if n + SAMPLES_AHEAD < len(rows):
         later = rows[n + SAMPLES_AHEAD]
         for p in range(indptr[later], indptr[later + _1], _LINE):

@@ -57,7 +57,7 @@ def padded(width: int) -> int:
 
 
 def zeros_on_lines(rows: int, width: int) -> np.ndarray:
-    """Return (rows, width) float32 zeros, aligned to a cache line: a vector that crosses one is read and written in two
+    """Return (rows, width) float32 zeros on cache lines: a vector that crosses a line is read and written in two
     parts."""
     whole = np.zeros(rows * width + LANES, np.float32)
     skip = -(whole.ctypes.data // 4) % LANES

@@ -78,8 +78,7 @@ def bits_of(seed, place):  # type: ignore[no-untyped-def]
 
 @inlined
 def gather_contexts(tokens, keep, seed, place, first, last, most_aside, contexts):  # type: ignore[no-untyped-def]
-    """Fill `contexts` with up to `most_aside` kept words on each side of `place`, in [first, last); return their
-    number."""
+    """Fill `contexts` with up to `most_aside` kept words on each side of `place`, in [first, last); return how many."""
     found = 0
     for side in range(2):
         p, step, end = (place - 1, -1, first - 1) if side == 0 else (place + 1, 1, last)
@@ -182,8 +181,7 @@ def slopes(z, first, last, signs, likely):  # type: ignore[no-untyped-def]
 
 @inlined
 def logarithm(likely, column):  # type: ignore[no-untyped-def]
-    """Return the logarithm of the product of 16 numbers above 1e-30, in two halves, so that a double holds each
-    product."""
+    """Return the logarithm of the product of 16 numbers above 1e-30, in two halves that each fit a double."""
     low, high = 1.0, 1.0
     for k in range(LANES // 2):
         low *= likely[0, column + k]

@@ -48,8 +48,7 @@ def dots(Q, X, c, S, queries, candidates, width):  # type: ignore[no-untyped-def
 
 @inlined
 def mix(W, X, c, out, queries, candidates, width):  # type: ignore[no-untyped-def]
-    """Add the sum over j of W[i, j] X[c[j]] to out[i]. Eight candidates stay in the first-level cache for all
-    queries."""
+    """Add the sum over j of W[i, j] X[c[j]] to out[i]. Eight candidates stay in the first-level cache."""
     for j in range(0, candidates, 8):
         k0, k1, k2, k3, k4, k5, k6, k7 = c[j], c[j + 1], c[j + 2], c[j + 3], c[j + 4], c[j + 5], c[j + 6], c[j + 7]
         for i in range(queries):

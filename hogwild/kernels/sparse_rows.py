@@ -128,7 +128,7 @@ def lazy_adam(  # type: ignore[no-untyped-def]
     least,
     floor,
 ):
-    """Apply lazy Adam. `rate` includes the bias correction of this step. `one_minus_1`, `one_minus_2`: 1 - beta1, 1 -
+    """Apply lazy Adam. `rate` includes this step's bias correction. `one_minus_1`, `one_minus_2`: 1 - beta1, 1 -
     beta2."""
     for u in range(count):
         row = indices[links[0, u]]

@@ -25,7 +25,7 @@ class CharRnn(nn.Module):
     (`data.lanes`).
 
     `cell`: lstm, gru, or custom, an LSTM in plain tensor operations (`hogwild.models.lstm_cell`). `dropout` is the
-    probability of dropping a value between layers and before the output layer, during training."""
+    training dropout probability between layers and before the output layer."""
 
     def __init__(
         self,

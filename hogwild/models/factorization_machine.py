@@ -46,8 +46,7 @@ class FactorizationMachine(nn.Module):
                 require_csr(arrays, len(self.weight))
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
-        """Return the compiled update for logistic, hinge and squared losses with SGD or Adagrad, or the reason for
-        none."""
+        """Return the compiled update (logistic, hinge, squared loss; SGD, Adagrad), or the reason for none."""
         kind = kind_of(loss, 1)
         if isinstance(kind, str):
             return kind

@@ -86,9 +86,8 @@ class KnowledgeGraph(nn.Module):
     # ---- scores
 
     def forward(self, triples: Tensor) -> Tensor:
-        """Return, for triples (B, 3) int, in training the scores (B, 2, 1 + negatives) for tail and head: the right
-        answer first, -inf for a drawn entity that is the right answer; otherwise their ranks (B, 2) float32, 1 is
-        best."""
+        """Return, for triples (B, 3) int, training scores (B, 2, 1 + negatives) for tail and head: the right answer
+        first, -inf for a drawn right answer. In eval mode return their ranks (B, 2) float32, 1 is best."""
         triples = triples.long()
         if not self.training:
             return self.ranks(triples)
@@ -137,8 +136,7 @@ class KnowledgeGraph(nn.Module):
 
     @torch.no_grad()
     def ranks(self, triples: Tensor) -> Tensor:
-        """Return ranks (B, 2) float32 of triples (B, 3) int64. Works in parts: memory is a few times 16 MB, for any
-        number of entities."""
+        """Return ranks (B, 2) float32 of triples (B, 3) int64, in parts: memory is a few times 16 MB."""
         part = max(1, 2**22 // self.entities.num_embeddings)
         found = torch.empty(len(triples), 2)
         for first in range(0, len(triples), part):

@@ -60,8 +60,7 @@ class CustomLstm(nn.Module):
         return made
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Return ((B, T, hidden), state) of x (B, T, features) float; state (h, c), each (layers, B, hidden); None
-        means zeros."""
+        """Return ((B, T, hidden), state) of x (B, T, features); state (h, c), each (layers, B, hidden), None: zeros."""
         if state is None:
             zeros = torch.zeros(len(self.layers), x.size(0), self.hidden, dtype=x.dtype, device=x.device)
             state = (zeros, zeros)

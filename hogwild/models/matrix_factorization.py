@@ -141,8 +141,7 @@ class MatrixFactorization(_Factors):
         return self.item.weight @ self.user.weight.mean(0) + self.mean
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
-        """Return the compiled update for the mean squared error with SGD, Adagrad or RowWiseAdagrad, or the reason for
-        none."""
+        """Return the compiled update (mean squared error; SGD, Adagrad, RowWiseAdagrad), or the reason for none."""
         if loss is not F.mse_loss and not (type(loss) is nn.MSELoss and loss.reduction == "mean"):
             return f"its fused update is for torch.nn.MSELoss, not for {_name(loss)}"
         return why_not(self, optimizer, [*RULES]) or RatingsUpdate(type(optimizer))

@@ -80,9 +80,8 @@ class SkipGram(nn.Module):
         return self.input.weight
 
     def forward(self, x: Tensor) -> Pairs | Tensor:
-        """Return Pairs for x (B, 2 c + 1) int: windows of words, -1 for none, the sample's own word in the middle.
-        Return cosines (B,) for x (B, 2) int, pairs of words. In evaluation no word is dropped and windows have full
-        size."""
+        """Return Pairs for x (B, 2 c + 1) int: windows of words, -1 for none, the sample's own in the middle. Return
+        cosines (B,) for x (B, 2) int, pairs of words. In evaluation no word is dropped and windows are whole."""
         if x.shape[1] == 2:
             return F.cosine_similarity(self.input(x[:, 0]), self.input(x[:, 1]))
         chosen = self._contexts(x)
@@ -113,8 +112,7 @@ class SkipGram(nn.Module):
     # ---- what is drawn
 
     def keep_probabilities(self) -> Tensor:
-        """Return (words,) float32: the probability that a word is not dropped, as in word2vec.c, which differs from the
-        paper."""
+        """Return (words,) float32: the probability of keeping each word, as in word2vec.c; the paper differs."""
         return keep_probabilities(self.counts, self.sample)
 
     def _contexts(self, windows: Tensor) -> Tensor:

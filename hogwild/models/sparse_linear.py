@@ -43,8 +43,7 @@ class SparseLinear(nn.Module):
                 require_csr(arrays, len(self.weight))
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
-        """Return the compiled update for logistic, hinge, squared and softmax losses with SGD or Adagrad, or the reason
-        for none."""
+        """Return the compiled update (logistic, hinge, squared, softmax; SGD, Adagrad), or the reason for none."""
         kind = kind_of(loss, self.weight.shape[1])
         if isinstance(kind, str):
             return kind
@@ -62,8 +61,7 @@ def scores(
 
 
 def kind_of(loss: Any, classes: int) -> int | str:
-    """Return the kernels' number of this loss, or the reason why it has none. Exact classes only: a subclass may
-    compute something else."""
+    """Return the kernels' number of this loss, or why it has none. Exact classes only: a subclass may differ."""
     if type(loss) is nn.CrossEntropyLoss:
         if classes < 2:
             return "CrossEntropyLoss needs a model of two classes or more"
@@ -91,8 +89,7 @@ def unsuitable(model: nn.Module) -> str:
 
 class LinearUpdate:
     """Updates sample by sample, as if the batch size were 1: `data.batch_size` has no effect. Weight decay is lazy: a
-    feature decays by rate x weight_decay in each sample that has it, and not in others; the bias decays in every
-    sample.
+    feature decays by rate x weight_decay in each sample that has it, the bias in every sample.
 
     `hot` may name `weight`, and for Adagrad also `weight.sum` with the same rows. The bias is never hot: each call of
     `run` keeps its own copy."""
@@ -105,8 +102,7 @@ class LinearUpdate:
         self._kind, self._rule = kind, rule
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """Bind the model, the optimizer and the data. Raises ValueError if `weight` is hot and Adagrad's sums are
-        not."""
+        """Bind model, optimizer and data. Raises ValueError if `weight` is hot and Adagrad's sums are not."""
         from hogwild.kernels import linear
 
         assert isinstance(model, SparseLinear)

@@ -29,9 +29,8 @@ class Tabular(nn.Module):
         self.layers = Mlp(features + width * len(categories), hidden, outputs, dropout)
 
     def forward(self, *fields: Tensor) -> Tensor:
-        """Return (B, outputs), numbers or logits of classes, for numbers (B, features) float and categories (B,
-        columns) int64. A table without numbers, or without categories, has only the other field, as from
-        `hogwild.data.Csv`."""
+        """Return (B, outputs), numbers or logits, for numbers (B, features) float and categories (B, columns) int64. A
+        table with only numbers, or only categories, has only that field, as from `hogwild.data.Csv`."""
         left = list(fields)
         parts = [self.scale(left.pop(0))] if self.scale is not None else []
         if len(self.columns):

@@ -43,8 +43,7 @@ class StreamGlance:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """The whole job. Counts cover the run, including earlier attempts; rates cover the time since the previous
-    glance."""
+    """The whole job. Counts cover the run with its earlier attempts, rates the time since the previous glance."""
 
     name: str
     run_dir: str

@@ -78,8 +78,7 @@ GAP = 2
 
 
 class Display:
-    """Formats glances and remembers the latest values of each trend. `encoding`: of the terminal, which decides between
-    block characters and ASCII."""
+    """Formats glances; keeps each trend's latest values. The terminal's `encoding` decides on blocks or ASCII."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
         self._is_ascii = not _can_write("━" + BLOCKS, encoding)
@@ -155,8 +154,7 @@ class Display:
         return [self._bar(title, done, words, room) for title, done, words in bars]
 
     def _bar(self, title: str, done: float | None, words: str, room: int) -> Text:
-        """Return a progress line with a bar of `room` columns; without a bar if there is little room, or if `done` is
-        unknown."""
+        """Return a progress line with a bar of `room` columns; no bar if there is little room or `done` is unknown."""
         if done is None:
             return Text(f"{title:<7} {words}")
         done = min(1.0, max(0.0, done))
@@ -169,8 +167,7 @@ class Display:
         return line.append(tail)
 
     def _figures(self, glance: Glance, width: int) -> list[Text]:
-        """Return loss, metrics, speed and the job's counts; figures are never split, and as many as fit go on a
-        line."""
+        """Return loss, metrics, speed and counts, as many figures per line as fit; none is split."""
         found = [self._figure("loss", "-" if glance.loss is None else f"{glance.loss:.4g}", "loss")]
         found += [self._figure(f"val {name}", f"{value:.4g}", f"val {name}") for name, value in glance.metrics.items()]
         speed = self._figure("samples/s", number(glance.samples_per_s), "samples/s")
@@ -244,8 +241,7 @@ def shown_workers(workers: Sequence[WorkerGlance], room: int) -> list[WorkerGlan
 
 
 def state_of(worker: WorkerGlance) -> str:
-    """Return the state in one word: a training worker may be evaluating or parked; a starting one may be compiling
-    kernels."""
+    """Return the state in one word, such as evaluating or parked (training), or compiling (starting)."""
     if worker.state == "starting" and worker.phase == "compiling":
         return worker.phase
     if worker.state == "training" and worker.phase in ("evaluating", "parked"):
@@ -254,8 +250,7 @@ def state_of(worker: WorkerGlance) -> str:
 
 
 def blocks(values: Iterable[float], levels: str = BLOCKS) -> str:
-    """Return one character per value, scaled from their minimum to their maximum; values that are not finite are left
-    out."""
+    """Return one character per finite value, scaled from their minimum to their maximum."""
     known = [value for value in values if abs(value) < float("inf")]
     low, high = min(known, default=0.0), max(known, default=0.0)
     span = high - low

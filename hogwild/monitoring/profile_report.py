@@ -310,8 +310,7 @@ def _traces(folder: Path, workers: Iterable[int], missing: dict[int, str]) -> It
 
 
 def _notes(records: Mapping[int, PhaseRecord | None], window: Window, missing: Mapping[int, str]) -> Iterator[str]:
-    """Yield notes on workers that are missing from the traces, with the reason, or that have fewer updates than
-    requested."""
+    """Yield notes on workers that are missing from the traces, with the reason, or have too few updates."""
     for worker, record in records.items():
         if record is None:
             yield f"note: worker {worker} is missing: it ended before its update {window.start:,}"

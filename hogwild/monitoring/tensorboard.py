@@ -196,8 +196,7 @@ class _EventWriter:
                 self._file.add(self._now, self._samples, summary=made)
 
     def _staleness(self, counts: list[int]) -> None:
-        """Write the staleness of all updates so far as a TensorBoard histogram: bin k counts updates that were k
-        updates old."""
+        """Write the staleness of all updates so far as a histogram: bin k counts updates that were k updates old."""
         if not counts:
             return
         made = self._make.histogram_raw(

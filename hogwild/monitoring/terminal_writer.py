@@ -48,8 +48,7 @@ def look_for(progress: bool, procs: int) -> Look:
 
 
 class Screen:
-    """The output of one job. `say`, `line` and `show` return at once, or before `start` within ANSWER_S, and never
-    raise."""
+    """The output of one job. `say`, `line`, `show` return at once, before `start` within ANSWER_S, and never raise."""
 
     def __init__(self, look: Look = Look.NOTHING) -> None:
         self.look = look
@@ -137,8 +136,7 @@ class _Inbox:
             return self._changed.wait_for(lambda: not self._is_taken and not self._holds_something(), timeout_s)
 
     def take(self) -> "tuple[list[str], str | None, Glance | None, bool]":
-        """Wait for output; return messages, the newest line and glance, and whether the inbox is closed. For the
-        thread."""
+        """Wait for output; return messages, the newest line and glance, and whether the inbox is closed."""
         with self._changed:
             self._is_taken = False
             self._changed.notify_all()
@@ -256,8 +254,7 @@ class _TerminalThread:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    """Write to the descriptor, not through the stream: an interpreter that exits while a thread holds the stream's lock
-    aborts."""
+    """Write to the descriptor: an interpreter that exits while a thread holds the stream's lock aborts."""
     while data:
         try:
             data = data[os.write(descriptor, data) :]

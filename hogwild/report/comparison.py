@@ -18,8 +18,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def differences(runs: Sequence[Run]) -> Iterator[TableRows]:
-    """Yield tables of outcome, configuration, plan and machine. A table without a difference has a note instead of
-    rows."""
+    """Yield tables of outcome, configuration, plan and machine. Without differences a table has only a note."""
     head = tuple(labels(runs))
     lines = [headline(run) for run in runs]
     rows = [("state", *(line.state for line in lines)), ("in short", *(line.sentence for line in lines))]

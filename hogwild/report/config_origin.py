@@ -26,8 +26,7 @@ class ResolvedSetting:
 
 
 def plain_values(text: str) -> Mapping[str, Any]:
-    """Return a job file's text as nested values, by the rules of job files (1e-3 is a number). Empty if it is not
-    YAML."""
+    """Return a job file's text as nested values, by its own rules (1e-3 is a number). Empty if it is not YAML."""
     try:
         values = next(iter(readings(text, "job"))).values
     except ConfigError:

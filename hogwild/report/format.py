@@ -72,8 +72,7 @@ def exact(value: Any) -> str:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield nested mappings as dotted names with their values; an empty mapping counts as a value, and so does every
-    list."""
+    """Yield nested mappings as dotted names with values; empty mappings and all lists count as values."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{prefix}{name}.")

@@ -21,8 +21,8 @@ GAP = 10.0  # a record covers the time since the previous one, unless that is so
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Bars of all workers. `pixels` (workers, HEIGHT, COLUMNS) are indices into `words`; the columns divide 0 …
-    `span_s` of running time."""
+    """Bars: `pixels` (workers, HEIGHT, COLUMNS) are indices into `words`; the columns divide 0 … `span_s` of
+    running."""
 
     pixels: NDArray[np.int64]
     words: tuple[str, ...]
@@ -35,8 +35,7 @@ class Lanes:
 
 
 def lanes(run: Run) -> Lanes:
-    """Return the bars of every worker of the run. With zero workers there are no bars; without any time, all is
-    ABSENT."""
+    """Return the bars of every worker of the run: none without workers, only ABSENT without any time."""
     records, span_s = run.records, run.span_s
     words = (ABSENT, STARTING, ALIVE, *(STARTING if name == BOOTING else name for name in records.phase_names))
     edges = np.linspace(0.0, span_s, COLUMNS + 1)

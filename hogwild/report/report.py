@@ -27,8 +27,7 @@ LONGEST_NAME = 120  # of a comparison's folder: a file system allows 255 bytes
 
 @dataclass(frozen=True, slots=True)
 class WrittenReport:
-    """The paths of a report: the page, and its pictures beside it. `missing`: what the report does not contain, and
-    why."""
+    """The report's paths: the page, and its pictures beside it. `missing`: what it does not contain, and why."""
 
     index: Path
     pictures: tuple[Path, ...]

@@ -1,5 +1,4 @@
-"""A run directory as data, whether the run has ended, in whatever way, or still goes on. Reads only; imports neither
-torch nor matplotlib.
+"""A run directory as data, for ended and running jobs. Reads only; imports neither torch nor matplotlib.
 
 Records are read once, line by line, into columns of float64: a number takes 8 bytes there and 80 in a dict. Missing
 values are NaN; incomplete lines and lines that are not JSON are counted."""
@@ -190,7 +189,7 @@ class RunClock:
         return cls(zero, np.array(before, np.float64), np.array(starts, np.float64))
 
     def elapsed(self, times: Floats | float) -> Floats:
-        """Return the running time at these times (seconds since the epoch); inside a gap, at its beginning. NaN stays
+        """Return the running time at these times (seconds since the epoch); in a gap, at its beginning. NaN stays
         NaN."""
         at = np.asarray(times, np.float64)
         result = at - self.zero
@@ -232,8 +231,7 @@ def read_run(path: Path) -> Run:
 
 
 def _has_ended(events: list[dict[str, Any]]) -> bool:
-    """Return whether the latest attempt has ended. A resume keeps the previous attempt's summary, which then does not
-    belong to the new one."""
+    """Return whether the latest attempt has ended. A resume keeps the previous summary, which is not its own."""
     marks = [event["event"] for event in events if event["event"] in ("start", "end")]
     return not marks or marks[-1] == "end"
 

@@ -56,8 +56,8 @@ class CsvLayout:
         return f"column {place}" if name == str(place) else f"column {name!r}"
 
     def inputs_in(self, who: str, names: Sequence[str], has_header: bool) -> "CsvLayout":
-        """Return the same inputs, without target, for a file with columns `names`. Raises UsageError if one is
-        missing."""
+        """Return the same inputs, without target, for a file with columns `names`. Raises UsageError for a missing
+        one."""
         wanted, places = sorted((*self.numbers, *self.coded)), {name: place for place, name in enumerate(names)}
         if not has_header and len(names) == len(wanted):
             places = {str(column): place for place, column in enumerate(wanted)}

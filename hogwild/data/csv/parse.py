@@ -22,8 +22,7 @@ class Parser:
     table: CsvTable
 
     def parse(self, content: memoryview, count: int, line: int) -> ParsedRecords:
-        """Return the `count` records in `content`, whose first line has number `line`. Raises DataError with the
-        place."""
+        """Return the `count` records in `content`, which begins at line `line`. Raises DataError with the place."""
         records = self._quick(content, count)
         if records is None or (self.table.refuse_missing and not records.is_complete):
             records = Careful(self.table, bytes(content), line).records(count)
@@ -119,8 +118,7 @@ def _encode(column: Any, codes: Codes, out: np.ndarray) -> bool:
 
 
 def _array(chunk: Any) -> np.ndarray:
-    """Return the chunk as an array, without a copy. `to_numpy` would import pandas, if installed, in every process: 0.3
-    s."""
+    """Return an array without a copy. `to_numpy` would import pandas, if installed, in every process: 0.3 s."""
     return np.from_dlpack(chunk) if len(chunk) else np.empty(0, np.int64)
 
 

@@ -24,8 +24,7 @@ SHOWN = 60  # characters of a value in an error
 
 @dataclass(frozen=True, slots=True)
 class ParsedRecords:
-    """Parsed records. `numbers` (n, F) float32, `codes` (n, C) int64; `target` (n, T) float32, or (n,) int64 for a
-    class."""
+    """`numbers` (n, F) float32, `codes` (n, C) int64; `target` (n, T) float32, or (n,) int64 for a class."""
 
     numbers: np.ndarray
     codes: np.ndarray

@@ -82,7 +82,7 @@ class Parsing(Protocol):
         ...
 
     def key(self) -> str:
-        """Return a hexadecimal hash of everything the result depends on: content, options, and the training data's
+        """Return a hash (hexadecimal) of all that the result depends on: content, options, the training data's
         numbers."""
         ...
 
@@ -98,14 +98,14 @@ class PackedFile(ABC):
 
     @abstractmethod
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
-        """Return the parsing. `what`: name of the data in errors; `like`: for validation data, the training data;
-        `on_bad_line`: fail or skip."""
+        """Return the parsing. `what`: name in errors; `like`: the training data, if any; `on_bad_line`: fail or
+        skip."""
 
     def pack(
         self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
     ) -> Packed:
-        """Pack the data through a `feeds.materialise.Reader`: from the cache, or parsed. `like`: for validation data,
-        the training data."""
+        """Pack by a `feeds.materialise.Reader`: from the cache, or parsed. `like`: the training data, for validation
+        data."""
         parsed: Parsed = reader.pack(self.parsing(what, like, on_bad_line))
         self.left_out = parsed.left_out
         return parsed.packed
@@ -127,7 +127,7 @@ class TextLines:
 
     @classmethod
     def of(cls, path: Path) -> "tuple[TextLines, dict[str, Region]]":
-        """Return the lines of a file and the regions that hold them. Raises DataError if it is empty, damaged or
+        """Return a file's lines and the regions that hold them. Raises DataError if it is empty, damaged or
         unreadable."""
         head, size, text = *_head(path), TextFile(path)
         if not head.startswith((GZIP, ZIP)):
@@ -305,8 +305,7 @@ def zeros(name: str, shape: tuple[int, ...], dtype: str) -> Region:
 
 
 def moved_together(array: np.ndarray, begins: np.ndarray, counts: np.ndarray) -> None:
-    """Move the pieces' values together, without gaps, in place: each piece wrote counts[piece] from begins[piece]
-    on."""
+    """Close the gaps between the pieces' values, in place: each piece wrote counts[piece] from begins[piece] on."""
     to = 0
     for begin, many in zip(begins[: len(counts)].tolist(), counts.tolist(), strict=True):
         if to != begin and many:
@@ -343,7 +342,7 @@ class Count:
 def counted(
     run: Run, what: str, lines: TextLines, regions: dict[str, Region], kind: str, mark: int = ord(":")
 ) -> np.ndarray:
-    """Run the first pass over a text; return (pieces, FOUND) int64 with each piece's counts, in `regions`, for all
+    """Run the first pass over a text; return each piece's counts (pieces, FOUND) int64, in `regions`, for all
     processes."""
     from hogwild.kernels.parsing.libsvm import FOUND
 

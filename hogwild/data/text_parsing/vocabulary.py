@@ -63,8 +63,8 @@ def _longer(array: np.ndarray, size: int) -> np.ndarray:
 
 
 def in_order(words: list[bytes]) -> tuple[np.ndarray, Any]:
-    """Return (rank of each word (n,) int32, sorted names): if all are whole numbers, sorted numerically, as int64;
-    otherwise alphabetically."""
+    """Return (rank of each word (n,) int32, sorted names): numerically as int64 if all are numbers, else
+    alphabetically."""
     numbers = _whole_numbers(words)
     order = np.argsort(numbers, kind="stable") if numbers is not None else _sorted_places(words)
     ranks = np.empty(len(words), np.int32)

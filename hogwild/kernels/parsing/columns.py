@@ -1,5 +1,4 @@
-"""Parsing of text in columns into numbers: ratings, and words. Bounds are checked as in `libsvm.py`, and `found` is the
-same."""
+"""Parsing of text in columns into numbers: ratings, and words. Bounds checks and `found` as in `libsvm.py`."""
 
 import numpy as np
 
@@ -61,8 +60,7 @@ def _stop(text, at, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def _whole(text, at, end):  # type: ignore[no-untyped-def]
-    """Return the number of an id, or -1 if it is a word: it has a leading 0, another character than digits, or exceeds
-    int32."""
+    """Return an id's number, or -1 if it is a word: a leading 0, a character that is no digit, or past int32."""
     if at == end or end - at > 10 or (text[at] == 48 and end - at > 1):
         return np.int64(-1)
     value = np.int64(0)

@@ -133,8 +133,7 @@ def spoilt(found, rule, line_at, token_at):  # type: ignore[no-untyped-def]
 
 @kernel
 def count(text, mark, found):  # type: ignore[no-untyped-def]
-    """Count line ends, including an unfinished last line, and bytes `mark`: upper bounds of a piece's rows and
-    values."""
+    """Count line ends, with an unfinished last line, and bytes `mark`: upper bounds of a piece's rows and values."""
     lines, marks = np.int64(0), np.int64(0)
     for at in range(len(text)):
         lines += text[at] == LF

@@ -17,8 +17,7 @@ ENTRIES, USED = 0, 1  # indices into `sizes`: number of known words, number of t
 
 @inlined
 def place_of(content, begin, end, key, slots, keys, ends, pool):  # type: ignore[no-untyped-def]
-    """Return (slot, entry) of the word content[begin:end] with the hash `key`; entry -1: unknown, and belongs in this
-    slot."""
+    """Return (slot, entry) of the word content[begin:end] with the hash `key`; entry -1: unknown, insert it there."""
     mask = np.uint64(len(slots) - 1)
     slot = mixed(key) & mask
     while slots[slot] >= 0:
