@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SECTIONS = ("model", "loss", "data", "optimizer", "train")  # partly filled by the call itself
 WHOLE = ("lr_schedule", "evaluate", "checkpoint", "supervise", "log", "name", "seed")
-OF_OBJECTS = {"model", "loss", "optimizer"}  # an object, and the name of a section
+OF_OBJECTS = {"model", "loss", "optimizer"}  # both an object and the name of a section
 UNSET: Any = ...  # default of an object argument: given by its name instead, or missing
 
 

@@ -26,7 +26,7 @@ from hogwild.storage.run_directory import RESOLVED, RunDir
 MARK = "HOGWILD_CHAOS"  # in the environment of the job's processes, to find them; it changes nothing
 SEEDS = 1_000_000_000
 PATIENCE_S = 60.0  # beyond grace_s, for the last checkpoint of a job when a signal has ended chaos itself
-SAID_S = 0.2  # interval of the job's status records: they tell who trains, so who can be hit
+SAID_S = 0.2  # interval of the job's records: who trains (possible targets), how fast (plot)
 
 # A kill is not the fault of the worker or of the batch, so the job's own limits must not end it.
 PATIENT = {"supervise.max_restarts": 1_000_000, "supervise.max_item_attempts": 1_000}

@@ -166,7 +166,7 @@ def _cell(words: str) -> str:
     return words.replace("|", "/").replace("\n", " ")
 
 
-# ---- what became of each fault --------------------------------------------------------------------------------------
+# ---- outcome of each fault ------------------------------------------------------------------------------------------
 
 
 def outcomes_of(story: FaultRecord, run_dir: Path) -> list[FaultOutcome]:
@@ -219,7 +219,7 @@ def _of_supervisor(hit: Hit, story: FaultRecord, events: Sequence[Mapping[str, A
     return FaultOutcome(hit, f"{gone}; training began again after {took_s:.1f} s", True, round(took_s, 3))
 
 
-# ---- a picture ------------------------------------------------------------------------------------------------------
+# ---- picture --------------------------------------------------------------------------------------------------------
 
 
 def draw(report: ChaosReport) -> str:

@@ -130,7 +130,7 @@ class _Run:
         return load_job(self.folder / "resolved.yaml").model_dump()
 
 
-# ---- nothing is left of it ------------------------------------------------------------------------------------------
+# ---- nothing is left over -------------------------------------------------------------------------------------------
 
 
 def _processes(run: _Run, before: Baseline) -> Answer:
@@ -173,7 +173,7 @@ def _names(folder: Path) -> set[str]:
     return {entry.name for entry in folder.iterdir()}
 
 
-# ---- what it learnt is there ----------------------------------------------------------------------------------------
+# ---- the training result --------------------------------------------------------------------------------------------
 
 
 def _checkpoint(run: _Run) -> Answer:
@@ -220,7 +220,7 @@ def _parameters(run: _Run) -> Answer:
     return not bad, f"NaN or infinite: {', '.join(bad)}" if bad else f"{len(floating)} tensors are finite"
 
 
-# ---- its records ----------------------------------------------------------------------------------------------------
+# ---- the records ----------------------------------------------------------------------------------------------------
 
 
 def _ledger(run: _Run) -> Answer:

@@ -106,8 +106,8 @@ class Entry:
 
 
 class DatasetCache:
-    """The cache of the runs in `folder`. Used by one thread of a process at a time; several processes may share a
-    folder. `say` gets a message about every problem (by default it goes to the log)."""
+    """The cache of the runs in `folder`. Used by one process at a time; several processes may share a folder. `say`
+    gets a message about every problem (by default it goes to the log)."""
 
     def __init__(
         self, folder: str | os.PathLike[str], keep: int = KEEP, say: Callable[[str], object] = log.warning

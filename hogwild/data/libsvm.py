@@ -178,7 +178,7 @@ class _LibSvmParsing:
         step, finds = self._rows(run, lines, regions)
         return self._finished(self._ordered(run, step, finds, regions), finds)
 
-    # ---- in passes
+    # ---- passes
 
     def _rows(self, run: Run, lines: TextLines, regions: dict[str, Region]) -> "tuple[_LibSvmParse, Finds]":
         """Parse the rows as written."""
@@ -254,7 +254,7 @@ class _LibSvmParsing:
             counts[: len(some)] += some
         return region
 
-    # ---- at the end
+    # ---- result
 
     def _finished(self, packed: Packed, finds: Finds) -> Parsed:
         from hogwild.kernels.parsing.libsvm import UNSEEN

@@ -150,7 +150,7 @@ def _extremes(values: np.ndarray) -> tuple[int, int]:
     return min(int(part.min()) for part in parts), max(int(part.max()) for part in parts)
 
 
-# ---- how it is written ----------------------------------------------------------------------------------------------
+# ---- format ---------------------------------------------------------------------------------------------------------
 
 
 def _mapped(entry: Entry) -> Region:

@@ -1,9 +1,8 @@
 """Usable cores and memory of this machine, over every level of every control group.
 
-This module only reads; `hogwild.host` exports all of it. A limit can sit at any ancestor of our group, and
-`os.cpu_count()`, the affinity mask, psutil and torch all ignore it: with a quota of half a core they report 2. Every
-function takes `root`, the folder that holds /proc and the control groups, so that tests can lay out their own
-machine."""
+This module only reads; `hogwild.host` exports it. A limit can sit at any ancestor of our group, and `os.cpu_count()`,
+the affinity mask, psutil and torch all ignore it: with a quota of half a core they report 2. Every function takes
+`root`, the folder that holds /proc and the control groups, so that tests can lay out their own machine."""
 
 import os
 import platform

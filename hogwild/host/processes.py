@@ -146,7 +146,7 @@ def end_group_of_the_dead(pid: int) -> bool:
             return False
     except ChildProcessError:  # already reaped elsewhere; its number may be reused
         return True
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it died before it led a group; a stranger's setuid
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it died before it led a group; a setuid program
         os.killpg(pid, signal.SIGKILL)
     return True
 

@@ -51,7 +51,7 @@ def physical_cores(cpus: Collection[int], root: Path = ROOT) -> tuple[Core, ...]
 
 def _siblings(cpu: int, root: Path) -> list[int]:
     folder = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-    for name in ("core_cpus_list", "thread_siblings_list"):  # the second is the older name of the first
+    for name in ("core_cpus_list", "thread_siblings_list"):  # the second name is the older one
         text = read_if_known(folder / name)
         if text:
             return _cpu_list(text)
@@ -75,7 +75,7 @@ def _cpu_list(text: str) -> list[int]:
     return [cpu for first, *last in ranges for cpu in range(int(first), int(last[0] if last else first) + 1)]
 
 
-# --- what an OpenMP runtime took ----------------------------------------------------------------------------
+# --- cores taken by an OpenMP runtime -----------------------------------------------------------------------
 
 
 class _AtStart:

@@ -167,7 +167,7 @@ def slopes(z, first, last, signs, likely):  # type: ignore[no-untyped-def]
             size = fused(score, score, size)
             right = sigmoid(sign * score)
             store(z, c, d, sign * (one - right))
-            # Beyond -8, float32 cannot hold the likelihood; its logarithm is the score itself.
+            # Below -8 the logarithm of the likelihood is taken to be the score itself: products stay in float32.
             beyond = beyond + counts * most(far - sign * score, splat(_0))
             product = product * fused(counts, most(right, least_right), one - counts)
             if (c - first) % 8 == 7:

@@ -70,7 +70,7 @@ class KnowledgeGraph(nn.Module):
         self.register_buffer("known", torch.zeros(0, dtype=torch.int64), persistent=False)
         self.known: Tensor
 
-    # ---- what is known
+    # ---- known triples
 
     def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None = None) -> None:
         """Add triples (N, 3) in `triple` to the known true ones: no rank counts them as wrong answers. `train` and
@@ -179,7 +179,7 @@ class TransE(KnowledgeGraph):
 LOSSES = (SoftmaxLoss, CandidateLogisticLoss, MarginLoss)  # in the order of kernels/knowledge_graph.py
 RULES = {SGD: "SGD", Adagrad: "Adagrad", RowWiseAdagrad: "row-wise Adagrad"}  # of kernels/knowledge_graph.py
 OPERATORS = ("complex", "product", "translation")
-GROUP = 64  # triples: fewer share what was drawn with too few, more learn too little from each other
+GROUP = 64  # triples; fewer share negatives with too few, more learn too little from each other
 WIDTH = 16  # floats: row lengths in the kernel's memory are multiples of it
 
 
@@ -221,7 +221,7 @@ class GraphUpdate:
         if self._rule is SGD:
             return np.zeros((1, 1), np.float32)  # never read
         if not param.requires_grad:
-            return np.zeros(len(param) if self._rule is RowWiseAdagrad else param.shape, np.float32)  # nobody's
+            return np.zeros(len(param) if self._rule is RowWiseAdagrad else param.shape, np.float32)  # unused
         return self._optimizer.state[param]["sum"].numpy()  # type: ignore[no-any-return]
 
     def run(self, chunk: Chunk) -> Tally:

@@ -109,7 +109,7 @@ class SkipGram(nn.Module):
                 return f"its fused update is for float32, and {name} is {param.dtype}"
         return SkipGramUpdate()
 
-    # ---- what is drawn
+    # ---- random draws
 
     def keep_probabilities(self) -> Tensor:
         """Return (words,) float32: the probability of keeping each word, as in word2vec.c; the paper differs."""

@@ -92,7 +92,7 @@ def phases_name(worker: int) -> str:
     return f"worker-{worker}.phases.json"
 
 
-# ---- one trace of all -----------------------------------------------------------------------------------------------
+# ---- merged trace ---------------------------------------------------------------------------------------------------
 
 
 def merged(traces: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[str]:

@@ -232,7 +232,7 @@ class _TerminalThread:
             self._write(f"warning: the display ends: {type(error).__name__}: {error}; the job goes on\n")
             return []
 
-    # ---- out ---------------------------------------------------------------------------------------------------
+    # ---- output ------------------------------------------------------------------------------------------------
 
     def _size(self) -> tuple[int, int]:
         return terminal.size(_descriptor(sys.stderr))

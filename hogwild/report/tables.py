@@ -207,7 +207,7 @@ def _event_row(run: Run, event: Mapping[str, Any]) -> tuple[str, ...]:
     return after, moment(event["time"]), str(event["event"]), words
 
 
-# ---- what is not there ----------------------------------------------------------------------------------------------
+# ---- missing parts --------------------------------------------------------------------------------------------------
 
 
 def missing(run: Run) -> list[str]:
