@@ -17,11 +17,11 @@ exits with `exit_status`.
      '- TrainingError                    1   while training
          |- UserCodeError                1   an exception in the model, loss, data or optimizer, with its traceback
          |- WorkersLost                  1   workers died, stalled or could not start more often than allowed
-         |- CrashLoop                    1   workers die, one after the other, and nothing gets done
-         |- Deadlocked                   1   nobody committed a batch for too long
+         |- CrashLoop                    1   workers keep dying, and nothing gets done
+         |- Deadlocked                   1   no worker committed a batch for too long
          |- Diverged                     1   parameters became NaN or infinite
-         |- DeviceMemoryError            1   a GPU has not that much memory left
-         |- DeviceSharingError           1   its memory cannot be shared by processes, or who held it is gone
+         |- DeviceMemoryError            1   a GPU has too little free memory
+         |- DeviceSharingError           1   GPU memory cannot be shared by processes, or its owner is gone
          '- TooManyQuarantined           1   more than 1 % of the batches could not be trained on
 
 The class gives the kind of error and the exit status; the *code* (`data/not-finite`) gives the exact cause. Codes are

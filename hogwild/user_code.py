@@ -1,4 +1,4 @@
-"""Import user code: class_path -> object, and the folders to search. Nothing is registered: any importable class or
+"""Import of user code: class_path -> object, and the folders to search. Nothing is registered: any importable class or
 function works.
 
 Errors say which part of a class path failed: the module does not exist, it raised during import, or it lacks the name.

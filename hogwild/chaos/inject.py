@@ -1,5 +1,5 @@
-"""Injects faults into a job: starts it as a user would, reads its run directory, signals by pidfd, and resumes it after
-every end that a fault caused.
+"""Injection of faults into a job: it is started as a user would, watched by its run directory, signalled by pidfd, and
+resumed after every end that a fault caused.
 
     start ── look, hit, look, hit ── supervisor killed or asked to stop ── nobody left? ── --resume ── … ── its own end
 

@@ -111,8 +111,8 @@ def oom_kills(root: Path = ROOT) -> int | None:
 
 
 class OomKills:
-    """Tells which deaths by SIGKILL came from the OOM killer: the kernel counts a kill before it sends the signal, in
-    the victim's control group and for the whole machine."""
+    """Attribution of deaths by SIGKILL to the OOM killer: the kernel counts a kill before it sends the signal, in the
+    victim's control group and for the whole machine."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root

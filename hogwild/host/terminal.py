@@ -48,8 +48,8 @@ def printable(text: str) -> str:
 
 
 class Continued:
-    """Counts how often the process was stopped and continued; afterwards the terminal shows other content than ours.
-    Main thread only; in other threads it counts nothing."""
+    """Counter of how often the process was stopped and continued; afterwards the terminal shows other content than
+    ours. Main thread only; in other threads it counts nothing."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -170,7 +170,7 @@ class Trained:
 
 
 class _Kept(InTurn):
-    """Reads data in this process; files that the runs in `runs` have parsed before come from their cache."""
+    """A reader in this process; files that the runs in `runs` have parsed before come from their cache."""
 
     def __init__(self, seed: int, runs: Path) -> None:
         super().__init__(seed)

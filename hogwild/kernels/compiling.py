@@ -1,7 +1,7 @@
 """Compilation of kernels, and a cache of compiled code that a crash cannot corrupt.
 
     CACHE/kernels-HASH/NAME/    numba's files of every kernel that the update NAME runs
-                 manifest.json  the checksum of each; its presence makes the folder whole
+                 manifest.json  the checksum of each; if it exists, the folder is complete
 
 HASH covers all kernel sources, the versions of Python and numba, the CPU and the bounds-check flag: everything that
 changes the compiled code changes the folder. (`artifact_cache.py` explains when a folder is complete.)"""

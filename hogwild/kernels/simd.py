@@ -5,7 +5,7 @@ remainder, which takes longer than the 100 numbers; for the products of skip-gra
 are needed. A processor with narrower vectors uses two or four of its own for each of these.
 
     v = load(x, row, column)        x (R, width) float32, C-contiguous; columns [column, column + 16) must be there:
-    store(x, row, column, v)        nobody asks, not even with NUMBA_BOUNDSCHECK: for a kernel's own scratch arrays
+    store(x, row, column, v)        not checked, even with NUMBA_BOUNDSCHECK: for a kernel's own scratch arrays
     load_part(x, row, column, n), store_part(x, row, column, n, v)    the first n < 16 elements alone; 0 in the others
     a + b, a - b, a * b, a / b      by element; `splat(number)` makes a vector of equal elements
     fused(a, b, c)                  a * b + c

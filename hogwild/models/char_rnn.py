@@ -21,8 +21,7 @@ def _recurrent(cell: str, features: int, hidden: int, layers: int, dropout: floa
 
 
 class CharRnn(nn.Module):
-    """Predicts the next symbol at every position of a window. Keeps its state from one window to the next
-    (`data.lanes`).
+    """A predictor of the next symbol at every position of a window. It keeps its state between windows (`data.lanes`).
 
     `cell`: lstm, gru, or custom, an LSTM in plain tensor operations (`hogwild.models.lstm_cell`). `dropout` is the
     training dropout probability between layers and before the output layer."""
@@ -51,8 +50,8 @@ class CharRnn(nn.Module):
 
 
 class SequenceClassifier(nn.Module):
-    """Classifies sequences of different lengths by the last layer's state at each sequence's own end, or (`pool: mean`)
-    by the mean of its states. Padding is never read."""
+    """A classifier of sequences of different lengths, by the last layer's state at each sequence's own end, or (`pool:
+    mean`) by the mean of its states. Padding is never read."""
 
     def __init__(
         self,

@@ -55,7 +55,8 @@ class FactorizationMachine(nn.Module):
 
 
 class FactorizationMachineUpdate:
-    """Updates sample by sample, as if the batch size were 1. Weight decay is lazy: only for the features in a sample.
+    """Fused update, sample by sample, as if the batch size were 1. Weight decay is lazy: only for the features in a
+    sample.
 
     `hot` may name `weight` and `factors`, both or neither, and for Adagrad also `weight.sum` and `factors.sum`, all
     with the same rows. The bias is never hot: each call of `run` keeps its own copy."""

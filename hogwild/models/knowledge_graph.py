@@ -184,7 +184,7 @@ WIDTH = 16  # floats: row lengths in the kernel's memory are multiples of it
 
 
 class GraphUpdate:
-    """Updates triples in groups of 64; see kernels/knowledge_graph.py. Frozen parameters have a rate of 0.
+    """Fused update of triples in groups of 64; see kernels/knowledge_graph.py. Frozen parameters have a rate of 0.
 
     It has no sides, so nothing is hot: a group writes each of its rows once in 600 us, even the relations, which all
     workers write, and two workers are twice as fast as one. Private copies of the relations changed nothing."""

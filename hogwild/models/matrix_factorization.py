@@ -335,7 +335,7 @@ def _column(array: np.ndarray, rows: int, place: int) -> np.ndarray:
 
 
 class RatingsUpdate(FactorizationUpdate):
-    """Updates a MatrixFactorization rating by rating."""
+    """Fused update of a MatrixFactorization, rating by rating."""
 
     sides = (Side("user", (TABLES[0], TABLES[2])), Side("item", (TABLES[1], TABLES[3])))
 
@@ -367,8 +367,8 @@ class RatingsUpdate(FactorizationUpdate):
 
 
 class RankingUpdate(FactorizationUpdate):
-    """Updates a BprFactorization pair by pair. A sample of a user who has every item makes no pair: it is neither
-    applied nor counted as not finite.
+    """Fused update of a BprFactorization, pair by pair. A sample of a user who has every item makes no pair: it is
+    neither applied nor counted as not finite.
 
     Each worker stores which items a user has: 8 bytes per user, and the data itself if it is sorted by user and item,
     as hogwild.data.Ratings is; otherwise also a sorted copy, 4 bytes per sample."""

@@ -153,7 +153,7 @@ PAIRED = 6  # the kernel processes output rows three and two at a time
 
 
 class SkipGramUpdate:
-    """Updates a SkipGram as kernels.fused.FusedUpdate says. No rows are hot: sub-sampling drops frequent words."""
+    """Fused update of a SkipGram (kernels.fused.FusedUpdate). No rows are hot: sub-sampling drops frequent words."""
 
     name = "skip-gram, SGD"
     implements = frozenset({"lr_schedule", "freeze"})

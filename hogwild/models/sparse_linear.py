@@ -88,8 +88,8 @@ def unsuitable(model: nn.Module) -> str:
 
 
 class LinearUpdate:
-    """Updates sample by sample, as if the batch size were 1: `data.batch_size` has no effect. Weight decay is lazy: a
-    feature decays by rate x weight_decay in each sample that has it, the bias in every sample.
+    """Fused update, sample by sample, as if the batch size were 1: `data.batch_size` has no effect. Weight decay is
+    lazy: a feature decays by rate x weight_decay in each sample that has it, the bias in every sample.
 
     `hot` may name `weight`, and for Adagrad also `weight.sum` with the same rows. The bias is never hot: each call of
     `run` keeps its own copy."""

@@ -78,7 +78,7 @@ GAP = 2
 
 
 class Display:
-    """Formats glances; keeps each trend's latest values. The terminal's `encoding` decides on blocks or ASCII."""
+    """Formatter of glances, with each trend's latest values. The terminal's `encoding` decides on blocks or ASCII."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
         self._is_ascii = not _can_write("━" + BLOCKS, encoding)

@@ -45,7 +45,7 @@ def check_wanted(setting: Literal["auto"] | bool) -> None:
 
 
 class NoCurves:
-    """Does nothing; stands in for `Curves`."""
+    """Do-nothing replacement for `Curves`."""
 
     failure: str | None = None
 

@@ -1,4 +1,4 @@
-"""Writes the report of one run, or of several, to disk. It takes no lock: the job has it.
+"""Writing of a report, of one run or of several, to disk. It takes no lock: the job has it.
 
 Every file is written under a temporary name and renamed, as everywhere in a run directory; pictures of an earlier
 report that this one lacks are removed."""

@@ -1,4 +1,4 @@
-"""Columns of a text file: resolves names and numbers, and encodes the values of categories."""
+"""Columns of a text file: names and numbers resolved, values of categories encoded."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 class Csv(Dataset[tuple[Tensor, ...]]):
     """One sample per row of a table in a text file, as tensors in this order:
 
-        x       (N, F) float32   all numeric inputs, in their order; left out where every input is categorical
-        codes   (N, C) int64     all categorical inputs, each coded from 0 on; only where there are any
-        target  (N, T) float32   one column for each name in `target`, so (N, 1) for one: what a model with one output
-                                 gives, and MSELoss, L1Loss and BCEWithLogitsLoss compare it with
-                (N,) int64       a class: with `target_type: class` (whole numbers from 0 on), or where the target is
-                                 listed under `categorical`; what CrossEntropyLoss wants
+        x       (N, F) float32   all numeric inputs, in their order; left out if all inputs are categorical
+        codes   (N, C) int64     all categorical inputs, each coded from 0 on; only if there are any
+        target  (N, T) float32   one column for each name in `target`, so (N, 1) for one: the shape of a model's single
+                                 output, for MSELoss, L1Loss and BCEWithLogitsLoss
+                (N,) int64       a class: with `target_type: class` (whole numbers from 0 on), or a target listed
+                                 under `categorical`; for CrossEntropyLoss
 
     Columns are named as in the header, or numbered from 0 on, -1 being the last one. By default `inputs` are all
     columns except the target and those in `leave_out`. `categorical` gives a column {hash: N} (a stable hash, N codes),

@@ -24,7 +24,7 @@ SHOWN = 60  # characters of a value in an error
 
 @dataclass(frozen=True, slots=True)
 class ParsedRecords:
-    """`numbers` (n, F) float32, `codes` (n, C) int64; `target` (n, T) float32, or (n,) int64 for a class."""
+    """Parsed records: `numbers` (n, F) float32, `codes` (n, C) int64; `target` (n, T) float32, or (n,) int64."""
 
     numbers: np.ndarray
     codes: np.ndarray
