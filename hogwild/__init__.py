@@ -1,7 +1,7 @@
 """Lock-free asynchronous training of any `nn.Module` by N processes over one shared set of parameters.
 
-`hogwild.train(model, dataset, loss, optimizer, procs=4)` is the library's one call; everything else is a job file and
-the command line. Importing this package imports no torch: `train` is loaded at its first use."""
+The library has one call, `hogwild.train(model, dataset, loss, optimizer, procs=4)`; everything else is a job file and
+the command line. Importing this package does not import torch: `train` is loaded at its first use."""
 
 from typing import TYPE_CHECKING, Any
 

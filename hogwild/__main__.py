@@ -1,6 +1,6 @@
-"""The command, as `python -m hogwild`, `python run.py` and the console script `hogwild` start it.
+"""Entry point of the command: `python -m hogwild`, `python run.py` and the console script `hogwild`.
 
-Its first act is to take signals: a Ctrl-C while the command line is imported is no traceback then."""
+It installs the signal handlers first, so that Ctrl-C during the imports prints no traceback."""
 
 import atexit
 import os
@@ -11,9 +11,9 @@ from hogwild.host.signals import note_signals
 
 
 def main() -> NoReturn:
-    """Runs the command that `sys.argv` names and exits with its status."""
+    """Run the command that `sys.argv` names and exit with its status."""
     statuses: list[int] = []
-    atexit.register(_leave, statuses)  # the first to be registered is the last to be called
+    atexit.register(_leave, statuses)  # registered first, so called last
     note_signals()
     from hogwild.host.topology import remember_affinity
 
@@ -25,8 +25,8 @@ def main() -> NoReturn:
 
 
 def _leave(statuses: list[int]) -> None:
-    """After all other exit functions. An interpreter with torch in it is not taken apart: that takes 0.4 s of every
-    command, and aborts the process if a thread was given up in the middle of torch's C++ (`background_thread.py`)."""
+    """Leave the process after all other exit functions. With torch loaded, skip the interpreter's finalization: it
+    takes 0.4 s, and aborts the process if a thread was abandoned inside torch's C++ (`background_thread.py`)."""
     if statuses and "torch" in sys.modules:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:

@@ -1,5 +1,5 @@
-"""`hogwild.train`: the library's one call. It takes the path of a YAML job from its first checked value to its
-summary; only where the objects come from differs."""
+"""`hogwild.train`, the library's one call. It runs the same code as a YAML job, from config checks to summary; only the
+objects come from the caller instead of class paths."""
 
 import os
 import time
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 SECTIONS = ("model", "loss", "data", "optimizer", "train")  # partly filled by the call itself
 WHOLE = ("lr_schedule", "evaluate", "checkpoint", "supervise", "log", "name", "seed")
-OF_OBJECTS = {"model", "loss", "optimizer"}  # an object, and the name of a section
-UNSET: Any = ...  # the default of an object: it was given by its name, or is missing
+OF_OBJECTS = {"model", "loss", "optimizer"}  # both an object and the name of a section
+UNSET: Any = ...  # default of an object argument: given by its name instead, or missing
 
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What a job did: the fields of summary.json. Seconds are of the wall clock; `leases` counts batches; `state` is
+    """Result of a job: the fields of summary.json. Seconds are wall-clock time; `leases` counts batches; `state` is
     succeeded, stopped (resumable) or cancelled."""
 
     state: str
@@ -80,23 +80,22 @@ def train(
     optimizer_state: str | None = None,
     **settings: Any,
 ) -> TrainResult:
-    """Trains `model` with worker processes over one shared set of parameters; afterwards the model holds the result
-    in ordinary private memory, and the optimizer the state of the worker with the most updates (or the shared one).
+    """Train `model` with worker processes over one shared set of parameters. Afterwards the model holds the result in
+    ordinary private memory, and the optimizer holds the state of the worker with the most updates (or the shared
+    state).
 
-    `dataset` and `val` are data sets of (input, …, target), map-style or iterable; `val={"fraction": 0.2}` holds a
-    seeded part back. `loss` is called as loss(output, target). `optimizer` is a torch.optim instance over
-    model.parameters(); its class, groups, hyper-parameters and state are taken over. The four may also be given by
-    these names. Every other keyword is a field of the job file's `train` or `data` section (`procs=4`, `epochs=3`,
-    `batch_size=64`), `name`, `seed`, or a section as a dict (`checkpoint={"every_s": 5}`, `model={"freeze":
-    ["conv*"]}`: what is frozen is so until the call returns; `evaluate={"metrics": ["accuracy", gini]}`, where
-    gini(outputs, targets) is a function of all outputs). `collate` (of a list of records) and `transform` (of a
-    batch's inputs and target) may be functions.
-    `optimizer_state` is "auto" (the default), "private" or "shared". `resume` goes on from an earlier call's run
-    directory, with the same objects.
+    `dataset` and `val` are data sets of (input, …, target), map-style or iterable; `val={"fraction": 0.2}` holds out a
+    seeded random part. `loss` is called as loss(output, target). `optimizer` is a torch.optim instance over
+    model.parameters(); its class, groups, hyper-parameters and state are used. All four may also be passed as keywords.
+    Every other keyword is a field of the job file's `train` or `data` section (`procs=4`, `epochs=3`, `batch_size=64`),
+    `name`, `seed`, or a section as a dict (`checkpoint={"every_s": 5}`, `model={"freeze": ["conv*"]}`: these stay
+    frozen until the call returns; `evaluate={"metrics": ["accuracy", gini]}`, where gini(outputs, targets) is a
+    function of all outputs). `collate` (of a list of records) and `transform` (of a batch's inputs and target) may be
+    functions. `optimizer_state` is "auto" (the default), "private" or "shared". `resume` continues an earlier call from
+    its run directory, with the same objects.
 
-    Call it from the main thread; a main guard is not needed. Raises HogwildError with the words of the command line for
-    what cannot be started, and for a job that failed; a job stopped by Ctrl-C or `max_time_s` returns.
-    """
+    Call it from the main thread; a main guard is not needed. Raises HogwildError, with the same messages as the command
+    line, if the job cannot start or fails; a job stopped by Ctrl-C or `max_time_s` returns normally."""
     began_s = time.monotonic()
     require_current_folder()
     _refuse_two_folders(run_dir, resume)
@@ -165,10 +164,10 @@ def train(
 
 
 def _own_functions(settings: dict[str, Any]) -> dict[str, Any]:
-    """The functions among the settings, by the names of the fields of `Functions`; the settings keep their paths."""
+    """Replace functions in `settings` by dotted paths; return the functions, by the field names of `Functions`."""
     found: dict[str, Any] = {}
     if isinstance(settings.get("data"), Mapping):
-        settings["data"] = dict(settings["data"])  # the caller's own stays as it is
+        settings["data"] = dict(settings["data"])  # do not change the caller's dict
     for place in (settings, settings.get("data")):
         for name in ("collate", "transform"):
             if isinstance(place, dict) and callable(place.get(name)):
@@ -196,8 +195,9 @@ def _refuse_two_folders(run_dir: str | Path | None, resume: str | Path | None) -
 
 
 def _objects(positional: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
-    """The objects, each by its place or by its name; takes those by name out of `settings`. A dict under the name of an
-    object that has its place is a section, and stays. Raises UsageError for what is missing or there twice."""
+    """Return the four objects, given by position or by keyword; keywords are removed from `settings`. A dict under the
+    name of an object that is also given by position is a config section, and stays. Raises UsageError for a missing
+    object and for one given twice."""
     given = dict(zip(("model", "dataset", "loss", "optimizer"), positional, strict=True))
     by_name = [name for name in given if name in settings]
     sections = [name for name in by_name if name in OF_OBJECTS and isinstance(settings[name], Mapping)]
@@ -214,8 +214,8 @@ def _objects(positional: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]
 def _job(
     model: nn.Module, dataset: Dataset, loss: Any, optimizer: Optimizer, val: Any, settings: Mapping[str, Any]
 ) -> Job:
-    """The call as a job file: objects by the path of their class, so that the run directory says what was trained.
-    Raises ConfigError with everything that is wrong with the keywords."""
+    """Return the call as a job config, with each object as the path of its class, so that the run directory records
+    what was trained. Raises ConfigError with all problems of the keywords."""
     draft = _KeywordDraft(
         {
             "name": type(model).__name__.lower(),
@@ -240,11 +240,11 @@ def _job(
 
 @dataclass(slots=True)
 class _KeywordDraft:
-    """The sections of a job file, as keywords fill them; what is wrong with a keyword itself is in `problems`."""
+    """The sections of a job config, filled from keywords; `problems` collects errors in the keywords themselves."""
 
     values: dict[str, Any]
     problems: list[Problem] = field(default_factory=list)
-    _said: dict[tuple[str, str], str] = field(default_factory=dict)  # (section, field) -> the keyword it came by
+    _said: dict[tuple[str, str], str] = field(default_factory=dict)  # (section, field) -> the keyword that set it
 
     def put_keyword(self, key: str, value: Any) -> None:
         value = dict(value) if isinstance(value, Mapping) else value
@@ -282,8 +282,8 @@ class _KeywordDraft:
 
 
 def _home(key: str) -> tuple[str | None, str]:
-    """The section and the field that a keyword means, no section for what stands by itself; one that is nowhere goes
-    where it is nearest to something, for the error's suggestion."""
+    """Return the section and the field that a keyword sets; the section is None for top-level fields. An unknown
+    keyword goes to the section of its closest match, so that the error can suggest it."""
     homes: dict[str, tuple[str | None, str]] = {name: ("train", name) for name in Train.model_fields}
     homes |= {name: ("data", name) for name in Data.model_fields if name not in ("train", "val")}
     homes |= {name: (None, name) for name in (*WHOLE, *SECTIONS)} | {"optimizer_state": ("optimizer", "state")}
@@ -294,15 +294,15 @@ def _home(key: str) -> tuple[str | None, str]:
 
 
 def _path_of(thing: Any) -> str:
-    """The dotted path of a function, or of an object's class; a class made inside a function keeps its readable
-    parts."""
+    """Return the dotted path of a function, or of an object's class. For a class defined inside a function, keep the
+    readable parts."""
     named = thing if hasattr(thing, "__qualname__") and hasattr(thing, "__module__") else type(thing)
     parts = f"{named.__module__}.{named.__qualname__}".replace("<locals>.", "").split(".")
     return ".".join(part if part.isidentifier() else "anonymous" for part in parts)
 
 
 def load(source: str | Path, *, which: str | None = None, data_dir: str | Path | None = None) -> "Trained":
-    """A run's model, ready to use: its best checkpoint, or `which="latest"`, or the checkpoint that `source` is. See
+    """Return a run's model, ready to use: its best checkpoint, `which="latest"`, or the checkpoint file `source`. See
     `hogwild.inference.trained_model`. Raises NotFoundError, UsageError, CheckpointError, RunError."""
     from hogwild.config.of_run import checkpoint_of, data_folder, resumed
     from hogwild.data.locate import set_data_dir

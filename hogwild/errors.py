@@ -1,4 +1,4 @@
-"""Every exception of the project. `hogwild.train` raises them; the command line prints `str(error)` and its code, and
+"""All exceptions of the project. `hogwild.train` raises them; the command line prints `str(error)` and its code, and
 exits with `exit_status`.
 
     HogwildError                         1
@@ -17,17 +17,17 @@ exits with `exit_status`.
      '- TrainingError                    1   while training
          |- UserCodeError                1   an exception in the model, loss, data or optimizer, with its traceback
          |- WorkersLost                  1   workers died, stalled or could not start more often than allowed
-         |- CrashLoop                    1   workers die, one after the other, and nothing gets done
-         |- Deadlocked                   1   nobody committed a batch for too long
+         |- CrashLoop                    1   workers keep dying, and nothing gets done
+         |- Deadlocked                   1   no worker committed a batch for too long
          |- Diverged                     1   parameters became NaN or infinite
-         |- DeviceMemoryError            1   a GPU has not that much memory left
-         |- DeviceSharingError           1   its memory cannot be shared by processes, or who held it is gone
+         |- DeviceMemoryError            1   a GPU has too little free memory
+         |- DeviceSharingError           1   GPU memory cannot be shared by processes, or its owner is gone
          '- TooManyQuarantined           1   more than 1 % of the batches could not be trained on
 
-A class says what kind of thing is wrong, and the exit status; a *code* (`data/not-finite`) says what exactly. Codes are
-stable: they are what documentation and other programs refer to. `CODES` has all of them, docs/errors.md explains each:
-cause, how to see, how to fix. Where a class has one cause only, it has the code; elsewhere whoever raises gives it.
-"""
+The class gives the kind of error and the exit status; the *code* (`data/not-finite`) gives the exact cause. Codes are
+stable, because documentation and other programs refer to them. `CODES` lists them; docs/errors.md explains each: cause,
+how to see it, how to fix it. A class with a single cause has its own code; otherwise the code is passed when the error
+is raised."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -39,10 +39,10 @@ from hogwild.error_codes import CODES as CODES
 
 class HogwildError(Exception):
     """Base of all our errors. The message is complete: what, where, value, rule, what to do. `code` is one of `CODES`;
-    it may be left out where the class has one of its own."""
+    it may be left out if the class has its own."""
 
     exit_status = 1
-    code: str = ""  # whoever raises a class without one gives it
+    code: str = ""  # passed to the constructor if the class has none
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
@@ -51,11 +51,11 @@ class HogwildError(Exception):
         assert self.code in CODES, f"{type(self).__name__} with {self.code!r}: not a code of hogwild.errors.CODES"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy or a pickle is made with the code, which `Exception`'s own way would hand over too late."""
+        """Copy and pickle with the code, which `Exception.__reduce__` would set only after the constructor's check."""
         return partial(type(self), code=self.code), self.args, vars(self)
 
     def record(self) -> dict[str, Any]:
-        """What another program reads of a command that failed (`--json`)."""
+        """Return the error as a dict for other programs (`--json`)."""
         return {"error": str(self), "error_code": self.code, "exit_status": self.exit_status}
 
 
@@ -65,7 +65,7 @@ class UsageError(HogwildError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong in a job file. `line` and `column` count from 1; 0 where the value came from the command line
+    """One problem in a job file. `line` and `column` count from 1; both are 0 if the value came from the command line
     (`source` then says so). `code` is one of `CODES`."""
 
     source: str
@@ -82,8 +82,8 @@ class Problem:
 
 
 class ConfigError(UsageError):
-    """The job file or the overrides break the schema. `problems` holds every one found in one pass; where all are of
-    one kind, that is the code of the error."""
+    """The job file or the overrides break the schema. `problems` holds all problems, found in one pass; if all have the
+    same code, the error has that code too."""
 
     code = "config/invalid"
 
@@ -96,7 +96,7 @@ class ConfigError(UsageError):
         super().__init__("\n".join(lines), code=codes.pop() if len(codes) == 1 else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Made again from its problems, from which the message is."""
+        """Rebuild from `problems`; the message is derived from them."""
         return type(self), (self.problems,)
 
     def record(self) -> dict[str, Any]:
@@ -179,16 +179,16 @@ class TooManyQuarantined(TrainingError):
     code = "train/quarantined"
 
 
-NOT_FINITE = "train/not-finite"  # raised where training is, as an exception of its own, and passed on in two ways
+NOT_FINITE = "train/not-finite"  # training raises its own exception with it, which is passed on in two ways
 
 
 def code_of(error: BaseException) -> str:
-    """Of any exception that ended a command."""
+    """Return the code of any exception that ended a command."""
     return error.code if isinstance(error, HogwildError) else "run/unexpected"
 
 
 def hint(code: str) -> str:
-    """The line under an error's message."""
+    """Return the line printed below an error's message."""
     return f"code {code}: cause and cure in docs/errors.md"
 
 

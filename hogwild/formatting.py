@@ -11,7 +11,7 @@ SIZES = ("_bytes", "size")
 
 
 def time_unit(span_s: float) -> tuple[str, float]:
-    """The unit in which a span is a number of some size, and its seconds: three days are days, 100 s are seconds."""
+    """Return a readable unit for a span and its seconds: three days are in days, 100 s in seconds."""
     return next(((word, unit) for word, unit in TIME_UNITS if span_s >= 3 * unit), TIME_UNITS[-1])
 
 
@@ -62,7 +62,7 @@ def short_number(value: float) -> str:
 
 
 def moment(at: float) -> str:
-    """Local time, with its distance from UTC: a run may come from another machine."""
+    """Return local time with its UTC offset: a run may come from another machine."""
     try:
         return datetime.fromtimestamp(at).astimezone().isoformat(sep=" ", timespec="seconds")
     except (OverflowError, ValueError, OSError):
@@ -70,14 +70,14 @@ def moment(at: float) -> str:
 
 
 def number(value: float) -> str:
-    """Four digits that count; whole numbers as they are."""
+    """Return four significant digits; whole numbers in full."""
     if isinstance(value, int) or (value == int(value) if abs(value) < 1e15 else False):
         return f"{int(value):,}"
     return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def told(value: Any, name: str = "") -> str:
-    """A value of a record; `name` says what it is of: `…_s` are seconds, `…_bytes` a size."""
+    """Format a value of a record; `name` gives its unit: `…_s` are seconds, `…_bytes` a size."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -94,12 +94,12 @@ def told(value: Any, name: str = "") -> str:
 
 
 def exact(value: Any) -> str:
-    """A value of a job file, as YAML has it, on one line."""
+    """Format a value of a job file as YAML on one line."""
     return json.dumps(value, ensure_ascii=False, default=str) if not isinstance(value, str) else value
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested mappings as dotted names with their values; an empty mapping is a value, and so is every list."""
+    """Yield nested mappings as dotted names with values; empty mappings and all lists count as values."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{prefix}{name}.")

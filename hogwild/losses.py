@@ -1,8 +1,8 @@
-"""Losses beside those of `torch.nn`: of two classes, of rankings, of words beside their contexts, of candidates.
+"""Losses beside those of `torch.nn`: for two classes, rankings, words in contexts, and candidates.
 
-A *candidate loss* takes scores (B, 2, 1 + K) of a knowledge graph's model, the right answer first, -inf for what is no
-candidate. Of the model's other output, ranks (B, 2), each says 1 - MRR: the loss of an evaluation falls while the
-answers get better."""
+A *candidate loss* takes the scores (B, 2, 1 + K) of a knowledge graph model, the right answer first, -inf for
+non-candidates. From the model's other output, ranks (B, 2), each returns 1 - MRR, so that an evaluation loss falls
+while the answers improve."""
 
 from typing import ClassVar, NamedTuple
 
@@ -27,7 +27,7 @@ class LogisticLoss(nn.Module):
     """log(1 + exp(-y z)), the mean over the batch: `BCEWithLogitsLoss` for labels of either kind."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
-        """output (B,), target (B,): above 0 is one class, anything else the other."""
+        """Return the mean loss of output (B,); in target (B,), above 0 is one class, anything else the other."""
         return F.binary_cross_entropy_with_logits(output, (target > 0).to(output.dtype))
 
 
@@ -35,26 +35,26 @@ class HingeLoss(nn.Module):
     """max(0, 1 - y z), the mean over the batch: a linear support vector machine (Cortes and Vapnik 1995)."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
-        """output (B,), target (B,): above 0 is one class, anything else the other."""
+        """Return the mean loss of output (B,); in target (B,), above 0 is one class, anything else the other."""
         side = (target > 0).to(output.dtype) * 2 - 1
         return F.relu(1 - side * output).mean()
 
 
 class Pairs(NamedTuple):
-    """`scores` (P, 1 + K): of pairs of a context and the word it stands beside, then of that context and K negatives.
-    `weights` (P, 1 + K): what each counts, 0 for a negative that is the word itself; per sample of the batch."""
+    """Scores and weights of (context, word) pairs. `scores` (P, 1 + K): the true word, then K negatives for its
+    context. `weights` (P, 1 + K): 0 for a negative equal to the word; divided by the samples of the batch."""
 
     scores: Tensor
     weights: Tensor
 
 
 class NegativeSampling(nn.Module):
-    """-log sigmoid(score) of pairs that are there, -log sigmoid(-score) of those that are drawn: the sum over the pairs
-    of a sample, the mean over the batch."""
+    """Negative sampling loss: -log sigmoid(score) for true pairs, -log sigmoid(-score) for drawn pairs; the sum over
+    the pairs of a sample, the mean over the batch."""
 
     def forward(self, output: Pairs | Tensor, target: Tensor) -> Tensor:
-        """`output` as SkipGram gives it; of a text `target` is not looked at. Of pairs of words, similarities (B,) and
-        scores (B,) of people: the mean squared difference."""
+        """Return the loss of `output` as SkipGram returns it. For text, `target` is not used. For word pairs, `output`
+        holds similarities (B,) and `target` human scores (B,): the mean squared difference."""
         if isinstance(output, Tensor):
             return F.mse_loss(output, target.to(output.dtype))
         signs = torch.full_like(output.scores, -1.0)
@@ -63,28 +63,28 @@ class NegativeSampling(nn.Module):
 
 
 class BprLoss(nn.Module):
-    """The mean of log(1 + exp(-margin)). What is known about a sample is that it is there: no target is used."""
+    """The mean of log(1 + exp(-margin)). Every sample is a positive observation, so no target is used."""
 
     def forward(self, margins: Tensor, target: Tensor) -> Tensor:
-        """margins (B,), target (B,) -> a number."""
+        """Return the scalar loss of margins (B,); target (B,) is not used."""
         return nn.functional.softplus(-margins).mean()
 
 
 class CandidateLoss(nn.Module):
-    """The sum of both questions of a triple, the mean over the batch. Targets are not looked at: the right answer is
-    the first candidate."""
+    """The sum over both questions of a triple, the mean over the batch. Targets are not used: the right answer is the
+    first candidate."""
 
     kind: ClassVar[str]
     margin = 0.0
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
-        """Scores (B, 2, 1 + K) or ranks (B, 2) -> a number."""
+        """Return a scalar from scores (B, 2, 1 + K) or ranks (B, 2)."""
         if output.dim() == 2:
             return 1.0 - output.reciprocal().mean()
         return self.each(output[..., 0], output[..., 1:]).sum(1).mean()
 
     def each(self, own: Tensor, others: Tensor) -> Tensor:
-        """(B, 2) and (B, 2, K) -> (B, 2)"""
+        """Return (B, 2) losses from (B, 2) and (B, 2, K) scores."""
         raise NotImplementedError
 
 
@@ -98,7 +98,7 @@ class SoftmaxLoss(CandidateLoss):
 
 
 class CandidateLogisticLoss(CandidateLoss):
-    """Yes for the right answer, no for the others, which together weigh as much as it does."""
+    """Logistic loss: yes for the right answer, no for the others, which together have the same weight."""
 
     kind = "logistic"
 
@@ -107,7 +107,7 @@ class CandidateLogisticLoss(CandidateLoss):
 
 
 class MarginLoss(CandidateLoss):
-    """The right answer should be `margin` above each of the others: how much it lacks, the mean over them."""
+    """Hinge loss: the right answer should score `margin` above each other candidate; the mean of the shortfalls."""
 
     kind = "margin"
 

@@ -1,4 +1,4 @@
-"""Rules of our own beside `torch.optim`."""
+"""Optimizers beside those of `torch.optim`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,16 +11,16 @@ __all__ = ["RowWiseAdagrad"]
 
 class RowWiseAdagrad(torch.optim.Optimizer):
     """Adagrad with one accumulator per row instead of one per number: an embedding table needs a few bytes of state per
-    row, and what is read and written beside a row is one word.
+    row, and each update of a row reads and writes only one more word.
 
         sum[row] += mean(g[row]^2);   p[row] -= lr * g[row] / (sqrt(sum[row]) + eps)
 
-    Known from recommendation models and knowledge graphs: Naumov et al., "Deep Learning Recommendation Model" (2019)
-    and its `RWSAdagrad`; TorchRec's EXACT_ROWWISE_ADAGRAD; Lerer et al., "PyTorch-BigGraph" (2019), section 3.1.
+    Used in recommendation models and knowledge graphs: Naumov et al., "Deep Learning Recommendation Model" (2019) and
+    its `RWSAdagrad`; TorchRec's EXACT_ROWWISE_ADAGRAD; Lerer et al., "PyTorch-BigGraph" (2019), section 3.1.
 
     A row is an element of a parameter's first dimension. `state[p]["sum"]` is (len(p),), there from the beginning.
-    Gradients are dense or sparse; of a sparse one only the rows it names are touched, and `weight_decay` (the L2 term
-    of the gradient) decays those alone. Raises ValueError for a negative option."""
+    Gradients are dense or sparse; a sparse gradient updates only the rows it names, and `weight_decay` (the L2 term of
+    the gradient) decays only those. Raises ValueError for a negative option."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class RowWiseAdagrad(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient; returns what `closure` does."""
+        """Update every parameter that has a gradient; return the result of `closure`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -59,7 +59,7 @@ class RowWiseAdagrad(torch.optim.Optimizer):
         for group in self.param_groups:
             for param in group["params"]:
                 if param.grad is not None:
-                    if not self.state[param]:  # of a group added later
+                    if not self.state[param]:  # in a group added later
                         self.state[param] = self._initial(param, group)
                     _update(param, param.grad, self.state[param]["sum"], group)
         return loss
@@ -68,7 +68,7 @@ class RowWiseAdagrad(torch.optim.Optimizer):
 def _update(param: Tensor, grad: Tensor, sums: Tensor, group: dict[str, Any]) -> None:
     rows = None
     if grad.layout == torch.sparse_coo:
-        grad = grad.coalesce()  # the square of a row's gradient is wanted, not the sum of squares
+        grad = grad.coalesce()  # the square of a row's total gradient is needed, not the sum of squares
         rows, grad = grad.indices()[0], grad.values()
         if not len(rows):
             return
@@ -76,7 +76,7 @@ def _update(param: Tensor, grad: Tensor, sums: Tensor, group: dict[str, Any]) ->
         grad = grad.add(param if rows is None else param[rows], alpha=group["weight_decay"])
     wide = grad.reshape(*sums.shape[:1], -1) if rows is None else grad.reshape(len(rows), -1)
     mean = wide.square().mean(-1).reshape(sums.shape if rows is None else (-1,))
-    total = mean.add_(sums if rows is None else sums[rows])  # read once: where all share it, somebody may write now
+    total = mean.add_(sums if rows is None else sums[rows])  # read once: if it is shared, another worker may write now
     if rows is None:
         sums.copy_(total)
     else:

@@ -1,9 +1,8 @@
-"""class_path -> object, and where user code is looked for. Nothing is registered: any importable class or
-function will do.
+"""Import of user code: class_path -> object, and the folders to search. Nothing is registered: any importable class or
+function works.
 
-Errors say which part of a class path failed: the module is not there, it raised while it was imported, or
-it has no such name. Imports no torch by itself.
-"""
+Errors say which part of a class path failed: the module does not exist, it raised during import, or it lacks the name.
+This module does not import torch."""
 
 import importlib
 import importlib.util
@@ -33,7 +32,7 @@ class ComponentSpec(Protocol):
 
 
 def resolve(class_path: str) -> Any:
-    """The class or function that `class_path` names. Raises ClassPathError with the cause."""
+    """Return the class or function that `class_path` names. Raises ClassPathError with the cause."""
     parts = class_path.split(".")
     if not all(part.isidentifier() for part in parts):
         raise ClassPathError(
@@ -52,11 +51,10 @@ def resolve(class_path: str) -> Any:
 
 
 def build(spec: ComponentSpec, *positional: Any, **extra: Any) -> Any:
-    """Calls what `spec` names with its init_args, after `positional` and beside `extra`, which we fill in.
+    """Call the class or function of `spec` with its init_args, after `positional` and with `extra`, which we fill in.
 
-    Raises ClassPathError for the path, ConfigError for arguments that do not fit the signature, BuildError
-    for whatever the class itself raises; our own errors pass through as they are.
-    """
+    Raises ClassPathError for the path, ConfigError for arguments that do not fit the signature, BuildError for whatever
+    the class itself raises; our own errors pass through unchanged."""
     target = resolve(spec.class_path)
     _check_arguments(spec, target, positional, extra)
     try:
@@ -71,8 +69,8 @@ def build(spec: ComponentSpec, *positional: Any, **extra: Any) -> Any:
 
 
 def build_callable(spec: ComponentSpec) -> Any:
-    """What is called with tensors later: a class is built, a function is taken as it is, with init_args
-    filled in. For losses: `torch.nn.CrossEntropyLoss` and `torch.nn.functional.cross_entropy` both do."""
+    """Return an object that is called with tensors later: a class is instantiated, a function gets its init_args by
+    `partial`. For losses, both `torch.nn.CrossEntropyLoss` and `torch.nn.functional.cross_entropy` work."""
     target = resolve(spec.class_path)
     if inspect.isclass(target):
         return build(spec)
@@ -93,9 +91,8 @@ def build_callable(spec: ComponentSpec) -> Any:
 
 
 def user_path(job_file: Path | None) -> list[str]:
-    """Puts the job file's folder, then the current one, at the head of sys.path, so that a user's own
-    mymodel.py is found; answers them. Ours are imported before, so that his own `workers/` shadows
-    nothing."""
+    """Put the job file's folder, then the current one, first on sys.path, so that a user's mymodel.py is found. Return
+    both folders. Our packages are imported before, so that a user's own `workers/` shadows nothing."""
     global _job_folder
     claim_our_packages()
     _job_folder = Path(job_file).absolute().parent if job_file is not None else None
@@ -106,17 +103,17 @@ def user_path(job_file: Path | None) -> list[str]:
 
 
 def job_folder() -> Path | None:
-    """The folder of the job file that this process is about; None without one, and in a worker."""
+    """Return the folder of this process's job file; None without one, and in a worker."""
     return _job_folder
 
 
 def claim_our_packages() -> None:
-    """Imports `workers` from the folder that holds `hogwild`, whatever else is called so. Raises UsageError
-    when another package of that name was imported before."""
+    """Import `workers` from the folder that holds `hogwild`, even if another package has that name. Raises UsageError
+    if such a package was imported before."""
     home = Path(__file__).resolve().parent.parent
     sys.path.insert(0, str(home))
     try:
-        workers = importlib.import_module("workers")  # only claims the name; its modules are the command line's
+        workers = importlib.import_module("workers")  # only claims the name; the command line uses its modules
     finally:
         sys.path.remove(str(home))
     where = Path(workers.__file__ or "nowhere").resolve().parent.parent
@@ -140,7 +137,7 @@ def _import(class_path: str, name: str) -> ModuleType:
 
 
 def _step(class_path: str, found: Any, before: list[str], name: str) -> Any:
-    """The attribute `name` of `found`, or its submodule."""
+    """Return the attribute `name` of `found`, or its submodule."""
     try:
         return getattr(found, name)
     except AttributeError as error:
@@ -150,14 +147,14 @@ def _step(class_path: str, found: Any, before: list[str], name: str) -> Any:
         raise ClassPathError(
             _no_attribute(class_path, found, ".".join(before), name), code="config/no-such-name"
         ) from error
-    except (Exception, SystemExit) as error:  # a package that loads its names at first use
+    except (Exception, SystemExit) as error:  # a package that loads names on first use
         raise ClassPathError(
             f"{class_path}: loading {name} raised {_said(error)}", code="config/import-failed"
         ) from error
 
 
 def _no_module(class_path: str, name: str) -> str:
-    """A first part that is not importable: misspelt, not installed, or its folder is not on the path."""
+    """Return the message for a first part that cannot be imported: misspelt, not installed, or not on the path."""
     folders = [entry or "." for entry in sys.path[:2]]
     near = [module.name for module in pkgutil.iter_modules(folders)]
     close = did_you_mean(name, [*near, *sys.modules])
@@ -173,11 +170,11 @@ def _no_attribute(class_path: str, found: Any, owner: str, name: str) -> str:
 
 
 def _check_arguments(spec: ComponentSpec, target: Any, positional: tuple[Any, ...], extra: Mapping[str, Any]) -> None:
-    """Says all that does not fit; Python's own TypeError names one argument at a time, and not its class."""
+    """Raise one error for all arguments that do not fit; Python's TypeError names one at a time, without the class."""
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):
-        return  # written in C without a signature; the call itself will tell
+        return  # written in C without a signature; the call itself will fail
     misfits = _misfits(spec, signature, len(positional), extra)
     if misfits:
         shown = f"; signature: {signature.replace(return_annotation=inspect.Signature.empty)}"
@@ -187,7 +184,7 @@ def _check_arguments(spec: ComponentSpec, target: Any, positional: tuple[Any, ..
 def _misfits(
     spec: ComponentSpec, signature: inspect.Signature, given: int, extra: Mapping[str, Any]
 ) -> list[tuple[str, str, str]]:
-    """Arguments that are ours to fill in, unknown or missing, and what to say of each, with its code."""
+    """Return arguments that we fill in ourselves, that are unknown or that are missing: (name, message, code)."""
     parameters = list(signature.parameters.values())
     free = [one for one in parameters[given:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     names = [one.name for one in free if one.name not in extra]
@@ -210,7 +207,7 @@ def _problem(spec: ComponentSpec, name: str, message: str, code: str) -> Problem
 
 
 def _said(error: BaseException) -> str:
-    """The exception in one line, with the last place that is not Python's own import machinery or ours."""
+    """Return the exception in one line, with the last place outside Python's import machinery and this module."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = (__file__, importlib.__file__)
     places = [one for one in frames if not one.filename.startswith("<frozen") and one.filename not in ours]

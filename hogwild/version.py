@@ -1,4 +1,4 @@
-"""The version, and where the code lies. Below everything, so that nothing imports the face of the package for it."""
+"""The version, and the folder of the code. Lowest module: nothing must import the package's `__init__` for these."""
 
 from pathlib import Path
 

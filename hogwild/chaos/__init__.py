@@ -1,1 +1,1 @@
-"""A user's own job under seeded faults: `hogwild chaos JOB.yaml --kills N --seed S`. Picture: docs/architecture.md."""
+"""Seeded faults for a user's own job: `hogwild chaos JOB.yaml --kills N --seed S`. Picture: docs/architecture.md."""

@@ -1,4 +1,4 @@
-"""`hogwild chaos JOB.yaml`: the job, the faults, the resumes, the verdict, the report."""
+"""`hogwild chaos JOB.yaml`: runs the job, injects faults, resumes it, checks the invariants, writes the report."""
 
 import json
 import os
@@ -23,10 +23,10 @@ from hogwild.errors import HogwildError, UsageError
 from hogwild.planning.cpu_plan import plan_here
 from hogwild.storage.run_directory import RESOLVED, RunDir
 
-MARK = "HOGWILD_CHAOS"  # in the environment of the job's processes, by which they are found; it changes nothing
+MARK = "HOGWILD_CHAOS"  # in the environment of the job's processes, to find them; it changes nothing
 SEEDS = 1_000_000_000
-PATIENCE_S = 60.0  # beside grace_s, for the last checkpoint of a job that a signal to us has ended
-SAID_S = 0.2  # so often the job says who trains and how fast: what is aimed at, and drawn
+PATIENCE_S = 60.0  # beyond grace_s, for the last checkpoint of a job when a signal has ended chaos itself
+SAID_S = 0.2  # interval of the job's records: who trains (possible targets), how fast (plot)
 
 # A kill is not the fault of the worker or of the batch, so the job's own limits must not end it.
 PATIENT = {"supervise.max_restarts": 1_000_000, "supervise.max_item_attempts": 1_000}
@@ -34,7 +34,7 @@ PATIENT = {"supervise.max_restarts": 1_000_000, "supervise.max_item_attempts": 1
 
 @dataclass(frozen=True, slots=True)
 class ChaosRequest:
-    """What the command line asked for; `job` is it all read, `job_file` None the embedded one."""
+    """The arguments of the command. `job` is the complete job config; `job_file` is None for the embedded job."""
 
     job: Job
     job_file: Path | None
@@ -58,7 +58,7 @@ class ChaosRequest:
         faults: str | None,
         folders: tuple[Path | None, Path | None],
     ) -> "ChaosRequest":
-        """`folders`: of the run, of the data. A seed is drawn where none is given. Raises UsageError."""
+        """Check the arguments; draw a seed if none is given. `folders`: run folder, data folder. Raises UsageError."""
         seed = random.SystemRandom().randrange(SEEDS) if seed is None else seed
         schedule.check(kills, seed, every_s)
         if read[0].train.procs == 0:
@@ -82,7 +82,7 @@ class ChaosRequest:
 
     @property
     def changes(self) -> list[str]:
-        """What is overridden for this run, unless the command line says something else."""
+        """Overrides for this run, except fields that the command line sets itself."""
         given = {override.partition("=")[0] for override in self.overrides}
         wanted = {**PATIENT, "log.every_s": min(SAID_S, self.job.log.every_s)}
         return [f"{key}={value}" for key, value in wanted.items() if key not in given]
@@ -98,15 +98,15 @@ class ChaosRequest:
         return notes
 
     def shortage(self, injected: int) -> list[str]:
-        """A note for a job that ended before all its faults came."""
+        """Return a note if the job ended before all its faults came."""
         if injected == self.kills:
             return []
         few = f"{injected} of {self.kills} faults, one every {self.every_s:g} s"
         return [f"the job was too short: {few}, were injected; give it more train.epochs, or --every less"]
 
     def arguments(self, run_dir: Path, folder: Path) -> list[str]:
-        """Of the command that starts the job. A pipe has been read, and would be empty now: its text goes to
-        `folder`."""
+        """Return the arguments of the command that starts the job. A job file from a pipe has been read and would be
+        empty now: its text is written to `folder`."""
         job_file = self.job_file
         if job_file is not None and not job_file.is_file():
             job_file = folder / "job.yaml"
@@ -118,7 +118,7 @@ class ChaosRequest:
 
 
 def _check_loaders(job: Job, kinds: Sequence[str]) -> None:
-    """Raises UsageError for faults of loaders in a job that may have none: nobody would be hit, and nobody told."""
+    """Raise UsageError for loader faults in a job that may have no loaders: they would silently hit nothing."""
     asked = [kind for kind in kinds if kind in schedule.OF_LOADERS]
     if not asked or surely_streams(job):
         return
@@ -132,13 +132,13 @@ def _check_loaders(job: Job, kinds: Sequence[str]) -> None:
 
 
 def dry_run_lines(order: ChaosRequest) -> list[str]:
-    """The schedule, one fault per line."""
+    """Return the schedule as lines, one fault per line."""
     return [f"seed {order.seed}", *(f"{fault.at_s:8.1f} s  {fault}" for fault in order.schedule())]
 
 
 def answer(order: ChaosRequest, say: Callable[[str], None], *, as_json: bool) -> tuple[int, list[str]]:
-    """Runs the job under its faults; the exit status and the lines to print: 0 when every invariant holds, 1 when one
-    does not, 128 + n when signal n ended us. Raises HogwildError for a job that did not even begin."""
+    """Run the job under its faults. Return the exit status and the lines to print: 0 if every invariant holds, 1 if one
+    does not, 128 + n if signal n ended us. Raises HogwildError for a job that did not even start."""
     faults = order.schedule()
     say(f"seed {order.seed}: {len(faults)} faults, one every {order.every_s:g} s")
     with _folder() as folder, _run_dir(order) as run_dir:
@@ -177,7 +177,7 @@ def _judged(order: ChaosRequest, run_dir: Path, story: FaultRecord, before: Base
 
 
 def _end(story: FaultRecord, run_dir: Path) -> Check:
-    """The job came to an end of its own, in order, and left nobody behind in any attempt."""
+    """Check that the job ended by itself, in order, and left no process behind in any attempt."""
     last = story.attempts[-1]
     left = [f"attempt {attempt.number}: {attempt.left}" for attempt in story.attempts if attempt.left]
     if left:
@@ -189,7 +189,7 @@ def _end(story: FaultRecord, run_dir: Path) -> Check:
 
 
 def _refused(fault_run: FaultRun, story: FaultRecord) -> tuple[int, list[str]]:
-    """A job that did not begin has said why."""
+    """Fail with the error message of a job that did not start."""
     if story.interrupted:
         return 128 + story.interrupted, []
     error = HogwildError(
@@ -206,7 +206,7 @@ def _picture(report: ChaosReport) -> list[str]:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """For what the job says, and for its temporary files."""
+    """Create a folder for the job's output and its temporary files; remove it afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="hogwild-chaos-"))
     try:
         yield folder
@@ -216,7 +216,7 @@ def _folder() -> Iterator[Path]:
 
 @contextmanager
 def _run_dir(order: ChaosRequest) -> Iterator[Path]:
-    """An empty folder that is the job's to fill; gone again where it did not begin."""
+    """Create an empty run directory for the job to fill; remove it if the job did not start."""
     run = RunDir.create(order.run_dir, order.job.name)
     run.close()
     try:

@@ -1,10 +1,10 @@
-"""Carries faults out on a job: starts it as a user would, reads its run directory, signals by pidfd, resumes it after
-every end that was our doing.
+"""Injection of faults into a job: it is started as a user would, watched by its run directory, signalled by pidfd, and
+resumed after every end that a fault caused.
 
     start ── look, hit, look, hit ── supervisor killed or asked to stop ── nobody left? ── --resume ── … ── its own end
 
-The job runs in a session of its own, so that a Ctrl-C at the terminal is ours to answer, and does not outlive us. No
-process is signalled whose supervisor was not just seen to be its parent."""
+The job runs in its own session, so that only we get a Ctrl-C from the terminal, and it does not outlive us. A process
+is signalled only after checking that the supervisor is its parent."""
 
 import contextlib
 import os
@@ -23,10 +23,10 @@ from hogwild.errors import RunError
 from hogwild.host import other_jobs
 from hogwild.host.own_command import own_command
 
-LOOK_MS = 20.0  # between two looks at the run's records; the supervisor's end is seen at once
-ORPHANS_S = 2.0  # after which no process of a job may be left whose supervisor has ended
-STOPPED = 75  # the exit status of a job that can be resumed
-LAST_WORDS = 4000  # characters of what the job said that stand in an error
+LOOK_MS = 20.0  # interval between two reads of the run's records; the supervisor's end is seen at once
+ORPHANS_S = 2.0  # after a supervisor's end, no process of its job may live longer than this
+STOPPED = 75  # exit status of a job that can be resumed
+LAST_WORDS = 4000  # characters of the job's output that an error quotes
 
 SIGNALS = {
     schedule.KILL: other_jobs.KILL,
@@ -43,8 +43,8 @@ SIGNALS = {
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A fault that was carried out: `time` is the wall clock's, as in the run's records, `since_s` counts as the
-    schedule does. `attempt` counts from 1, `incarnation` is 0 for a supervisor."""
+    """One injected fault. `time` is wall-clock time, as in the run's records; `since_s` counts as in the schedule.
+    `attempt` counts from 1; `incarnation` is 0 for a supervisor."""
 
     fault: Fault
     time: float
@@ -57,7 +57,7 @@ class Hit:
 @dataclass(slots=True)
 class Attempt:
     """One process of the job's supervisor. `asked`: our faults that were meant to end it. `left`: processes of the job
-    that lived ORPHANS_S after it; `gone_s`: how long the last one took."""
+    that lived ORPHANS_S longer than it; `gone_s`: seconds until the last one was gone."""
 
     number: int
     pid: int
@@ -75,7 +75,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class FaultRecord:
-    """What was done and seen. `interrupted`: the signal that ended us."""
+    """All injected faults and all attempts. `interrupted`: the signal that ended us."""
 
     hits: list[Hit] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
@@ -84,8 +84,8 @@ class FaultRecord:
 
 @dataclass(frozen=True, slots=True)
 class FaultRun:
-    """`arguments`: of the command that starts the job; `environment`: its own, with `mark` (NAME=VALUE) in it, by which
-    all of its processes are known. What it says goes to the file `words`. `grace_s`: what it gets to stop in order."""
+    """One job under faults. `arguments`: of its command; `environment`: its own, with `mark` (NAME=VALUE), which
+    identifies all its processes. Its output goes to the file `words`. `grace_s`: seconds it has to stop in order."""
 
     arguments: Sequence[str]
     run_dir: Path
@@ -96,8 +96,8 @@ class FaultRun:
     say: Callable[[str], None]
 
     def run(self, faults: Sequence[Fault], story: FaultRecord) -> None:
-        """Until the job has ended by itself, whether or not all faults came to be. Fills `story`, also when a signal
-        ends us: the job is gone then, too."""
+        """Run until the job has ended by itself, even if not all faults were injected. Fills `story`, also if a signal
+        ends us; the job is gone then, too."""
         hits = _Hits(list(faults), story, self.say)
         arguments, offset = list(self.arguments), 0
         while True:
@@ -107,15 +107,15 @@ class FaultRun:
             arguments = ["train", "--resume", str(self.run_dir), "--no-progress", "--json"]
 
     def said(self) -> str:
-        """The last words of the job on its standard output and error."""
+        """Return the last output of the job on stdout and stderr."""
         return self.words.read_text(errors="replace")[-LAST_WORDS:].strip() if self.words.exists() else ""
 
     def _attempt(self, arguments: Sequence[str], offset: int, hits: "_Hits") -> int:
-        """Answers how far the run's events were read."""
+        """Run one attempt; return how far the run's events were read."""
         with self._started(arguments) as process:
             attempt = Attempt(len(hits.story.attempts) + 1, process.pid, time.time())
             hits.story.attempts.append(attempt)
-            # Which we have not reaped: it is there, alive or dead.
+            # not reaped yet, so the number is still its own, alive or dead
             supervisor = Target(0, 0, process.pid, host.pidfd_open(process.pid), time.monotonic())
             with Watch(self.run_dir, process.pid, offset) as watch:
                 try:
@@ -124,9 +124,9 @@ class FaultRun:
                         watch.look()
                         hits.turn(time.monotonic(), watch, supervisor, attempt)
                 except BaseException:
-                    if schedule.SUPERVISOR_TERMINATE not in attempt.asked:  # a second one would be: stop at once
-                        process.terminate()  # it checkpoints, ends its workers and goes
-                    supervisor.send(other_jobs.GO_ON)  # perhaps we had just stopped it
+                    if schedule.SUPERVISOR_TERMINATE not in attempt.asked:  # a second SIGTERM would mean: stop at once
+                        process.terminate()  # the job writes a checkpoint, ends its workers and exits
+                    supervisor.send(other_jobs.GO_ON)  # we may have just stopped it
                     hits.let_go_on()
                     raise
                 finally:
@@ -171,32 +171,32 @@ class FaultRun:
 
 
 class _Hits:
-    """The faults that are still to come, and who is stopped and must go on."""
+    """The pending faults, and the processes that are stopped and must continue."""
 
     def __init__(self, faults: list[Fault], story: FaultRecord, say: Callable[[str], None]) -> None:
         self.story = story
         self._pending, self._say = faults, say
         self._began_s: float | None = None
-        self._stopped: list[tuple[float, int]] = []  # (when it goes on, a pidfd of ours)
+        self._stopped: list[tuple[float, int]] = []  # (when it continues, a pidfd of ours)
 
     def turn(self, now: float, watch: Watch, supervisor: Target, attempt: Attempt) -> None:
-        """Carries out what is due and whose target is fit."""
+        """Inject each due fault whose target can be hit."""
         if self._began_s is None and watch.has_spawned:
             self._began_s = now
         self._go_on(now)
         for fault in self._due(now):
             target = self._target(fault, watch, supervisor, attempt)
             if target is None or (fault.lasts_s and target.stopped_until_s > now):
-                continue  # a second stop would be ended by the first one's SIGCONT
+                continue  # the first stop's SIGCONT would end a second one
             if not target.send(SIGNALS[fault.kind]):
                 continue
             self._pending.remove(fault)
             self._note(fault, now, target, attempt)
             if fault.is_of_supervisor:
-                return  # whether there is anybody left to be hit is for the next turn
+                return  # the next turn decides whether anything is left to hit
 
     def let_go_on(self) -> None:
-        """Everybody who was stopped; a dead one does not mind."""
+        """Continue every stopped process; dead ones do not matter."""
         self._go_on(float("inf"))
 
     def _due(self, now: float) -> list[Fault]:
@@ -210,9 +210,9 @@ class _Hits:
         if fault.loader is not None:
             return watch.fit_loader(fault.loader)
         if not (watch.has_started and watch.is_training):
-            return None  # a resume that gets nowhere, again and again, would be our doing
+            return None  # do not interrupt a resume before it trains: it would never get anywhere
         if attempt.asked and fault.kind != schedule.SUPERVISOR_KILL:
-            return None  # a second SIGTERM means something else: stop at once
+            return None  # a second SIGTERM means: stop at once
         return supervisor
 
     def _note(self, fault: Fault, now: float, target: Target, attempt: Attempt) -> None:

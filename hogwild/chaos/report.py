@@ -1,5 +1,5 @@
-"""What a run under faults came to: RUN/report/chaos.json, chaos.md, chaos.png, and a few lines for the terminal, the
-verdict last."""
+"""The report of a run under faults: RUN/report/chaos.json, chaos.md, chaos.png, and a few lines for the terminal, with
+the verdict last."""
 
 import json
 import re
@@ -18,14 +18,14 @@ from hogwild.chaos.watch import SUMMARY, events_of, read_json
 from hogwild.storage.records import explained, to_json
 
 METRICS = "metrics.jsonl"
-GAP = 4  # times the usual time between two records: some are missing
+GAP = 4  # times the usual interval between two records: records are missing
 INSTALL = "pip install 'hogwild[bench]'"
 
 
 @dataclass(frozen=True, slots=True)
 class FaultOutcome:
-    """What became of a hit. `took_s`: until a worker was ready in that place again, or the job had started again; None
-    where nobody had to be replaced, or nobody was any more."""
+    """The outcome of one injected fault. `took_s`: seconds until a worker was ready in that place again, or the job had
+    started again; None if nothing had to be replaced or nothing was."""
 
     hit: Hit
     words: str
@@ -35,7 +35,7 @@ class FaultOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ChaosReport:
-    """`asked`: how many faults there should have been; `notes`: what the reader must know of how it was done."""
+    """The whole report. `asked`: the number of faults requested; `notes`: caveats for the reader."""
 
     job: str
     run_dir: Path
@@ -57,7 +57,7 @@ class ChaosReport:
 
     @property
     def lost(self) -> int | None:
-        """Batches that are in no account; None where there is no summary."""
+        """Batches in no account; None without a summary."""
         leases = self.summary.get("leases")
         return None if leases is None else leases["total"] - sum(leases[name] for name in SETTLED)
 
@@ -68,7 +68,7 @@ class ChaosReport:
 
     @property
     def verdict(self) -> str:
-        """The last line."""
+        """The last line of the report."""
         broken = [check.name for check in self.checks if check.holds is False]
         looked_at = [check for check in self.checks if check.holds is not None]
         invariants = f"{', '.join(broken)} BROKEN" if broken else f"all {len(looked_at)} hold"
@@ -101,7 +101,7 @@ class ChaosReport:
         return dict(to_json(values))
 
     def lines(self) -> Iterator[str]:
-        """For a person."""
+        """Return the lines for the terminal."""
         summary = self.summary
         yield from (f"note: {note}" for note in self.notes)
         if summary:
@@ -142,7 +142,7 @@ class ChaosReport:
         return "\n".join(lines) + "\n"
 
     def write(self) -> None:
-        """Raises RunDirError where it cannot."""
+        """Write chaos.json and chaos.md. Raises RunDirError on failure."""
         folder = self.run_dir / "report"
         with explained(f"cannot write the report to {folder}"):
             folder.mkdir(exist_ok=True)
@@ -166,11 +166,11 @@ def _cell(words: str) -> str:
     return words.replace("|", "/").replace("\n", " ")
 
 
-# ---- what became of each fault --------------------------------------------------------------------------------------
+# ---- outcome of each fault ------------------------------------------------------------------------------------------
 
 
 def outcomes_of(story: FaultRecord, run_dir: Path) -> list[FaultOutcome]:
-    """From the run's own records."""
+    """Return the outcome of every hit, from the run's own records."""
     events = [{**event, "attempt": attempt} for attempt, event in attempts_of([e for _, e in events_of(run_dir)])]
     return [
         _of_supervisor(hit, story, events) if hit.fault.is_of_supervisor else _of_child(hit, events)
@@ -179,7 +179,7 @@ def outcomes_of(story: FaultRecord, run_dir: Path) -> list[FaultOutcome]:
 
 
 def _of_child(hit: Hit, events: Sequence[Mapping[str, Any]]) -> FaultOutcome:
-    """It went on, or its place was taken again, or the attempt ended before it had to be."""
+    """Return the outcome for a worker or loader: it continued, it was replaced, or the attempt ended first."""
     noun, prefix = ("worker", "") if hit.fault.loader is None else ("loader", "loader-")
     this = [event for event in events if event["attempt"] == hit.attempt]
     number = next((e[noun] for e in this if e["event"] == f"{prefix}spawn" and e["pid"] == hit.pid), hit.fault.worker)
@@ -188,7 +188,7 @@ def _of_child(hit: Hit, events: Sequence[Mapping[str, Any]]) -> FaultOutcome:
     is_deadly = hit.fault.kind in schedule.DEADLY
     if gone is None:
         return FaultOutcome(hit, "the attempt ended before it was noticed" if is_deadly else "went on", True)
-    if not is_deadly and not re.search(ENDED_BY_SUPERVISOR, gone["how"]):  # what it died of later is another story
+    if not is_deadly and not re.search(ENDED_BY_SUPERVISOR, gone["how"]):  # it died later of another cause
         return FaultOutcome(hit, "went on", True)
     back = next((e for e in own if e["event"] == f"{prefix}ready" and e["incarnation"] > hit.incarnation), None)
     if back is not None:
@@ -219,11 +219,11 @@ def _of_supervisor(hit: Hit, story: FaultRecord, events: Sequence[Mapping[str, A
     return FaultOutcome(hit, f"{gone}; training began again after {took_s:.1f} s", True, round(took_s, 3))
 
 
-# ---- a picture ------------------------------------------------------------------------------------------------------
+# ---- picture --------------------------------------------------------------------------------------------------------
 
 
 def draw(report: ChaosReport) -> str:
-    """Samples/s over time, with the faults, as RUN/report/chaos.png; says why where there is no picture."""
+    """Draw samples/s over time, with the faults, to RUN/report/chaos.png; return why there is no picture, or ""."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -254,7 +254,7 @@ def draw(report: ChaosReport) -> str:
 
 
 def _curve(records: Sequence[Mapping[str, Any]], began: float) -> tuple[list[float], list[float]]:
-    """Seconds and samples/s. Where records are missing, nobody trained: 0 there."""
+    """Return seconds and samples/s. Gaps in the records mean that nothing trained: 0 there."""
     times = [record["time"] - began for record in records]
     usual_s = statistics.median([0.0] + [later - earlier for earlier, later in pairwise(times)])
     seconds, rates = [0.0], [0.0]

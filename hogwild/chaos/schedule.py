@@ -1,7 +1,7 @@
-"""Seed -> faults in order. Pure: what is done to whom, when and for how long; `inject.py` does it.
+"""Schedule of faults from a seed: the fault, its target, time and duration. Pure; `inject.py` carries it out.
 
-A moment is when a fault is *due*, in seconds of the job since its first worker was started. It is carried out then, or
-as soon as its target is fit to be hit: a worker that trains, a supervisor that has one."""
+A fault's time is when it is *due*, in seconds since the job's first worker was started. It is injected then, or as soon
+as its target can be hit: a worker that trains, or a supervisor with such a worker."""
 
 import math
 import random
@@ -31,20 +31,20 @@ WORDS = {
     SUPERVISOR_PAUSE: "SIGSTOP of the supervisor, SIGCONT after a while",
 }
 
-# The mix where none was asked for: mostly kills of workers, and every tenth fault one of the supervisor.
+# The default mix: mostly kills of workers, and every tenth fault hits the supervisor.
 USUAL = {KILL: 6, STOP: 2, TERMINATE: 1}
 USUAL_OF_STREAMS = {**USUAL, LOADER_KILL: 4, LOADER_STOP: 2}
 SUPERVISOR_EVERY = 10
-LONGEST_GAP = 4  # times the mean: an exponential gap may be any length, and a job does not wait for it
+LONGEST_GAP = 4  # times the mean: an exponential gap has no upper limit, and a job does not wait for it
 SHORT_STOP_S, LONG_STOP_S = (0.05, 1.0), 15.0
-LONG_STOPS = 0.25  # of all stops, where the job's own limits allow it
-EARLY = 1 / 6  # of all kills: at whatever its target is doing, its start included
+LONG_STOPS = 0.25  # of all stops, if the job's own limits allow it
+EARLY = 1 / 6  # of all kills: whatever the target is doing, even while it starts
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`worker` and `loader` are None for the supervisor; of the loaders that are there it is the one at that place.
-    `lasts_s`: of a stop or a pause. `early`: a worker may be hit while it starts."""
+    """One fault. `worker` and `loader` are None for the supervisor; `loader` is a place among the loaders that exist.
+    `lasts_s`: duration of a stop or a pause. `early`: the worker may be hit while it starts."""
 
     kind: str
     worker: int | None
@@ -65,8 +65,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FaultLimits:
-    """Of the job, `supervise`: a stop past the stall limit is a death, and a stop of all near the deadlock limit would
-    be a fault of ours."""
+    """The job's limits from `supervise`: a stop past the stall limit counts as a death, and stopping everything for
+    nearly the deadlock limit would be our own fault."""
 
     stall_s: float
     deadlock_s: float
@@ -77,12 +77,12 @@ class FaultLimits:
 
     @property
     def stops_past_stall(self) -> bool:
-        """Whether some stops last longer than the stall limit: not where that would hold the job up for minutes."""
+        """True if some stops last longer than the stall limit; False if that would delay the job by minutes."""
         return self.stall_s <= LONG_STOP_S and 4 * self.stall_s <= self.deadlock_s
 
 
 def checked_kinds(given: str | None) -> tuple[str, ...]:
-    """The kinds of `--faults kill,stop`; none: the usual mix. Raises UsageError."""
+    """Return the kinds of `--faults kill,stop`; () means the default mix. Raises UsageError."""
     if given is None:
         return ()
     kinds = tuple(dict.fromkeys(name.strip() for name in given.split(",")))
@@ -96,7 +96,7 @@ def checked_kinds(given: str | None) -> tuple[str, ...]:
 
 
 def check(kills: int, seed: int, every_s: float) -> None:
-    """Raises UsageError for what makes no schedule."""
+    """Raise UsageError for arguments that make no schedule."""
     if kills < 1:
         raise UsageError(f"--kills {kills}: must be at least 1, the number of faults", code="usage/bad-value")
     if seed < 0:
@@ -110,8 +110,8 @@ def check(kills: int, seed: int, every_s: float) -> None:
 def draw(
     seed: int, count: int, every_s: float, kinds: Sequence[str], procs: int, limits: FaultLimits, loaders: int = 0
 ) -> list[Fault]:
-    """The schedule: the same for the same arguments, on every machine. `kinds` empty: the usual mix, of a job with
-    `loaders` if there are any."""
+    """Return the schedule: the same for the same arguments, on every machine. Empty `kinds` mean the default mix,
+    including loader faults if `loaders` > 0."""
     chance = random.Random(seed)
     faults, at_s = [], 0.0
     for number in range(1, count + 1):
@@ -129,7 +129,7 @@ def _usual(chance: random.Random, number: int, mix: Mapping[str, int]) -> str:
 
 
 def _drawn(chance: random.Random, fault: Fault, count: int, limits: FaultLimits) -> Fault:
-    """With a target, one of `count`, and a length."""
+    """Return the fault with a random target, one of `count`, and a random duration."""
     who, how_long, is_long = chance.randrange(count), chance.random(), chance.random() < LONG_STOPS
     fault = replace(
         fault,

@@ -1,8 +1,8 @@
-"""The invariants of a run that has ended, whatever was done to it: `checks`, one function, over what anybody can see.
+"""The invariants of a run that has ended: one function, `checks`, which uses only what any program can see.
 
-    processes  shared-memory  open-files  temporary-files     nothing is left of it
-    checkpoint  checkpoint-ledger  parameters                 what it learnt is there, whole and usable
-    ledger  ending  deaths                                    its records add up, and say what happened
+    processes  shared-memory  open-files  temporary-files     nothing is left over
+    checkpoint  checkpoint-ledger  parameters                 the training result is complete and usable
+    ledger  ending  deaths                                    the records add up, and explain what happened
 
 Imports no torch until a checkpoint is loaded, and starts nothing."""
 
@@ -27,11 +27,11 @@ from hogwild.storage.checkpoint_format import newest_good
 STATUS = {"succeeded": (0,), "failed": (1,), "stopped": (75,), "cancelled": (129, 130, 143)}
 SETTLED = ("done", "skipped", "quarantined")
 COUNTED = (*SETTLED, "indeterminate", "redone")
-NOTICED_S = 60.0  # a death nobody noticed for so long before the job's end was overlooked
-NOT_OURS = "torchinductor"  # the folder torch makes for its compiler with the first optimizer of any program
+NOTICED_S = 60.0  # a death not noticed for so long before the job's end counts as overlooked
+NOT_OURS = "torchinductor"  # torch makes this folder for its compiler with the first optimizer of any program
 
-# What the exit event of a worker may say that was hit by a deadly signal; and, for all, that the supervisor ended it in
-# the same moment. SIGINT is ignored by workers: nobody may die of it.
+# The causes that the exit event of a worker hit by a deadly signal may give. All may also say that the supervisor ended
+# the worker in the same moment. Workers ignore SIGINT: nobody may die of it.
 CAUSES = {
     schedule.KILL: "SIGKILL|out of memory",
     schedule.TERMINATE: "SIGTERM",
@@ -43,8 +43,8 @@ OF_INTERRUPT = "SIGINT|KeyboardInterrupt"
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The machine before a job. `mark`: NAME=VALUE in the environment of all of the job's processes, '' if there is
-    none. `temporary`: the folder that is its TMPDIR, if it has one of its own."""
+    """The machine before a job. `mark`: NAME=VALUE in the environment of all processes of the job, '' if there is none.
+    `temporary`: the job's own TMPDIR, if it has one."""
 
     shared_memory: frozenset[str]
     descriptors: int
@@ -60,7 +60,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`holds` is None where it could not be looked at; `words` say what was seen, or why not."""
+    """One checked invariant. `holds` is None if it could not be checked; `words` say what was seen, or why not."""
 
     name: str
     holds: bool | None
@@ -71,11 +71,11 @@ Answer = tuple[bool | None, str]
 
 
 def checks(run_dir: Path, before: Baseline, *, status: int | None = None, hits: Sequence[Hit] = ()) -> list[Check]:
-    """Every invariant of the run in `run_dir`, whose last process has ended with `status` (None: not known) after
-    `hits`. Changes nothing; a damaged run makes a check that does not hold, never an exception."""
+    """Return every invariant of the run in `run_dir`; its last process has ended with `status` (None: unknown) after
+    `hits`. Changes nothing. A damaged run gives checks that do not hold, never an exception."""
     run = _Run(run_dir)
     looks: dict[str, Callable[[], Answer]] = {
-        "open-files": partial(_open_files, before),  # first: torch, loaded for a checkpoint, keeps some
+        "open-files": partial(_open_files, before),  # first: torch, loaded for a checkpoint, keeps some open
         "processes": partial(_processes, run, before),
         "shared-memory": partial(_shared_memory, before),
         "temporary-files": partial(_temporary_files, before),
@@ -90,7 +90,7 @@ def checks(run_dir: Path, before: Baseline, *, status: int | None = None, hits: 
 
 
 def _looked(look: Callable[[], Answer]) -> Answer:
-    """What is damaged beyond reading does not hold, and the error says what it is."""
+    """Run one check. If the files are too damaged to read, it does not hold, and the error is the reason."""
     try:
         return look()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, HogwildError) as error:
@@ -98,7 +98,7 @@ def _looked(look: Callable[[], Answer]) -> Answer:
 
 
 class _Run:
-    """What a run directory says, read when it is asked for."""
+    """The records of a run directory, read on first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -117,7 +117,7 @@ class _Run:
 
     @cached_property
     def state(self) -> dict[str, Any] | None:
-        """Of the newest good checkpoint."""
+        """Content of the newest good checkpoint."""
         from hogwild.storage.checkpoint import load
 
         path, _ = self.newest
@@ -130,12 +130,13 @@ class _Run:
         return load_job(self.folder / "resolved.yaml").model_dump()
 
 
-# ---- nothing is left of it ------------------------------------------------------------------------------------------
+# ---- nothing is left over -------------------------------------------------------------------------------------------
 
 
 def _processes(run: _Run, before: Baseline) -> Answer:
-    """Those with the mark, the resource tracker among them; by number, workers and what they started; and supervisors,
-    but for ourselves, who may have been one: others in their group are their caller's."""
+    """Check that no process of the job is left: processes with the mark (including the resource tracker), workers and
+    loaders by number with their groups, and supervisors. Supervisors count without their group, which is their
+    caller's, and never this process itself."""
     kinds = ("spawn", "loader-spawn", "start")
     spoken_of = {kind: {e["pid"]: e["time"] for e in run.events if e["event"] == kind} for kind in kinds}
     workers, supervisors = spoken_of["spawn"] | spoken_of["loader-spawn"], spoken_of["start"]
@@ -172,7 +173,7 @@ def _names(folder: Path) -> set[str]:
     return {entry.name for entry in folder.iterdir()}
 
 
-# ---- what it learnt is there ----------------------------------------------------------------------------------------
+# ---- the training result --------------------------------------------------------------------------------------------
 
 
 def _checkpoint(run: _Run) -> Answer:
@@ -189,7 +190,8 @@ def _checkpoint(run: _Run) -> Answer:
 
 
 def _checkpoint_ledger(run: _Run) -> Answer:
-    """Of a job that ended in order, the checkpoint is of its end; of any other, of some moment before."""
+    """Compare the ledgers of checkpoint and summary: equal after an orderly end, otherwise the checkpoint may be
+    older."""
     if run.state is None:
         return None, "there is no checkpoint"
     summary, saved = run.summary, run.state["ledger"]
@@ -218,11 +220,11 @@ def _parameters(run: _Run) -> Answer:
     return not bad, f"NaN or infinite: {', '.join(bad)}" if bad else f"{len(floating)} tensors are finite"
 
 
-# ---- its records ----------------------------------------------------------------------------------------------------
+# ---- the records ----------------------------------------------------------------------------------------------------
 
 
 def _ledger(run: _Run) -> Answer:
-    """done + skipped + quarantined = total, and total is every batch of every epoch where the job ran to its end."""
+    """Check done + skipped + quarantined = total; for a complete job, total must be every batch of every epoch."""
     leases = run.summary["leases"]
     settled, total = sum(leases[name] for name in SETTLED), leases["total"]
     words = " + ".join(f"{leases[name]} {name}" for name in SETTLED)
@@ -231,7 +233,7 @@ def _ledger(run: _Run) -> Answer:
     if (run.summary["state"], run.summary["reason"]) != ("succeeded", "epochs") or run.state is None:
         return True, f"{words} = {total}"
     epochs, batches = run.resolved["train"]["epochs"], run.state["ledger"]["plan"]["batches"]
-    if batches == OPEN:  # a stream, whose end the loaders find
+    if batches == OPEN:  # a stream; the loaders find its end
         return True, f"{words} = {total}, of {epochs} epochs that end where their stream does"
     if total != epochs * batches:
         return False, f"{words} = {total}, but {epochs} epochs of {batches} batches are {epochs * batches}"
@@ -239,7 +241,7 @@ def _ledger(run: _Run) -> Answer:
 
 
 def _ending(run: _Run, status: int | None) -> Answer:
-    """Exit status, summary.json and the last event say the same."""
+    """Check that exit status, summary.json and the last event agree."""
     summary = run.summary
     if not summary:
         return False, f"there is no {SUMMARY}"
@@ -256,7 +258,7 @@ def _ending(run: _Run, status: int | None) -> Answer:
 
 
 def _deaths(run: _Run, hits: Sequence[Hit]) -> Answer:
-    """Every worker and loader that was killed has an exit event, and its words fit what was done to it."""
+    """Check that every worker and loader that was killed has an exit event with a matching cause."""
     victims: dict[tuple[int, int], list[Hit]] = {}
     for hit in hits:
         if not hit.fault.is_of_supervisor:
@@ -270,7 +272,7 @@ def _deaths(run: _Run, hits: Sequence[Hit]) -> Answer:
 
 
 def _misfit(done: Sequence[Hit], event: Mapping[str, Any] | None, end: float) -> str:
-    """What is wrong with the record of one worker; '' if nothing is."""
+    """Return the problem in the record of one worker; '' if there is none."""
     what = ", ".join(str(hit.fault) for hit in done) + f" (pid {done[0].pid})"
     deadly = [hit for hit in done if hit.fault.kind in CAUSES]
     if event is None:
@@ -284,7 +286,8 @@ def _misfit(done: Sequence[Hit], event: Mapping[str, Any] | None, end: float) ->
 
 
 def attempts_of(events: Sequence[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each event with its attempt, counted from 1: it begins with `resume` and `start`, the first one with `start`."""
+    """Yield each event with its attempt, from 1. An attempt begins with `resume` and `start`, the first with
+    `start`."""
     attempt, is_announced = 0, False
     for event in events:
         kind = event["event"]
@@ -298,5 +301,5 @@ def _is_exit(event: Mapping[str, Any]) -> bool:
 
 
 def _end_of(events: Sequence[dict[str, Any]], attempt: int) -> float:
-    """The wall time of its last event."""
+    """Return the wall time of the attempt's last event."""
     return max((float(event["time"]) for number, event in attempts_of(events) if number == attempt), default=0.0)

@@ -1,5 +1,5 @@
-"""A running job as its run directory shows it to another program: events.jsonl and status.json, and a pidfd of every
-worker and loader, taken as soon as its number is known, so that no signal can meet a stranger."""
+"""A running job as seen by another program through its run directory: events.jsonl and status.json. A pidfd of every
+worker and loader is opened as soon as its number is known, so that no signal can hit another process."""
 
 import json
 import os
@@ -16,8 +16,8 @@ EVENTS, STATUS, SUMMARY = "events.jsonl", "status.json", "summary.json"
 
 
 def events_of(run_dir: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Whole lines of events.jsonl from the byte `offset` on, each with the offset after it. A torn last line, which a
-    killed supervisor may leave and the next one cuts off, is none."""
+    """Yield the complete lines of events.jsonl from the byte `offset` on, each with the offset after it. An incomplete
+    last line, which a killed supervisor may leave and the next one cuts off, is skipped."""
     try:
         with open(run_dir / EVENTS, "rb") as file:
             file.seek(offset)
@@ -31,7 +31,7 @@ def events_of(run_dir: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, A
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """{} where there is none yet."""
+    """Return the content, or {} if the file does not exist yet."""
     try:
         return dict(json.loads(file.read_text()))
     except FileNotFoundError:
@@ -40,9 +40,9 @@ def read_json(file: Path) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Target:
-    """A live worker, or loader. Times are of the monotonic clock: `began_s` and `trains_since_s` are when its start and
-    its first commit (a loader's first batch) were seen, `stopped_until_s` when it goes on. `is_doomed`: it was sent
-    what ends it."""
+    """A live worker or loader. Times are on the monotonic clock: `began_s` and `trains_since_s` are when its start and
+    its first commit (a loader's first batch) were seen, `stopped_until_s` is when it continues. `is_doomed`: it got a
+    deadly signal."""
 
     worker: int
     incarnation: int
@@ -55,22 +55,22 @@ class Target:
 
     @property
     def has_trained(self) -> bool:
-        """This process has committed something."""
+        """True if this process has committed something."""
         return self.trains_since_s is not None
 
     def send(self, number: int) -> bool:
-        """False when it was gone already."""
+        """Send a signal; return False if the process was gone already."""
         return self.pidfd >= 0 and host.kill_by_pidfd(self.pidfd, number)
 
     def close(self) -> None:
-        """It is gone: from now on its number may be somebody else's."""
+        """Close the pidfd of a dead process: its number may be reused from now on."""
         os.close(self.pidfd)
         self.pidfd = -1
 
 
 class Watch:
-    """One attempt of a job, whose supervisor is `pid`: what is in the records before its start, from the byte `offset`
-    on, is another's. `look` often; a context, which gives the pidfds back."""
+    """One attempt of a job, whose supervisor is `pid`. Records before its start, from the byte `offset` on, belong to
+    another attempt. Call `look` often. A context manager, which closes the pidfds."""
 
     def __init__(self, run_dir: Path, pid: int, offset: int = 0) -> None:
         self.run_dir, self.pid, self.offset = run_dir, pid, offset
@@ -78,7 +78,7 @@ class Watch:
         self.loaders: dict[int, Target] = {}
         self.exits: list[dict[str, Any]] = []  # the exit events so far
         self.has_started = False
-        self.fruitless: dict[int, int] = {}  # worker -> its starts in a row that ended before it trained
+        self.fruitless: dict[int, int] = {}  # worker -> its consecutive starts that ended before it trained
 
     def __enter__(self) -> "Watch":
         return self
@@ -98,11 +98,11 @@ class Watch:
         return bool(self.training())
 
     def training(self) -> list[Target]:
-        """Those that have committed something, by number."""
+        """Return the workers that have committed something, by number."""
         return [self.targets[worker] for worker in sorted(self.targets) if self.targets[worker].has_trained]
 
     def look(self) -> None:
-        """Takes in what was written since the last time."""
+        """Read the events written since the last call."""
         for offset, event in events_of(self.run_dir, self.offset):
             self.offset = offset
             if event["event"] == "start":
@@ -117,8 +117,8 @@ class Watch:
         self._see_who_trains()
 
     def fit(self, worker: int, *, early: bool) -> Target | None:
-        """The worker, if it may be hit: it trains, or, `early`, it starts for the first time since one of it trained:
-        starts that fail in a row end a job by its own rules."""
+        """Return the worker if it may be hit: it trains or, with `early`, it is in the first start since this worker
+        last trained. Starts that fail in a row would end the job by its own rules."""
         target = self.targets.get(worker)
         if target is None or target.is_doomed:
             return None
@@ -126,8 +126,8 @@ class Watch:
         return target if may_be_hit else None
 
     def fit_loader(self, place: int) -> Target | None:
-        """The one at that place among those that are there, as often as not fewer than were planned (one reads what
-        cannot be divided); if it has filled a slot."""
+        """Return the loader at that place among the existing ones, if it has filled a slot. There are often fewer than
+        planned: one loader reads data that cannot be divided."""
         there = sorted(self.loaders)
         target = self.loaders[there[place % len(there)]] if there else None
         return target if target is not None and target.has_trained and not target.is_doomed else None
@@ -144,7 +144,7 @@ class Watch:
         worker, pid = event["worker"], event["pid"]
         self._forget(worker)
         pidfd = other_jobs.open_child(pid, self.pid)
-        if pidfd is None:  # it died before we looked, and its exit comes next
+        if pidfd is None:  # it died before we looked; its exit event comes next
             self.fruitless[worker] = self.fruitless.get(worker, 0) + 1
         else:
             self.targets[worker] = Target(worker, event["incarnation"], pid, pidfd, time.monotonic())

@@ -1,4 +1,4 @@
-"""What the command line was given: a command, a job file, overrides, a run to go on with, a data folder."""
+"""Parsing of command-line arguments: command, job file, overrides, run to resume, profile window."""
 
 import re
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ COMMANDS = (
 
 
 def with_command(argv: list[str]) -> list[str]:
-    """`argv` with `train` put in where no command was given. Raises UsageError for an unknown command."""
+    """Return `argv`, with `train` inserted if no command is given. Raises UsageError for an unknown command."""
     first = argv[0] if argv else ""
     if first in (*COMMANDS, "-h", "--help"):
         return argv
@@ -46,7 +46,7 @@ def with_command(argv: list[str]) -> list[str]:
 
 
 def _exists(argument: str) -> bool:
-    """False also for what no file can be called: a name of 256 characters is an error of the file system's."""
+    """Return whether the file exists; False also for impossible names: 256 characters raise an OSError."""
     try:
         return Path(argument).exists()
     except (OSError, ValueError):
@@ -54,7 +54,7 @@ def _exists(argument: str) -> bool:
 
 
 def split_arguments(arguments: Sequence[str] | None) -> tuple[Path | None, list[str]]:
-    """The job file, if any, and the overrides, in any order. Raises UsageError for a second job file."""
+    """Return the job file, if any, and the overrides, given in any order. Raises UsageError for a second job file."""
     overrides: list[str] = []
     files: list[str] = []
     for argument in arguments or []:
@@ -70,7 +70,7 @@ def split_arguments(arguments: Sequence[str] | None) -> tuple[Path | None, list[
 
 
 def refuse_beside_resume(job_file: Path | None, run_dir: Path | None) -> None:
-    """Raises UsageError for what would say a second time which job it is, or where."""
+    """Raise UsageError for arguments that contradict --resume: a job file, or --run-dir."""
     for value, what in ((job_file, "a job file"), (run_dir, "--run-dir")):
         if value is not None:
             raise UsageError(
@@ -81,7 +81,7 @@ def refuse_beside_resume(job_file: Path | None, run_dir: Path | None) -> None:
 
 
 def profile_window(given: str | None) -> "Window | None":
-    """What --profile A:B asks for. Raises UsageError."""
+    """Return the window of --profile A:B. Raises UsageError."""
     if given is None:
         return None
     from hogwild.monitoring.profile_report import LONGEST, Window

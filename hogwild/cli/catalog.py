@@ -1,4 +1,4 @@
-"""Commands for the beginning: what there is to choose from, a job file's schema, a job as it is resolved."""
+"""Commands for getting started: what can be chosen, the schema of job files, a job as it is resolved."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from hogwild.config.of_run import load
 from hogwild.errors import UsageError
 from hogwild.host import raise_noted
 
-# What `hogwild list` can list.
+# Groups that `hogwild list` can list.
 GROUPS = {
     "models": "model.class_path",
     "data": "data.train.class_path",
@@ -58,7 +58,7 @@ def list_(
 
 
 def _rows(group: str) -> Iterator[tuple[str, str]]:
-    """Name -> one line about it."""
+    """Yield (name, one-line description)."""
     if group in ("models", "data"):
         package = f"hogwild.{group}"
         yield from ((f"{package}.{name}", text) for name, text in import_module(package).CATALOG.items())
@@ -78,14 +78,14 @@ def _rows(group: str) -> Iterator[tuple[str, str]]:
 
 
 def schema_text() -> str:
-    """The content of configs/job.schema.json."""
+    """Return the content of configs/job.schema.json."""
     from hogwild.config.load import json_schema
 
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def reference_text() -> str:
-    """The content of docs/job-file.md."""
+    """Return the content of docs/job-file.md."""
     from hogwild.config.load import json_schema
     from hogwild.config.reference import markdown
 

@@ -1,9 +1,7 @@
-"""`check --deep`: model and data are built in a child process, so that user code cannot take the command
-line with it.
+"""`check --deep`: builds model and data in a child process, so that a crash in user code does not crash the command.
 
-The child answers on a file of its own, because what user code prints goes to stderr; its end is seen
-whatever it was.
-"""
+The child writes its answer to a separate file, because user output goes to stderr; the parent notices its end, whatever
+the cause."""
 
 import json
 import os
@@ -18,8 +16,8 @@ from hogwild.config.load import Job, load_job
 from hogwild.errors import BuildError, HogwildError
 from hogwild.version import PACKAGE_ROOT
 
-# -P and the explicit folder: a user's own hogwild/ or workers/ in the current folder must not be ours. A Ctrl-C at the
-# terminal reaches the child too, and is answered by us: it only ends.
+# -P and the explicit folder: a user's own hogwild/ or workers/ in the current folder must not shadow ours. A Ctrl-C at
+# the terminal reaches the child too; it simply dies, and the parent reports.
 _CHILD = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -31,8 +29,8 @@ child(int(sys.argv[2]))
 
 
 def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradients: bool = False) -> dict[str, Any]:
-    """What `hogwild.job.build.deep_check` finds, from a child process. Raises what it raised, with the same exit
-    status."""
+    """Return the result of `hogwild.job.build.deep_check`, run in a child process. Raises the child's error, with the
+    same exit status."""
     task = {"job": job.to_yaml(), "job_file": _text(job_file), "data_dir": _text(data_dir), "gradients": gradients}
     home = PACKAGE_ROOT
     with tempfile.TemporaryFile() as answer:
@@ -49,7 +47,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
 
 
 def child(descriptor: int) -> None:
-    """The child's main: the task comes on stdin, the answer goes to `descriptor`."""
+    """Run in the child: read the task from stdin, write the answer to `descriptor`."""
     task = json.load(sys.stdin)
     job_file, data_dir = _path(task["job_file"]), _path(task["data_dir"])
     try:

@@ -1,5 +1,5 @@
-"""`hogwild doctor`: this machine in plain words, one finding per line. What needs torch is asked in a child process,
-so that a torch that does not even load is a finding like any other."""
+"""`hogwild doctor`: describes this machine in plain words, one finding per line. Whatever needs torch runs in a child
+process, so that a torch that fails to load is a finding like any other."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ WORDS: dict[str, str] = {
 
 
 def variable_findings(environ: Mapping[str, str]) -> Iterator[str]:
-    """A line for every variable that is set and that a numerical library reads."""
+    """Yield a line for every set variable that a numerical library reads."""
     binding = {entry.partition("=")[0] for entry in binding_variables(environ)}
     for name in sorted(environ):
         if not name.startswith(PREFIXES):
@@ -51,13 +51,13 @@ def variable_findings(environ: Mapping[str, str]) -> Iterator[str]:
         yield f"{name}={environ[name]}: {words}"
 
 
-TORCH_SERIES = "2.13."  # as pyproject.toml pins it
-# The rest of the core; what --help and check need is there, or nobody would read this.
+TORCH_SERIES = "2.13."  # as pinned in pyproject.toml
+# The other core packages. Those that --help and check need are present, or this code would not run.
 PACKAGES = ("numpy", "psutil", "cloudpickle", "safetensors", "threadpoolctl")
-DATA_FOLDERS = ("mnist", "fashion_mnist")  # what hogwild.data looks for below the data folder
+DATA_FOLDERS = ("mnist", "fashion_mnist")  # folders that hogwild.data looks for below the data folder
 MEMORY_FOR_A_WORKER = 400 * 2**20  # bytes: torch loaded, a small model, its batch
 PROBE_BYTES = 1 << 20
-CHILD_S = 120.0  # a net: importing torch takes seconds, on a cold disk a minute
+CHILD_S = 120.0  # an upper limit: importing torch takes seconds, on a cold disk a minute
 
 _CHILD = """
 import json, sys
@@ -74,7 +74,7 @@ print(json.dumps(answer))
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`status`: ok; note, worth knowing; problem, worth mending. Some of the last keep every job from starting."""
+    """One finding. `status`: ok; note (worth knowing); problem (should be fixed). Some problems stop all training."""
 
     topic: str
     status: Literal["ok", "note", "problem"]
@@ -83,7 +83,7 @@ class Finding:
 
 
 def answer(data_dir: Path | None, *, as_json: bool) -> tuple[int, list[str]]:
-    """The exit status and the lines of `hogwild doctor`: 1 where something that training needs is missing."""
+    """Return the exit status and the lines of `hogwild doctor`: 1 if something that training needs is missing."""
     findings = examine(data_dir)
     stops = any(finding.stops_training for finding in findings)
     if as_json:
@@ -92,7 +92,7 @@ def answer(data_dir: Path | None, *, as_json: bool) -> tuple[int, list[str]]:
 
 
 def examine(data_dir: Path | None) -> list[Finding]:
-    """Everything. `data_dir`: --data-dir or HOGWILD_DATA, None where neither is given."""
+    """Return all findings. `data_dir`: --data-dir or HOGWILD_DATA, None if neither is given."""
     return [
         Finding("hogwild", "ok", f"{__version__} in {PACKAGE}"),
         *_packages(),
@@ -109,7 +109,7 @@ def examine(data_dir: Path | None) -> list[Finding]:
 
 
 def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """One line per finding, and one that says what it amounts to."""
+    """Yield one line per finding, and a conclusion."""
     width = max(len(finding.topic) for finding in findings)
     for finding in findings:
         yield f"{finding.status:<7}  {finding.topic:<{width}}  {finding.text}"
@@ -133,7 +133,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _ask_torch() -> Mapping[str, Any] | str:
-    """What torch says of itself, or in words why it cannot."""
+    """Return torch's description of itself, or the reason why it cannot be loaded."""
     home = PACKAGE_ROOT
     try:
         ended = subprocess.run(
@@ -154,7 +154,7 @@ def _ask_torch() -> Mapping[str, Any] | str:
 
 
 def torch_findings(answer: Mapping[str, Any] | str) -> Iterator[Finding]:
-    """From what torch says of itself, or why it cannot."""
+    """Yield findings from `_ask_torch`'s answer."""
     if isinstance(answer, str):
         yield Finding("torch", "problem", answer, stops_training=True)
         return
@@ -174,7 +174,7 @@ def torch_findings(answer: Mapping[str, Any] | str) -> Iterator[Finding]:
 
 
 def processor_findings(described: Mapping[str, Any], cores: host.Cores) -> Iterator[Finding]:
-    """From `host.describe_host` and `host.usable_cores`."""
+    """Yield findings from `host.describe_host` and `host.usable_cores`."""
     nodes = {core.node for core in cores.physical}
     physical, threads = len(cores.physical), max(len(core.cpus) for core in cores.physical)
     smt = f"{threads} threads each (SMT)" if threads > 1 else "no SMT"
@@ -203,7 +203,7 @@ def _plan() -> Finding:
 
 
 def memory_finding(memory: host.Memory) -> Finding:
-    """A problem where not even one worker fits."""
+    """Return a problem if not even one worker fits."""
     words = f"{size(memory.bytes)} can be taken; the limit is {memory.limited_by}"
     if memory.bytes < MEMORY_FOR_A_WORKER:
         return Finding("memory", "problem", f"{words}; a worker alone takes {size(MEMORY_FOR_A_WORKER)}")
@@ -216,7 +216,7 @@ def _shared_memory() -> Iterator[Finding]:
         yield Finding("shared memory", "problem", f"memfd does not work: {why}", stops_training=True)
     else:
         yield Finding("shared memory", "ok", "memfd works; what is there of memory can be shared")
-    with contextlib.suppress(OSError):  # not mounted: nothing of ours is there
+    with contextlib.suppress(OSError):  # not mounted: we do not use it
         space = os.statvfs("/dev/shm")
         whole, free = (size(space.f_frsize * blocks) for blocks in (space.f_blocks, space.f_bavail))
         yield Finding("/dev/shm", "ok", f"{whole}, {free} free; hogwild does not use it, a DataLoader of yours may")
@@ -231,7 +231,7 @@ def _try_memfd() -> None:
 
 
 def files_finding(limit: int, held: int, workers_wanted: int) -> Finding:
-    """A problem where the limit on open files, `held` of them taken, does not do for the workers of `procs: auto`."""
+    """Return a problem if the limit on open files, with `held` in use, is too low for the workers of `procs: auto`."""
     workers = (limit - held - FILES) // (FILES_PER_WORKER + FILES_ON_THEIR_WAY)
     words = (
         f"a process may hold {limit:,}, hogwild raises that as far as it may: enough for {workers:,} workers as it is"
@@ -256,7 +256,7 @@ def _kernel() -> Finding:
 def _try_pidfd() -> None:
     descriptor = host.pidfd_open(os.getpid())
     try:
-        host.kill_by_pidfd(descriptor, 0)  # no signal; only whether it may be sent
+        host.kill_by_pidfd(descriptor, 0)  # no signal; only checks permission
     finally:
         os.close(descriptor)
 
@@ -264,7 +264,7 @@ def _try_pidfd() -> None:
 def _refusal(attempt: Callable[[], None]) -> str:
     try:
         attempt()
-    except (OSError, AttributeError) as error:  # a Python without it has no such attribute
+    except (OSError, AttributeError) as error:  # AttributeError: a Python built without it
         return str(error)
     return ""
 

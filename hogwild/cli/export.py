@@ -1,10 +1,10 @@
-"""`hogwild export`: a checkpoint's model in one file for others, without the optimizer and the ledger.
+"""`hogwild export`: a checkpoint's model as one file for other programs, without the optimizer and the ledger.
 
     RUN/checkpoints/update-000003600/model.safetensors ── every hash checked ──► digits-update-000003600.safetensors
                                     /state.pt          ─────────────────────► ... .pt, a state_dict
 
-A safetensors file is a JSON header and then the tensors' bytes. The bytes are copied as they are; only the header is
-written anew, with what the job was. Needs no torch, which `state_dict` does."""
+A safetensors file is a JSON header and then the tensors' bytes. The bytes are copied unchanged; only the header is
+rewritten, with information about the job. Needs no torch, unlike `state_dict`."""
 
 import errno
 import json
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from hogwild.storage.checkpoint_format import Manifest
 
 ENDINGS = {"safetensors": ".safetensors", "state_dict": ".pt"}
-PREFIX = "hogwild."  # begins our words in the header, among which the names of tied parameters stand, too
+PREFIX = "hogwild."  # prefix of our header keys; the header also holds the names of tied parameters
 Which = Annotated[
     str | None, typer.Option(help="Of a RUN; default: the best, if it was evaluated.", metavar="best|latest")
 ]
-ALIGNMENT = 8  # bytes: where the tensors begin, as the format's own writer has it
+ALIGNMENT = 8  # bytes: alignment of the first tensor, as in the format's own writer
 
 
 def export(
@@ -67,7 +67,7 @@ def export(
 
 
 def check_choice(which: str | None) -> None:
-    """Raises UsageError for what `--which` cannot be."""
+    """Raise UsageError for an invalid `--which`."""
     if which is not None:
         _check_choice("--which", which, CHOICES)
 
@@ -78,8 +78,8 @@ def _check_choice(option: str, given: str, choices: tuple[str, ...]) -> None:
 
 
 def _job_name(checkpoint: Path) -> str:
-    """The name in the run's resolved.yaml. A checkpoint that was copied away from its run has none, nor has a run whose
-    file was damaged: what its folder is called will do."""
+    """Return the job name in the run's resolved.yaml. A checkpoint that was copied out of its run has none, nor has a
+    run with a damaged file: use the folder's name then."""
     from hogwild.config.load import load_job
 
     run = checkpoint.parent.parent
@@ -103,7 +103,7 @@ def _exists(file: Path) -> str:
 
 
 def _words(manifest: "Manifest", job: str) -> dict[str, str]:
-    """What the header says of the checkpoint."""
+    """Return the header entries that describe the checkpoint."""
     words = {"job": job, "checkpoint": manifest.name, "updates": str(manifest.update), "created": manifest.created}
     if "samples" in manifest.meta:
         words["samples"] = str(manifest.meta["samples"])
@@ -113,8 +113,8 @@ def _words(manifest: "Manifest", job: str) -> dict[str, str]:
 
 
 def _safetensors(path: Path, job: str) -> Callable[[BinaryIO], None]:
-    """The checkpoint's own file with more words in its header; the tensors' places count from the header's end, so
-    they stay as they are. Raises CheckpointError for a checkpoint that is not whole."""
+    """Return a function that writes the checkpoint's file with more entries in its header. Tensor offsets count from
+    the header's end, so they stay valid. Raises CheckpointError for an incomplete checkpoint."""
     from hogwild.storage.checkpoint_format import MODEL, verify
 
     words = _words(verify(path), job)
@@ -133,8 +133,8 @@ def _safetensors(path: Path, job: str) -> Callable[[BinaryIO], None]:
 
 
 def _state_dict(path: Path) -> Callable[[BinaryIO], None]:
-    """From state.pt, because it also has what is no tensor (`get_extra_state`), and ties as ties. Raises
-    CheckpointError for a checkpoint that is not whole."""
+    """Return a function that writes the state_dict from state.pt, which also has values that are no tensors
+    (`get_extra_state`) and keeps ties. Raises CheckpointError for an incomplete checkpoint."""
     import torch
 
     from hogwild.storage.checkpoint import load
@@ -144,7 +144,7 @@ def _state_dict(path: Path) -> Callable[[BinaryIO], None]:
 
 
 def _write(file: Path, write: Callable[[BinaryIO], None], force: bool) -> None:
-    """As a whole or not at all, and durable. Raises RunError, and UsageError for a file that appeared meanwhile."""
+    """Write the file completely or not at all, durably. Raises RunError, and UsageError for a file that appeared."""
     from hogwild.storage.files import sync_folder, temporary
 
     try:
@@ -157,18 +157,18 @@ def _write(file: Path, write: Callable[[BinaryIO], None], force: bool) -> None:
         sync_folder(file.parent)
     except FileExistsError:
         raise UsageError(_exists(file), code="usage/file-exists") from None
-    except (OSError, RuntimeError) as error:  # torch's zip writer makes the latter of the former
+    except (OSError, RuntimeError) as error:  # torch's zip writer turns OSError into RuntimeError
         reason = getattr(error, "strerror", None) or error
         raise RunError(f"{file}: cannot be written: {reason}", code="run/output-not-written") from error
 
 
 def _give_its_name(aside: Path, file: Path, force: bool) -> None:
-    """Without `force` as a link, which unlike a rename refuses an existing name."""
+    """Give the temporary file its name. Without `force` by a link: unlike a rename, it fails if the name exists."""
     try:
         if not force:
             os.link(aside, file)
             return
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):  # what a file system without links says
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):  # errors of a file system without links
             raise
     aside.replace(file)

@@ -1,6 +1,5 @@
-"""`hogwild init`: a commented job file for a task, with what it needs beside it. All files that it writes are those of
-configs/, which our own tests train; job.schema.json comes along, because an editor that is pointed to a schema and does
-not find it reports that as an error of the job file."""
+"""`hogwild init`: a commented job file for a task, with the files it needs. All of them come from configs/, which our
+own tests train. job.schema.json is included, because an editor reports a missing schema as an error of the job file."""
 
 import os
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ STDOUT = Path("-")
 
 @dataclass(frozen=True, slots=True)
 class InitTask:
-    """`job`: the file in configs/; `beside`: files it needs in its own folder; `change`: what a user puts into it."""
+    """A task. `job`: its file in configs/; `beside`: files needed in its own folder; `change`: what a user must
+    edit."""
 
     job: str
     change: str
@@ -87,7 +87,7 @@ def init(
 
 
 def task_lines() -> list[str]:
-    """`name  what it is`, one line each."""
+    """Return lines of `name description`."""
     from hogwild.config.locate import first_sentence
 
     width = max(map(len, TASKS))
@@ -95,7 +95,7 @@ def task_lines() -> list[str]:
 
 
 def job_text(task: InitTask) -> str:
-    """The job file as it is written: its first line names the schema beside it."""
+    """Return the text of the job file; its first line names the schema in the same folder."""
     first, _, rest = source(task.job).read_text("utf-8").partition("\n")
     assert first.startswith(MODELINE), task.job
     return f"{MODELINE}./{SCHEMA}\n{rest}"
@@ -116,7 +116,7 @@ def _also(task: InitTask) -> str:
 
 
 def _bring(task: InitTask, folder: Path) -> list[str]:
-    """Writes what the job needs beside it. What is there already stays, whatever is in it: it may be the user's."""
+    """Write the files that the job needs beside it. Existing files stay, whatever they hold: they may be the user's."""
     lines = []
     for name in (*task.beside, SCHEMA):
         content = source(name).read_text("utf-8")
@@ -133,12 +133,12 @@ def _bring(task: InitTask, folder: Path) -> list[str]:
 def _holds(file: Path, content: str) -> bool:
     try:
         return file.read_bytes() == content.encode()
-    except OSError:  # a folder, or nothing that we may read: it is not ours
+    except OSError:  # a folder, or not readable: not ours
         return False
 
 
 def _write(file: Path, text: str, force: bool) -> None:
-    """Raises UsageError where there is one already, NotFoundError without a folder, RunError for the system's words."""
+    """Write the file. Raises UsageError if it exists, NotFoundError without a folder, RunError for other errors."""
     try:
         with open(file, "w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)

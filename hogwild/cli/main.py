@@ -1,12 +1,10 @@
 """The command line: `hogwild`, `python -m hogwild` and `python run.py`. Without a sub-command it trains.
 
-Nothing heavy is imported here or by --help and check: torch alone takes longer than a person waits for an
-answer. Results go to stdout, everything else to stderr; the exit status says how it ended (docs: exit
-statuses).
+This module, --help and check import nothing heavy: torch alone takes longer than a person waits for an answer. Results
+go to stdout, everything else to stderr; the exit status tells the outcome (docs: exit statuses).
 
-A signal to stop is only noted (`__main__.py`) while modules are imported, and raised after it: `raise_noted`. It is
-raised at once where we may wait: `raising_on_signals`.
-"""
+During imports a stop signal is only noted (`__main__.py`) and raised afterwards by `raise_noted`. It is raised at once
+where the program may wait: `raising_on_signals`."""
 
 import contextlib
 import json
@@ -28,13 +26,13 @@ from hogwild.host import end_at_second, raise_noted, raising_on_signals, require
 from hogwild.storage.run_directory import require_current_folder
 
 STATUS = {"succeeded": 0, "failed": 1, "stopped": 75, "cancelled": 130}
-INTERRUPT = 2  # the number of SIGINT; a status of 128 + n says that signal n ended it
-# ClickException, wherever it lives: typer imports click or, in newer versions, carries its own.
+INTERRUPT = 2  # the number of SIGINT; a status of 128 + n means that signal n ended it
+# ClickException, from either module: typer imports click or, in newer versions, has its own copy.
 _CLICK_ERROR: Any = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     add_completion=False,
-    rich_markup_mode=None,  # rich alone would take half of the time --help has
+    rich_markup_mode=None,  # rich alone would take half of --help's time
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Lock-free asynchronous training of any PyTorch module. Without a command: train.",
     epilog="--debug, anywhere, shows the traceback of an error.",
@@ -42,7 +40,7 @@ app = typer.Typer(
 
 
 def run(argv: Sequence[str]) -> int:
-    """One command; answers the exit status and lets no error of ours out."""
+    """Run one command; return the exit status. No error of ours escapes."""
     debug = "--debug" in argv
     try:
         hold_standard_streams()
@@ -53,10 +51,10 @@ def run(argv: Sequence[str]) -> int:
             return completion.answer(shell, argv, typer.main.get_command(app))
         arguments = with_command([argument for argument in argv if argument != "--debug"])
         command = typer.main.get_command(app)
-        # Not `app(...)`: that makes a bare status of a Ctrl-C or a reader that is gone before we can say anything.
+        # Not `app(...)`: for a Ctrl-C or a closed pipe it exits with a bare status before we can print anything.
         with command.make_context("hogwild", arguments) as context:
             return int(command.invoke(context) or 0)
-    except BrokenPipeError:  # of `hogwild --help | head`
+    except BrokenPipeError:  # as in `hogwild --help | head`
         return 0
     except typer.Exit as done:  # --help
         return int(done.exit_code)
@@ -65,7 +63,7 @@ def run(argv: Sequence[str]) -> int:
     except _CLICK_ERROR as error:
         words = f"{_message(error)}\nTry: hogwild {_command_of(argv)}--help"
         return _failed(UsageError(words, code="usage/arguments"), argv, debug)
-    except (KeyboardInterrupt, typer.Abort) as error:  # before workers run; after that a signal is only noted
+    except (KeyboardInterrupt, typer.Abort) as error:  # before workers run; later a signal is only noted
         return _report("cancelled; nothing was started", 128 + getattr(error, "number", INTERRUPT), debug)
     except Exception as error:
         return _failed(HogwildError(_unexpected(error), code="run/unexpected"), argv, debug)
@@ -236,7 +234,7 @@ app.command("completion")(completion.completion)
 
 
 def _flags(procs: str | None) -> dict[str, object]:
-    """--procs as a field of the job."""
+    """Return --procs as an override of the job."""
     return {} if procs is None else {"train.procs": int(procs) if procs.isdecimal() else procs}
 
 
@@ -253,7 +251,7 @@ def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
 
 
 def _failed(error: HogwildError, argv: Sequence[str], debug: bool) -> int:
-    """Words and code; with --json the same as an object, for which standard output may be too full."""
+    """Print message and code; with --json also as an object, unless standard output is full."""
     message = str(error) if isinstance(error, ConfigError) else f"{error}\n{hint(error.code)}"
     status = _report(message, error.exit_status, debug)
     if "--json" in argv:
@@ -270,7 +268,7 @@ def _report(message: str, status: int, debug: bool) -> int:
 
 
 def _unexpected(error: Exception) -> str:
-    """What none of our own errors describes, with the last place in it."""
+    """Return the message of an unexpected exception, with its last place in the code."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{place}\nThe same command with --debug shows the traceback."

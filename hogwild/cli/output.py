@@ -1,5 +1,5 @@
-"""What every command of the command line uses: results on standard output, words on standard error, signals while it
-reads. Standard streams may be closed, full, or have a reader that is gone."""
+"""Output of all commands: results on standard output, messages on standard error. Standard streams may be closed, full,
+or have a reader that is gone."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ LAST_STANDARD = 2  # 0, 1, 2: standard input, output, error
 
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
-    """Around a job file, which may be a terminal or a pipe that does not end; not around the imports for it."""
+    """Let signals interrupt the reading of a job file, which may be an endless pipe; not the imports for it."""
     import hogwild.config.load  # noqa: F401
 
     with raising_on_signals():
@@ -23,8 +23,8 @@ def reading() -> Iterator[None]:
 
 
 def print_result(text: str) -> None:
-    """A result. A reader that has gone (`hogwild show | head`, a closed terminal) has what it wanted, and the status
-    says how the command went. Raises RunError for a disk that is full."""
+    """Print a result. A reader that is gone (`hogwild show | head`, a closed terminal) is no error. Raises RunError if
+    the disk is full."""
     try:
         print(text, flush=True)
     except OSError as error:
@@ -36,23 +36,23 @@ def print_result(text: str) -> None:
 
 
 def say(message: str) -> None:
-    """To a person. Where nobody reads it, the exit status remains."""
+    """Print a message for a person; ignores a closed stderr, since the exit status remains."""
     with contextlib.suppress(OSError):
         print(message, file=sys.stderr, flush=True)
 
 
 def hold_standard_streams() -> None:
-    """Takes the numbers 0 to 2 where they are closed: the next file or pipe would get them, and whatever is printed
-    by native code or a worker's start with it."""
+    """Open /dev/null on the descriptors 0 to 2 that are closed. Otherwise the next file or pipe would get these
+    numbers, and with them all output of native code or of a worker's start."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= LAST_STANDARD:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
-    if sys.stderr is None:  # `print(file=None)` would take standard output
+    if sys.stderr is None:  # `print(file=None)` would write to standard output
         sys.stderr = os.fdopen(os.dup(LAST_STANDARD), "w")
 
 
 def flush_results() -> None:
-    """The interpreter's own flush at exit would complain, and change the status, for what was dropped."""
+    """Flush here: the interpreter's own flush at exit would report lost output and change the exit status."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

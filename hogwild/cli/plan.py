@@ -1,4 +1,4 @@
-"""`hogwild plan`, and what `train --procs auto` does before it trains."""
+"""`hogwild plan`, and the measurement of `train --procs auto`."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from hogwild.planning.cpu_plan import omp_threads, plan_here
 def answer(
     job: Job, question: Question, say: Callable[[str], None], *, measure: bool, as_json: bool
 ) -> tuple[int, list[str]]:
-    """The exit status and the lines of `hogwild plan`: 1 where it should measure and no trial worked."""
+    """Return the exit status and the lines of `hogwild plan`: 1 if it measured and no trial worked."""
     values = plan_values(job)
     trials = trials_of(job, question, say) if measure else []
     status = int(bool(trials) and best(trials) is None)
@@ -30,7 +30,7 @@ def answer(
 
 
 def plan_values(job: Job) -> dict[str, Any]:
-    """The plan of a job on this machine, for a person or as JSON."""
+    """Return the plan of a job on this machine, for a person or as JSON."""
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
     values: dict[str, Any] = {"procs": planned.procs, "threads": planned.threads, "why": planned.reason}
     if planned.cores:
@@ -39,8 +39,8 @@ def plan_values(job: Job) -> dict[str, Any]:
 
 
 def trials_of(job: Job, question: Question, say: Callable[[str], None]) -> list[SettingTrial]:
-    """Tries every sensible setting, and says which one it is at. Empty where there is but one. A
-    number of threads that the job or OMP_NUM_THREADS gives stays."""
+    """Try every sensible setting, and print which one is running. Empty if there is only one setting. A number of
+    threads given by the job or OMP_NUM_THREADS stays."""
     threads = job.train.threads if job.train.threads != "auto" else omp_threads(os.environ)
     chosen = settings(host.usable_cores(), threads)
     trials: list[SettingTrial] = []
@@ -51,7 +51,7 @@ def trials_of(job: Job, question: Question, say: Callable[[str], None]) -> list[
 
 
 def trial_values(trials: list[SettingTrial]) -> dict[str, Any]:
-    """The same as `table`, as JSON; `best` is null where every trial failed."""
+    """Return the content of `table` as JSON; `best` is null if every trial failed."""
     chosen = best(trials)
     rows = [
         {
@@ -66,8 +66,8 @@ def trial_values(trials: list[SettingTrial]) -> dict[str, Any]:
 
 
 def with_measured_plan(job: Job, question: Question, flags: Mapping[str, object], say: Callable[[str], None]) -> Job:
-    """`job` with the procs and threads that were fastest in a trial, as numbers: its resolved.yaml says what ran, and a
-    resume does the same. With the rule's where nothing could be measured. Says why."""
+    """Return `job` with the fastest procs and threads of a trial, as numbers, so that resolved.yaml records what ran
+    and a resume does the same. If nothing could be measured, the rule decides. Prints the reason."""
     trials = trials_of(job, question, say)
     for line in table(trials) if trials else ():
         say(line)
@@ -87,5 +87,5 @@ def _listed(cpus: tuple[int, ...]) -> str:
 
 
 def question_of(job: Job, job_file: Path | None, job_text: str, overrides: list[str], data: Path | None) -> Question:
-    """What `train` or `plan` was asked, as a trial is."""
+    """Return the arguments of `train` or `plan` as a trial's question."""
     return Question(job_file, job_text, overrides, data, job.train.exchange)

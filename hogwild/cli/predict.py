@@ -1,4 +1,4 @@
-"""Commands that put a run's model to use: predict, most-similar, recommend, sample."""
+"""Commands that use a run's model: predict, most-similar, recommend, sample."""
 
 import json
 from pathlib import Path

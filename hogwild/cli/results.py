@@ -1,4 +1,4 @@
-"""Commands for what a run leaves: its report, and its numbers once more."""
+"""Commands on a finished run: its report, and its evaluation again."""
 
 import json
 from pathlib import Path
@@ -74,7 +74,7 @@ def eval_(
 
 
 def check_file(option: str, file: Path) -> None:
-    """Raises UsageError for one that predictions cannot be written to, NotFoundError where its folder is not there."""
+    """Raise UsageError for a file that predictions cannot be written to, NotFoundError if its folder does not exist."""
     if file.suffix not in (".npz", ".csv"):
         raise UsageError(f"{option} {file}: must end in .npz or .csv", code="usage/bad-value")
     if not file.parent.is_dir():
@@ -82,10 +82,10 @@ def check_file(option: str, file: Path) -> None:
 
 
 def answer(runs: list[Path], *, out: Path | None, as_json: bool) -> tuple[int, list[str]]:
-    """Writes the page and its pictures, and answers the exit status and the lines for stdout. One run: RUN/report;
-    several: RUN/report/report-NAME1-NAME2 of the first; or `out`. Raises NotFoundError where a run is not there,
-    UsageError without matplotlib or for a run named twice, RunDirError where nothing can be written."""
-    from hogwild.report.report import write_comparison, write_report  # numpy, and matplotlib to draw
+    """Write the page and its pictures; return the exit status and the lines for stdout. One run: RUN/report; several:
+    RUN/report/report-NAME1-NAME2 of the first; or `out`. Raises NotFoundError for a missing run, UsageError without
+    matplotlib or for a run named twice, RunDirError if nothing can be written."""
+    from hogwild.report.report import write_comparison, write_report  # imports numpy, and matplotlib to draw
 
     written = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out)
     return 0, [_json(written)] if as_json else _lines(written)

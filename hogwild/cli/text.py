@@ -1,4 +1,4 @@
-"""What the command line prints: a plan, a summary, plain lines. Results go to stdout, the rest to stderr."""
+"""Formatting for the command line: a plan, a summary, plain lines. Results go to stdout, the rest to stderr."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from hogwild.formatting import counted
 
 
 def plan_lines(job: Job) -> Iterator[str]:
-    """A job in a few lines, from its file alone."""
+    """Yield a job in a few lines, from its file alone."""
     train, data = job.train, job.data
     yield f"  model      {_call(job.model)}"
     yield f"  loss       {_call(job.loss)}"
@@ -27,7 +27,7 @@ def plan_lines(job: Job) -> Iterator[str]:
 
 
 def summary_lines(summary: Mapping[str, Any], program: str) -> Iterator[str]:
-    """The end of a job for a person: what was reached, what it cost, and how to go on."""
+    """Yield the end of a job for a person: what it reached, what it cost, and how to continue."""
     state, run_dir = summary["state"], summary.get("run_dir", "")
     yield f"{state}: {summary.get('reason') or 'done'}"
     rate = summary.get("samples_per_s")  # nothing to say after a single update
@@ -49,7 +49,7 @@ def summary_lines(summary: Mapping[str, Any], program: str) -> Iterator[str]:
 
 
 def plain_lines(values: Mapping[str, Any], indent: str = "  ") -> Iterator[str]:
-    """Nested values, one per line."""
+    """Yield nested values, one per line."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield f"{indent}{key}:"

@@ -1,12 +1,10 @@
-"""Data sets that ship with hogwild. Any other map-style `torch.utils.data.Dataset` is named in a job by its
-class path.
+"""Data sets that ship with hogwild. A job names any other map-style `torch.utils.data.Dataset` by its class path.
 
 Each class is map-style: `dataset[i]` is one sample, inputs first and the target last. Digits, Mnist, FashionMnist and
-Npz are `torch.utils.data.TensorDataset`s: `dataset.tensors` is all of it in memory, samples first. Csv and ImageFolder
-read only when they are asked: `dataset.rows(start, stop)` gives many samples at once, in any process, and
-`dataset.fingerprint()` is what `hogwild.data.cache` keeps them under. Importing this package imports no torch; a class
-is loaded at its first use. `hogwild.data.locate` says where data files are looked for.
-"""
+Npz are `torch.utils.data.TensorDataset`s: `dataset.tensors` holds all data in memory, samples first. Csv and
+ImageFolder read on demand: `dataset.rows(start, stop)` returns many samples at once, in any process, and
+`dataset.fingerprint()` is their key in `hogwild.data.cache`. Importing this package does not import torch; a class is
+loaded on first use. `hogwild.data.locate` documents where data files are searched."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -32,7 +30,7 @@ __all__ = [
     "Npz", "Packed", "Ratings", "Speakers", "Text", "Triples", "WordPairs",
 ]  # fmt: skip
 
-# What `hogwild list data` prints.
+# The output of `hogwild list data`.
 CATALOG: dict[str, str] = {
     "Digits": "1,797 handwritten digits of 8x8 pixels, bundled: needs no file (split)",
     "Mnist": "handwritten digits, 28x28, the four original IDX files, plain or .gz (split, root, normalize, download)",
@@ -52,7 +50,7 @@ CATALOG: dict[str, str] = {
 }
 
 _HOMES = {
-    "Packed": "hogwild.feeds.packed",  # what `pack` of a data set of your own returns
+    "Packed": "hogwild.feeds.packed",  # the return type of `pack` in your own data set
     "Csv": "hogwild.data.csv.dataset",
     "ImageFolder": "hogwild.data.images",
     "Digits": "hogwild.data.digits",

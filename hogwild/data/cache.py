@@ -1,11 +1,11 @@
-"""What was read in once, kept beside the runs: the next job copies bytes instead of parsing text. Torch-free.
+"""Cache of parsed data beside the runs: the next job copies bytes instead of parsing text. Imports no torch.
 
-    FOLDER/.cache/FINGERPRINT/   data.bin        the fields, one after the other, as they lie in memory
-                                 manifest.json   type, shape and checksum of each; its presence makes the entry whole
+    FOLDER/.cache/FINGERPRINT/   data.bin        the fields, one after the other, as in memory
+                                 manifest.json   type, shape and checksum of each; if it exists, the entry is complete
 
-A cache may be lost at any time and is never needed: whatever goes wrong with it is said, never raised. An entry is
-written under another name and renamed, and its bytes are checked while they are read, so that a half written or
-damaged one is found, removed and made again. The newest few are kept."""
+A cache may be lost at any time and is never required: problems are reported, never raised. An entry is written under
+another name and renamed, and its checksums are verified while it is read, so that an incomplete or damaged entry is
+found, removed and created again. Only the newest entries are kept."""
 
 import contextlib
 import json
@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = 1
-KEEP = 4  # entries: training and validation data of two jobs that take turns
+KEEP = 4  # entries: training and validation data of two alternating jobs
 DATA, MANIFEST = "data.bin", "manifest.json"
 ASIDE = ".tmp-"
-STALE_S = 24 * 3600.0  # an entry that nobody finished for a day has no writer any more
+STALE_S = 24 * 3600.0  # an entry unfinished after a day has no writer any more
 CHUNK = 4 << 20
-FREE_SHARE = 0.5  # of what is free on the disk: checkpoints need room too
+FREE_SHARE = 0.5  # of the free disk space: checkpoints need space too
 FINGERPRINT = re.compile(r"[0-9a-f]{8,128}")
-# What a tensor may hold, by the name torch and numpy share, in bytes.
+# Allowed tensor types, by the name torch and numpy share, with their size in bytes.
 ITEM_BYTES = {
     **dict.fromkeys(("bool", "uint8", "int8"), 1),
     **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
@@ -42,20 +42,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CachedField:
-    """One field of all samples: the type's name as in `torch.float32`, without `torch.`, and the shape (N, …)."""
+    """One field of all samples: the type's name in torch without `torch.`, and the shape (N, …)."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def nbytes(self) -> int:
-        """Raises KeyError for a type that cannot be kept."""
+        """The size in bytes. Raises KeyError for a type that cannot be cached."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the cache has for a fingerprint; `read_into` gets it."""
+    """A cache entry for a fingerprint; `read_into` reads it."""
 
     cache: "DatasetCache"
     folder: Path
@@ -63,10 +63,10 @@ class Entry:
     checksums: tuple[int, ...]
 
     def read_into(self, buffers: Sequence[Any]) -> bool:
-        """Fills one writable, contiguous buffer per field (memoryview, array, shared memory) of exactly its size.
+        """Fill one writable, contiguous buffer per field (memoryview, array, shared memory) of exactly its size.
 
-        False where the bytes are damaged or cannot be read: the entry is removed, what the buffers hold is worth
-        nothing, and the data must be read as if there were no cache. Raises ValueError for buffers of other sizes."""
+        Return False if the bytes are damaged or cannot be read: the entry is removed, the content of the buffers is
+        invalid, and the data must be read as if there were no cache. Raises ValueError for buffers of other sizes."""
         views = _views(self.specs, buffers)
         try:
             with open(self.folder / DATA, "rb", buffering=0) as stream:
@@ -78,7 +78,7 @@ class Entry:
         return not damage
 
     def matches(self, whole: memoryview) -> bool:
-        """Whether the bytes of `DATA`, mapped by the caller, are those that were stored. If not, the entry is
+        """Return whether the bytes of `DATA`, mapped by the caller, are those that were stored. If not, the entry is
         removed."""
         at = 0
         for number, spec in enumerate(self.specs):
@@ -106,8 +106,8 @@ class Entry:
 
 
 class DatasetCache:
-    """The cache of the runs in `folder`. For one process at a time; several processes with one folder do not disturb
-    each other. `say` gets a sentence about whatever did not work (the log's, unless given)."""
+    """The cache of the runs in `folder`. Used by one process at a time; several processes may share a folder. `say`
+    gets a message about every problem (by default it goes to the log)."""
 
     def __init__(
         self, folder: str | os.PathLike[str], keep: int = KEEP, say: Callable[[str], object] = log.warning
@@ -117,7 +117,7 @@ class DatasetCache:
         self.say = say
 
     def load(self, fingerprint: str) -> Entry | None:
-        """What was stored under `fingerprint` (hexadecimal), or None. An entry that is damaged is removed."""
+        """Return the entry stored under `fingerprint` (hexadecimal), or None. A damaged entry is removed."""
         folder = self._place(fingerprint)
         try:
             raw = (folder / MANIFEST).read_bytes()
@@ -135,8 +135,8 @@ class DatasetCache:
         return entry
 
     def store(self, fingerprint: str, specs: Sequence[CachedField], buffers: Sequence[Any]) -> bool:
-        """Keeps one contiguous buffer per field; nobody may write to them meanwhile. False, and a sentence, where
-        that did not work. Raises ValueError for buffers that are not of their spec's size."""
+        """Store one contiguous buffer per field; nobody may write to them meanwhile. Return False, with a message, if
+        that failed. Raises ValueError for buffers whose size does not match."""
         unknown = [spec.dtype for spec in specs if spec.dtype not in ITEM_BYTES]
         if unknown:
             self.say(f"the data is not kept in {self.folder} for the next job: it holds {unknown[0]}")
@@ -156,7 +156,7 @@ class DatasetCache:
         return True
 
     def reject(self, folder: Path, why: str) -> None:
-        """Removes an entry that cannot be used, and says so."""
+        """Remove an unusable entry, with a message."""
         self.say(f"the cache {folder} cannot be used: {why}; it is removed, and the data read from its files again")
         _remove(folder)
 
@@ -189,7 +189,7 @@ class DatasetCache:
     @contextlib.contextmanager
     def _aside(self, folder: Path) -> Iterator[Path]:
         aside = self.folder / f"{ASIDE}{folder.name}-{os.getpid()}"
-        _remove(aside)  # of a process that had our number
+        _remove(aside)  # left by a process that had our number
         aside.mkdir()
         try:
             yield aside
@@ -197,8 +197,8 @@ class DatasetCache:
             _remove(aside)
 
     def _prune(self, newest: Path) -> None:
-        """All but the newest entries, by when they were last used, and what a killed writer left long ago. A reader of
-        an entry that goes has its file open."""
+        """Remove all but the most recently used entries, and old leftovers of killed writers. A reader of a removed
+        entry still has its file open."""
         entries, now = [], newest.stat().st_mtime
         for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
@@ -212,7 +212,7 @@ class DatasetCache:
 
 
 def _views(specs: Sequence[CachedField], buffers: Sequence[Any]) -> list[memoryview]:
-    """Each buffer as bytes, of the size its spec says."""
+    """Return each buffer as bytes, after checking its size against its spec."""
     views = []
     for spec, buffer in zip(specs, buffers, strict=True):
         view = memoryview(buffer)
@@ -237,7 +237,7 @@ def _write(aside: Path, specs: Sequence[CachedField], views: Sequence[memoryview
 
 
 def _publish(aside: Path, folder: Path) -> None:
-    """The rename, which fails where an entry is already there: then somebody else was first with the same content."""
+    """Rename the entry; if that fails because one exists already, another process stored the same content first."""
     try:
         aside.rename(folder)
     except OSError:

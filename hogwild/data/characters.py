@@ -1,4 +1,4 @@
-"""A text as the numbers of its characters: windows that follow each other, to learn what comes next."""
+"""A text as character numbers: consecutive windows for next-character prediction."""
 
 import os
 from collections.abc import Mapping
@@ -19,15 +19,15 @@ ADVICE = (
 
 
 class Characters(TensorDataset):
-    """Windows of a text: x (N, steps) int64, the numbers of `steps` characters, and y (N, steps) int64, of those that
-    follow each of them. Window i + 1 begins where window i ends, as `data.lanes` wants it; characters at the end that
-    fill no window are left out.
+    """Windows of a text: x (N, steps) int64, the numbers of `steps` characters, and y (N, steps) int64, the numbers of
+    the characters that follow each of them. Window i + 1 begins where window i ends, as `data.lanes` requires;
+    characters at the end that fill no window are left out.
 
-    The last `fraction` of the text is for split val, what comes before it for train. A character's number is its place
-    among all characters of the whole file, sorted: `vocabularies["symbols"]`. tinyshakespeare has 65. `path` is looked
-    for as `hogwild.data.locate` says, the own folder being `tinyshakespeare`.
+    The last `fraction` of the text is split val, the rest is split train. A character's number is its place among all
+    characters of the whole file, sorted: `vocabularies["symbols"]`. tinyshakespeare has 65. `path` is searched as
+    `hogwild.data.locate` says; the data set's own folder is `tinyshakespeare`.
 
-    Raises NotFoundError where there is no such file, DataError where it is not UTF-8 or too short, UsageError for other
+    Raises NotFoundError if there is no such file, DataError if it is not UTF-8 or too short, UsageError for invalid
     arguments."""
 
     vocabularies: Mapping[str, list[str]] = {}
@@ -65,7 +65,7 @@ class Characters(TensorDataset):
 
 
 def check_fraction(who: str, fraction: float) -> None:
-    """Raises UsageError."""
+    """Raise UsageError unless `fraction` is a number between 0 and 1."""
     if not isinstance(fraction, int | float) or not 0 < fraction < 1:
         raise UsageError(
             f"{who}: fraction must be a number between 0 and 1, got {fraction!r}", code="config/bad-argument"
@@ -75,13 +75,13 @@ def check_fraction(who: str, fraction: float) -> None:
 def find_own(
     who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, own: str | None, advice: str
 ) -> Path:
-    """A file that may be the user's own. Raises NotFoundError."""
+    """Return the path of a file that may be the user's own. Raises NotFoundError."""
     (found,) = find([Wanted((str(path),))], [*folders(root, own), *beside()], who, advice)
     return found
 
 
 def text_of(path: Path) -> str:
-    """Raises DataError."""
+    """Return the file's text. Raises DataError if it is not UTF-8."""
     content = read(path)
     try:
         return content.decode("utf-8")
@@ -94,6 +94,6 @@ def text_of(path: Path) -> str:
 
 
 def as_codes(text: str) -> np.ndarray:
-    """(characters,) uint32: their Unicode numbers."""
+    """Return the Unicode numbers of the characters, (characters,) uint32."""
     codes: np.ndarray = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     return codes

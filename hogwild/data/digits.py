@@ -1,5 +1,4 @@
-"""The bundled data set: real handwritten digits, small enough to ship, so that the first run needs no
-download."""
+"""The bundled data set: real handwritten digits, small enough to ship, so that the first run needs no download."""
 
 from pathlib import Path
 
@@ -9,17 +8,15 @@ from torch.utils.data import TensorDataset
 
 from hogwild.data.locate import check_split
 
-FILE = Path(__file__).with_name("digits.npz")  # what it is and its licence: digits.txt beside it
+FILE = Path(__file__).with_name("digits.npz")  # description and licence: digits.txt beside it
 
 
 class Digits(TensorDataset):
     """Optical digits (UCI): x (N, 64) float32 in [0, 1], 8x8 pixels row by row; y (N,) int64 in 0..9.
 
-    `split` is train (1,437 samples), test (360) or all (1,797). The division is fixed and stratified: sorted
-    by digit, and by place in the file within a digit, every fifth sample beginning with the first is test.
-    The same people wrote both parts, so test accuracy is a little kinder than for a new writer. Raises
-    UsageError for another split.
-    """
+    `split` is train (1,437 samples), test (360) or all (1,797). The division is fixed and stratified: sorted by digit,
+    and by place in the file within a digit, every fifth sample beginning with the first is test. The same people wrote
+    both parts, so test accuracy is slightly higher than for a new writer. Raises UsageError for another split."""
 
     def __init__(self, split: str = "train") -> None:
         check_split("Digits", split, ("train", "test", "all"))
@@ -31,7 +28,7 @@ class Digits(TensorDataset):
 
 
 def _rows(digits: np.ndarray, split: str) -> np.ndarray:
-    """Row numbers of the split, in the file's order."""
+    """Return the row numbers of the split, in the file's order."""
     is_test = np.zeros(len(digits), dtype=bool)
     is_test[np.argsort(digits, kind="stable")[::5]] = True
     wanted = {"train": ~is_test, "test": is_test, "all": np.ones_like(is_test)}[split]

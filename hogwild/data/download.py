@@ -1,7 +1,7 @@
-"""Published files, fetched once: written aside, compared with a checksum that is known beforehand, renamed.
+"""Download of published files: written under a temporary name, compared with a known checksum, renamed.
 
-What a mirror sends is believed only as far as its checksum, so that any address will do, http too. Nothing is asked of
-the net unless a job says `download: true`."""
+Mirrors are trusted only as far as the checksum, so any address works, even http. Nothing is downloaded unless a job
+says `download: true`."""
 
 import contextlib
 import hashlib
@@ -17,8 +17,8 @@ from typing import Any
 
 from hogwild.errors import DataError, HogwildError, NotFoundError
 
-SILENCE_S = 30.0  # a server that sends nothing for so long is given up
-MOST_BYTES = 1 << 30  # no data set of ours is larger: an answer without an end must not fill the disk
+SILENCE_S = 30.0  # give up on a server that sends nothing for so long
+MOST_BYTES = 1 << 30  # no data set of ours is larger: an endless answer must not fill the disk
 CHUNK = 1 << 18
 AGENT = "hogwild (a data set's own files, fetched once)"
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A file as its publishers give it out. `checksum` is hexadecimal: md5 of 32 digits or sha256 of 64."""
+    """A published file. `checksum` is hexadecimal: md5 with 32 digits or sha256 with 64."""
 
     name: str
     checksum: str
@@ -36,11 +36,11 @@ class Published:
 
 
 class _NotAsPublished(Exception):
-    """What arrived is another file."""
+    """The received file is not the published one."""
 
 
 def cache_folder(own: str) -> Path:
-    """Where downloads go when nobody named a folder: XDG_CACHE_HOME, else ~/.cache, as freedesktop.org has it."""
+    """Return the default folder for downloads: XDG_CACHE_HOME, else ~/.cache, as freedesktop.org specifies."""
     named = os.environ.get("XDG_CACHE_HOME")
     base = Path(named) if named and Path(named).is_absolute() else Path.home() / ".cache"
     return base / "hogwild" / own
@@ -49,11 +49,11 @@ def cache_folder(own: str) -> Path:
 def fetch(
     files: Sequence[Published], mirrors: Sequence[str], folder: Path, who: str, silence_s: float = SILENCE_S
 ) -> list[Path]:
-    """Brings every file into `folder`, each from the first of the `mirrors` (addresses of folders) that gives it as it
-    was published. Several processes may do so at once.
+    """Download every file into `folder`, each from the first of the `mirrors` (addresses of folders) that sends the
+    published content. Several processes may do so at once.
 
-    Raises NotFoundError where no mirror has it, with what each said and what to do by hand, and DataError where some
-    sent another file, or where the folder cannot be written to."""
+    Raises NotFoundError if no mirror has it, with each mirror's answer and the manual steps, and DataError if one sent
+    another file, or if the folder is not writable."""
     return [_fetch_one(file, mirrors, folder, who, silence_s) for file in files]
 
 
@@ -77,14 +77,14 @@ def _fetch_one(file: Published, mirrors: Sequence[str], folder: Path, who: str, 
         except (OSError, http.client.HTTPException, ValueError) as error:
             said.append(f"  {address}: {_reason(error, silence_s)}")
         finally:
-            with contextlib.suppress(OSError):  # a folder that cannot be written to was said to be one
+            with contextlib.suppress(OSError):  # an unwritable folder was reported already
                 aside.unlink(missing_ok=True)
     raise _failure(file, folder, who, said, is_damaged)
 
 
 @contextlib.contextmanager
 def _folder_errors(folder: Path, who: str) -> Iterator[None]:
-    """Our own disk's errors, told from the net's: both are OSErrors."""
+    """Turn errors of our own disk into DataError, to separate them from network errors: both are OSErrors."""
     try:
         yield
     except OSError as error:
@@ -119,9 +119,9 @@ def _receive(file: Published, address: str, aside: Path, who: str, silence_s: fl
 
 
 def _reason(error: Exception, silence_s: float) -> str:
-    """What a mirror said, or did not, in words."""
+    """Return a mirror's answer, or the lack of one, in words."""
     if isinstance(error, urllib.error.HTTPError):
-        with error:  # it holds the answer's connection
+        with error:  # it holds the connection
             return f"answers {error.code} {error.reason}"
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, TimeoutError):

@@ -1,4 +1,4 @@
-"""The IDX format of the MNIST family, plain or gzipped, read in one piece and checked before it is believed.
+"""The IDX format of the MNIST family, plain or gzipped, read completely and checked.
 
 byte  0, 1   zero
       2      type of a value (8: unsigned byte)
@@ -23,11 +23,10 @@ _CHUNK = 1 << 16
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """The values of an IDX file of unsigned bytes as an array of `dimensions` dimensions, uint8.
+    """Return the values of an IDX file of unsigned bytes as an array of `dimensions` dimensions, uint8.
 
-    Raises DataError naming the file, what was found and what was expected: damaged gzip, not an IDX file,
-    another number of dimensions, fewer or more bytes than the header promises, no items.
-    """
+    Raises DataError with the file, the found and the expected value: damaged gzip, not an IDX file, another number of
+    dimensions, fewer or more bytes than the header promises, no items."""
     content = _unpacked(path)
     shape = _shape(path, content, dimensions)
     start = 4 + 4 * dimensions
@@ -45,7 +44,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
 
 
 def _shape(path: Path, content: bytes | bytearray, dimensions: int) -> tuple[int, ...]:
-    """The sizes in the header, after the four bytes before them were checked."""
+    """Return the sizes in the header, after checking the four bytes before them."""
     expected = bytes([0, 0, _UNSIGNED_BYTE, dimensions])
     found = bytes(content[:4])
     if found != expected:
@@ -65,13 +64,13 @@ def _shape(path: Path, content: bytes | bytearray, dimensions: int) -> tuple[int
 
 
 def _unpacked(path: Path) -> bytes | bytearray:
-    """The file's content, unzipped where it begins like gzip: what a file is called is not evidence."""
+    """Return the file's content, unzipped if it starts like gzip: file names are not reliable."""
     raw = read(path)
     return _gunzip(path, raw) if raw[:2] == _GZIP else raw
 
 
 def _gunzip(path: Path, raw: bytes) -> bytearray:
-    """Piece by piece instead of `gzip.decompress`, so that an error can say where."""
+    """Unzip piece by piece instead of by `gzip.decompress`, so that an error can name the place."""
     stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: expect gzip, check its sum and length
     content = bytearray()
     for at in range(0, len(raw), _CHUNK):

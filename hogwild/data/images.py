@@ -1,4 +1,4 @@
-"""A user's own pictures, one folder per class, by Pillow."""
+"""A user's own images, one folder per class, read by Pillow."""
 
 import hashlib
 import logging
@@ -18,29 +18,28 @@ from hogwild.errors import DataError, NotFoundError, UsageError, did_you_mean
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MODES = {1: "L", 3: "RGB"}
-VERSION = 1  # of what this class makes of a file, for the fingerprint
+VERSION = 1  # of this class's output for a file; part of the fingerprint
 SHOWN = 5  # names in a message
 log = logging.getLogger(__name__)
 
 
 class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
-    """One sample per picture below `path`, or `path`/`split`: x (C, H, W) float32 in [0, 1], y () int64; from `rows`
-    x (N, C, H, W) and y (N,).
+    """One sample per image below `path`, or `path`/`split`: x (C, H, W) float32 in [0, 1], y () int64; `rows` returns x
+    (N, C, H, W) and y (N,).
 
-    Every folder there is a class, and its place among the sorted names is its number; `classes`, a list of folder
-    names, fixes the numbers instead, for parts of which one may lack a class, and takes only those. Pictures are
-    found in folders inside a class folder too, in the order of their names. Files that are no pictures
-    (by extension: bmp, gif, jpg, jpeg, pgm, png, ppm, tif, tiff, webp) are not read, and how many there are is logged.
+    Every folder there is a class; its number is its place among the sorted names. `classes`, a list of folder names,
+    fixes the numbers instead, if a split may lack a class; other folders are then an error. Images in subfolders of a
+    class folder are included, in the order of their names. Files that are not images (by extension: bmp, gif, jpg,
+    jpeg, pgm, png, ppm, tif, tiff, webp) are not read, and their number is logged.
 
-    Every picture is turned as its camera says (EXIF), made `channels` deep (3: RGB, 1: grey; transparency is dropped;
-    16-bit grey is scaled) and stretched to `size` (H, W), or one number for both, by Pillow's bilinear filter,
-    whatever its proportions. `mean` and `deviation`, one number per channel in units of [0, 1], normalise:
-    (x - mean) / deviation. Of several frames the first is taken.
+    Every image is rotated by its EXIF orientation, converted to `channels` (3: RGB, 1: grey; transparency is dropped;
+    16-bit grey is scaled) and resized to `size` (H, W), or one number for both, by Pillow's bilinear filter, ignoring
+    its proportions. `mean` and `deviation`, one number per channel in units of [0, 1], normalise: (x - mean) /
+    deviation. Of several frames the first is used.
 
-    A relative `path` is looked for below `root`, below DIR, beside the job file and in the current folder. Needs Pillow
-    (pip install 'hogwild[images]'). Raises NotFoundError, UsageError for arguments, and DataError naming the file:
-    no classes, an empty class, a picture that cannot be read, with Pillow's words.
-    """
+    A relative `path` is searched below `root`, below DIR, beside the job file and in the current folder. Needs Pillow
+    (pip install 'hogwild[images]'). Raises NotFoundError, UsageError for arguments, and DataError naming the file: no
+    classes, an empty class, an unreadable image, with Pillow's message."""
 
     def __init__(
         self,
@@ -77,8 +76,8 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         return x[0], y[0]
 
     def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Pictures [start, stop): x (stop - start, C, H, W) float32, y (stop - start,) int64. Raises DataError naming
-        a file that cannot be read."""
+        """Return images [start, stop): x (stop - start, C, H, W) float32, y (stop - start,) int64. Raises DataError
+        naming a file that cannot be read."""
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"pictures {start} to {stop} of {len(self)}")
         pixels = np.empty((stop - start, *self.size, len(self._mean)), np.uint8)
@@ -92,7 +91,7 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         return torch.from_numpy(x), torch.from_numpy(self._labels[start:stop].astype(np.int64))
 
     def fingerprint(self) -> str:
-        """A hash of every picture's name, size and content, and of every argument that changes a sample."""
+        """Return a hash of every image's name, size and content, and of every argument that changes a sample."""
         digest = hashlib.sha256(
             repr((VERSION, self.classes, self.size, self._mode, self._mean.tolist(), self._deviation.tolist())).encode()
         )
@@ -104,14 +103,14 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         return digest.hexdigest()
 
     def _pixels(self, file: Path) -> np.ndarray:
-        """(H, W, C) uint8."""
+        """Return one image (H, W, C) uint8."""
         from PIL import Image, ImageOps
 
         height, width = self.size
         try:
             with warnings.catch_warnings(), Image.open(file) as opened:
-                warnings.simplefilter("ignore")  # of odd metadata; what cannot be read raises
-                opened.draft(self._mode, (max(self.size),) * 2)  # a large JPEG is decoded at a half, a quarter …
+                warnings.simplefilter("ignore")  # about odd metadata; unreadable files raise
+                opened.draft(self._mode, (max(self.size),) * 2)  # decodes a large JPEG at 1/2, 1/4 …
                 whole = _eight_bits(ImageOps.exif_transpose(opened))
                 small = whole.convert(self._mode).resize((width, height), Image.Resampling.BILINEAR)
         except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
@@ -123,8 +122,8 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
 
 
 def _eight_bits(picture: Any) -> Any:
-    """A grey picture of 16 bits as one of 8: Pillow's own conversion cuts everything above 255 off. Palettes with
-    transparency go through RGBA, as Pillow wants it."""
+    """Convert a 16-bit grey image to 8 bits: Pillow's own conversion clips everything above 255. Palettes with
+    transparency go through RGBA, as Pillow requires."""
     from PIL import Image
 
     if picture.mode.startswith("I"):
@@ -177,8 +176,8 @@ def _chosen(folder: Path, there: tuple[str, ...], wanted: Sequence[str], who: st
 
 
 def _pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Paths below `folder` of all pictures, class by class, and how many each class has. A class that was asked for
-    and has no folder has none."""
+    """Return the paths of all images below `folder`, class by class, and the number per class. A requested class
+    without a folder has none."""
     names: list[str] = []
     counts: list[int] = []
     others: list[str] = []
@@ -201,7 +200,7 @@ def _pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], list[int
 
 
 def _walk(folder: Path) -> Iterator[str]:
-    """Every file below, in the order of the names; hidden ones (.DS_Store) are nobody's pictures."""
+    """Yield every file below, in the order of the names; hidden files (.DS_Store) are skipped."""
     for entry in sorted(_listed(folder), key=lambda entry: entry.name):
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path))
@@ -237,7 +236,7 @@ def _size(who: str, size: Any) -> tuple[int, int]:
 
 
 def _per_channel(who: str, what: str, given: Any, channels: int, otherwise: float) -> np.ndarray:
-    """(channels,) float32."""
+    """Return one value per channel, (channels,) float32."""
     values = [otherwise] * channels if given is None else given
     is_list = isinstance(values, Sequence) and not isinstance(values, str) and len(values) == channels
     numbers = is_list and all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)

@@ -1,5 +1,5 @@
-"""The Jester jokes: everybody's ratings of one hundred jokes, a line per person (Goldberg, Roeder, Gupta and Perkins,
-"Eigentaste: a constant time collaborative filtering algorithm", 2001)."""
+"""The Jester jokes: ratings of 100 jokes, one line per person (Goldberg, Roeder, Gupta and Perkins, "Eigentaste: a
+constant time collaborative filtering algorithm", 2001)."""
 
 import os
 from collections.abc import Mapping
@@ -31,14 +31,14 @@ from hogwild.shared_memory.region import Region
 
 VERSION = 1
 JOKES = 100
-NOTHING = 99.0  # no rating
+NOTHING = 99.0  # the value for no rating
 ADVICE = "It is jester-data-1.zip (or -2, -3) of https://eigentaste.berkeley.edu/dataset, or the table in it as CSV."
 
 
 class Jester(PackedFile):
-    """A line per person: how many jokes he rated, then his rating of each of 100 jokes from -10 to 10, 99 for none; as
-    CSV, in its zip file or not; packed like `Ratings`, whose `holdout` it has. Users are numbered by line from 1 on,
-    jokes from 1 to 100. A person who rated nothing is no user."""
+    """The Jester ratings, a line per person: the number of rated jokes, then a rating from -10 to 10 for each of 100
+    jokes, 99 for none; as CSV, zipped or not. Packed like `Ratings`, with the same `holdout`. Users are numbered by
+    line from 1 on, jokes from 1 to 100. A person without ratings is no user."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Jester(PackedFile):
 
 @dataclass(frozen=True, slots=True)
 class _JesterParse:
-    """Ratings into place: those of a piece from `rows[piece]` on, users as they are numbered by line."""
+    """Pass that parses ratings into place: a piece's rows start at `rows[piece]`; users are numbered by line."""
 
     lines: TextLines
     spec: PackedSpec
@@ -107,7 +107,7 @@ class _JesterParsing:
         return Parsed(packed, self.left_out, tuple(f"{self.source.path}: {note}" for note in notes))
 
     def _rated(self, run: Run, step: _JesterParse, finds: Finds, regions: dict[str, Region]) -> Rated:
-        """Numbers of persons and jokes as a person counts them, from 1 on."""
+        """Parse the ratings; persons and jokes are numbered from 1 on."""
         from hogwild.kernels.parsing.libsvm import ROWS
 
         regions["out"] = Region.allocate("raw", step.spec.nbytes)

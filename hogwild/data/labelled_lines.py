@@ -1,6 +1,6 @@
-"""Short texts that belong to a class each: who is speaking, from which language a name comes.
+"""Short texts with a class each: the speaker of a line, the language of a name.
 
-An item is (the numbers of the text's characters (L,) int64, class), each of its own length L: for a feed that pads
+An item is (the numbers of the text's characters (L,) int64, class); each has its own length L, for a feed that pads
 (`data.padding`)."""
 
 import os
@@ -17,7 +17,7 @@ from hogwild.data.characters import ADVICE, FILE, OWN_FOLDER, check_fraction, fi
 from hogwild.data.locate import beside, check_split, folders
 from hogwild.errors import DataError, NotFoundError
 
-HELD_BACK = 10  # every tenth speech is for validation
+HELD_BACK = 10  # every tenth speech is validation data
 NAMES_ADVICE = (
     "It is a folder with one .txt file per class and one name per line, as in the archive of the tutorial on "
     "classifying names with a character-level RNN (download.pytorch.org/tutorial/data.zip: data/names)."
@@ -25,7 +25,7 @@ NAMES_ADVICE = (
 
 
 class LabelledLines(Dataset[tuple[Tensor, int]]):
-    """`vocabularies`: symbols, the characters by number, and classes, by number."""
+    """Base class. `vocabularies`: `symbols`, the characters by number, and `classes`, by number."""
 
     vocabularies: Mapping[str, list[str]] = {}
 
@@ -36,7 +36,7 @@ class LabelledLines(Dataset[tuple[Tensor, int]]):
 
     @property
     def longest(self) -> int:
-        """Characters of the longest text: how wide a batch can become."""
+        """Length of the longest text in characters: the maximal width of a batch."""
         return max(map(len, self._texts))
 
     def __len__(self) -> int:
@@ -49,14 +49,14 @@ class LabelledLines(Dataset[tuple[Tensor, int]]):
 
 
 class Speakers(LabelledLines):
-    """Who is speaking: a line of at most `longest` characters in tinyshakespeare, and which of its `classes` most
-    frequent speakers (by lines) says it. Every tenth speech is of split val, with all its lines. A file of another play
-    does as well: speeches with an empty line between them, each begun by a line `NAME:`.
+    """Lines of tinyshakespeare with at most `longest` characters, and their speaker, one of the `classes` most frequent
+    (by lines). Every tenth speech, with all its lines, is split val. Other plays work too: speeches separated by an
+    empty line, each starting with a line `NAME:`.
 
-    With `lines` a text is every run of so many lines of a speech (all of a shorter one), of which the first `longest`
-    characters are read.
+    With `lines`, a text is every run of so many lines of a speech (all lines of a shorter one), cut to the first
+    `longest` characters.
 
-    Raises NotFoundError where there is no such file, DataError for one without speeches."""
+    Raises NotFoundError if there is no such file, DataError if it has no speeches."""
 
     def __init__(
         self,
@@ -97,13 +97,13 @@ class Speakers(LabelledLines):
 
 
 def _runs(said: list[str], lines: int, longest: int) -> list[str]:
-    """Every run of so many lines, and what is said in fewer as one."""
+    """Return every run of so many lines; a shorter speech is one run."""
     starts = range(max(1, len(said) - lines + 1)) if said else ()
     return ["\n".join(said[start : start + lines])[:longest] for start in starts]
 
 
 def _speeches(text: str) -> list[tuple[str, list[str]]]:
-    """(speaker, lines that are not empty) of each."""
+    """Return (speaker, non-empty lines) of each speech."""
     found = []
     for is_empty, block in groupby(text.splitlines(), key=lambda line: not line.strip()):
         if not is_empty:
@@ -114,12 +114,12 @@ def _speeches(text: str) -> list[tuple[str, list[str]]]:
 
 
 class Names(LabelledLines):
-    """Names by class, in the layout of PyTorch's tutorial: a folder `path` with one .txt file per class, called as the
-    class, and a name per line, UTF-8. Of every class the same `fraction` of its names, spread evenly, is of split val.
-    A name that is in a file twice counts once.
+    """Names by class, in the layout of PyTorch's tutorial: a folder `path` with one .txt file per class, named after
+    the class, and a name per line, UTF-8. The same `fraction` of each class's names, spread evenly, is split val. A
+    name that occurs twice in a file counts once.
 
-    `path` is looked for below `root`, below DIR, beside the job file and in the current folder. Raises NotFoundError
-    where there is no such folder, DataError for fewer than two classes, an empty split, or no UTF-8."""
+    `path` is searched below `root`, below DIR, beside the job file and in the current folder. Raises NotFoundError if
+    there is no such folder, DataError for fewer than two classes, an empty split, or text that is not UTF-8."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Names(LabelledLines):
 
 
 def _is_held_back(place: int, fraction: float) -> bool:
-    """So many of the first n, for every n, as `fraction` of n says."""
+    """Return whether a place is held back, such that for every n, `fraction` of the first n are."""
     return int((place + 1) * fraction) > int(place * fraction)
 
 

@@ -1,4 +1,4 @@
-"""Sparse rows from text: the libsvm (svmlight) format, as the LIBSVM collection and scikit-learn write it."""
+"""Sparse rows from text: the libsvm (svmlight) format, as written by the LIBSVM collection and scikit-learn."""
 
 import os
 from collections.abc import Mapping
@@ -30,11 +30,11 @@ from hogwild.errors import DataError, UsageError
 from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import Region
 
-VERSION = 1  # of what this class makes of a file: a part of what it is kept under
+VERSION = 1  # of this class's output for a file; part of the cache key
 MOST_INDEX = 2**31 - 2
-LARGEST_CLASS = 1 << 24  # a float32 holds every whole number up to it
+LARGEST_CLASS = 1 << 24  # a float32 represents every whole number up to it
 
-# By the kernel's number; TOKEN is what stands there.
+# By the kernel's rule number; TOKEN is replaced by the text in the file.
 RULES: dict[int, str] = {
     1: "a line begins with its label, a number, not TOKEN",
     2: "behind the label stand pairs index:value, not TOKEN",
@@ -47,22 +47,22 @@ RULES: dict[int, str] = {
 
 
 class LibSvm(PackedFile):
-    """Rows `label index:value index:value …  # comment`, plain or .gz; packed as `csr`: `indptr` (N+1,) int64,
-    `indices` (nnz,) int32 from 0 on, `values` (nnz,) float32, `target` (N,). Within a row the features stand most
-    frequent first, by the counts of this file. A row may have no feature; an empty line is no row.
+    """Rows `label index:value index:value … # comment`, plain or .gz; packed as `csr`: `indptr` (N+1,) int64, `indices`
+    (nnz,) int32 from 0 on, `values` (nnz,) float32, `target` (N,). A row's features are sorted most frequent first, by
+    the counts in this file. A row may have no feature; an empty line is no row.
 
-    `features`: how many there are, where the file does not show the last ones; an index past it is a bad line.
-    `one_based`: whether indices begin with 1; auto: unless a 0 is there. `labels`: real, as they are written, float32;
-    classes: whole numbers, numbered from 0 on in rising order, int64; auto is real. `normalise`: l2 divides each row by
-    its Euclidean length.
+    `features`: their number, if the last ones do not occur in the file; a line with a higher index is bad. `one_based`:
+    whether indices begin with 1; auto: yes unless there is a 0. `labels`: real, as written, float32; classes: whole
+    numbers, numbered from 0 on in ascending order, int64; auto is real. `normalise`: l2 divides each row by its
+    Euclidean length.
 
-    Sizes: features, and of `labels: classes` how many there are. Names: `first`, the index of the
-    first feature as it is written; `classes`, the labels.
+    Sizes: features and, with `labels: classes`, classes. Names: `first`, the index of the first feature as written;
+    `classes`, the labels.
 
-    Validation data takes the training data's sizes, first index and classes: features that were not there are left
-    out, and so are rows of a class that was not there; both are counted and said.
+    Validation data uses the training data's sizes, first index and classes: unknown features, and rows of an unknown
+    class, are left out, counted and reported.
 
-    A relative `path` is looked for below `root`, below DIR, beside the job file and in the current folder. Needs numba
+    A relative `path` is searched below `root`, below DIR, beside the job file and in the current folder. Needs numba
     (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError with file, line and
     rule."""
 
@@ -96,7 +96,7 @@ ADVICE = "It is a file of your own in libsvm format: a row a line, label index:v
 
 @dataclass(frozen=True, slots=True)
 class _LibSvmParse:
-    """Rows as they are written: those of a piece from `rows[piece]` on, their values from `places[piece]` on."""
+    """Pass that parses rows as written: a piece's rows start at `rows[piece]`, its values at `places[piece]`."""
 
     lines: TextLines
     spec: PackedSpec
@@ -125,8 +125,8 @@ class _LibSvmParse:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Each row's features by frequency, and what the pieces have behind each other without a gap: rows of a piece from
-    `to_rows[piece]` on, their values from `to_places[piece]` on."""
+    """Pass that sorts each row's features by frequency and closes the gaps between pieces: a piece's rows go to
+    `to_rows[piece]` and on, its values to `to_places[piece]` and on."""
 
     parse: _LibSvmParse
     spec: PackedSpec
@@ -158,7 +158,7 @@ class _Order:
 
 @dataclass(slots=True)
 class _LibSvmParsing:
-    """One file on its way."""
+    """The parsing of one file."""
 
     source: LibSvm
     what: str
@@ -178,10 +178,10 @@ class _LibSvmParsing:
         step, finds = self._rows(run, lines, regions)
         return self._finished(self._ordered(run, step, finds, regions), finds)
 
-    # ---- in passes
+    # ---- passes
 
     def _rows(self, run: Run, lines: TextLines, regions: dict[str, Region]) -> "tuple[_LibSvmParse, Finds]":
-        """Rows as they are written."""
+        """Parse the rows as written."""
         from hogwild.kernels.parsing.libsvm import ITEMS, LEAST, LINES, MOST
 
         found = found_in(regions, lines)
@@ -200,12 +200,12 @@ class _LibSvmParsing:
                 break
             if most < self.source.features or found[:, LEAST].min() > 0 or found[:, MOST].max() <= most - 1:
                 break
-            most -= 1  # a 0 was there, so the last one is one less: look again, for the line that is past it
+            most -= 1  # there was a 0, so the last index is one less: parse again, to find lines past it
         self.notes += finds.settle(self.on_bad_line, self.left_out)
         return step, finds
 
     def _bounds(self) -> tuple[int, int]:
-        """The least index that is right, and the highest, as they are written."""
+        """Return the lowest and highest valid index, as written."""
         if self.like is not None:
             base = int(self.like.names["first"][0])
             return base, base + self.like.spec.sizes["features"] - 1
@@ -235,7 +235,7 @@ class _LibSvmParsing:
         return packed
 
     def _numbering(self, finds: Finds) -> tuple[int, int]:
-        """(the first feature's index as it is written, how many features there are)"""
+        """Return (the first feature's index as written, the number of features)."""
         from hogwild.kernels.parsing.libsvm import LEAST, MOST
 
         if self.like is not None:
@@ -244,7 +244,7 @@ class _LibSvmParsing:
         return base, self.source.features or max(1, int(finds.found[:, MOST].max()) + 1 - base)
 
     def _counts(self, step: _LibSvmParse, finds: Finds, base: int, features: int, regions: dict[str, Region]) -> Region:
-        """(F,) int64: the rows that name each feature."""
+        """Return (F,) int64: the number of rows that name each feature."""
         from hogwild.kernels.parsing.libsvm import ITEMS
 
         region = zeros("counts", (features,), "i8")
@@ -254,7 +254,7 @@ class _LibSvmParsing:
             counts[: len(some)] += some
         return region
 
-    # ---- at the end
+    # ---- result
 
     def _finished(self, packed: Packed, finds: Finds) -> Parsed:
         from hogwild.kernels.parsing.libsvm import UNSEEN
@@ -270,7 +270,7 @@ class _LibSvmParsing:
         return Parsed(packed, self.left_out, tuple(f"{self.source.path}: {note}" for note in self.notes))
 
     def _twice(self, keep: np.ndarray, finds: Finds) -> None:
-        """Rows that name a feature twice are bad lines, which no line shows by itself."""
+        """Treat rows that name a feature twice as bad lines; the parser of single lines cannot see it."""
         twice = finds.regions["twice"].array("u1", (len(keep),))
         if not (many := int(twice.sum())):
             return
@@ -285,7 +285,7 @@ class _LibSvmParsing:
         self.notes.append(f"{many:,} rows name a feature twice and are left out; the first of them: {words}")
 
     def _place_of(self, row: int, finds: Finds) -> str:
-        """Where a row is in the file: the rows of its piece are counted again, line by line."""
+        """Return the place of a row in the file, by parsing the rows of its piece again, line by line."""
         from hogwild.kernels.parsing.libsvm import FOUND, ROWS, libsvm
 
         begins = begins_of(finds.found[:, ROWS])
@@ -308,7 +308,7 @@ class _LibSvmParsing:
         raise finds.lines.changed()
 
     def _labelled(self, packed: Packed, finds: Finds, keep: np.ndarray) -> Packed:
-        """The targets, and how many classes there are."""
+        """Write the targets, and set the number of classes."""
         labels = finds.regions["labels"].array("f4", (len(keep),))
         target, sizes, names = packed.arrays()["target"], dict(packed.spec.sizes), dict(packed.names)
         if self.source.labels == "classes":
@@ -324,7 +324,7 @@ class _LibSvmParsing:
         return Packed(packed.region, replace(packed.spec, sizes=sizes), names)
 
     def _classes(self, labels: np.ndarray, finds: Finds) -> np.ndarray:
-        """(C,) float32, rising. Raises DataError for a label that is no class."""
+        """Return the classes (C,) float32, ascending. Raises DataError for a label that is not a class."""
         is_wrong = (labels != np.floor(labels)) | (np.abs(labels) > LARGEST_CLASS)
         if is_wrong.any():
             row = int(is_wrong.argmax())

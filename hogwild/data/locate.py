@@ -1,9 +1,8 @@
-"""Where data files are looked for, and what is said when they are not there.
+"""Search for data files, and the error message when they are missing.
 
-In this order: `init_args.root` of the data class, DIR/its own folder, DIR. DIR is `--data-dir`, else the
-environment variable HOGWILD_DATA. A file of the user's own (Npz, Csv) may also lie beside the job file, or in the
-current folder. The files of one data set come from one folder: never images from here and labels from there.
-"""
+The order: `init_args.root` of the data class, DIR/its own folder, DIR. DIR is `--data-dir`, else the environment
+variable HOGWILD_DATA. A user's own file (Npz, Csv) may also lie beside the job file, or in the current folder. All
+files of one data set come from one folder: images and labels are never mixed."""
 
 import importlib
 import os
@@ -18,14 +17,13 @@ _chosen: Path | None = None
 
 
 def set_data_dir(path: str | os.PathLike[str] | None) -> None:
-    """Makes `path` DIR for this process, before HOGWILD_DATA; None goes back to the variable. For
-    `--data-dir`."""
+    """Set DIR for this process, in place of HOGWILD_DATA; None restores the variable. For `--data-dir`."""
     global _chosen
     _chosen = None if path is None else Path(path).expanduser().absolute()
 
 
 def data_dir() -> Path | None:
-    """DIR as an absolute path, or None where nobody named one."""
+    """Return DIR as an absolute path, or None if it is not set."""
     if _chosen is not None:
         return _chosen
     named = os.environ.get("HOGWILD_DATA")
@@ -33,7 +31,7 @@ def data_dir() -> Path | None:
 
 
 def folders(root: str | os.PathLike[str] | None, own: str | None) -> list[Path]:
-    """The folders to look in, first choice first. `own` is the data set's own folder below DIR."""
+    """Return the folders to search, in order. `own` is the data set's own folder below DIR."""
     found = [] if root is None else [Path(root).expanduser().absolute()]
     directory = data_dir()
     if directory is not None:
@@ -43,14 +41,14 @@ def folders(root: str | os.PathLike[str] | None, own: str | None) -> list[Path]:
 
 
 def beside() -> list[Path]:
-    """Where a file of the user's own is looked for last: in the job file's folder, then in the current one."""
+    """Return the last folders to search for a user's own file: the job file's folder, then the current one."""
     folder = job_folder()
     return list(dict.fromkeys([*([folder] if folder is not None else []), Path.cwd()]))
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One file under any of its `names`, the usual one first."""
+    """One file under any of its `names`, the usual name first."""
 
     names: tuple[str, ...]
 
@@ -59,11 +57,9 @@ class Wanted:
 
 
 def find(wanted: Sequence[Wanted], where: Sequence[Path], who: str, advice: str) -> list[Path]:
-    """Paths of all `wanted` files, from the first folder of `where` that holds every one of them.
+    """Return the paths of all `wanted` files, from the first folder of `where` that has every one of them.
 
-    Raises NotFoundError that names the missing files of every folder, `who` wants them, and `advice`: how to
-    get them.
-    """
+    Raises NotFoundError with the missing files of every folder, the data set `who`, and `advice` on how to get them."""
     for folder in where:
         paths = [path for file in wanted if (path := file.inside(folder))]
         if len(paths) == len(wanted):
@@ -92,7 +88,7 @@ def _missing(wanted: Sequence[Wanted], folder: Path) -> str:
 
 
 def read(path: Path) -> bytes:
-    """The whole file. Raises DataError naming it when the system refuses."""
+    """Return the whole content. Raises DataError naming the file if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -100,7 +96,7 @@ def read(path: Path) -> bytes:
 
 
 def require(module: str, who: str, package: str, extra: str) -> None:
-    """Imports `module`, which `package` holds. Raises UsageError naming the `extra` that installs it."""
+    """Import `module` from `package`. Raises UsageError naming the `extra` that installs it."""
     try:
         importlib.import_module(module)
     except ImportError as error:
@@ -110,6 +106,6 @@ def require(module: str, who: str, package: str, extra: str) -> None:
 
 
 def check_split(who: str, split: str, allowed: Sequence[str]) -> None:
-    """Raises UsageError unless `split` is one of `allowed`."""
+    """Raise UsageError unless `split` is one of `allowed`."""
     if split not in allowed:
         raise UsageError(f"{who}: split must be one of {', '.join(allowed)}, got {split!r}", code="config/bad-argument")

@@ -1,5 +1,4 @@
-"""MNIST and Fashion-MNIST from their four original files: the same format, sizes and classes, other
-pictures."""
+"""MNIST and Fashion-MNIST from their four original files: the same format, sizes and classes, but other images."""
 
 import os
 from pathlib import Path
@@ -24,17 +23,16 @@ class Mnist(TensorDataset):
     """Handwritten digits: x (N, 1, 28, 28) float32, y (N,) int64 in 0..9; 60,000 train and 10,000 test
     samples.
 
-    Files: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte,
-    each also with .gz and also spelt train-images.idx3-ubyte; looked for as `hogwild.data.locate` says, the
-    own folder being `mnist`. `normalize` subtracts the mean of the training pixels and divides by their
-    deviation, as everybody does; without it x is in [0, 1].
+    Files: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte, each also
+    with .gz and also spelt train-images.idx3-ubyte; searched as `hogwild.data.locate` says; the data set's own folder
+    is `mnist`. `normalize` subtracts the mean of the training pixels and divides by their deviation, as is usual;
+    without it x is in [0, 1].
 
-    With `download` what no folder holds is fetched from the published addresses, or from `mirror` (the address of a
-    folder) alone, compared with the published checksums, and kept in `root`, else DIR/own folder, else a folder of
-    the user's cache (~/.cache/hogwild/mnist), where it is then found by any job that says `download` too.
+    With `download`, missing files are fetched from the published addresses, or only from `mirror` (the address of a
+    folder), compared with the published checksums, and stored in `root`, else DIR/own folder, else the user's cache
+    folder (~/.cache/hogwild/mnist), where other jobs with `download` find them.
 
-    Raises NotFoundError where files are missing and DataError where they are not what they should be.
-    """
+    Raises NotFoundError for missing files and DataError for invalid ones."""
 
     own_folder: ClassVar[str] = "mnist"
     mean: ClassVar[float] = 0.1307
@@ -43,12 +41,12 @@ class Mnist(TensorDataset):
         "MNIST is published by Y. LeCun, C. Cortes and C. Burges (yann.lecun.com/exdb/mnist): four files, "
         "{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz, usable as they are; download: true fetches them."
     )
-    # The first publisher's own site asks for a password now.
+    # The first publisher's own site now asks for a password.
     mirrors: ClassVar[tuple[str, ...]] = (
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         "https://storage.googleapis.com/cvdf-datasets/mnist",
     )
-    published: ClassVar[tuple[Published, ...]] = (  # SHA-256 of files whose published MD5 sums are right
+    published: ClassVar[tuple[Published, ...]] = (  # SHA-256 of files with the right published MD5 sums
         Published("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
         Published("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
         Published("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
@@ -77,8 +75,8 @@ class Mnist(TensorDataset):
         super().__init__(_scaled(images, mean, deviation), torch.from_numpy(labels.astype(np.int64)))
 
     def _downloaded(self, wanted: list[Wanted], where: list[Path], mirror: str | None, who: str) -> list[Path]:
-        """The folders to look in, one of which holds all that is wanted now. A root that was named is the user's, and
-        gets the files itself; DIR gets a folder for them, because both data sets have the same names."""
+        """Return folders, one of which now holds all wanted files. A named root is the user's and gets the files
+        directly; DIR gets a subfolder, because both data sets use the same file names."""
         own = cache_folder(self.own_folder)
         if any(all(file.inside(folder) for file in wanted) for folder in [*where, own]):
             return [*where, own]
@@ -89,8 +87,8 @@ class Mnist(TensorDataset):
 
 
 class FashionMnist(Mnist):
-    """Pictures of ten kinds of clothes; shapes, splits, files and errors as for `Mnist`, the own folder being
-    `fashion_mnist`. The files have the same names as MNIST's: keep the two in folders of their own."""
+    """Images of ten kinds of clothes; shapes, splits, files and errors as for `Mnist`; the own folder is
+    `fashion_mnist`. The files have the same names as MNIST's: keep the two in separate folders."""
 
     own_folder: ClassVar[str] = "fashion_mnist"
     mean: ClassVar[float] = 0.2860
@@ -103,7 +101,7 @@ class FashionMnist(Mnist):
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
     )
-    published: ClassVar[tuple[Published, ...]] = (  # MD5, as the publishers' README gives them
+    published: ClassVar[tuple[Published, ...]] = (  # MD5, from the publishers' README
         Published("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
         Published("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
         Published("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
@@ -112,13 +110,13 @@ class FashionMnist(Mnist):
 
 
 def _wanted(stem: str, kind: str, dimensions: int) -> Wanted:
-    """The spellings in use: the original one, and the one that some archives unpack to."""
+    """Return both spellings in use: the original one, and the one that some archives unpack to."""
     spellings = (f"{stem}-{kind}-idx{dimensions}-ubyte", f"{stem}-{kind}.idx{dimensions}-ubyte")
     return Wanted(tuple(name + end for name in spellings for end in ("", ".gz")))
 
 
 def _read_pair(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """images (N, 28, 28) uint8 and labels (N,) uint8, checked against each other."""
+    """Return images (N, 28, 28) uint8 and labels (N,) uint8, checked against each other."""
     images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
     if images.shape[1:] != (SIDE, SIDE):
         raise DataError(
@@ -141,8 +139,8 @@ def _read_pair(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarr
 
 
 def _scaled(images: np.ndarray, mean: float, deviation: float) -> Tensor:
-    """(images / 255 - mean) / deviation as (N, 1, 28, 28) float32, written straight into the tensor: one pass
-    to widen, one in place, and no second copy of the floats."""
+    """Return (images / 255 - mean) / deviation as (N, 1, 28, 28) float32, written directly into the tensor: one pass to
+    widen, one in place, and no second copy of the floats."""
     x = torch.empty((len(images), 1, SIDE, SIDE), dtype=torch.float32)
     values = x.numpy()[:, 0]
     np.multiply(images, np.float32(1 / (255 * deviation)), out=values, dtype=np.float32)

@@ -1,5 +1,4 @@
-"""A user's own arrays from one .npz file, as `numpy.savez` writes it. Nothing in the file is ever
-executed."""
+"""A user's own arrays from one .npz file, as written by `numpy.savez`. Nothing in the file is ever executed."""
 
 import os
 import zipfile
@@ -16,20 +15,19 @@ from torch.utils.data import TensorDataset
 from hogwild.data.locate import Wanted, beside, find, folders
 from hogwild.errors import DataError
 
-# torch computes little with unsigned numbers above 8 bits: each goes to a signed type that can hold it.
+# torch supports few operations on unsigned types above 8 bits: convert each to a signed type that can hold it.
 _WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
 
 
 class Npz(TensorDataset):
-    """One sample per row of the named arrays: tensors are the `inputs` (one name or several) in order, then
-    `target`; None: there is none, the samples are to be predicted.
+    """One sample per row of the named arrays: tensors are the `inputs` (one name or several) in order, then `target`;
+    None for samples to predict, without a target.
 
-    Floats of any width become float32. Integer and bool targets become int64 (class numbers; store float
-    targets for a regression or a BCE loss), integer inputs keep their type. A relative `path` is looked for
-    below `root`, below DIR, beside the job file and in the current folder. Raises NotFoundError where the file
-    is missing, DataError where it is damaged, lacks an array, or holds one that has no rows, another number of rows, or
-    values that are no numbers (pickled objects too).
-    """
+    Floats of any width become float32. Integer and bool targets become int64 (class numbers; store float targets for a
+    regression or a BCE loss), integer inputs keep their type. A relative `path` is searched below `root`, below DIR,
+    beside the job file and in the current folder. Raises NotFoundError if the file is missing, DataError if it is
+    damaged, lacks an array, or has an array without rows, with another number of rows, or with values that are not
+    numbers (pickled objects too)."""
 
     def __init__(
         self,
@@ -47,7 +45,7 @@ class Npz(TensorDataset):
 
     @staticmethod
     def for_inputs(arguments: Mapping[str, Any], _: Sequence[str] | None) -> dict[str, Any]:
-        """The arguments for a file to predict."""
+        """Return the arguments for a file to predict."""
         return {**arguments, "target": None}
 
 
@@ -59,7 +57,7 @@ def _find(path: Path, root: str | os.PathLike[str] | None) -> Path:
 
 
 def _read(file: Path, names: Sequence[str]) -> list[np.ndarray]:
-    """The named arrays: there, readable, with rows, and as many rows each."""
+    """Return the named arrays: they exist, are readable, and have the same number of rows, at least one."""
     if not zipfile.is_zipfile(file):
         raise DataError(
             f"{file}: not an .npz file, or truncated ({file.stat().st_size:,} bytes without a zip directory)",
@@ -83,7 +81,7 @@ def _read(file: Path, names: Sequence[str]) -> list[np.ndarray]:
 
 
 def _array(file: Path, archive: "np.lib.npyio.NpzFile", name: str) -> np.ndarray:
-    """One array of the archive. numpy itself refuses pickled objects; we say what to do about it."""
+    """Return one array of the archive. numpy refuses pickled objects; our error tells how to fix the file."""
     try:
         array = archive[name]
     except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
@@ -109,7 +107,7 @@ def _array(file: Path, archive: "np.lib.npyio.NpzFile", name: str) -> np.ndarray
 
 
 def _input_tensor(file: Path, name: str, array: np.ndarray) -> Tensor:
-    """float32 (N, ...), or the integers as they are in this machine's byte order."""
+    """Return float32 (N, ...), or the integers in this machine's byte order."""
     if array.dtype.kind == "f":
         return _tensor(array, np.float32)
     _check_signed_range(file, name, array)
@@ -117,7 +115,7 @@ def _input_tensor(file: Path, name: str, array: np.ndarray) -> Tensor:
 
 
 def _target_tensor(file: Path, name: str, array: np.ndarray) -> Tensor:
-    """float32 or int64 (N, ...)."""
+    """Return float32 or int64 (N, ...)."""
     _check_signed_range(file, name, array)
     return _tensor(array, np.float32 if array.dtype.kind == "f" else np.int64)
 

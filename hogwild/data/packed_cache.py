@@ -1,11 +1,11 @@
-"""Packed data in the cache beside the runs: written once, mapped from then on.
+"""Packed data in the cache beside the runs: written once, memory-mapped from then on.
 
-    FOLDER/.cache/KEY/data.bin    the arrays, as they lie in memory, on cache lines; then what describes them, and names
+    FOLDER/.cache/KEY/data.bin    the arrays, as in memory, aligned to cache lines; then their description, and names
 
-A job maps the file: nothing is copied, and all processes of all jobs share its pages, which the kernel reads when they
-are needed; so it may be larger than memory. It is mapped to be written, because torch maps shared memory in no other
-way; nobody writes to it. Its checksums are compared when it is mapped, unless it does not fit into memory; that no
-index points outside is looked at always: a kernel would read there."""
+A job maps the file: nothing is copied, and all processes of all jobs share its pages, which the operating system reads
+on demand; so it may be larger than memory. The mapping is writable, because torch maps shared memory in no other way;
+nobody writes to it. Checksums are verified when it is mapped, unless it does not fit into memory. Index bounds are
+always checked: a compiled kernel would read out of bounds."""
 
 import hashlib
 import json
@@ -23,8 +23,8 @@ from hogwild.data.text_parsing.passes import Parsed
 from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import ALIGNMENT, Region, aligned
 
-LOOK = 1 << 24  # numbers that are looked at in one go
-# Whose numbers an array holds: (array, column) -> size; a column of None is the whole array.
+LOOK = 1 << 24  # numbers checked at a time
+# Upper bound of each id array: (array, column) -> size name; a column of None means the whole array.
 BOUNDS: Mapping[tuple[str, int | None], str] = {
     ("indices", None): "features",
     ("user", None): "users",
@@ -34,18 +34,19 @@ BOUNDS: Mapping[tuple[str, int | None], str] = {
     ("triple", 2): "entities",
     ("tokens", None): "words",
 }
-STARTS = {"indptr": "indices", "starts": "tokens"}  # where what begins
+STARTS = {"indptr": "indices", "starts": "tokens"}  # arrays of start offsets -> the array they point into
 
 
 def file_digest(path: Path) -> str:
-    """Of a file's content. A second a gigabyte."""
+    """Return a hash of a file's content. Takes 1 s per gigabyte."""
     digest = hashlib.sha256()
     TextFile(path).hash_into(digest)
     return digest.hexdigest()
 
 
 def digest_of(*parts: Any) -> str:
-    """Hexadecimal, of what a result follows from; of a `Packed`, its sizes and names: what other data takes from it."""
+    """Return a hexadecimal hash of everything a result depends on; of a `Packed`, only its sizes and names, which other
+    data sets take from it."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, Packed):
@@ -58,7 +59,7 @@ def digest_of(*parts: Any) -> str:
 
 
 def load(cache: DatasetCache, key: str) -> Parsed | None:
-    """What was kept under `key`, mapped. What is damaged is removed, and said."""
+    """Return the data stored under `key`, mapped, or None. Damaged data is removed, with a message."""
     entry = cache.load(key)
     if entry is None:
         return None
@@ -84,7 +85,7 @@ def load(cache: DatasetCache, key: str) -> Parsed | None:
 
 
 def store(cache: DatasetCache, key: str, parsed: Parsed) -> bool:
-    """Keeps it, names included. False, and a sentence, where that did not work."""
+    """Store the data, with its names. Return False, with a message, if that failed."""
     specs: list[CachedField] = []
     buffers: list[Any] = []
     for array in parsed.packed.arrays().values():
@@ -99,7 +100,7 @@ def store(cache: DatasetCache, key: str, parsed: Parsed) -> bool:
 
 
 def outside(packed: Packed) -> str:
-    """Why a kernel that trusts the arrays would read outside of them; "" if it would not."""
+    """Return why a kernel that trusts the arrays would read out of bounds; "" if it would not."""
     arrays, sizes = packed.arrays(), packed.spec.sizes
     for name, what in STARTS.items():
         if name in arrays and (problem := _not_rising(name, arrays[name], len(arrays[what]))):
@@ -149,17 +150,17 @@ def _extremes(values: np.ndarray) -> tuple[int, int]:
     return min(int(part.min()) for part in parts), max(int(part.max()) for part in parts)
 
 
-# ---- how it is written ----------------------------------------------------------------------------------------------
+# ---- format ---------------------------------------------------------------------------------------------------------
 
 
 def _mapped(entry: Entry) -> Region:
-    """Raises OSError."""
+    """Map the entry's data. Raises OSError."""
     descriptor = os.open(entry.folder / DATA, os.O_RDWR | os.O_CLOEXEC)
     return Region.attach(descriptor, sum(spec.nbytes for spec in entry.specs))
 
 
 def _written(names: Mapping[str, Any]) -> list[tuple[str, bytes]]:
-    """Each as bytes: whole numbers as they lie in memory, words as lines."""
+    """Return each name array as bytes: whole numbers as in memory, words as JSON."""
     written = []
     for name, values in names.items():
         array = values if isinstance(values, np.ndarray) else np.asarray(values)
@@ -171,7 +172,7 @@ def _written(names: Mapping[str, Any]) -> list[tuple[str, bytes]]:
 
 
 def _description(parsed: Parsed) -> bytes:
-    """How long the head is, in 8 bytes; the head, as JSON; names."""
+    """Return the length of the head in 8 bytes, the head as JSON, and the names."""
     spec, names = parsed.packed.spec, _written(parsed.packed.names)
     head = {
         "form": spec.form,
@@ -187,7 +188,7 @@ def _description(parsed: Parsed) -> bytes:
 
 
 def _described(region: Region, entry: Entry) -> Parsed:
-    """Raises ValueError, KeyError, TypeError for what is no description."""
+    """Read a description back. Raises ValueError, KeyError, TypeError for an invalid one."""
     size = entry.specs[-1].nbytes
     content = region.array("u1", (size,), region.nbytes - size).tobytes()
     length = 8 + int.from_bytes(content[:8], "little")

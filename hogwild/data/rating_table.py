@@ -1,5 +1,5 @@
-"""Tables of ratings: which column is which, from the first line or as the job says; and how ratings as they were
-written become ratings by number: numbered, in order, each pair once, and one part of them."""
+"""Tables of ratings: finds the columns, from the first line or from the job, and turns parsed ratings into final ones:
+ids numbered, sorted, each pair once, and optionally only one part of them."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import Region
 
 DELIMITERS = ("::", "\t", ",", ";", "|", " ")  # tried in this order
-# Names of columns, without case and what is no letter: those of the data sets that people have.
+# Column names, in lower case and letters only, from well-known data sets.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "user": ("userid", "user", "users", "uid", "reviewerid", "customerid", "profileid", "sessionid"),
     "item": (
@@ -30,7 +30,7 @@ Columns = Mapping[str, str | int]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the lines are to be read. `columns`: of user, item and rating, by number; -1: no ratings, each is 1."""
+    """Format of the lines. `columns`: numbers of the user, item and rating columns; -1: no ratings, each is 1."""
 
     delimiter: str
     columns: tuple[int, int, int]
@@ -38,12 +38,12 @@ class Form:
 
     @property
     def bytes(self) -> tuple[int, int]:
-        """The delimiter's, the second one 0 where there is none."""
+        """The delimiter's bytes; the second is 0 if there is only one."""
         return ord(self.delimiter[0]), ord(self.delimiter[1]) if len(self.delimiter) > 1 else 0
 
 
 def form_of(path: Path, first_line: str, delimiter: str, header: bool | str, columns: Columns | None) -> Form:
-    """Raises DataError for a table in which the columns cannot be found."""
+    """Return the form of a table. Raises DataError if its columns cannot be found."""
     if delimiter == "auto":
         delimiter = next((one for one in DELIMITERS if one in first_line), "\t")
     fields = [field.strip().strip('"') for field in first_line.rstrip("\r\n").split(delimiter)]
@@ -58,7 +58,7 @@ def form_of(path: Path, first_line: str, delimiter: str, header: bool | str, col
 
 
 def _looks_like_names(fields: Sequence[str]) -> bool:
-    """A first line in which two of the names that we know stand, or in which the third column is no number."""
+    """Return whether the first line is a header: it has two known names, or its third column is not a number."""
     known = {name for names in NAMES.values() for name in names}
     if sum(_letters(field) in known for field in fields) > 1:
         return True
@@ -99,13 +99,13 @@ def _wrong(path: Path, words: str) -> DataError:
     )
 
 
-TABLE_LIMIT = 1 << 26  # ids up to that, or four times the ratings, are looked up in a table; others are sorted
+TABLE_LIMIT = 1 << 26  # ids up to this, or four times the ratings, use a lookup table; others are sorted
 
 
 @dataclass(slots=True)
 class Rated:
-    """(N,) each; `user` and `item` int32 are ids as they were written, or, with `words`, places in those. `region`:
-    where they lie as a packed table, if they do."""
+    """Parsed ratings, (N,) each. `user` and `item` int32 are ids as written or, with `words`, indices into those.
+    `region`: the memory that holds them as a packed table, if it does."""
 
     user: np.ndarray
     item: np.ndarray
@@ -117,7 +117,7 @@ class Rated:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a data set wants of its ratings."""
+    """The options of a data set for its ratings."""
 
     what: str
     path: Any
@@ -129,7 +129,8 @@ class Wishes:
 def numbered(
     rated: Rated, wishes: Wishes, places: Callable[[str, str], list[str]], notes: list[str], left_out: dict[str, int]
 ) -> Packed:
-    """The table, by user and item. `places`: the lines of a pair. Raises DataError for a pair that is there twice."""
+    """Return the table, sorted by user and item. `places`: the lines of a pair. Raises DataError for duplicate
+    pairs."""
     names = {"users": _dense(rated.user, rated.words and rated.words[0])}
     names["items"] = _dense(rated.item, rated.words and rated.words[1])
     chosen = _in_order(rated, names, wishes, places, notes, left_out)
@@ -148,19 +149,19 @@ def numbered(
 
 
 def _packed(rated: Rated, wishes: Wishes, names: dict[str, Any]) -> Packed:
-    """Where they lie, if nothing had to be moved; else copied."""
+    """Return the packed table: in its existing memory if nothing moved; otherwise a copy."""
     sizes = {kind: len(values) for kind, values in names.items()}
     arrays = {"user": rated.user, "item": rated.item, "rating": rated.rating}
     if rated.region is None or rated.spec is None:
         return Packed.of(wishes.what.replace(".", "-"), "table", arrays, sizes, names)
     specs = tuple(
         type(spec)(spec.name, spec.dtype, (len(rated.user),), spec.offset) for spec in rated.spec.arrays
-    )  # what lines without a rating left free at the ends stays free
+    )  # space left at the ends by lines without a rating stays unused
     return Packed(rated.region, PackedSpec("table", len(rated.user), specs, sizes), names)
 
 
 def _dense(ids: np.ndarray, words: list[bytes] | None) -> np.ndarray:
-    """`ids` become numbers from 0 on, in place, in the order of the names that are returned."""
+    """Replace `ids` by numbers from 0 on, in place, in the order of the returned names."""
     from hogwild.kernels.parsing.ordering import mark, renumber
 
     if words is not None:
@@ -186,7 +187,7 @@ def _in_order(
     notes: list[str],
     left_out: dict[str, int],
 ) -> np.ndarray | None:
-    """The rows to take, in order; None: all, as they are."""
+    """Return the rows to keep, sorted; None: all rows, unchanged."""
     from hogwild.kernels.parsing.ordering import are_sorted, counted
 
     is_sorted, is_twice = are_sorted(rated.user, rated.item)
@@ -216,7 +217,7 @@ def _in_order(
 
 
 def _part(rated: Rated, chosen: np.ndarray | None, wishes: Wishes) -> np.ndarray:
-    """Those of the wanted part, in the same order."""
+    """Return the rows of the wanted part, in the same order."""
     from hogwild.kernels.parsing.ordering import held_out
 
     assert wishes.holdout is not None
@@ -235,7 +236,7 @@ def _part(rated: Rated, chosen: np.ndarray | None, wishes: Wishes) -> np.ndarray
 def _as_in(
     rated: Rated, names: dict[str, np.ndarray], wishes: Wishes, notes: list[str], left_out: dict[str, int]
 ) -> Rated:
-    """In the training data's numbers, without what it does not have."""
+    """Return the ratings with the training data's numbers, without unknown users and items."""
     from hogwild.kernels.parsing.ordering import renumber
 
     assert wishes.like is not None
@@ -255,7 +256,7 @@ def _as_in(
 
 @dataclass(frozen=True, slots=True)
 class Holdout:
-    """Which part of a file is meant."""
+    """The wanted part of a file that is split by hash."""
 
     fraction: float
     seed: int

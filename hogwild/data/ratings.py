@@ -1,4 +1,4 @@
-"""Who rated what, and how: MovieLens' own files, and any table that has such columns."""
+"""Ratings: MovieLens' own files, and any table with columns of users, items and ratings."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -44,22 +44,22 @@ RULES: dict[int, str] = {
 
 
 class Ratings(PackedFile):
-    """A rating a line: MovieLens' `u.data` (tabs), `ratings.dat` (`::`), `ratings.csv`, or any table with a column of
-    users, one of items and perhaps one of ratings, plain or .gz; packed as `table`: `user` and `item` (N,) int32,
+    """One rating per line: MovieLens' `u.data` (tabs), `ratings.dat` (`::`), `ratings.csv`, or any table with a column
+    of users, one of items and perhaps one of ratings, plain or .gz; packed as `table`: `user` and `item` (N,) int32,
     `rating` (N,) float32, by user, then item. Without a column of ratings each is 1.
 
-    `columns`: {user: …, item: …, rating: …}, names of the header or numbers from 0 on; left out, they are known by
-    their names, or are the first three. `delimiter` and `header` are seen in the first line. `duplicates`, of one user
-    and one item: fail, last (the one further down counts), keep. `holdout`: {fraction, seed, part: train | test}: a
-    pair belongs to the one part or the other by a hash of it and the seed, so the same file given twice, once as either
-    part, is divided; seed is 0 unless given.
+    `columns`: {user: …, item: …, rating: …}, names in the header or numbers from 0 on; by default they are recognised
+    by name, or are the first three. `delimiter` and `header` are detected from the first line. `duplicates`, of one
+    user and one item: fail, last (the later one counts), keep. `holdout`: {fraction, seed, part: train | test}: a hash
+    of the pair and the seed decides its part, so the same file, given once for each part, is split; the default seed is
+    0.
 
-    Sizes and names: users, items, in the order of their ids: by size where all are whole numbers, else by letters.
+    Sizes and names: users, items, sorted by id: numerically if all are whole numbers, otherwise alphabetically.
 
-    Of validation data, ratings of a user or an item that the training data does not have are left out, counted and
-    said: nothing was learnt about those.
+    In validation data, ratings of users or items that are not in the training data are left out, counted and reported:
+    nothing was learnt about them.
 
-    A relative `path` is looked for below `root`, below DIR, beside the job file and in the current folder. Needs numba
+    A relative `path` is searched below `root`, below DIR, beside the job file and in the current folder. Needs numba
     (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError with file, line and
     rule."""
 
@@ -84,7 +84,7 @@ class Ratings(PackedFile):
 
     @staticmethod
     def for_inputs(arguments: Mapping[str, Any], _: Sequence[str] | None) -> dict[str, Any]:
-        """The arguments for a file to predict."""
+        """Return the arguments for a file to predict."""
         columns = arguments.get("columns") or {}
         return {**arguments, "columns": {key: columns[key] for key in ("user", "item") if key in columns} or None}
 
@@ -93,7 +93,7 @@ class Ratings(PackedFile):
 
 
 def holdout_of(who: str, given: Mapping[str, Any] | None) -> Holdout | None:
-    """Raises UsageError for what is none."""
+    """Return the holdout. Raises UsageError if it is invalid."""
     if given is None:
         return None
     values = {"seed": 0, **given}
@@ -127,7 +127,7 @@ def _check_columns(who: str, columns: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _RatingsParse:
-    """Rows into place: those of a piece from `rows[piece]` on, with ids as they are written."""
+    """Pass that parses rows into place: a piece's rows start at `rows[piece]`, with ids as written."""
 
     lines: TextLines
     spec: PackedSpec
@@ -153,7 +153,7 @@ class _RatingsParse:
 
 @dataclass(slots=True)
 class _RatingsParsing:
-    """One file on its way."""
+    """The parsing of one file."""
 
     source: Ratings
     what: str
@@ -188,7 +188,7 @@ class _RatingsParsing:
         return Parsed(packed, self.left_out, tuple(f"{source.path}: {note}" for note in notes))
 
     def _whole_numbers(self, run: Run, form: Form, finds: Finds, regions: dict[str, Region]) -> Rated | None:
-        """None where an id is a word."""
+        """Parse ids that are whole numbers; return None if an id is a word."""
         from hogwild.kernels.parsing.libsvm import LINES, ROWS, WORDY
 
         rows = begins_of(finds.found[:, LINES])
@@ -220,7 +220,7 @@ KINDS = {"user": "int32", "item": "int32", "rating": "float32"}
 
 
 def places_of(finds: Finds, form: Form, user: str, item: str) -> list[str]:
-    """Where the lines of one pair are, by reading the file again."""
+    """Return the lines of one pair in the file, by reading it again."""
     found: list[str] = []
     for piece in range(finds.lines.pieces):
         content, at = finds.lines.piece(piece, finds.regions).tobytes(), 0

@@ -1,4 +1,4 @@
-"""A text as the numbers of its words."""
+"""A text as word numbers."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -12,26 +12,26 @@ from hogwild.errors import DataError, UsageError
 from hogwild.feeds.packed import Packed
 from hogwild.shared_memory.region import Region
 
-VERSION = 1  # of what this class makes of a file: a part of what it is kept under
-LONGEST = 10_000  # words in a sentence: a text of one line, such as text8, is cut there
-AT_ONCE = 1 << 20  # numbers of words written in one go
-FIRST_WORDS, FIRST_BYTES = 1 << 16, 1 << 20  # room for so many different words at first, and for their bytes
+VERSION = 1  # of this class's output for a file; part of the cache key
+LONGEST = 10_000  # words in a sentence: a text in one line, such as text8, is cut there
+AT_ONCE = 1 << 20  # word numbers written at a time
+FIRST_WORDS, FIRST_BYTES = 1 << 16, 1 << 20  # initial capacity for distinct words, and for their bytes
 ADVICE = "It is a text of your own: words with spaces between them, one line or one sentence a line, plain or .gz."
 
 
 class Text(PackedFile):
     """Words with white space between them, one line (text8) or one sentence a line, UTF-8, plain or .gz; packed as
-    `tokens` (T,) int32, the numbers of the words, most frequent first; `starts` (S+1,) int64, where sentences begin,
-    and the end; `counts` (V,) int64, of each word. A sample is the place of a word.
+    `tokens` (T,) int32, word numbers, the most frequent word first; `starts` (S+1,) int64, the starts of sentences, and
+    the end; `counts` (V,) int64, of each word. A sample is the place of a word.
 
-    Words that occur less than `min_count` times are left out, as if they were not there. A sentence ends with its line,
-    and after 10,000 words. `context`: how many words to each side of its own a sample shows; a window that steps over
-    words left out by sub-sampling reaches no further.
+    Words that occur less than `min_count` times are removed. A sentence ends with its line, and after 10,000 words.
+    `context`: the number of words on each side that a sample includes; windows that skip words dropped by sub-sampling
+    reach no further.
 
-    Sizes: words, context. Names: words. Validation data is written in the training data's words; others are left out,
-    counted and said. A word that is not UTF-8 is a bad line, or with `on_bad_line: skip` left out.
+    Sizes: words, context. Names: words. Validation data uses the training data's words; other words are left out,
+    counted and reported. A word that is not UTF-8 makes a bad line; with `on_bad_line: skip` it is left out.
 
-    A relative `path` is looked for below `root`, below DIR, beside the job file and in the current folder. Needs numba
+    A relative `path` is searched below `root`, below DIR, beside the job file and in the current folder. Needs numba
     (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError."""
 
     def __init__(
@@ -56,8 +56,8 @@ class Text(PackedFile):
 
 @dataclass(frozen=True, slots=True)
 class TextParsing:
-    """A text on its way into packed arrays (`parsing.Parsing`). By one process: 100 MB take a second, and
-    unzipping them as long."""
+    """The parsing of a text into packed arrays (`text_parsing.passes.Parsing`). In one process: 100 MB take a second,
+    and unzipping as long."""
 
     data: Text
     what: str
@@ -65,14 +65,14 @@ class TextParsing:
     on_bad_line: str
 
     def key(self) -> str:
-        """Of the file's content, the options and the training data's words."""
+        """Return a hash of the file's content, the options and the training data's words."""
         from hogwild.data.packed_cache import digest_of, file_digest
 
         data, like = self.data, self.like
         return digest_of("Text", VERSION, file_digest(data.path), data.min_count, data.context, self.on_bad_line, like)
 
     def parse(self, run: Run) -> Parsed:
-        """Raises DataError, MemoryShortError."""
+        """Parse the text. Raises DataError, MemoryShortError."""
         from hogwild.kernels.parsing import warm_up
 
         warm_up.ready("text")
@@ -91,7 +91,7 @@ class TextParsing:
     def _vocabulary(
         self, table: "WordTable", lines: TextLines, regions: Mapping[str, Region]
     ) -> tuple[dict[str, int], np.ndarray, list[str]]:
-        """(words left out, by why; rank (entries,) int32 of each word of the table, -1: left out; the words)."""
+        """Return (counts of words left out, by reason; rank (entries,) int32 of each word, -1: left out; the words)."""
         counts = table.counts
         found, broken = table.words()
         if broken and self.on_bad_line != "skip":
@@ -143,7 +143,7 @@ class TextParsing:
 
 
 class WordTable:
-    """The different words of a text with their counts, in the order in which they came first."""
+    """The distinct words of a text with their counts, in order of first appearance."""
 
     def __init__(self) -> None:
         self._sizes = np.zeros(2, np.int64)
@@ -154,11 +154,11 @@ class WordTable:
 
     @property
     def counts(self) -> np.ndarray:
-        """(entries,) int64"""
+        """The counts (entries,) int64."""
         return self._counts[: self._sizes[0]]
 
     def read(self, content: np.ndarray) -> Iterator[np.ndarray]:
-        """Adds the words of some whole lines -> their numbers (n,) int32, -1 where a line ends, in parts."""
+        """Add the words of complete lines; yield their numbers (n,) int32, -1 at line ends, in parts."""
         from hogwild.kernels.parsing.tokens import number
 
         at, raw = 0, np.empty(AT_ONCE, np.int32)
@@ -172,7 +172,7 @@ class WordTable:
                 self._grow(len(content) - before)
 
     def words(self) -> tuple[list[str | None], list[int]]:
-        """(the words, None for what is not UTF-8; the numbers of those)."""
+        """Return (the words, None if not UTF-8; the numbers of those)."""
         whole, ends = self._pool.tobytes(), [0, *self._ends[: self._sizes[0]].tolist()]
         found = [_decoded(whole[begin:end]) for begin, end in pairwise(ends)]
         return found, [entry for entry, word in enumerate(found) if word is None]
@@ -182,7 +182,7 @@ class WordTable:
         return self._pool[begin : self._ends[entry]].tobytes()
 
     def _grow(self, longest: int) -> None:
-        """Room for twice as many words, and for any that could come next: one of `longest` bytes, at most."""
+        """Make room for twice as many words, and for any next word, of at most `longest` bytes."""
         from hogwild.kernels.parsing.tokens import fill_slots
 
         entries, used = self._sizes.tolist()
@@ -198,7 +198,7 @@ class WordTable:
 
 
 def _encoded(raw: list[np.ndarray], rank: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens (count,) int32, starts (S+1,) int64). What is encoded is let go."""
+    """Return (tokens (count,) int32, starts (S+1,) int64). Frees each part of `raw` after encoding it."""
     from hogwild.kernels.parsing.tokens import LINE_END, encode
 
     line_ends = sum(int((numbers == LINE_END).sum()) for numbers in raw)
@@ -221,5 +221,5 @@ def _decoded(word: bytes) -> str | None:
 
 
 def _said(left_out: Mapping[str, int]) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """What a `Parsed` says of it."""
+    """Return the counts and the notes for a `Parsed`."""
     return left_out, tuple(f"{many:,} {why} are left out" for why, many in left_out.items())

@@ -1,9 +1,9 @@
-"""Where the rows of a text file are, found in one quick pass, so that any range of them can be read later.
+"""Index of the rows of a text file, built in one fast pass, so that any range of rows can be read later.
 
-A record ends at a line end outside quotes; an empty line is none. Blocks of a fixed size are looked at as arrays of
-bytes: the number of records that end before each block, and whether it begins inside quotes, is all that is kept (24
-bytes per block). A row is then found by looking at one block again. 0.3 s a gigabyte, a fourteenth of the parsing;
-where short values are quoted, up to 5 s a gigabyte, because every quote counts."""
+A record ends at a line end outside quotes; empty lines are not records. The file is scanned in blocks of a fixed size,
+as arrays of bytes. Only the number of records that end before each block, and whether it begins inside quotes, are kept
+(24 bytes per block). A row is then found by scanning one block again. 0.3 s per gigabyte, 1/14 of the parsing time;
+with quoted short values up to 5 s per gigabyte, because every quote counts."""
 
 import gzip
 import os
@@ -18,26 +18,26 @@ import numpy as np
 
 from hogwild.errors import DataError
 
-BLOCK = 1 << 17  # bytes: fits a core's cache with its masks
+BLOCK = 1 << 17  # bytes: fits into a core's cache with its masks
 READ = 16 * BLOCK
 GZIP = b"\x1f\x8b"
 LF, CR, QUOTE = 10, 13, 34
 
 
 class TextFile:
-    """A file's bytes, unzipped where it begins like gzip, by offset. One process, one reader: a gzip stream is read
-    forwards, and goes back only to its beginning. Picklable: the file is opened at the first read.
+    """Bytes of a file by offset, unzipped if it begins like gzip. For one process and one reader: a gzip stream is read
+    forwards, and can go back only to its beginning. Picklable: the file is opened at the first read.
 
-    Raises DataError naming the file when it cannot be read, is damaged, or is another one than it was at first."""
+    Raises DataError naming the file if it cannot be read, is damaged, or was replaced since."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._streams: tuple[BinaryIO, ...] = ()  # what is read from, and the file behind it
-        self._last = 0, b""  # what was read last, and from where: a gzip stream would have to begin again for it
+        self._streams: tuple[BinaryIO, ...] = ()  # the stream to read from, and the file behind it
+        self._last = 0, b""  # the last read and its offset: a gzip stream would have to start again for it
         self._identity = _explained(path, lambda: _identity(os.stat(path)))
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """`size` bytes from `offset`, fewer at the end of the file."""
+        """Return `size` bytes from `offset`, fewer at the end of the file."""
         return cast(bytes, _explained(self.path, partial(self._read_at, offset, size)))
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class TextFile:
         )
 
     def hash_into(self, digest: Any) -> None:
-        """Adds the file's bytes, as they lie on the disk, to a `hashlib` object."""
+        """Add the file's bytes, as stored on disk, to a `hashlib` object."""
         with _explained(self.path, partial(open, self.path, "rb", buffering=0)) as stream:
             while chunk := _explained(self.path, partial(stream.read, 4 << 20)):
                 digest.update(chunk)
@@ -105,7 +105,7 @@ def _explained(path: Path, read: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RowIndex:
-    """`rows` records lie between the bytes `start` and `end`. Of block b, which begins at `start + b * BLOCK`:
+    """Index of `rows` records between the bytes `start` and `end`. For block b, which begins at `start + b * BLOCK`:
     `ends[b]` records end before it, and `lines[b]` lines; `quoted[b]`: it begins inside quotes."""
 
     start: int
@@ -118,8 +118,8 @@ class RowIndex:
     quoted: np.ndarray  # (blocks,) bool
 
     def read(self, text: TextFile, first: int, stop: int) -> tuple[memoryview, int]:
-        """The bytes of records [first, stop), with what empty lines lie around them, and the number of the line they
-        begin with. One read, forwards: that of the next records begins in the last block of this one. first < stop."""
+        """Return the bytes of records [first, stop), with the empty lines around them, and the number of their first
+        line. One read, forwards: the next records begin in the last block of this read. first < stop."""
         early, late = self._block_of_end(first), self._block_of_end(stop)
         lead = min(2, early * BLOCK)  # the two bytes before tell whether a line end at the very beginning ends a line
         offset = self.start + early * BLOCK - lead
@@ -130,20 +130,19 @@ class RowIndex:
         begin, line = self._after(content, lead, early, first)
         if stop >= self.rows:
             return memoryview(content)[begin:], line
-        skipped = (late - early) * BLOCK + lead  # where the last block begins
+        skipped = (late - early) * BLOCK + lead  # start of the last block
         back = 0 if skipped == 0 else 2
         end, _ = self._after(content[skipped - back :], back, late, stop)
         return memoryview(content)[begin : end + skipped - back], line
 
     def _block_of_end(self, row: int) -> int:
-        """The block in which the record before `row` ends: that is where `row` begins."""
+        """Return the block in which the record before `row` ends: `row` begins there."""
         if row >= self.rows:
             return len(self.ends) - 2
         return max(int(np.searchsorted(self.ends, row, side="left")) - 1, 0)
 
     def _after(self, content: bytes, lead: int, block: int, row: int) -> tuple[int, int]:
-        """(place in `content`, line number) behind the record before `row`; content[lead:] is from the beginning of
-        `block` on."""
+        """Return (place in `content`, line number) behind the record before `row`; content[lead:] begins at `block`."""
         line = self.first_line + int(self.lines[block])
         if row == 0:
             return lead, line
@@ -154,7 +153,7 @@ class RowIndex:
 
 
 def count_rows(text: TextFile, start: int, first_line: int) -> RowIndex:
-    """Looks at every byte from `start` on. Raises DataError where the file ends inside quotes."""
+    """Scan every byte from `start` on. Raises DataError if the file ends inside quotes."""
     ends, lines, quoted = [0], [0], [False]
     has_quotes = False
     tail, size = b"", 0
@@ -168,7 +167,7 @@ def count_rows(text: TextFile, start: int, first_line: int) -> RowIndex:
         tail = (tail + block)[-2:]
     if quoted[-1]:
         _refuse_open_quote(text, start, first_line)
-    is_open = bool(tail.strip(b"\r\n")) and not tail.endswith(b"\n")  # the last line has no end of its own
+    is_open = bool(tail.strip(b"\r\n")) and not tail.endswith(b"\n")  # the last line has no line end
     return RowIndex(
         start,
         start + size,
@@ -191,8 +190,8 @@ def _blocks(text: TextFile, start: int) -> Iterator[bytes]:
 
 
 def _counted(content: bytes, lead: int, inside: bool) -> tuple[int, int, int]:
-    """(records that end, lines that end, quotes) in content[lead:]. The quick way, one comparison a byte, is right
-    where there is no quote and no empty line."""
+    """Return (records that end, lines that end, quotes) in content[lead:]. The fast path, one comparison per byte, is
+    correct without quotes and empty lines."""
     values = np.frombuffer(content, np.uint8)
     quotes = content.count(b'"', lead) if b'"' in content else 0
     if not quotes and not inside and not (lead == 0 and content.startswith((b"\n", b"\r\n"))):
@@ -206,8 +205,8 @@ def _counted(content: bytes, lead: int, inside: bool) -> tuple[int, int, int]:
 
 
 def record_ends(content: np.ndarray, lead: int, inside: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Places in `content` of all line ends and of those that end a record, from `lead` (0 or 2) on; what lies before
-    is the end of the block before. `inside`: content[lead:] begins inside quotes."""
+    """Return the places in `content` of all line ends and of those that end a record, from `lead` (0 or 2) on; the
+    bytes before are the end of the previous block. `inside`: content[lead:] begins inside quotes."""
     newlines = np.flatnonzero(content == LF)
     newlines = newlines[newlines >= lead]
     quotes = np.flatnonzero(content == QUOTE)
@@ -221,7 +220,7 @@ def record_ends(content: np.ndarray, lead: int, inside: bool) -> tuple[np.ndarra
 
 
 def _refuse_open_quote(text: TextFile, start: int, first_line: int) -> None:
-    """Names the first line with an odd number of quotes: where the trouble begins, though it shows at the end only."""
+    """Raise an error with the first line that has an odd number of quotes: the cause, which shows only at the end."""
     line = first_line
     content = text.read_at(start, READ).split(b"\n")
     odd = next((i for i, each in enumerate(content) if each.count(b'"') % 2), None)

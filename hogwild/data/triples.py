@@ -1,4 +1,4 @@
-"""Knowledge graphs from text: head, relation and tail, a triple a line, as FB15k-237, CoDEx and Wikidata5M are."""
+"""Knowledge graphs from text: one triple of head, relation and tail per line, as in FB15k-237, CoDEx and Wikidata5M."""
 
 import os
 from dataclasses import dataclass, field
@@ -32,14 +32,14 @@ RULES: dict[int, str] = {
 
 
 class Triples(PackedFile):
-    """Lines `head<tab>relation<tab>tail`, plain or .gz; packed as `table`: `triple` (N, 3) int32: head, relation,
-    tail; `weight` (N,) float32, ones. Quotes are letters. `delimiter`: tab, or another character. Sizes and
-    names: entities, relations, numbered in the order of their letters (of their size, where all are whole numbers).
+    """Lines `head<tab>relation<tab>tail`, plain or .gz; packed as `table`: `triple` (N, 3) int32: head, relation, tail;
+    `weight` (N,) float32, ones. Quotes are ordinary characters. `delimiter`: tab, or another character. Sizes and
+    names: entities, relations, numbered in alphabetical order (in numerical order if all are whole numbers).
 
-    Of validation data, triples with an entity or a relation that the training data does not have are left out, counted
-    and said: nothing was learnt about those.
+    In validation data, triples with an entity or a relation that is not in the training data are left out, counted and
+    reported: nothing was learnt about them.
 
-    A relative `path` is looked for below `root`, below DIR, beside the job file and in the current folder. Needs numba
+    A relative `path` is searched below `root`, below DIR, beside the job file and in the current folder. Needs numba
     (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError with file, line and
     rule."""
 
@@ -85,7 +85,7 @@ class _TriplesParsing:
     def _numbered(
         self, codes: list[np.ndarray], known: list[Vocabulary], notes: list[str]
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """((n, 3) int32, names), in the training data's numbers if there is some."""
+        """Return ((n, 3) int32, names), with the training data's numbers if there is any."""
         kinds = ("entities", "relations")
         ordered = [in_order(vocabulary.words()) for vocabulary in known]
         if self.like is not None and {*kinds} - {*self.like.names}:
@@ -109,11 +109,11 @@ class _TriplesParsing:
 
 
 def in_numbers_of(theirs: Any, ours: Any) -> np.ndarray:
-    """Of each name its number in the training data, (n,) int32; -1: it is not there."""
+    """Return each name's number in the training data, (n,) int32; -1 if it is not there."""
     places = {_plain(name): number for number, name in enumerate(theirs)}
     return np.array([places.get(_plain(name), -1) for name in ours], np.int32)
 
 
 def _plain(name: Any) -> str:
-    """12 in one file, where all are numbers, is "12" in another."""
+    """Return the name as text: 12, from a file with only numbers, equals "12" in another."""
     return str(name)

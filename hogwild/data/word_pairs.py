@@ -1,4 +1,4 @@
-"""Pairs of words that people have scored, to judge vectors of words by."""
+"""Pairs of words with human similarity scores, to evaluate word vectors."""
 
 import logging
 import os
@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 
 
 class WordPairs:
-    """Two words and a score a line, as wordsim353.tsv and simlex999.txt have them, `#` begins a comment; packed as a
-    table: `pair` (N, 2) int32, numbers of the training data's words, and `score` (N,) float32, divided by the largest.
-    For data.val alone. A word that the training data has not is tried in lower case; pairs with an unknown one are left
-    out, counted and said.
+    """Two words and a score per line, as in wordsim353.tsv and simlex999.txt; `#` begins a comment; packed as a table:
+    `pair` (N, 2) int32, numbers of the training data's words, and `score` (N,) float32, divided by the largest. Only
+    for data.val. A word that is not in the training data is tried in lower case; pairs with an unknown word are left
+    out, counted and reported.
 
-    A relative `path` is looked for below `root`, below DIR, beside the job file and in the current folder. Raises
+    A relative `path` is searched below `root`, below DIR, beside the job file and in the current folder. Raises
     NotFoundError; `pack` raises DataError."""
 
     def __init__(self, path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> None:
@@ -35,7 +35,7 @@ class WordPairs:
     def pack(
         self, reader: Any, what: str = "data.val", like: Packed | None = None, on_bad_line: str = "fail"
     ) -> Packed:
-        """In this process: they are a few hundred. `like`: the training data, whose words they are written in."""
+        """Read the few hundred pairs in this process. `like`: the training data, whose word numbers they use."""
         if like is None or "words" not in like.names:
             raise DataError(
                 f"{what}: WordPairs are pairs of a text's words: for data.val, with hogwild.data.Text as data.train",
@@ -66,7 +66,7 @@ def _number(place: Mapping[str, int], word: str) -> int | None:
 
 
 def read_pairs(path: Path) -> Iterator[tuple[str, str, float]]:
-    """(word, word, score) of each line; tabs or spaces between them, `#` begins a comment. Raises DataError."""
+    """Yield (word, word, score) of each line; tabs or spaces separate them, `#` begins a comment. Raises DataError."""
     for number, line in _lines(path):
         parts = line.split("\t") if "\t" in line else line.split()
         try:

@@ -1,5 +1,5 @@
-"""The operating system: processes, signals, control groups, /proc, the terminal. The only code that is Linux rather
-than Python. Others write `from hogwild import host` and `host.usable_cores()`."""
+"""The operating system: processes, signals, control groups, /proc, the terminal. The only Linux-specific code. Other
+packages write `from hogwild import host` and `host.usable_cores()`."""
 
 from hogwild.host.cgroups import Cores, Memory, OomKills, available_memory, describe_host, oom_kills, usable_cores
 from hogwild.host.kernel_stacks import KernelThread, can_write_stacks, is_writing_stack, kernel_threads

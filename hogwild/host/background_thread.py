@@ -1,11 +1,11 @@
-"""Work in a thread, for a loop that must not wait for it: a copy, a merge, a file. One piece at a time; its end wakes a
-poll, and what follows from it is done in the thread of the loop.
+"""Background work for a loop that must not block: a copy, a merge, a file write. One task at a time; its end wakes a
+poll, and the follow-up callback runs in the loop's own thread.
 
     begin(work, then) ──► [thread: work()] ── fileno() readable ──► settle(): then(what work returned)
 
-The thread helps only where its long calls release the interpreter lock, as torch's operations, hashes and files do;
-what is left between them costs the loop a hand-over each (`responsive`). It is started once, before the loop: who
-starts a thread waits until the machine has let it begin."""
+The thread helps only if its long calls release the GIL, as torch operations, hashing and file I/O do; Python code
+between them costs the loop one GIL hand-over each (`responsive`). Start it once, before the loop: `Thread.start` waits
+until the new thread really runs."""
 
 import contextlib
 import gc
@@ -25,37 +25,37 @@ Task = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class Background:
-    """Owned by one thread, which calls everything here. What is still being done when the process ends is given up:
-    `wait` for it."""
+    """A worker thread owned by one thread, which makes all calls here. Work still running when the process ends is
+    abandoned: call `wait` for it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.is_busy = False  # from `begin` until its end was settled
+        self.is_busy = False  # from `begin` until its result is settled
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._ends: SimpleQueue[End] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Before a loop; otherwise the first `begin` does it."""
+        """Start the thread, before a loop; otherwise the first `begin` does it."""
         if self._thread is None:
-            given = (self._tasks, self._ends, self._descriptor)  # not `self`, which could not be forgotten then
+            given = (self._tasks, self._ends, self._descriptor)  # not `self`: the thread would keep it alive
             self._thread = threading.Thread(target=_serve, args=given, name=self.name, daemon=True)
             self._thread.start()
 
     def begin(self, work: Callable[[], Answer], then: Callable[[Answer], None] = lambda _: None) -> None:
-        """`then` gets what `work` returned, from `settle`. Nobody may change what `work` uses meanwhile."""
+        """Run `work` in the thread; `settle` passes its result to `then`. Nobody may change its data meanwhile."""
         assert not self.is_busy, f"{self.name}: one piece of work at a time; settle the last one first"
         self.start()
         self.is_busy = True
         self._tasks.put((work, then))
 
     def fileno(self) -> int:
-        """Readable when there is something to settle."""
+        """Return a descriptor that is readable when there is something to settle."""
         return self._descriptor
 
     def settle(self) -> bool:
-        """If the work is over, does what follows from it, here, and answers True. Raises what the work raised."""
+        """Call the follow-up if the work has ended, and return whether it has. Raises what the work raised."""
         try:
             os.eventfd_read(self._descriptor)
         except BlockingIOError:
@@ -65,7 +65,7 @@ class Background:
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """The same, but waits for the end of the work; False when it takes longer, or when there is none."""
+        """Wait for the end of the work, then `settle`. Return False if it takes longer, or if there is no work."""
         if self.is_busy:
             poll = select.poll()
             poll.register(self._descriptor, select.POLLIN)
@@ -73,7 +73,7 @@ class Background:
         return self.settle()
 
     def close(self) -> None:
-        """Ends the thread and gives the descriptor back; of work that was given up, when it is done."""
+        """End the thread and close the descriptor; with abandoned work, the thread does both when it finishes."""
         self._give_up()
         if self._thread is not None and not self.is_busy:
             self._thread.join()
@@ -92,7 +92,7 @@ class Background:
 def _serve(tasks: "SimpleQueue[Task | None]", ends: "SimpleQueue[End]", descriptor: int) -> None:
     while (task := tasks.get()) is not None:
         end = _done(*task)
-        # Here and now, in this thread: a gigabyte takes a tenth of a second to be given back.
+        # Free it now, in this thread: freeing a gigabyte takes 0.1 s.
         del task
         ends.put(end)
         os.eventfd_write(descriptor, 1)
@@ -103,7 +103,7 @@ def _serve(tasks: "SimpleQueue[Task | None]", ends: "SimpleQueue[End]", descript
 def _done(work: Callable[[], Any], then: Callable[[Any], None]) -> End:
     try:
         answer = work()
-    except BaseException as error:  # also what user code raises in a model's own state
+    except BaseException as error:  # including exceptions of user code, from a model's own state
         return _raising(error)
     return lambda: then(answer)
 
@@ -117,10 +117,9 @@ def _raising(error: BaseException) -> End:
 
 @contextlib.contextmanager
 def responsive() -> Iterator[None]:
-    """Around a loop that has work done in threads. A thread that asks for the interpreter lock gets it from one that
-    computes in Python after half a millisecond; by default it waits for five, and a loop asks in every system call. And
-    what exists by now is not looked through for garbage meanwhile: with torch imported that holds up every thread of
-    this process for a tenth of a second."""
+    """Keep a loop responsive while threads work for it. Shorten the GIL switch interval from 5 ms to 0.5 ms, because a
+    loop requests the GIL after every system call. Also freeze existing objects out of garbage collection: with torch
+    imported, a full collection blocks every thread of the process for 0.1 s."""
     interval, is_ours = sys.getswitchinterval(), gc.get_freeze_count() == 0
     sys.setswitchinterval(min(interval, HANDOVER_S))
     if is_ours:

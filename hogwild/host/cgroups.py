@@ -1,9 +1,8 @@
-"""What this machine lets us use: cores and memory, over every level of every control group.
+"""Usable cores and memory of this machine, over every level of every control group.
 
-The half of the operating-system code that reads and changes nothing; `host.py` is the other half and offers
-all of this too. A limit can sit at any ancestor of our group, and `os.cpu_count()`, the affinity mask, psutil
-and torch all overlook it: with a quota of half a core they say 2. Everything takes `root`, the folder under
-which /proc and the control groups are looked for, so that a test can lay out a machine of its own."""
+This module only reads; `hogwild.host` exports it. A limit can sit at any ancestor of our group, and `os.cpu_count()`,
+the affinity mask, psutil and torch all ignore it: with a quota of half a core they report 2. Every function takes
+`root`, the folder that holds /proc and the control groups, so that tests can lay out their own machine."""
 
 import os
 import platform
@@ -16,13 +15,14 @@ import psutil
 
 from hogwild.host.topology import ROOT, Core, physical_cores, read_if_known
 
-LOWEST_QUOTA = 0.01  # cores; the kernel accepts no less, and floor(usable / procs) must not divide by nothing
+LOWEST_QUOTA = 0.01  # cores; the kernel accepts no less, and floor(usable / procs) must not divide by zero
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The cores this process may use, and which of affinity and quota says so. `affinity` counts logical CPUs, `usable`
-    physical cores (arithmetic gains little from a second thread on one); `physical` are those of the mask."""
+    """The cores this process may use; `reason` says whether affinity or quota limits them. `affinity` counts logical
+    CPUs, `usable` physical cores (arithmetic gains little from a second thread on one); `physical` lists the cores in
+    the mask."""
 
     affinity: int
     quota: float | None
@@ -33,7 +33,7 @@ class Cores:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes that can still be allocated, and what limits them."""
+    """Bytes that can still be allocated, and the name of the limit."""
 
     bytes: int
     limited_by: str
@@ -41,7 +41,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class ControlGroup:
-    """One level of a control group hierarchy; `version` says which files its folder holds."""
+    """One level of a control group hierarchy; `version` tells which files its folder holds."""
 
     version: int
     folder: Path
@@ -50,11 +50,11 @@ class ControlGroup:
         return read_if_known(self.folder / name)
 
     def number(self, name: str) -> int | None:
-        """None where the file is missing, or says `max`."""
+        """Return the number in a file; None if the file is missing or says `max`."""
         return _integer(self.read(name))
 
     def field(self, name: str, key: str) -> int | None:
-        """The value of one `key value` line."""
+        """Return the value of one `key value` line."""
         for line in (self.read(name) or "").splitlines():
             words = line.split()
             if len(words) == 2 and words[0] == key:
@@ -63,8 +63,8 @@ class ControlGroup:
 
 
 def control_groups(controller: str, root: Path = ROOT) -> list[ControlGroup]:
-    """Every level this process is in that `controller` ('cpu', 'memory') may limit, innermost first, both
-    versions. Empty where there are no control groups. Pages: cgroups(7), proc_pid_mountinfo(5)."""
+    """Return every level of our control group that `controller` ('cpu', 'memory') may limit, innermost first, for both
+    versions. Empty without control groups. Pages: cgroups(7), proc_pid_mountinfo(5)."""
     mounts = list(_cgroup_mounts(root))
     groups: list[ControlGroup] = []
     for version, controllers, path in _memberships(root):
@@ -78,7 +78,7 @@ def control_groups(controller: str, root: Path = ROOT) -> list[ControlGroup]:
 
 
 def usable_cores(root: Path = ROOT) -> Cores:
-    """The least of the physical cores in the affinity mask and every quota above us; may be a fraction."""
+    """Return the minimum of the physical cores in the affinity mask and all quotas above us; may be a fraction."""
     mask = os.sched_getaffinity(0)
     physical = physical_cores(mask, root)
     there = f"{len(physical)} in the affinity mask"
@@ -94,8 +94,8 @@ def usable_cores(root: Path = ROOT) -> Cores:
 
 
 def available_memory(root: Path = ROOT) -> Memory:
-    """The least of the machine's available memory and what every control group above us has left. File pages
-    the kernel would drop under pressure count as free; shared memory does not."""
+    """Return the minimum of the machine's available memory and what every control group above us has left. File pages
+    that the kernel can drop under pressure count as free; shared memory does not."""
     found = [Memory(psutil.virtual_memory().available, "the memory of the machine")]
     for group in control_groups("memory", root):
         left = _memory_left(group)
@@ -105,24 +105,23 @@ def available_memory(root: Path = ROOT) -> Memory:
 
 
 def oom_kills(root: Path = ROOT) -> int | None:
-    """How many processes of our own control group the kernel has killed for memory; None where nobody counts.
-    The kernel counts a kill in the victim's group, at whichever level the limit was, so compare two readings
-    around a death."""
+    """Return how many processes of our own control group the OOM killer has killed; None if there is no counter. A kill
+    is counted in the victim's group, whichever level the limit was at, so compare two readings around a death."""
     for group in control_groups("memory", root):
         return group.field("memory.events" if group.version == 2 else "memory.oom_control", "oom_kill")
     return None
 
 
 class OomKills:
-    """Tells which deaths by SIGKILL were the kernel's doing for want of memory: it counts a kill before it sends the
-    signal, in the victim's control group and for the whole machine."""
+    """Attribution of deaths by SIGKILL to the OOM killer: the kernel counts a kill before it sends the signal, in the
+    victim's control group and for the whole machine."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
         self._seen = self._earlier = self._read()
 
     def claim(self) -> str:
-        """Words for one death by SIGKILL, if a kill was counted that no other death has claimed; else nothing."""
+        """Explain one death by SIGKILL if there is a counted kill that no other death has claimed; else return ""."""
         (group, machine), (group_seen, machine_seen) = self._read(), self._seen
         if group > group_seen:
             self._seen = (group_seen + 1, machine_seen + 1)
@@ -135,8 +134,8 @@ class OomKills:
         return ""
 
     def forget(self) -> None:
-        """Call it every few seconds: what was counted before the call before, and not claimed, was none of ours. Not
-        what was counted since: a process with gigabytes takes a while to die."""
+        """Discard kills that were counted before the previous call and never claimed: they were not ours. Call it every
+        few seconds. Newer kills stay: a process with gigabytes takes a while to die."""
         group, machine = (max(pair) for pair in zip(self._seen, self._earlier, strict=True))
         self._seen, self._earlier = (group, machine), self._read()
 
@@ -150,7 +149,7 @@ class OomKills:
 
 
 def describe_host(root: Path = ROOT) -> dict[str, object]:
-    """The machine, for env.json; torch-free."""
+    """Return a description of the machine for env.json; imports no torch."""
     cores, memory = usable_cores(root), available_memory(root)
     return {
         "cpu": _cpu_model(root),
@@ -172,14 +171,14 @@ def _integer(text: str | None) -> int | None:
 
 
 def _memberships(root: Path) -> Iterator[tuple[int, list[str], str]]:
-    """(version, controllers, path) from lines such as `0::/job` and `4:cpu,cpuacct:/job`."""
+    """Yield (version, controllers, path) from lines such as `0::/job` and `4:cpu,cpuacct:/job`."""
     for line in (read_if_known(root / "proc/self/cgroup") or "").splitlines():
         number, controllers, path = line.split(":", 2)
         yield (2 if number == "0" and not controllers else 1), controllers.split(","), path
 
 
 def _cgroup_mounts(root: Path) -> Iterator[tuple[int, list[str], str, str]]:
-    """(version, options, the group shown at the mount point, the mount point)."""
+    """Yield (version, options, the group shown at the mount point, the mount point)."""
     for line in (read_if_known(root / "proc/self/mountinfo") or "").splitlines():
         place, _, kind = line.partition(" - ")
         places, kinds = place.split(), kind.split()
@@ -189,14 +188,13 @@ def _cgroup_mounts(root: Path) -> Iterator[tuple[int, list[str], str, str]]:
 
 
 def _unescape(text: str) -> str:
-    """mountinfo writes a blank as \\040."""
+    """Decode the escapes of mountinfo, which writes a blank as \\040."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _levels(root: Path, point: str, inside: str, path: str) -> list[Path]:
-    """The folders from our group up to the mount point. A container may see only part of the hierarchy:
-    `inside` is the group its mount point stands for, and a path outside of that leaves the mount point
-    alone."""
+    """Return the folders from our group up to the mount point. A container may see only part of the hierarchy: `inside`
+    is the group at its mount point, and for a path outside of it only the mount point is returned."""
     top = root / point.lstrip("/")
     base = inside.rstrip("/")
     if not (path == base or path.startswith(base + "/")) or ".." in path:
@@ -207,7 +205,7 @@ def _levels(root: Path, point: str, inside: str, path: str) -> list[Path]:
 
 
 def _quota(group: ControlGroup) -> float | None:
-    """Cores, from `cpu.max` (quota period) or the two files of version 1."""
+    """Return the quota in cores, from `cpu.max` (quota period) or the two files of version 1."""
     if group.version == 2:
         words = (group.read("cpu.max") or "max").split()
         quota, period = _integer(words[0]), _integer(words[1]) if len(words) > 1 else 100_000
@@ -219,17 +217,16 @@ def _quota(group: ControlGroup) -> float | None:
 
 
 def _memory_limit(group: ControlGroup) -> tuple[int, str] | None:
-    """(bytes above which the kernel kills, words that name the file). Version 1 writes a huge number for 'none'."""
+    """Return (bytes above which the kernel kills, the limit in words). Version 1 writes a huge number for 'none'."""
     name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
     limit = group.number(name)
     return (limit, f"limit {limit:,} bytes, {group.folder / name}") if limit is not None and limit < 1 << 60 else None
 
 
 def _memory_left(group: ControlGroup) -> int | None:
-    """limit - usage + inactive file pages; None without a limit. Version 1 writes a huge number for
-    'none'."""
+    """Return limit - usage + inactive file pages; None without a limit. Version 1 writes a huge number for 'none'."""
     if group.version == 2:
-        # Above memory.high a group is not killed but slowed until nothing moves: as good as a limit.
+        # Above memory.high a group is not killed, but throttled until nothing moves: the same as a limit.
         limits = [group.number("memory.max"), group.number("memory.high")]
         usage, inactive = group.number("memory.current"), group.field("memory.stat", "inactive_file")
     else:

@@ -1,9 +1,9 @@
-"""What the kernel says of a process that does not move: where each of its threads is, without asking the process. A
-process that is stopped, or that holds its interpreter's lock in native code, answers nobody; this still names the call.
-Offered by `host.py`; callers import that.
+"""The kernel's view of a process that does not respond: the state and system call of each thread, without asking the
+process. It works even if the process is stopped or holds the GIL in native code. Exported by `hogwild.host`; import it
+from there.
 
-The one thing to know: everything here is a look at a living process, which may have gone on, or ended, since. What
-cannot be read (no right, another kernel, gone) is left out: it never raises."""
+The one thing to know: each function reads a living process, which may have moved on, or ended, since. Whatever cannot
+be read (no permission, another kernel, gone) is left out; nothing raises."""
 
 import contextlib
 import os
@@ -13,7 +13,8 @@ from pathlib import Path
 
 from hogwild.host.procfs import PROC
 
-# Calls that may take for ever, with their numbers on x86_64 and elsewhere (<asm-generic/unistd.h>: aarch64, riscv64).
+# System calls that may block forever, with their numbers on x86_64 and elsewhere (<asm-generic/unistd.h>: aarch64,
+# riscv64).
 _NUMBERS: dict[str, tuple[int, int]] = {
     "read": (0, 63),
     "write": (1, 64),
@@ -66,7 +67,7 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "madvise": (28, 233),
     "sched_yield": (24, 124),
 }
-_OF_A_DESCRIPTOR = {  # their first argument says of what
+_OF_A_DESCRIPTOR = {  # their first argument is a file descriptor
     *("read", "write", "readv", "writev", "pread64", "pwrite64", "ioctl", "fcntl", "flock", "fsync", "fdatasync"),
     *("getdents64", "connect", "accept", "accept4", "sendto", "recvfrom", "sendmsg", "recvmsg", "close"),
     *("epoll_wait", "epoll_pwait"),
@@ -82,9 +83,9 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class KernelThread:
-    """One thread. `state`: the letter of proc_pid_stat(5). `call`: the system call it is in, in words; "" outside of
-    one, or where that is not to be known. `wait`: the kernel function it sleeps in. `stack`: all of them, innermost
-    first, where they may be read (root). `blocks`: the stack signal does not reach it; `catches`: it has a handler."""
+    """One thread. `state`: the letter of proc_pid_stat(5). `call`: its current system call in words; "" if there is
+    none or it is unknown. `wait`: the kernel function it sleeps in. `stack`: its kernel functions, innermost first, if
+    readable (root). `blocks`: it blocks the stack signal; `catches`: it has a handler for it."""
 
     tid: int
     name: str
@@ -96,7 +97,7 @@ class KernelThread:
     catches: bool = False
 
     def __str__(self) -> str:
-        """As an error says it: `system call read (descriptor 7, pipe:[81])`, `stopped (SIGSTOP)`."""
+        """Describe it for an error: `system call read (descriptor 7, pipe:[81])`, `stopped (SIGSTOP)`."""
         state = _STATES.get(self.state, "")
         call = f"system call {self.call}" if self.call else ""
         if self.state == "D" and self.call:
@@ -104,15 +105,15 @@ class KernelThread:
         return state or call or ("running" if self.state == "R" else f"state {self.state}")
 
     def in_full(self) -> str:
-        """Lines for a stacks file."""
+        """Return the lines for a stacks file."""
         where = f", in the kernel's {self.wait}" if self.wait else ""
         head = f"thread {self.tid} {self.name}: {self.state}, {self}{where}"
         return "\n".join([head, *(f"  kernel {function}" for function in self.stack)])
 
 
 def kernel_threads(pid: int) -> list[KernelThread]:
-    """All threads of a process, the main one first; [] when it is gone or not ours to look at. Five small files a
-    thread, some 50 us."""
+    """Return all threads of a process, the main one first; [] if it is gone or not ours to read. Reads five small files
+    per thread, about 50 us."""
     found = []
     with contextlib.suppress(OSError):
         for entry in sorted((PROC / str(pid) / "task").iterdir(), key=lambda entry: int(entry.name)):
@@ -122,17 +123,17 @@ def kernel_threads(pid: int) -> list[KernelThread]:
 
 
 def can_write_stacks(threads: list[KernelThread]) -> bool:
-    """Whether a process of which these are the threads answers `request_stack`. Without a handler the signal would end
-    it; one that is stopped, or blocks it everywhere, does not take it."""
+    """Return whether a process with these threads can answer `request_stack`. Without a handler the signal would kill
+    it; a stopped process, or one whose threads all block the signal, does not receive it."""
     return any(thread.catches and not thread.blocks and thread.state not in "TtZX" for thread in threads)
 
 
 def is_writing_stack(pid: int, deaf: frozenset[int] = frozenset()) -> bool:
-    """SIGUSR1 is on its way to `pid`, or one of its threads is in the handler: the kernel holds it back there meanwhile
-    (proc_pid_status(5): SigPnd, ShdPnd, SigBlk). `deaf`: threads that blocked it before they were asked."""
+    """Return whether SIGUSR1 is pending for `pid` or one of its threads runs the handler, where the kernel blocks the
+    signal (proc_pid_status(5): SigPnd, ShdPnd, SigBlk). `deaf`: threads that blocked it before the request."""
     try:
         threads = list((PROC / str(pid) / "task").iterdir())
-    except OSError:  # it ended while we looked
+    except OSError:  # it ended while we read
         return False
     for entry in threads:
         status = _status(entry) or {}
@@ -143,8 +144,8 @@ def is_writing_stack(pid: int, deaf: frozenset[int] = frozenset()) -> bool:
 
 
 def system_call(line: str, pid: int, machine: str = "") -> str:
-    """In words what proc_pid_syscall(5) says: `number arguments… sp pc`, `-1 sp pc` when it is blocked elsewhere, or
-    `running`. `machine` as uname(1) calls it; this one's by default."""
+    """Return a description of a line of proc_pid_syscall(5): `number arguments… sp pc`, `-1 sp pc` if it is blocked
+    elsewhere, or `running`. `machine` is the name as in uname(1); by default this machine's."""
     fields = line.split()
     if len(fields) < 8 or not fields[0].isdigit():
         return ""
@@ -183,7 +184,7 @@ def _has_stack_signal(status: dict[str, str], name: str) -> bool:
 
 
 def _of(pid: int, descriptor: int) -> str:
-    """What it is: the kernel's own words for it; no file system is asked."""
+    """Return the kernel's name for an open descriptor, with a comma before it; accesses no file system."""
     try:
         return f", {os.readlink(PROC / str(pid) / 'fd' / str(descriptor))}"
     except OSError:

@@ -1,7 +1,7 @@
-"""Another program's processes, looked at and signalled from outside: what `hogwild.chaos` needs of Linux.
+"""Processes of another program, watched and signalled from outside: what `hogwild.chaos` needs from Linux.
 
-The one thing to know: a number read from a file may belong to a stranger by now. Whoever signals opens a pidfd first
-and asks afterwards whose child it is; whoever only looks compares when the process began."""
+The one thing to know: a process number read from a file may belong to another process by now. Before a signal, open a
+pidfd first and check its parent afterwards; to only watch, compare the start time."""
 
 import contextlib
 import os
@@ -19,13 +19,13 @@ from hogwild.host.procfs import PROC
 KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 TERMINATE, INTERRUPT = signal.SIGTERM, signal.SIGINT
 SHARED_MEMORY = Path("/dev/shm")
-CLOCK_STEP_S = 1.0  # the kernel counts the age of a process in ticks, and the clock may be set meanwhile
-LONGEST_LOOK_S = 0.1  # of a wait: time in which we ourselves did not run counts for nobody
+CLOCK_STEP_S = 1.0  # the kernel counts a process's age in ticks, and the clock may be set meanwhile
+LONGEST_LOOK_S = 0.1  # per wait: time in which this process itself did not run is not counted
 
 
 def open_child(pid: int, parent: int) -> int | None:
-    """A pidfd of `pid`, None when that is no living child of `parent`. The look at the parent comes second: while it is
-    that parent's child, dead and unreaped or not, its number belongs to nobody else."""
+    """Return a pidfd of `pid`, or None if it is no living child of `parent`. The parent is checked second: as long as
+    `pid` is its child, dead and unreaped or not, the number cannot belong to another process."""
     try:
         pidfd = host.pidfd_open(pid)
     except OSError:
@@ -39,8 +39,8 @@ def open_child(pid: int, parent: int) -> int | None:
 
 
 def marked(entry: str) -> dict[int, str]:
-    """Every living process with `entry` (NAME=VALUE) in the environment it was started with, which all descendants
-    inherit, whoever their parent is by now: number -> command line. What is dead has no environment any more."""
+    """Return every living process started with `entry` (NAME=VALUE) in its environment, as number -> command line. All
+    descendants inherit it, even after their parent changed. Dead processes have no environment any more."""
     name, _, value = entry.partition("=")
     found = {}
     for process in psutil.process_iter():
@@ -51,8 +51,9 @@ def marked(entry: str) -> dict[int, str]:
 
 
 def of_workers(pids_at: dict[int, float], *, with_groups: bool = True) -> dict[int, str]:
-    """What lives of these processes (number -> wall time at which it was said to be there) and of the groups they led:
-    number -> command line. One that began later is a stranger with the same number, and so is its group."""
+    """Return the living ones of these processes (number -> wall time at which each was reported) and of the groups they
+    led, as number -> command line. A process that began later is another one with the same number, and so is its
+    group."""
     living = {process.pid: process for process in psutil.process_iter() if not _is_dead(process)}
     strangers = {pid for pid, at in pids_at.items() if pid in living and living[pid].create_time() > at + CLOCK_STEP_S}
     ours = pids_at.keys() - strangers
@@ -75,8 +76,8 @@ def _group(pid: int) -> int | None:
 
 
 def wait_until_gone(look: Callable[[], dict[int, str]], limit_s: float) -> tuple[float, dict[int, str]]:
-    """Seconds until `look` found nothing, and what it still found after `limit_s`. A look that comes late, because this
-    process was not scheduled, adds no more than LONGEST_LOOK_S."""
+    """Return the seconds until `look` found nothing, and what it still found after `limit_s`. A late call, because this
+    process was not scheduled, adds at most LONGEST_LOOK_S."""
     waited, last = 0.0, time.monotonic()
     while (found := look()) and waited < limit_s:
         time.sleep(0.01)
@@ -86,7 +87,7 @@ def wait_until_gone(look: Callable[[], dict[int, str]], limit_s: float) -> tuple
 
 
 def shared_memory_names() -> frozenset[str]:
-    """Names in /dev/shm; empty where there is none."""
+    """Return the names in /dev/shm; empty if it does not exist."""
     try:
         return frozenset(os.listdir(SHARED_MEMORY))
     except OSError:
@@ -94,7 +95,7 @@ def shared_memory_names() -> frozenset[str]:
 
 
 def left_in_shared_memory(before: frozenset[str]) -> list[str]:
-    """New names of this user's that no living process holds open or mapped: what another program uses is its own."""
+    """Return this user's new names that no living process has open or mapped: those in use belong to others."""
     new = []
     for name in sorted(shared_memory_names() - before):
         with contextlib.suppress(OSError):
@@ -105,7 +106,7 @@ def left_in_shared_memory(before: frozenset[str]) -> list[str]:
 
 
 def _held() -> set[str]:
-    """Files in /dev/shm that some process has open or mapped."""
+    """Return the files in /dev/shm that some process has open or mapped."""
     held: set[str] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(OSError):  # psutil's `open_files` leaves out what has no name in a folder any more

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hogwild.version import PACKAGE_ROOT
 
-# -P and the explicit folder: as in deep_check. A trial does not outlive us, nor its workers the trial.
+# -P and the explicit folder: as in deep_check. A trial dies with us, and its workers die with the trial.
 _CHILD = """
 import sys
 home, parent = sys.argv[1], int(sys.argv[2])
@@ -21,6 +21,6 @@ main()
 
 
 def own_command(arguments: Sequence[str]) -> list[str]:
-    """`hogwild ARGUMENTS` for a child that does not outlive the calling thread."""
+    """Return the command line of `hogwild ARGUMENTS` for a child that dies with the calling thread."""
     home = PACKAGE_ROOT
     return [sys.executable, "-P", "-c", _CHILD, home, str(os.getpid()), *arguments]

@@ -1,8 +1,7 @@
 """One process, seen from another or from itself: its life, its memory, its limits.
 
-The one thing to know: a process is named by a *pidfd*, never by its number. A number is given to the next
-process as soon as the old one was reaped, and a late kill would hit a stranger; a pidfd then says that nobody
-is there."""
+The one thing to know: a process is identified by a *pidfd*, never by its number. The number can be reused as soon as
+the process is reaped, and a late kill would hit another process; with a pidfd the late kill fails instead."""
 
 import contextlib
 import ctypes
@@ -35,7 +34,7 @@ CAUSES = {
 
 
 def require_linux(system: str = sys.platform) -> None:
-    """Raises UsageError everywhere else."""
+    """Raise UsageError on any other system."""
     if system != "linux":
         raise UsageError(
             f"hogwild runs on Linux only (it needs pidfd and memfd); this is {system}. "
@@ -48,13 +47,13 @@ def require_linux(system: str = sys.platform) -> None:
 
 
 def pidfd_open(pid: int) -> int:
-    """A descriptor that becomes readable when the process dies. Open it before the process can have been
-    reaped. Raises ProcessLookupError when it has."""
+    """Return a descriptor that becomes readable when the process dies. Open it before the process can be reaped. Raises
+    ProcessLookupError if it was."""
     return os.pidfd_open(pid)
 
 
 def kill_by_pidfd(pidfd: int, number: int = signal.SIGKILL) -> bool:
-    """Sends a signal; False when the process was dead and reaped already, which is no error."""
+    """Send a signal; return False if the process was dead and reaped already, which is no error."""
     try:
         signal.pidfd_send_signal(pidfd, number)
     except ProcessLookupError:
@@ -63,13 +62,13 @@ def kill_by_pidfd(pidfd: int, number: int = signal.SIGKILL) -> bool:
 
 
 def request_stack(pidfd: int) -> bool:
-    """Asks a worker to write the stacks of its threads to its stacks file; works while it hangs in native
-    code. Only where `can_write_stacks`: without a handler the signal would end it."""
+    """Ask a worker to write the stacks of its threads to its stacks file; works even while it hangs in native code.
+    Check `can_write_stacks` first: without a handler the signal would kill it."""
     return kill_by_pidfd(pidfd, signal.SIGUSR1)
 
 
 def wait_readable(descriptors: Iterable[int], timeout_ms: float) -> None:
-    """Until one of them is, at most so long. Any number, of any size: select() stops at 1,024."""
+    """Wait until one descriptor is readable, at most `timeout_ms`. Unlike select(), no limit of 1,024 descriptors."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
@@ -120,8 +119,8 @@ def pss_bytes(pid: int) -> int:
 
 
 def describe_exit(returncode: int) -> str:
-    """`exit status 3`, or `killed by SIGKILL (perhaps out of memory)` for the negative codes of subprocess
-    and waitpid."""
+    """Return `exit status 3`, or `killed by SIGKILL (perhaps out of memory)` for the negative codes of subprocess and
+    waitpid."""
     if returncode >= 0:
         return f"exit status {returncode}"
     try:
@@ -135,18 +134,18 @@ def describe_exit(returncode: int) -> str:
 
 
 def die_with_parent(expected_ppid: int) -> None:
-    """From now on the kernel kills this process when the thread that started it ends: so start children from
-    the main thread. Does not return when the parent is gone already."""
+    """Make the kernel kill this process when the thread that started it ends; therefore start children from the main
+    thread. Does not return if the parent is gone already."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != expected_ppid:  # it died before prctl: nobody will send us the signal any more
+    if os.getppid() != expected_ppid:  # the parent died before prctl: no signal will come
         os._exit(1)
 
 
 def discard_pages(address: int, nbytes: int) -> None:
-    """Gives the whole pages of private memory back, whose content is lost; the addresses stay valid. In pieces and
-    without the interpreter lock, so that no other thread waits. Locked memory stays as it is."""
+    """Give the whole pages of a private memory range back to the kernel. Their content is lost; the addresses stay
+    valid. Works in pieces and without the GIL, so that no other thread waits. Locked memory stays as it is."""
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     page = mmap.PAGESIZE
@@ -156,62 +155,60 @@ def discard_pages(address: int, nbytes: int) -> None:
 
 
 def read_ahead(descriptor: int, *, all_of_it: bool) -> None:
-    """A file that is mapped: begins to read all of it into the page cache, or what does not fit into memory in longer
-    pieces ahead of whoever reads it, in every process that got this descriptor."""
-    with contextlib.suppress(OSError):  # advice: a file system may not take it
+    """Start to read a mapped file into the page cache: all of it, or, if it does not fit into memory, longer pieces
+    ahead of each reader. Holds for every process that got this descriptor."""
+    with contextlib.suppress(OSError):  # only advice: a file system may reject it
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED if all_of_it else os.POSIX_FADV_SEQUENTIAL)
 
 
 def lead_a_group() -> None:
-    """In a child: a process group of its own, so that what user code starts in it can be ended with it, and a Ctrl-C at
-    the terminal reaches the supervisor alone."""
+    """Give this child its own process group, so that processes started by user code can be killed with it, and a Ctrl-C
+    in the terminal reaches only the supervisor."""
     os.setpgid(0, 0)
 
 
 def end_group_of_the_dead(pid: int) -> bool:
-    """Whether our child `pid` is dead. If so, whatever it started and left running in its group is killed, before the
-    child is reaped: until then its number can belong to nobody else."""
+    """Return whether our child `pid` is dead. If it is, first kill what it left running in its group, before the child
+    is reaped: until then its number cannot belong to another process."""
     try:
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return False
-    except ChildProcessError:  # somebody else has reaped it; its number means nothing any more
+    except ChildProcessError:  # already reaped elsewhere; its number may be reused
         return True
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it died before it led a group; a stranger's setuid
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it died before it led a group; a setuid program
         os.killpg(pid, signal.SIGKILL)
     return True
 
 
 def no_core_dumps() -> None:
-    """A dump of the shared flats would fill the disk and delay the news of a death by seconds."""
+    """Disable core dumps: a dump of the shared flats would fill the disk and delay the detection of a death."""
     import resource
 
-    # One byte, not zero: zero is ignored where dumps are piped to a program, one is the kernel's word for
-    # 'not even there'.
+    # One byte, not zero: zero is ignored if dumps are piped to a program; one disables those too.
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     limit = 1 if hard == resource.RLIM_INFINITY or hard >= 1 else 0
     resource.setrlimit(resource.RLIMIT_CORE, (limit, hard))
 
 
 def raise_oom_score(by: int = 300) -> None:
-    """Under memory pressure the kernel takes this process, a worker, before the supervisor. Raising needs no
-    privilege."""
+    """Let the OOM killer choose this process, a worker, before the supervisor. Raising the score needs no privilege."""
     file = PROC / "self/oom_score_adj"
     file.write_text(str(min(int(file.read_text()) + by, 1000)))
 
 
 def affinity() -> set[int]:
-    """The cores this process may run on."""
+    """Return the cores this process may run on."""
     return os.sched_getaffinity(0)
 
 
 def set_affinity(cores: Iterable[int]) -> None:
-    """Of the calling thread and what it starts from now on. Importing an OpenMP library with OMP_PROC_BIND set binds it
-    to one core: read before, set again after."""
+    """Set the cores of the calling thread and of the threads and processes it starts later. Importing an OpenMP library
+    with OMP_PROC_BIND set binds the thread to one core: read the mask before, set it again after."""
     os.sched_setaffinity(0, cores)
 
 
 def open_file_limit() -> int:
-    """How many descriptors this process may hold."""
+    """Return how many descriptors this process may have open."""
     import resource
 
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -223,8 +220,8 @@ def descriptor_count() -> int:
 
 
 def lock_file(path: Path) -> int:
-    """Takes an exclusive lock; it lasts until the descriptor is closed or the process dies (0.7 ms after a
-    SIGKILL). Raises BlockingIOError when another process has it."""
+    """Take an exclusive lock on a file; it lasts until the descriptor is closed or the process dies (0.7 ms after a
+    SIGKILL). Raises BlockingIOError if another process has it."""
     import fcntl
 
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -237,8 +234,8 @@ def lock_file(path: Path) -> int:
 
 
 def raise_file_limit(needed: int, wanted: int) -> None:
-    """Raises the soft limit on open files so that `wanted` more fit, as far as the hard one allows. Raises RunError
-    when not even `needed` more do: here, before anything is shared, instead of by a half-shared model."""
+    """Raise the soft limit on open files so that `wanted` more fit, as far as the hard limit allows. Raises RunError if
+    not even `needed` more fit: better now than with a half-shared model."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -255,8 +252,8 @@ def raise_file_limit(needed: int, wanted: int) -> None:
 
 
 def process_start_s() -> float:
-    """When this process began, on the monotonic clock (to 10 ms): where the time to the first update is counted
-    from."""
+    """Return when this process began, on the monotonic clock (to 10 ms). The time to the first update counts from
+    here."""
     age = age_s(os.getpid())
     assert age is not None
     return time.monotonic() - age

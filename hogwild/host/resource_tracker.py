@@ -1,9 +1,8 @@
-"""multiprocessing's resource tracker, a process of ours that somebody else starts. Offered by `host.py`; callers
-import that.
+"""multiprocessing's resource tracker: our child process, but started by multiprocessing. Exported by `hogwild.host`;
+import it from there.
 
-It is started with the first spawned child. We register nothing with it, but it is our child, and none of ours,
-stopped or not, may outlive us. From Python 3.12 on, the interpreter waits for it at exit, for ever if it is stopped.
-"""
+It is started with the first spawned child. We register nothing with it, but as our child, stopped or not, it must not
+outlive us. From Python 3.12 on, the interpreter waits for it at exit, forever if it is stopped."""
 
 import contextlib
 import os
@@ -15,7 +14,7 @@ from hogwild.host.processes import is_stopped
 
 
 def is_tracker_known() -> bool:
-    """Somebody in this process has started it before."""
+    """Return whether it has been started in this process."""
     from multiprocessing import resource_tracker
 
     tracker: Any = resource_tracker._resource_tracker
@@ -23,8 +22,8 @@ def is_tracker_known() -> bool:
 
 
 def ensure_resource_tracker() -> None:
-    """Starts it, also after somebody killed it, which multiprocessing by itself would warn about, or stopped it: with
-    every child it is written to, and a pipe that nobody reads is full after some thousand of them."""
+    """Start the tracker. Restart it if it was killed (multiprocessing would warn) or stopped: every new child writes to
+    its pipe, and without a reader the pipe is full after some thousand children."""
     from multiprocessing import resource_tracker
 
     tracker: Any = resource_tracker._resource_tracker
@@ -34,9 +33,9 @@ def ensure_resource_tracker() -> None:
 
 
 def stop_resource_tracker(timeout_s: float = 2.0) -> bool:
-    """Kills and reaps the tracker of this process, also a stopped or dead one; multiprocessing starts a new
-    one when it needs one. True when none of ours is left. What others registered with it (semaphores, named
-    shared memory) is not unlinked."""
+    """Kill and reap the tracker of this process, also a stopped or dead one; multiprocessing starts a new one when it
+    needs it. Return True if we have none left. Objects that other code registered with it (semaphores, named shared
+    memory) are not unlinked."""
     from multiprocessing import resource_tracker
 
     tracker: Any = resource_tracker._resource_tracker
@@ -44,7 +43,7 @@ def stop_resource_tracker(timeout_s: float = 2.0) -> bool:
         return False
     try:
         pid, pipe = tracker._pid, tracker._fd
-        if pid is None:  # none, or that of our parent, whose pipe we inherited
+        if pid is None:  # none, or our parent's, whose pipe we inherited
             return True
         tracker._pid = tracker._fd = None
     finally:
@@ -55,8 +54,7 @@ def stop_resource_tracker(timeout_s: float = 2.0) -> bool:
 
 
 def _is_live_child(pid: int) -> bool:
-    """False when it is dead, reaped or not. While a child is unreaped its number cannot pass to a
-    stranger."""
+    """Return False if it is dead, reaped or not. The number of an unreaped child cannot be reused."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
@@ -64,7 +62,7 @@ def _is_live_child(pid: int) -> bool:
 
 
 def _kill_and_reap(pid: int, timeout_s: float) -> bool:
-    """For a direct child; True when it is gone."""
+    """Kill and reap a direct child; return True when it is gone."""
     if _is_live_child(pid):
         pidfd = os.pidfd_open(pid)
         try:

@@ -1,7 +1,7 @@
-"""Signals, as a command, the supervisor and a worker take them. Offered by `host.py`; callers import that, but for a
-command's first lines, which cannot wait for it.
+"""Signal handling for a command, the supervisor and a worker. Exported by `hogwild.host`; import it from there, except
+in the first lines of a command, before heavy imports.
 
-The one thing to know: a handler only notes the number. One that did more (log, set an Event, close a file) could
+The one thing to know: a handler only notes the number. A handler that does more (log, set an Event, close a file) could
 deadlock on a lock that the interrupted code holds.
 
     the imports of a command      StopSignals, ENDS      noted; acted on after the import
@@ -24,13 +24,13 @@ from typing import Any
 from hogwild.errors import UsageError
 from hogwild.host.resource_tracker import ensure_resource_tracker
 
-# Compared by name so that this module can still be imported where some do not exist.
+# Compared by name, so that this module can be imported on systems that lack some of them.
 STOP_SIGNALS = tuple(s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP"))
 CHILD_SIGNALS = tuple(s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"))
 
 
 def signal_name(number: int) -> str:
-    """`SIGTERM` for 15; `signal 40` for one without a name."""
+    """Return `SIGTERM` for 15; `signal 40` for one without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:  # most of the real-time signals
@@ -38,7 +38,7 @@ def signal_name(number: int) -> str:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that ends what runs at once. `number` says which."""
+    """A signal that ends the current work at once; `number` is the signal."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -46,28 +46,28 @@ class Interrupted(KeyboardInterrupt):
 
 
 def _give_back(former: dict[int, Any]) -> None:
-    """Puts the handlers back that were there before, and forgets them; one set by C code, which Python calls None,
-    becomes the default."""
+    """Restore the previous handlers and clear the dict. A handler set by C code, which Python reports as None, becomes
+    the default."""
     for number, handler in former.items():
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
     former.clear()
 
 
 class Manner(enum.Enum):
-    """What `StopSignals` does with a signal."""
+    """The reaction of `StopSignals` to a signal."""
 
-    NOTES = enum.auto()  # and nothing else: what is undone, or handed over, is not to be broken off
-    ENDS = enum.auto()  # notes the first; the second ends the process at once, without a word
-    RAISES = enum.auto()  # and notes it: user code may swallow what is raised
+    NOTES = enum.auto()  # record only: cleanup and hand-over must not be interrupted
+    ENDS = enum.auto()  # the first is noted; the second ends the process at once, silently
+    RAISES = enum.auto()  # raises and notes it: user code may swallow the exception
 
 
 class StopSignals:
-    """Signals to stop, where no worker runs. One handler; what it does is changed by one assignment, so that between
-    two manners no signal is lost.
+    """Stop signals while no worker runs. There is one handler, and one assignment changes its reaction, so that no
+    signal is lost in between.
 
-    Nothing is raised while heavy modules are imported: the nested imports of numpy and torch swallow it and go on half
-    imported (`module 'numpy' has no attribute 'matrix'`, blamed on the user's class; the job trained to its end; an
-    abort in pybind11). `received` holds numbers in order of arrival. Main thread only."""
+    Nothing is raised during heavy imports: the nested imports of numpy and torch swallow the exception and continue
+    half imported. Seen: `module 'numpy' has no attribute 'matrix'`, blamed on the user's class; a job that trained to
+    its end; an abort in pybind11. `received` holds numbers in order of arrival. Main thread only."""
 
     def __init__(self) -> None:
         self.manner = Manner.NOTES
@@ -79,7 +79,7 @@ class StopSignals:
         return bool(self._former)
 
     def install(self) -> None:
-        """Takes every signal to stop that is not ignored: nohup, and a script's background job, are respected."""
+        """Install the handler for every stop signal that is not ignored (nohup, background jobs of scripts)."""
         for number in STOP_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._former[number] = signal.signal(number, self._take)
@@ -88,18 +88,18 @@ class StopSignals:
         _give_back(self._former)
 
     def look(self) -> None:
-        """Raises `Interrupted` if a signal was noted: after an import, or after user code that may have swallowed
-        it."""
+        """Raise `Interrupted` if a signal was noted. Call it after an import, or after user code that may have
+        swallowed it."""
         if self.received:
             raise Interrupted(self.received[0])
 
     def hand_over(self) -> None:
-        """Raises what came until now; what comes from now on is for a `SignalWatch`."""
+        """Raise a signal that came before now; a `SignalWatch` takes those that come later."""
         self.manner = Manner.NOTES
         self.look()
 
     def taken_over(self) -> list[int]:
-        """What was noted, which is the caller's from now on."""
+        """Return the noted signals and clear them; the caller must handle them."""
         taken, self.received = self.received, []
         return taken
 
@@ -110,38 +110,38 @@ class StopSignals:
         if number == signal.SIGHUP and self.received:
             return  # as in SignalWatch
         if self.received and self.manner is Manner.ENDS:
-            os._exit(128 + number)  # exit functions of half-imported modules would only complain
+            os._exit(128 + number)  # exit functions of half-imported modules would only print errors
         self.received.append(number)
 
 
-_command = StopSignals()  # installed in a process that is a command of ours, never in a library caller's
+_command = StopSignals()  # installed only in our own command's process, never in a library caller's
 
 
 def note_signals() -> None:
-    """A command's first act, and for the rest of its process: a signal is noted, for `raise_noted`; a second one ends
-    the process with status 128 + its number."""
+    """Note signals from now on, for `raise_noted`; a second signal ends the process with status 128 + its number. The
+    first call of a command, valid for the rest of its process."""
     if not _command.is_installed:
         _command.install()
     end_at_second()
 
 
 def raise_noted() -> None:
-    """Raises `Interrupted` for a signal that this process, being a command, has noted: after an import."""
+    """Raise `Interrupted` for a signal that the command has noted, after an import."""
     _command.look()
 
 
 def end_at_second() -> None:
-    """A command has ended, one way or the other: what still runs are exit functions."""
+    """Let a second signal end the process: the command is over and only exit functions still run."""
     _command.manner = Manner.ENDS
 
 
 @contextlib.contextmanager
 def raising_on_signals() -> Iterator[StopSignals]:
-    """Around what may take long and cannot be resumed (user code that builds model and data, a pipe that is read): a
-    signal to stop ends it with `Interrupted`, also one that was noted before. User code may swallow that, so the end
-    looks again, and an error after a signal counts as its consequence: what was broken off inside an import fails
-    somewhere else. Restores a library caller's handlers, and gives them what came after `hand_over` and nobody took.
-    Main thread only; elsewhere this does nothing."""
+    """Let stop signals raise `Interrupted`, also one noted before. For slow work that cannot be resumed: user code that
+    builds model and data, reading a pipe. User code may swallow the exception, so the end checks again; an error after
+    a signal counts as its consequence, because an interrupted import fails somewhere else. Restores a library caller's
+    handlers, and re-raises for them a signal that came after `hand_over` and nobody took. Main thread only; in other
+    threads this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield StopSignals()
         return
@@ -159,7 +159,7 @@ def raising_on_signals() -> Iterator[StopSignals]:
         stops.manner = manner
     except BaseException as error:
         is_broken_off = stops.manner is Manner.RAISES and bool(stops.received)
-        stops.manner = Manner.NOTES  # until what was begun is undone
+        stops.manner = Manner.NOTES  # until cleanup is done
         if is_broken_off and not isinstance(error, Interrupted):
             raise Interrupted(stops.received[0]) from error
         raise
@@ -171,8 +171,8 @@ def raising_on_signals() -> Iterator[StopSignals]:
 
 
 def require_main_thread() -> None:
-    """Raises UsageError elsewhere: only there are signals handled, and a worker dies with the thread that started
-    it."""
+    """Raise UsageError in any other thread: only the main thread handles signals, and workers die with the thread that
+    started them."""
     if threading.current_thread() is not threading.main_thread():
         raise UsageError(
             "training must be started from the main thread: signals and worker processes belong to it",
@@ -181,15 +181,14 @@ def require_main_thread() -> None:
 
 
 class SignalWatch:
-    """In the supervisor, while a job runs: Ctrl-C and SIGTERM are only noted, and wake a poll on `fileno()`.
+    """Signals in the supervisor while a job runs: Ctrl-C and SIGTERM are only noted, and wake a poll on `fileno()`.
 
-    `received` holds SIGINT or SIGTERM (SIGHUP counts as SIGTERM) in order of arrival, `received_at` their
-    monotonic times. A handler that did more could deadlock on a lock the interrupted code holds. Main thread
-    only."""
+    `received` holds SIGINT or SIGTERM (SIGHUP counts as SIGTERM) in order of arrival, `received_at` their monotonic
+    times. Main thread only."""
 
     def __init__(self, *, raises_second: bool = False, before: StopSignals | None = None) -> None:
-        """`raises_second`: a second signal raises `Interrupted` where it arrives (`procs: 0`, where the code that may
-        hang runs in this very thread). `before`: whose signals these were; what it noted meanwhile is taken over."""
+        """`raises_second`: a second signal raises `Interrupted` where it arrives (`procs: 0`, where code that may hang
+        runs in this very thread). `before`: the previous owner of the signals; what it noted is taken over."""
         self.raises_second = raises_second
         self._before = before
         self.received: list[int] = []
@@ -201,12 +200,11 @@ class SignalWatch:
     def __enter__(self) -> "SignalWatch":
         require_main_thread()
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        # Written to by the interpreter's C handler: a signal between our last look and the poll still ends
-        # the poll.
+        # Written by the interpreter's C handler, so that a signal between our last check and the poll still ends the
+        # poll.
         self._former_wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
-            # nohup is respected; an ignored SIGINT (a background job of a script) is not: who sends it means
-            # it.
+            # nohup is respected. An ignored SIGINT (background job of a script) is not: whoever sends it means it.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 self._former[number] = signal.signal(number, self._take)
         for noted in self._before.taken_over() if self._before else ():
@@ -228,12 +226,12 @@ class SignalWatch:
 
     def _note(self, number: int) -> None:
         if number == signal.SIGHUP and self.received:
-            return  # a closing terminal may send several, kernel and shell one each: that is no second order
+            return  # a closing terminal may send several, from kernel and shell: not a second order
         self.received.append(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
         self.received_at.append(time.monotonic())
 
     def fileno(self) -> int:
-        """Readable after a signal, until `drain()`."""
+        """Return a descriptor that is readable from a signal until `drain()`."""
         return self._read
 
     def drain(self) -> None:
@@ -244,11 +242,11 @@ class SignalWatch:
 
 @contextlib.contextmanager
 def blocked_signals(*numbers: int) -> Iterator[None]:
-    """Around `Process.start()`: the child begins with these (by default every CHILD_SIGNALS) blocked, so that
-    none can end it before `worker_signals` has set its handlers. Those sent to us meanwhile arrive at the
+    """Block these signals (by default all CHILD_SIGNALS) around `Process.start()`: the child starts with them blocked,
+    so that none can kill it before `worker_signals` has set its handlers. Signals sent to us meanwhile arrive at the
     end."""
-    # Starting the resource tracker *unblocks* SIGINT and SIGTERM (CPython #110844), and `start()` starts it:
-    # so before us.
+    # Starting the resource tracker *unblocks* SIGINT and SIGTERM (CPython #110844), and `start()` starts it; so start
+    # it before.
     ensure_resource_tracker()
     former = signal.pthread_sigmask(signal.SIG_BLOCK, numbers or CHILD_SIGNALS)
     try:
@@ -258,8 +256,8 @@ def blocked_signals(*numbers: int) -> Iterator[None]:
 
 
 def worker_signals(on_terminate: Callable[[], None], stacks: int) -> None:
-    """In a child, main thread: Ctrl-C and hang-up are the supervisor's business and ignored; SIGTERM calls
-    `on_terminate`, which should only set a flag; SIGUSR1 and crashes write all stacks to the descriptor
+    """Set a child's handlers, in its main thread. Ctrl-C and hang-up are ignored, because the supervisor handles them;
+    SIGTERM calls `on_terminate`, which should only set a flag; SIGUSR1 and crashes write all stacks to the descriptor
     `stacks`, which must stay open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -269,6 +267,6 @@ def worker_signals(on_terminate: Callable[[], None], stacks: int) -> None:
 
 
 def write_stacks_to(stacks: int) -> None:
-    """SIGUSR1 and crashes write to that descriptor from now on; it must stay open."""
+    """Write all stacks to that descriptor on SIGUSR1 and crashes; it must stay open."""
     faulthandler.enable(stacks, all_threads=True)
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)

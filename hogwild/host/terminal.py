@@ -1,9 +1,8 @@
-"""A terminal, as a job that writes to it must know it: whose foreground it is, when the job was stopped (Ctrl-Z) and
-goes on, how large it is now. Nothing here changes a mode of the terminal, so nothing has to be put back, however a job
-ends.
+"""Facts about the terminal a job writes to: foreground or background, stopped (Ctrl-Z) and continued, its size. Nothing
+here changes a terminal mode, so nothing must be restored, however a job ends.
 
-The one thing to know: a process in the background that writes is stopped by SIGTTOU where `stty tostop` is set; a
-thread that blocks the signal is not."""
+The one thing to know: with `stty tostop`, a background process that writes is stopped by SIGTTOU; a thread that blocks
+the signal is not."""
 
 import os
 import signal
@@ -12,16 +11,16 @@ from types import FrameType
 from typing import Any
 
 DEFAULT_SIZE = (80, 24)
-CANNOT = ("", "dumb", "unknown")  # values of TERM: no movement of the cursor
+CANNOT = ("", "dumb", "unknown")  # values of TERM without cursor movement
 
 
 def can_move_cursor(descriptor: int) -> bool:
-    """Whether it is a terminal that lines can be rewritten on."""
+    """Return whether it is a terminal on which lines can be rewritten."""
     return os.isatty(descriptor) and os.environ.get("TERM", "") not in CANNOT
 
 
 def size(descriptor: int) -> tuple[int, int]:
-    """Columns and lines, as they are now; of a terminal that does not say, 80 and 24."""
+    """Return the current columns and lines; 80 and 24 if the terminal does not tell."""
     try:
         columns, lines = os.get_terminal_size(descriptor)
     except OSError:
@@ -30,8 +29,8 @@ def size(descriptor: int) -> tuple[int, int]:
 
 
 def is_in_background(descriptor: int) -> bool:
-    """Somebody else has the terminal now: after `bg`, or started with `&`. Of another terminal than the one that
-    controls us, nobody has it."""
+    """Return whether another process group has the terminal now: after `bg`, or started with `&`. False for a terminal
+    that does not control us."""
     try:
         return os.tcgetpgrp(descriptor) != os.getpgrp()
     except OSError:
@@ -39,18 +38,18 @@ def is_in_background(descriptor: int) -> bool:
 
 
 def write_in_background_too() -> None:
-    """In the calling thread: what it writes to a terminal never stops the process."""
+    """Let the calling thread write to a terminal from the background without stopping the process."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
 
 
 def printable(text: str) -> str:
-    """Without what would move the cursor or change colours, line ends apart: a message may hold a user's words."""
+    """Remove characters that move the cursor or change colours, except line ends: a message may hold user text."""
     return "".join(char if char.isprintable() or char == "\n" else " " if char == "\t" else "?" for char in text)
 
 
 class Continued:
-    """Counts how often the process was stopped and went on: what stands on the terminal then is not ours any more.
-    Main thread only; elsewhere it counts nothing."""
+    """Counter of how often the process was stopped and continued; afterwards the terminal shows other content than
+    ours. Main thread only; in other threads it counts nothing."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,8 +1,8 @@
 """The thread pools that native libraries brought into this process: OpenMP runtimes and BLAS libraries.
 
-`OMP_NUM_THREADS` and `torch.set_num_threads` reach the pools that were loaded with or after them. A user's module may
-bring another OpenMP (scikit-learn has its own libgomp) or BLAS (numpy's and scipy's OpenBLAS differ), or set a number
-itself; each would then use as many threads as there are cores, in every worker."""
+`OMP_NUM_THREADS` and `torch.set_num_threads` limit the pools that were loaded with or after them. A user's module may
+load another OpenMP (scikit-learn has its own libgomp) or BLAS (numpy's and scipy's OpenBLAS differ), or set its own
+number; each would then use as many threads as there are cores, in every worker."""
 
 from pathlib import Path
 
@@ -10,17 +10,17 @@ from threadpoolctl import ThreadpoolController
 
 
 def pools() -> list[tuple[str, int]]:
-    """(description, threads) of every pool that is loaded by now. MKL linked into torch is not seen from outside;
-    `torch.set_num_threads` reaches it."""
+    """Return (description, threads) of every pool loaded so far. MKL linked into torch is invisible here;
+    `torch.set_num_threads` limits it."""
     return [(_describe(pool), int(pool["num_threads"] or 1)) for pool in ThreadpoolController().info()]
 
 
 def limit_pools(threads: int) -> list[str]:
-    """Gives every loaded pool at most `threads` threads, for the rest of this process. Returns descriptions of those
-    that had more. Call it in the main thread, after the imports of user code: 7 ms, and a pool that is loaded later is
-    not limited."""
+    """Limit every loaded pool to `threads` threads, for the rest of this process. Return descriptions of those that had
+    more. Call it in the main thread, after the imports of user code: it takes 7 ms, and pools loaded later are not
+    limited."""
     found = ThreadpoolController()
-    # An OpenBLAS that was built without threads says None.
+    # An OpenBLAS built without threads reports None.
     larger = [pool for pool in found.info() if (pool["num_threads"] or 0) > threads]
     for pool in found.lib_controllers:
         if (pool.num_threads or 0) > threads:

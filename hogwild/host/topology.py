@@ -1,8 +1,8 @@
-"""Which cores there are and where they lie: SMT siblings, NUMA nodes; and getting back those that an OpenMP runtime
-took away. Torch-free; offered by `host.py`, callers import that.
+"""Topology of the cores: SMT siblings and NUMA nodes; also recovers cores that an OpenMP runtime took away. Imports no
+torch; exported by `hogwild.host`, import it from there.
 
-The one thing to know: `import torch` with OMP_PROC_BIND (or a like variable) set binds the importing thread to the
-first place, one core, and everything it starts inherits that. The mask then says nothing about the machine.
+The one thing to know: `import torch` with OMP_PROC_BIND (or a similar variable) set binds the importing thread to the
+first place, one core, and everything it starts inherits that. The mask then tells nothing about the machine.
 
 Pages: Documentation/admin-guide/cputopology.rst of the kernel, sched_setaffinity(2), OpenMP 5.2 section 18.3."""
 
@@ -16,31 +16,30 @@ from pathlib import Path
 
 ROOT = Path("/")
 
-# Any of them, unless it says false, makes an OpenMP runtime bind threads: the first two are OpenMP's, GOMP is GCC's
-# runtime (which torch's wheels carry), KMP Intel's and LLVM's.
+# Each of these, unless it is false, makes an OpenMP runtime bind threads: the first two are OpenMP's, GOMP is GCC's
+# runtime (in torch's wheels), KMP is Intel's and LLVM's.
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 RUNTIMES = re.compile(r"/lib(?:gomp|iomp5|omp)\b[^/]*\.so[^/]*$")
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """One physical core: the logical CPUs of it that we may use, lowest first (two with SMT), and its NUMA node."""
+    """One physical core: those of its logical CPUs that we may use, lowest first (two with SMT), and its NUMA node."""
 
     cpus: tuple[int, ...]
     node: int
 
 
 def read_if_known(path: Path) -> str | None:
-    """The text of a file of the kernel's. It may be absent, forbidden or vanish while it is read: all mean 'not
-    known', None."""
+    """Return the text of a kernel file; None ("unknown") if it is missing, forbidden or vanishes while it is read."""
     with contextlib.suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace").strip()
     return None
 
 
 def physical_cores(cpus: Collection[int], root: Path = ROOT) -> tuple[Core, ...]:
-    """The physical cores among the logical `cpus`, node by node. Where the kernel does not say (a sandbox without
-    /sys), every logical CPU is a core of its own, in node 0."""
+    """Return the physical cores among the logical `cpus`, node by node. If the kernel does not tell (a sandbox without
+    /sys), every logical CPU is its own core, in node 0."""
     nodes = _nodes(root)
     siblings: dict[int, list[int]] = {}
     for cpu in sorted(cpus):
@@ -52,7 +51,7 @@ def physical_cores(cpus: Collection[int], root: Path = ROOT) -> tuple[Core, ...]
 
 def _siblings(cpu: int, root: Path) -> list[int]:
     folder = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
-    for name in ("core_cpus_list", "thread_siblings_list"):  # the second is the older name of the first
+    for name in ("core_cpus_list", "thread_siblings_list"):  # the second name is the older one
         text = read_if_known(folder / name)
         if text:
             return _cpu_list(text)
@@ -60,7 +59,7 @@ def _siblings(cpu: int, root: Path) -> list[int]:
 
 
 def _nodes(root: Path) -> dict[int, int]:
-    """Logical CPU -> NUMA node."""
+    """Return a dict from logical CPU to NUMA node."""
     found: dict[int, int] = {}
     for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
         for cpu in _cpu_list(read_if_known(folder / "cpulist") or ""):
@@ -69,41 +68,40 @@ def _nodes(root: Path) -> dict[int, int]:
 
 
 def _cpu_list(text: str) -> list[int]:
-    """`0-3,8` is 0, 1, 2, 3, 8. Empty for what is no such list."""
+    """Return 0, 1, 2, 3, 8 for `0-3,8`. Empty if it is no such list."""
     if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):
         return []
     ranges = [part.split("-") for part in text.split(",")]
     return [cpu for first, *last in ranges for cpu in range(int(first), int(last[0] if last else first) + 1)]
 
 
-# --- what an OpenMP runtime took ----------------------------------------------------------------------------
+# --- cores taken by an OpenMP runtime -----------------------------------------------------------------------
 
 
 class _AtStart:
-    """The mask a command began with; None in a library caller's process, which may have imported torch first."""
+    """The affinity mask when a command started; None in a library caller's process, which may already have torch."""
 
     mask: frozenset[int] | None = None
 
 
 def remember_affinity() -> None:
-    """A command's first lines: nothing can have imported torch yet."""
+    """Remember the affinity mask, in the first lines of a command: nothing can have imported torch yet."""
     _AtStart.mask = frozenset(os.sched_getaffinity(0))
 
 
 def binding_variables(environ: Mapping[str, str]) -> list[str]:
-    """Those set that make an OpenMP runtime bind threads to cores, as NAME=value."""
+    """Return the variables that make an OpenMP runtime bind threads to cores, as NAME=value."""
     set_ones = {name: environ.get(name, "").strip() for name in BINDING}
-    if set_ones["OMP_PROC_BIND"].lower() == "false":  # rules out the other two of libgomp's
+    if set_ones["OMP_PROC_BIND"].lower() == "false":  # overrides libgomp's other two
         set_ones = {"KMP_AFFINITY": set_ones["KMP_AFFINITY"]}
     harmless = ("", "disabled", "none")
     return [f"{name}={value}" for name, value in set_ones.items() if value.lower() not in harmless]
 
 
 def restore_affinity(environ: Mapping[str, str]) -> str:
-    """Gives the calling thread, and what it starts from now on, the cores back that an OpenMP runtime narrowed its mask
-    by. Returns what was done in words, or '' where nothing was. A mask that somebody set on purpose (taskset, a
-    scheduler) stays: without a binding variable nothing is done, and the whole is what the mask was before the
-    runtime was loaded."""
+    """Give the calling thread, and what it starts later, the cores back that an OpenMP runtime removed from its mask.
+    Return a description of the change, or '' if there was none. A mask set on purpose (taskset, a scheduler) stays:
+    without a binding variable nothing is done, and the restored mask is the one from before the runtime was loaded."""
     variables = binding_variables(environ)
     if not variables:
         return ""
@@ -112,17 +110,16 @@ def restore_affinity(environ: Mapping[str, str]) -> str:
         return ""
     try:
         os.sched_setaffinity(0, whole)
-    except OSError:  # all of them were taken from our cpuset meanwhile: what the runtime left is what there is
+    except OSError:  # our cpuset lost them all meanwhile: keep what the runtime left
         return ""
     had = f"{len(now)} core{'' if len(now) == 1 else 's'}"
     return f"{', '.join(variables)} had bound this process to {had} of {len(whole)}: undone, here and in the workers"
 
 
 def _places() -> frozenset[int]:
-    """The cores that the loaded OpenMP runtimes count among their places. A runtime computes them once, from the mask
-    that it finds when it is loaded and before it narrows it: so they are the exact memory of that mask, taskset's
-    narrowing included, which the mask of the parent process or the control group's cpuset are not. Empty without a
-    runtime that binds."""
+    """Return the cores among the places of the loaded OpenMP runtimes. A runtime computes its places once, from the
+    mask at load time and before it narrows it. So they are an exact copy of that mask, including taskset's restriction;
+    the parent's mask and the control group's cpuset are not. Empty without a runtime that binds."""
     found: set[int] = set()
     for path in _runtimes():
         with contextlib.suppress(OSError, AttributeError):  # not loadable; older than OpenMP 4.5

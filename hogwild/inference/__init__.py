@@ -1,1 +1,1 @@
-"""A finished run put to use: load, predict, evaluate again, recommend, sample."""
+"""Uses of a finished run: load, predict, evaluate again, recommend, sample."""

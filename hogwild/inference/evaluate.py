@@ -1,8 +1,8 @@
-"""A checkpoint evaluated again, in this process: what `hogwild eval` does.
+"""`hogwild eval`: evaluates a checkpoint again, in this process.
 
-The job is built as a resume builds it (same data, same split, same batches), the checkpoint is loaded as a resume loads
-it, and the metrics come from the same sums over the same batches as in training. Predictions, on request, are the
-outputs of all samples of the validation data, in its order."""
+The job is built as in a resume (same data, split and batches), the checkpoint is loaded as in a resume, and the metrics
+come from the same sums over the same batches as in training. Predictions, on request, are the outputs of all validation
+samples, in their order."""
 
 import contextlib
 import csv
@@ -38,8 +38,8 @@ FORMATS = (".npz", ".csv")
 
 @dataclass(frozen=True, slots=True)
 class Reevaluation:
-    """`recorded` are the metrics that training wrote into the checkpoint, where it evaluated exactly these parameters;
-    `outputs` (N, …) and `targets` (N, …) are there when they were asked for."""
+    """Result of an evaluation. `recorded`: the metrics that training wrote into the checkpoint, if it evaluated exactly
+    these parameters; `outputs` (N, …) and `targets` (N, …) exist only on request."""
 
     checkpoint: Path
     updates: int
@@ -52,8 +52,8 @@ class Reevaluation:
 
 @sparing_the_compiler()
 def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_outputs: bool = False) -> Reevaluation:
-    """Raises CheckpointError for a checkpoint that is damaged or of another model, UsageError where the job has nothing
-    to evaluate on, and what building the job raises."""
+    """Evaluate a checkpoint. Raises CheckpointError if it is damaged or of another model, UsageError if the job has no
+    validation data, and all errors of building the job."""
     if job.data.val is None:
         raise UsageError(
             f"{checkpoint}: its job has no data.val: there is nothing to evaluate it on",
@@ -75,7 +75,7 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """The job's model as the checkpoint has it, and its validation data as an evaluation reads it."""
+    """The job's model with the checkpoint's parameters, and its validation data as an evaluation reads it."""
 
     job: Job
     parts: Parts
@@ -84,7 +84,7 @@ class _Loaded:
 
     @classmethod
     def of(cls, job: Job, parts: Parts, state: dict[str, Any]) -> "_Loaded":
-        """Through shared memory, like a resume: it alone knows what fits what, and lays weights out as in training."""
+        """Load through shared memory, as a resume does: only that code matches all parts and lays out weights."""
         model = (parts.model, parts.loss, parts.optimizer)
         shared = SharedModel.build(*model, procs=1, state=job.optimizer.state, memory_format=parts.memory_format)
         try:
@@ -126,8 +126,8 @@ def _in_memory(source: Source, *, channels_last: bool) -> ResidentData | Packed 
 
 
 def write_predictions(found: Reevaluation, file: Path) -> None:
-    """As a whole or not at all: .npz with arrays `outputs` (N, …), `targets` (N, …) and, of classes, `predicted` (N,);
-    .csv with a line per sample: sample, target…, predicted, output…. Raises RunError."""
+    """Write the file completely or not at all: .npz with arrays `outputs` (N, …), `targets` (N, …) and, for classes,
+    `predicted` (N,); .csv with a line per sample: sample, target…, predicted, output…. Raises RunError."""
     assert found.outputs is not None and found.targets is not None
     outputs, targets = found.outputs.numpy(), found.targets.numpy()
     columns = {"targets": targets, "outputs": outputs}
@@ -137,7 +137,7 @@ def write_predictions(found: Reevaluation, file: Path) -> None:
 
 
 def write_outputs(outputs: Tensor, file: Path) -> None:
-    """The outputs (N, …) alone, as `write_predictions` writes them. Raises RunError."""
+    """Write only the outputs (N, …), in the formats of `write_predictions`. Raises RunError."""
     _write({"outputs": outputs.numpy()}, file)
 
 
@@ -145,7 +145,7 @@ def _write(columns: dict[str, np.ndarray], file: Path) -> None:
     try:
         with temporary(file) as aside:
             if file.suffix == ".npz":
-                with open(aside, "wb") as stream:  # given a name, numpy would add its own ending
+                with open(aside, "wb") as stream:  # given a file name, numpy would append its own suffix
                     np.savez(stream, **columns)  # type: ignore[arg-type]
             else:
                 _write_csv(aside, columns)
@@ -169,11 +169,11 @@ def _write_csv(file: Path, columns: dict[str, np.ndarray]) -> None:
 
 
 def _nothing() -> None:
-    """Nobody waits for a sign of life."""
+    """Do nothing: no supervisor waits for a beat here."""
 
 
 def lines_of(found: Reevaluation, what: str) -> list[str]:
-    """For a person."""
+    """Return the lines for the terminal."""
     words = ", ".join(f"{name} {value:.6g}" for name, value in found.metrics.items())
     lines = [f"{found.checkpoint}{what}: update {found.updates:,}, {found.samples:,} samples of data.val", f"  {words}"]
     if found.recorded is not None:

@@ -1,8 +1,8 @@
-"""What to recommend to a user, by a model that gives every item a score (`hogwild.models.MatrixFactorization`,
+"""Recommendations for a user, by a model that gives every item a score (`hogwild.models.MatrixFactorization`,
 `BprFactorization`).
 
-Somebody whom the training data does not have gets what is good for everybody (`item_appeal`: the items' biases), and
-the answer says so. Items that the training data does not have are in no answer: nothing is known of them."""
+Unknown users get the most popular items (`item_appeal`: the items' biases), and a note says so. Items outside the
+training data are never recommended: the model knows nothing about them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ WITH_RATED = "items that the user has rated may be among them: the training data
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """`items`: (name, score), best first. `notes`: what to know about them, one sentence each."""
+    """Recommended items. `items`: (name, score), best first. `notes`: caveats, one sentence each."""
 
     items: list[tuple[Any, float]]
     notes: tuple[str, ...] = ()
@@ -29,9 +29,9 @@ class Recommendation:
 def recommend(
     model: nn.Module, names: Mapping[str, Sequence[Any]], user: Any, top: int = 10, seen: np.ndarray | None = None
 ) -> Recommendation:
-    """The `top` items with the highest score for `user`, without the numbers in `seen` (n,) int, what the user has
-    rated (`items_of`); fewer where there are no more. `names`: of `users` and `items`, by number; 42 and
-    "42" are the same. Raises UsageError for a model without scores."""
+    """Return the `top` items with the highest score for `user`, without the item numbers in `seen` (n,) int, which the
+    user has rated (`items_of`); fewer if there are no more. `names`: of `users` and `items`, by number; 42 and "42" are
+    the same. Raises UsageError for a model without scores."""
     number = number_of(names["users"], user)
     notes = [] if number is not None else [UNKNOWN.format(user=user)]
     if number is not None and seen is None:
@@ -45,8 +45,8 @@ def recommend(
 
 
 def scores(model: nn.Module, user: int | None) -> Tensor:
-    """(items,) float32: what the user of that number makes of each item, or, of None, what everybody does. Raises
-    UsageError for a model without."""
+    """Return (items,) float32: this user's score of each item or, for None, the item's general appeal. Raises
+    UsageError for a model without scores."""
     if not (hasattr(model, "scores") and hasattr(model, "item_appeal")):
         raise UsageError(
             f"{type(model).__qualname__} gives items no scores; recommendations come from hogwild.models."
@@ -59,12 +59,12 @@ def scores(model: nn.Module, user: int | None) -> Tensor:
 
 
 def number_of(names: Sequence[Any], name: Any) -> int | None:
-    """The place of a name, or None. A command line knows only text, so 42 is "42"."""
+    """Return the place of a name, or None. A command line passes only text, so 42 equals "42"."""
     wanted = str(name)
     return next((number for number, one in enumerate(names) if str(one) == wanted), None)
 
 
 def items_of(arrays: Mapping[str, np.ndarray], user: int) -> np.ndarray:
-    """The items (n,) that a user has in the data, sorted, each once: the `seen` of `recommend`."""
+    """Return the items (n,) that a user has in the data, sorted and unique: the `seen` of `recommend`."""
     found: np.ndarray = np.unique(arrays["item"][arrays["user"] == user])
     return found

@@ -1,9 +1,9 @@
-"""A run's model put to use: what it predicts, which words are near, what to recommend.
+"""A run's trained model: predictions, similar words, recommendations, generated text.
 
     hogwild.load("runs/ratings-20261121-101500").recommend("42", top=10)
 
-The model comes from the run's best checkpoint (or the newest, or any); what its numbers stand for, words, users, items,
-from the run's names.json, written when it began. The training data is not needed."""
+The model comes from the run's best checkpoint (or the newest, or any). The names of words, users and items come from
+the run's names.json, written at its start. The training data is not needed."""
 
 import logging
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A model as a checkpoint has it, in evaluation mode. `names`: what its numbers stand for, by number."""
+    """The model of a checkpoint, in evaluation mode. `names`: of words, users or items, by number."""
 
     job: Job
     checkpoint: Path
@@ -52,13 +52,13 @@ class Trained:
 
     @classmethod
     def of(cls, job: Job, checkpoint: Path) -> "Trained":
-        """Builds the job's model and gives it the checkpoint's weights. Raises CheckpointError, RunError, and what the
-        model's class raises."""
+        """Build the job's model and load the checkpoint's weights. Raises CheckpointError, RunError, and errors of the
+        model's class."""
         state = load_checkpoint(checkpoint)
         known = read_names(checkpoint.parent.parent / NAMES)
         model = build(job.model, **sizes_for(job.model, known["sizes"]))
         try:
-            if "tensors" in state:  # what its own state_dict says is not all, or not what it loads
+            if "tensors" in state:  # its own state_dict is incomplete, or not what it loads
                 load_model(model, state)
             else:
                 model.load_state_dict(state["model"])
@@ -69,8 +69,8 @@ class Trained:
         return cls(job, checkpoint, model.eval(), dict(known["names"]), dict(known["sizes"]), known["columns"])
 
     def predict(self, source: Any) -> Tensor:
-        """(N, …) the model's outputs for the samples of `source`: a path to a file like the training data's, or a data
-        set. Its targets are not looked at, and need not be there: of a file with columns or named arrays, or in a
+        """Return the model's outputs (N, …) for the samples of `source`: a path to a file like the training data's, or
+        a data set. Targets are not used and may be missing: in a file with columns or named arrays, or in a
         `TensorDataset` of one tensor. Raises DataError, UsageError."""
         dataset = self._dataset(source) if isinstance(source, str | Path) else source
         if not packs(dataset) and not isinstance(dataset, Packed):
@@ -88,13 +88,13 @@ class Trained:
         return self._outputs(packed.samples, lambda a, b: feed.gather(0, a // BATCH).inputs)
 
     def most_similar(self, word: str, top: int = 10) -> list[tuple[str, float]]:
-        """The words nearest to `word`, with their cosines. Raises UsageError for a model without words, and for a word
-        it does not know."""
+        """Return the words nearest to `word`, with their cosines. Raises UsageError for a model without words, and for
+        an unknown word."""
         return self.vectors.most_similar([word], topn=top)
 
     @property
     def vectors(self) -> "WordVectors":
-        """The words and their vectors. Raises UsageError for a model without."""
+        """The words and their vectors. Raises UsageError for a model without words."""
         from hogwild.inference.word_vectors import WordVectors
 
         if "words" not in self.names or not hasattr(self.model, "vectors"):
@@ -103,8 +103,8 @@ class Trained:
         return WordVectors(self.names["words"], vectors.detach().numpy())
 
     def sample(self, prompt: str = "", length: int = 400, temperature: float = 1.0, seed: int = 1) -> str:
-        """`length` characters that follow `prompt` (`hogwild.inference.sample_text`). Raises UsageError for a model
-        that predicts no characters, and for a prompt with one that it does not know."""
+        """Return `length` characters that follow `prompt` (`hogwild.inference.sample_text`). Raises UsageError for a
+        model that predicts no characters, and for a prompt with unknown ones."""
         from hogwild.inference.sample_text import SYMBOLS, sample
 
         if SYMBOLS not in self.names:
@@ -112,8 +112,8 @@ class Trained:
         return sample(self.model, self.names[SYMBOLS], prompt, length, temperature, seed)
 
     def recommend(self, user: Any, top: int = 10) -> "Recommendation":
-        """Items for a user, named as in the training data, without those it has rated, where that data is still at
-        hand; a note says where it is not. Raises UsageError for a model without users and items."""
+        """Return items for a user, named as in the training data, without those the user has rated, as long as that
+        data is available; otherwise a note says so. Raises UsageError for a model without users and items."""
         from hogwild.inference.recommend import recommend
 
         if not {"users", "items"} <= self.names.keys():
@@ -123,7 +123,7 @@ class Trained:
     # ---- parts
 
     def _rated(self, user: Any) -> np.ndarray | None:
-        """The items that a user of the training data has rated; None without that data."""
+        """Return the items that a user of the training data has rated; None without that data."""
         from hogwild.inference.recommend import items_of, number_of
 
         number = number_of(self.names["users"], user)
@@ -133,8 +133,8 @@ class Trained:
             source, on_bad_line = build(self.job.data.train), self.job.data.on_bad_line
             packed = source.pack(self._reader, "data.train", None, on_bad_line)
             if any([*packed.names[kind]] != self.names[kind] for kind in ("users", "items")):
-                packed = source.pack(self._reader, "data.train", self._like(), on_bad_line)  # it has changed since
-        except HogwildError:  # moved or unreadable: what is asked for does not depend on it
+                packed = source.pack(self._reader, "data.train", self._like(), on_bad_line)  # the data has changed
+        except HogwildError:  # moved or unreadable: the recommendations do not depend on it
             return None
         return items_of(packed.arrays(), number)
 
@@ -143,7 +143,7 @@ class Trained:
         return _Kept(self.job.seed, self.checkpoint.parent.parent.parent)
 
     def _like(self) -> Packed:
-        """No data, but its words and sizes: what is read is written in them."""
+        """Return an empty data set with the training data's names and sizes: new data is encoded with these."""
         empty = {"target": np.empty(0, np.float32)}
         return Packed.of("nothing", "table", empty, self.sizes, self.names)
 
@@ -170,7 +170,7 @@ class Trained:
 
 
 class _Kept(InTurn):
-    """Reads in this process; of files that the runs in `runs` have parsed before, what they kept is mapped."""
+    """A reader in this process; files that the runs in `runs` have parsed before come from their cache."""
 
     def __init__(self, seed: int, runs: Path) -> None:
         super().__init__(seed)

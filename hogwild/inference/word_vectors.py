@@ -1,4 +1,4 @@
-"""Vectors of words, put to use: which words are near, analogies, agreement with people, word2vec's file formats."""
+"""Word vectors: nearest words, analogies, agreement with human scores, word2vec's file formats."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ spearman.higher_is_better = True  # type: ignore[attr-defined]
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """With what people said: Spearman's rank correlation over `pairs` pairs of words, without the `left_out` that have
-    an unknown one."""
+    """Agreement with human scores: Spearman's rank correlation over `pairs` pairs of words; `left_out` pairs have an
+    unknown word."""
 
     spearman: float
     pairs: int
@@ -30,8 +30,8 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class AnalogySection:
-    """Questions of one kind, `a is to b as c is to d`: how many were answered rightly, asked, and left out because a
-    word of them is unknown."""
+    """Results of one kind of question, `a is to b as c is to d`: how many were answered correctly, asked, and left out
+    because of an unknown word."""
 
     right: int = 0
     asked: int = 0
@@ -39,13 +39,13 @@ class AnalogySection:
 
     @property
     def accuracy(self) -> float:
-        """NaN where none was asked."""
+        """Share of correct answers; NaN if none was asked."""
         return self.right / self.asked if self.asked else float("nan")
 
 
 class WordVectors:
-    """`words`, each once, by falling frequency where that is known, and their vectors `matrix` (V, D), which is copied
-    as float32. Similarity is the cosine. Raises ValueError where the two do not fit."""
+    """Unique `words`, by falling frequency if known, and their vectors `matrix` (V, D), copied as float32. Similarity
+    is the cosine. Raises ValueError if the sizes do not match."""
 
     def __init__(self, words: Sequence[str], matrix: np.ndarray) -> None:
         self.words = list(words)
@@ -55,7 +55,7 @@ class WordVectors:
             raise ValueError(
                 f"{len(self.words)} words, {len(self._number)} different ones, and vectors of shape {self.matrix.shape}"
             )
-        # In doubles, because the square of a large float32 is none any more.
+        # In doubles: the square of a large float32 overflows.
         lengths = np.sqrt(np.einsum("vd,vd->v", self.matrix, self.matrix, dtype=np.float64))[:, None]
         self._unit = (self.matrix / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
@@ -66,26 +66,26 @@ class WordVectors:
         return word in self._number
 
     def __getitem__(self, word: str) -> np.ndarray:
-        """(D,) float32, a view. Raises UsageError for an unknown word."""
+        """Return the vector (D,) float32, a view. Raises UsageError for an unknown word."""
         vector: np.ndarray = self.matrix[self.number(word)]
         return vector
 
     def number(self, word: str) -> int:
-        """Its row. Raises UsageError, with words that are written alike, where it is not known."""
+        """Return the word's row. Raises UsageError with similar words if it is unknown."""
         found = self._number.get(word)
         if found is None:
             raise self._unknown(word)
         return found
 
     def similarity(self, first: str, second: str) -> float:
-        """The cosine of their vectors. Raises UsageError for an unknown word."""
+        """Return the cosine of their vectors. Raises UsageError for an unknown word."""
         return float(self._unit[self.number(first)] @ self._unit[self.number(second)])
 
     def most_similar(
         self, positive: str | Sequence[str], negative: str | Sequence[str] = (), topn: int = 10
     ) -> list[tuple[str, float]]:
-        """The `topn` words nearest to the sum of the vectors (of length one) of `positive` without those of `negative`,
-        with their cosines, best first; the words given are not among them. Raises UsageError for an unknown word."""
+        """Return the `topn` words nearest to the sum of the unit vectors of `positive` minus those of `negative`, with
+        their cosines, best first; the given words are excluded. Raises UsageError for an unknown word."""
         plus, minus = ([words] if isinstance(words, str) else list(words) for words in (positive, negative))
         if not plus and not minus:
             raise UsageError("most_similar needs a word", code="usage/bad-value")
@@ -100,8 +100,8 @@ class WordVectors:
         return [(self.words[number], float(cosines[number])) for number in best]
 
     def spearman(self, path: str | os.PathLike[str]) -> Agreement:
-        """With a file of pairs: two words and a score a line, as wordsim353.tsv and simlex999.txt have them. A word
-        that is unknown is tried in lower case. Raises DataError."""
+        """Compare similarities with a file of human scores: two words and a score per line, as in wordsim353.tsv and
+        simlex999.txt. An unknown word is tried in lower case. Raises DataError."""
         known: list[tuple[int, int, float]] = []
         pairs = [*read_pairs(Path(path))]
         for first, second, score in pairs:
@@ -116,9 +116,9 @@ class WordVectors:
         return Agreement(value, len(known), len(pairs) - len(known))
 
     def analogies(self, path: str | os.PathLike[str], restrict: int | None = 30_000) -> dict[str, AnalogySection]:
-        """Answers a file of questions, as questions-words.txt has them: `: section`, then `a b c d` a line; what is
-        nearest to b - a + c among the first `restrict` words, without these three, should be d. Words are taken in
-        lower case where they are not known as they stand. Raises DataError."""
+        """Answer a file of questions in the format of questions-words.txt: `: section`, then `a b c d` per line. The
+        word nearest to b - a + c among the first `restrict` words, except these three, should be d. Unknown words are
+        tried in lower case. Raises DataError."""
         found: dict[str, AnalogySection] = {}
         for name, questions in _sections(Path(path)):
             numbers = [[self._found(word, restrict) for word in question] for question in questions]
@@ -131,7 +131,7 @@ class WordVectors:
         return found
 
     def _right(self, questions: np.ndarray, restrict: int | None) -> int:
-        """How many of questions (N, 4) are answered rightly."""
+        """Return how many of the questions (N, 4) are answered correctly."""
         a, b, c, d = questions.T
         scores = (self._unit[b] - self._unit[a] + self._unit[c]) @ self._unit[:restrict].T
         scores[np.arange(len(d))[:, None], questions[:, :3]] = -np.inf
@@ -152,8 +152,8 @@ class WordVectors:
     # ---- files
 
     def save_word2vec(self, path: str | os.PathLike[str], binary: bool = False) -> None:
-        """Writes the format of word2vec.c, text or binary, which gensim and others load. Text keeps every digit of a
-        float32. Raises UsageError for a word with white space in it, which the format has no way to say."""
+        """Write the format of word2vec.c, text or binary, which gensim and others load. Text keeps every digit of a
+        float32. Raises UsageError for a word with white space, which the format cannot represent."""
         if bad := next((word for word in self.words if not word or word.split() != [word]), None):
             raise UsageError(f"{path}: {bad!r} is no word of word2vec's formats: white space", code="usage/bad-value")
         with open(path, "wb") as file:
@@ -165,7 +165,7 @@ class WordVectors:
 
     @classmethod
     def load_word2vec(cls, path: str | os.PathLike[str], binary: bool = False) -> "WordVectors":
-        """Reads word2vec's text or binary format, as word2vec.c, gensim and we write it. Raises DataError."""
+        """Read word2vec's text or binary format, from word2vec.c, gensim or `save_word2vec`. Raises DataError."""
         from hogwild.data.locate import read
 
         content = read(Path(path))

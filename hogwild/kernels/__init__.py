@@ -1,4 +1,4 @@
-"""Compiled, lock-free inner loops over the shared flats, and what a model needs to bring its own.
+"""Compiled, lock-free inner loops over the shared flats, and the interface for a model's own kernels.
 
     fused.py        the interface of a fused update: `FusedUpdate`, `Chunk`, `Tally`; no numba
     compiling.py    the `kernel` decorator, and a cache of compiled code that a crash cannot poison
@@ -8,8 +8,8 @@
     parsing/        text and ids in columns
     linear.py …     the rules of our own model families
 
-The names below are public. Each is loaded at its first use: numba is an extra, and only a worker that runs a kernel
-needs it."""
+The names below are public. Each is loaded on first use: numba is an extra, and only a worker that runs a kernel needs
+it."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

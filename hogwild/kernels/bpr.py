@@ -1,11 +1,11 @@
-"""Bayesian personalised ranking (Rendle, Freudenthaler, Gantner and Schmidt-Thieme 2009): an item that a user has shall
-score higher than one that it has not, drawn anew each time.
+"""Bayesian personalised ranking (Rendle, Freudenthaler, Gantner and Schmidt-Thieme 2009): an item that a user has
+should score higher than a random item that it does not have.
 
     x = item_bias[i] - item_bias[j] + users[u] . (items[i] - items[j]);   loss = log(1 + exp(-x))
 
-j is drawn uniformly; one that the user has is drawn again. SGD and Adagrad; the race, the order in a chunk, `rates` and
-their like are those of `matrix_factorization.py`. The row of j is written wherever it is, also where a grid of cells
-keeps workers out of each other's items: it is one of all items, so two workers seldom meet there.
+j is drawn uniformly, again if the user has it. SGD and Adagrad; the race, the order in a chunk, `rates` and similar
+arguments are as in `matrix_factorization.py`. The row of j is written even if a grid of cells keeps workers out of each
+other's items: j is any of all items, so two workers seldom write the same one.
 
     bounds (U+1,) int64, had (N,) int32: the items of user u are had[bounds[u]:bounds[u+1]], in ascending order"""
 
@@ -15,7 +15,7 @@ from hogwild.kernels.compiling import inlined, is_finite, kernel
 from hogwild.kernels.matrix_factorization import adagrad_bias, adagrad_number, in_turns
 from hogwild.kernels.rng import STEP, below, mixed
 
-TRIES = 16  # draws before a user is taken for one who has (nearly) everything: nothing can be learnt from that
+TRIES = 16  # after so many draws the user has (nearly) every item: nothing can be learnt from it
 
 _0, _1 = np.float32(0.0), np.float32(1.0)
 _one = np.uint64(1)
@@ -23,7 +23,7 @@ _one = np.uint64(1)
 
 @kernel
 def is_in_order(user, item):  # type: ignore[no-untyped-def]
-    """Whether the samples are sorted by user, then by item."""
+    """Return whether the samples are sorted by user, then by item."""
     for n in range(1, len(user)):
         if user[n] < user[n - 1] or (user[n] == user[n - 1] and item[n] < item[n - 1]):
             return False
@@ -32,7 +32,7 @@ def is_in_order(user, item):  # type: ignore[no-untyped-def]
 
 @inlined
 def has(had, first, last, j):  # type: ignore[no-untyped-def]
-    """Whether j is in had[first:last]."""
+    """Return whether j is in had[first:last]."""
     while first < last:
         middle = (first + last) >> _one
         if had[middle] < j:
@@ -44,7 +44,7 @@ def has(had, first, last, j):  # type: ignore[no-untyped-def]
 
 @inlined
 def not_had(bounds, had, u, items, state):  # type: ignore[no-untyped-def]
-    """One of `items` items that user u has not, or -1 where TRIES draws found none: int64."""
+    """Return one of `items` items that user u does not have, or -1 if TRIES draws found none: int64."""
     first, last = np.uint64(bounds[u]), np.uint64(bounds[u + _one])
     for _ in range(TRIES):
         state += STEP
@@ -56,14 +56,14 @@ def not_had(bounds, had, u, items, state):  # type: ignore[no-untyped-def]
 
 @inlined
 def loss_and_slope(x):  # type: ignore[no-untyped-def]
-    """(log(1 + exp(-x)), its derivative), float32."""
+    """Return (log(1 + exp(-x)), its derivative), float32."""
     small = np.exp(-abs(x))  # never overflows
     return np.log(_1 + small) + max(-x, _0), -(small if x >= _0 else _1) / (_1 + small)
 
 
 @inlined
 def margin(users, items, item_bias, u, i, j):  # type: ignore[no-untyped-def]
-    """By how much item i scores higher than item j."""
+    """Return how much higher item i scores than item j."""
     x = _0
     for f in range(np.uint64(users.shape[1])):
         x += users[u, f] * (items[i, f] - items[j, f])
@@ -72,8 +72,9 @@ def margin(users, items, item_bias, u, i, j):  # type: ignore[no-untyped-def]
 
 @kernel
 def sgd(rows, user, item, bounds, had, seed, users, items, item_bias, rates, decays):  # type: ignore[no-untyped-def]
-    """Samples `rows` (n,) int64 -> (sum of losses, applied, without a pair: users who have everything). users (U, k),
-    items (I, k), item_bias (I,), float32. What is drawn follows from `seed`, uint64, and the sample."""
+    """Train on samples `rows` (n,) int64; return (sum of losses, samples applied, samples without a pair: users who
+    have everything). users (U, k), items (I, k), item_bias (I,), float32. The draws depend only on `seed`, uint64, and
+    the sample."""
     rate, other_rate, bias_rate = rates[0], rates[1], rates[3]
     keep, other_keep, bias_keep = _1 - rate * decays[0], _1 - other_rate * decays[1], _1 - bias_rate * decays[3]
     loss, applied, alone, half = 0.0, 0, 0, (len(rows) + 1) >> 1
@@ -107,7 +108,7 @@ def adagrad(  # type: ignore[no-untyped-def]
     rows, user, item, bounds, had, seed, users, items, item_bias, user_sums, item_sums, item_bias_sums,
     rates, decays, epsilons,
 ):  # fmt: skip
-    """As `sgd`, each number at a rate of its own."""
+    """Train as `sgd`, with a separate rate for each number."""
     rate, other_rate, decay, other_decay = rates[0], rates[1], decays[0], decays[1]
     epsilon, other_epsilon = epsilons[0], epsilons[1]
     loss, applied, alone, half = 0.0, 0, 0, (len(rows) + 1) >> 1

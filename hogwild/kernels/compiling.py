@@ -1,10 +1,10 @@
-"""Compiling kernels, and a cache of what was compiled that a crash cannot poison.
+"""Compilation of kernels, and a cache of compiled code that a crash cannot corrupt.
 
     CACHE/kernels-HASH/NAME/    numba's files of every kernel that the update NAME runs
-                 manifest.json  the checksum of each; its presence makes the folder whole
+                 manifest.json  the checksum of each; if it exists, the folder is complete
 
-HASH is of all kernel sources, the versions of Python and numba, the CPU and the bounds-check flag: whatever would make
-other code makes another folder. (`artifact_cache.py` says what makes it whole.)"""
+HASH covers all kernel sources, the versions of Python and numba, the CPU and the bounds-check flag: everything that
+changes the compiled code changes the folder. (`artifact_cache.py` explains when a folder is complete.)"""
 
 import hashlib
 import platform
@@ -21,44 +21,44 @@ from numba.core import config
 
 from hogwild.storage.artifact_cache import Kept, cache_root
 
-# Sums may be reordered and fused, so that they are vectorised; NaN and infinity stay what they are, because every
-# kernel asks for them.
+# Sums may be reordered and fused, so that they are vectorised. NaN and infinity must be preserved, because every kernel
+# checks for them.
 FAST = {"nsz", "arcp", "contract", "afn", "reassoc"}
 _INFINITY = np.float32(np.inf)
 
-numba_config: Any = config  # its settings are made while it is imported
-_KERNELS: list[Any] = []  # every dispatcher made in this process
+numba_config: Any = config  # numba creates the settings during its own import
+_KERNELS: list[Any] = []  # every dispatcher created in this process
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compiled at its first call, without the interpreter lock, and kept on disk where `KernelCache` says. Small
-    functions that a kernel calls are decorated with `inlined` instead."""
+    """Compile a function at its first call; it runs without the GIL, and its code is stored where `KernelCache` says.
+    Small functions that a kernel calls are decorated with `inlined` instead."""
     made = numba.njit(nogil=True, fastmath=FAST, error_model="numpy")(function)
     _KERNELS.append(made)
     return made
 
 
 def exact_kernel(function: Callable[..., Any]) -> Any:
-    """A kernel in which every operation is rounded as it is written: what torch computes is computed to the bit."""
+    """Compile a kernel with every operation rounded as written: the results equal torch's to the bit."""
     made = numba.njit(nogil=True, error_model="numpy")(function)
     _KERNELS.append(made)
     return made
 
 
 def exact(function: Callable[..., Any]) -> Any:
-    """A part of exact kernels."""
+    """Compile a function that exact kernels call."""
     return numba.njit(nogil=True, error_model="numpy", inline="never")(function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """A part of kernels: compiled into each of them."""
+    """Compile a function that kernels call, into each of them."""
     return numba.njit(nogil=True, fastmath=FAST, error_model="numpy", inline="never")(function)
 
 
 @inlined
 def is_finite(x):  # type: ignore[no-untyped-def]
-    """Neither NaN nor infinite. `np.isfinite` must not be used in a kernel: numba computes it as x - x, which is 0 for
-    whatever is a sum where sums may be reordered."""
+    """Return whether x is neither NaN nor infinite. Do not use `np.isfinite` in a kernel: numba computes it as x - x,
+    which is 0 for any sum if sums may be reordered."""
     return abs(x) < _INFINITY
 
 
@@ -68,24 +68,24 @@ class KernelCache(Kept):
 
     @classmethod
     def of(cls, name: str) -> "KernelCache":
-        """Where the kernels known to this process by now would be kept."""
+        """Return the cache for the kernels created in this process so far."""
         key = hashlib.blake2b(f"{fingerprint()}|{name}".encode(), digest_size=8).hexdigest()
         return cls(cache_root() / f"kernels-{key}")
 
     def load(self, run: Callable[[], object]) -> None:
-        """`run` calls the kernels, which come from the cache. Only of a whole one."""
+        """Call `run`, which calls the kernels; their code comes from the cache. Only for a complete cache."""
         _keep_in(self.folder)
         run()
         self.touch()
 
     def fill(self, run: Callable[[], object]) -> str:
-        """`run` calls the kernels, which are compiled and kept. Says why where nothing could be kept: they are compiled
-        all the same."""
+        """Call `run`, which calls the kernels; they are compiled and stored. Return the reason if nothing could be
+        stored; they are compiled all the same."""
         return self.filled(_keep_in, run)
 
 
 def fingerprint() -> str:
-    """Of everything that decides what is compiled. numba itself looks at a source's time, so that is in it."""
+    """Return a hash of all that decides the compiled code, with the sources' times, which numba itself checks."""
     digest = hashlib.blake2b(digest_size=20)
     sources = set(Path(__file__).parent.rglob("*.py"))
     sources |= {Path(made.py_func.__code__.co_filename) for made in _KERNELS}
@@ -100,7 +100,7 @@ def fingerprint() -> str:
 
 
 def _keep_in(folder: Path) -> None:
-    """numba reads and writes the compiled code of every kernel there from now on."""
+    """Make numba read and write the compiled code of every kernel in this folder."""
     before = numba_config.CACHE_DIR
     numba_config.CACHE_DIR = str(folder)
     try:

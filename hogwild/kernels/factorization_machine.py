@@ -3,11 +3,11 @@
     z = bias + sum of w_j x_j + the sum over pairs j < k of <v_j, v_k> x_j x_k
       = bias + sum of w_j x_j + 1/2 sum over f of ((sum of v_jf x_j)^2 - sum of (v_jf x_j)^2)
 
-so a row costs its non-zeros times the factors (his lemma 3.1), and dz/dv_jf is x_j (S_f - v_jf x_j), S_f the first sum,
-which is kept from the one pass over the row to the other.
+so a row costs its non-zeros times the factors (his lemma 3.1), and dz/dv_jf is x_j (S_f - v_jf x_j), where S_f is the
+first sum, kept from the first pass over the row for the second.
 
-The race, and why a step of Adagrad stays below its rate: see `linear.py`. S_f is of the values that were read: by the
-time of the second pass others may have written, and the gradient is a little older."""
+For the race, and why an Adagrad step never exceeds its rate, see `linear.py`. S_f uses the values of the first pass:
+others may write before the second pass, so the gradient is slightly stale."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ _HALF = np.float32(0.5)
 
 @inlined
 def take_in(work, factors, row, x):  # type: ignore[no-untyped-def]
-    """Adds x times a feature's factors to `work` (K,); returns the sum of their squares."""
+    """Add x times a feature's factors to `work` (K,); return the sum of their squares."""
     squares = _0
     for f in range(len(work)):
         part = factors[row, f] * x
@@ -35,7 +35,7 @@ def learn(  # type: ignore[no-untyped-def]
     weight, sums, factors, factor_sums, j, row, x, step, work, is_adagrad, rate, decay, eps,
     factor_rate, factor_decay, factor_eps,
 ):  # fmt: skip
-    """Feature j's weight and its factors, in row `row`, by one sample; `step` is the loss's slope times x."""
+    """Update feature j's weight and its factors, in row `row`, from one sample; `step` is the loss's slope times x."""
     gradient = step + decay * weight[j]
     if is_adagrad:
         total = sums[j] + gradient * gradient
@@ -60,9 +60,9 @@ def factorization_machine(  # type: ignore[no-untyped-def]
     local_sums, bias, bias_sums, work, is_adagrad, rate, decay, eps, factor_rate, factor_decay, factor_eps,
     bias_rate, bias_decay, bias_eps,
 ):  # fmt: skip
-    """Rows `rows` (n,) of the data -> (loss, rows applied). weight (F,) and factors (F, K). Of the hot features, H of
-    them or 0: slot (F,), mine (F,), NaN where a feature is not hot, and local (H, K). bias (1,). Sums as what they are
-    beside; SGD does not look at them. `work` (K,)."""
+    """Train on rows `rows` (n,) of the data; return (loss, rows applied). weight (F,) and factors (F, K). With H hot
+    features (possibly 0): slot (F,), mine (F,), NaN for features that are not hot, and local (H, K). bias (1,). Sums
+    have the shape of their parameters; SGD does not read them. `work` (K,)."""
     loss, applied = 0.0, 0
     hot, width = len(local), factors.shape[1]
     b = began = bias[0]

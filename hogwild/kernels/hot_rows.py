@@ -1,19 +1,19 @@
-"""Private copies of the rows that everybody writes.
+"""Private copies of the rows that all workers write.
 
-In sparse data a few rows (the word "the", the most rated film) are in almost every sample. Written directly, their
-cache lines travel between the cores at every sample. Here a worker reads and writes its own copy of them, and what it
-has changed is added to the shared row at the end of a chunk: delta exchange, for these rows alone.
+In sparse data a few rows (the word "the", the most rated film) are in almost every sample. If all workers wrote them
+directly, their cache lines would move between the cores at every sample. So each worker reads and writes its own copy,
+and adds its changes to the shared row at the end of a chunk: delta exchange, for these rows only.
 
     refresh    local = snapshot = flat[rows]
     flush      flat[rows] += local - snapshot;   local = snapshot = flat[rows]
 
-The race is that of `exchange.py`: what another worker writes to a word between our read and our write of it is lost,
-once per flush. Whatever a kernel keeps beside a parameter's rows (Adagrad's sums) has a copy of its own.
+The race is that of `exchange.py`: a write by another worker between our read and our write of a word is lost, once per
+flush. Optimizer state of these rows (Adagrad's sums) has its own private copy.
 
-    slot[row]  where the row is in `local`, or -1: a kernel asks this before it touches the row
+    slot[row]  the row's place in `local`, or -1; a kernel checks this before it uses the row
 
-A row of one number (a linear model's weight) would cost more to look up than to use. There `local` is as long as the
-flat, such a row keeps its place (slot[row] is row), and a row that is not hot is NaN: one array is read, not two."""
+For a row of one number (a linear model's weight) the lookup would cost more than the use. There `local` is as long as
+the flat, a hot row keeps its place (slot[row] is row), and other rows are NaN: one array is read, not two."""
 
 import numpy as np
 
@@ -21,10 +21,10 @@ from hogwild.kernels.compiling import kernel
 
 
 class HotRows:
-    """The hot rows of one array (R, …), float32, in shared memory. A worker's own."""
+    """The hot rows of one array (R, …), float32, in shared memory. Belongs to one worker."""
 
     def __init__(self, flat: np.ndarray, rows: np.ndarray) -> None:
-        """`rows` (H,) int32, each once."""
+        """Copy `rows` (H,) int32, each once."""
         self.rows = rows
         self.in_place = flat.size == len(flat)
         self.slot = np.full(len(flat), -1, np.int32)
@@ -36,11 +36,11 @@ class HotRows:
         self._flat = flat
 
     def refresh(self) -> None:
-        """The copy is what the flat is now; what was not flushed is forgotten."""
+        """Copy the flat's current values; discard changes that were not flushed."""
         _read(_wide(self._flat), self.rows, self.slot, _wide(self.local), _wide(self._snapshot))
 
     def flush(self) -> None:
-        """What was learnt since the last `refresh` or `flush` goes into the flat, and what others learnt comes back."""
+        """Add the changes since the last `refresh` or `flush` to the flat, and copy back the other workers' changes."""
         if self._is_whole:
             _flush_whole(self._flat.reshape(-1), self.local.reshape(-1), self._snapshot.reshape(-1))
         else:
@@ -48,7 +48,7 @@ class HotRows:
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
-    """(R, width), a view."""
+    """Return a view (R, width)."""
     return array.reshape(len(array), -1)
 
 

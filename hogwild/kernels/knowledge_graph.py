@@ -1,4 +1,4 @@
-"""The kernel of knowledge graphs: triples in groups that share their negatives.
+"""Kernel of the knowledge graph models: triples in groups that share their negatives.
 
     a group      G triples of the chunk, K entities drawn at random; the rows they name are copied together, each once
     queries      two for each triple: head (op) relation asks for the tail, tail (op') relation' for the head
@@ -7,14 +7,14 @@
     gradients    of the queries: weights x drawn; of the drawn: weights' x queries
     apply        each row that the group named, once, with all that it got
 
-Shared negatives make of 2 G K scores a product of two small matrices that stay in the cache: the idea of
-PyTorch-BigGraph (Lerer et al., 2019, section 4.3). Only drawn entities are negatives: the other triples' own heads and
-tails, which would be at hand, come as often as they occur, and pushing down what is frequent cost 0.03 of MRR on
+With shared negatives the 2 G K scores are a product of two small matrices that stay in the cache: the idea of
+PyTorch-BigGraph (Lerer et al., 2019, section 4.3). Only drawn entities are negatives. The heads and tails of the other
+triples would be available too, but they appear by frequency, and pushing frequent entities down cost 0.03 MRR on
 CoDEx-M.
 
-A group is a batch: it reads its rows once and writes them once; the next group, and other workers, see them then. How
-the chunk is cut decides who shares negatives with whom: what is drawn follows from the chunk's seed and the group's
-place."""
+A group is a batch: it reads its rows once and writes them once; then the next group, and other workers, see them. The
+division of a chunk into groups decides which triples share negatives: the draws depend on the chunk's seed and the
+group's place."""
 
 import numpy as np
 
@@ -33,8 +33,8 @@ _BIAS, _MANTISSA = np.int32(127), np.int32(23)
 
 @inlined
 def exp(x):  # type: ignore[no-untyped-def]
-    """e^x in float32 to 1e-6 near 0 and 4e-6 at the ends, 0 below -86: a polynomial and an exponent, which is
-    vectorised where a call of the library is not. NaN is not kept: the caller has looked."""
+    """Return e^x in float32, to 1e-6 near 0 and 4e-6 at the ends, 0 below -86. A polynomial and an exponent, which are
+    vectorised, unlike a library call. NaN is not preserved: the caller has checked."""
     t = min(max(x * _LOG2E, np.float32(-126.0)), np.float32(126.0))
     whole = np.floor(t + _HALF)
     f = (t - whole) * _LN2
@@ -45,9 +45,9 @@ def exp(x):  # type: ignore[no-untyped-def]
 
 @inlined
 def weigh(loss, margin, S, q, own, drawn, count, positive, right):  # type: ignore[no-untyped-def]
-    """The loss of query q, whose right answer is row `own` with the score positive[q]; `right` (queries,) gets its
-    weight, S[q] the weights of what was drawn. What was drawn and is the right answer is no negative, nor is a column
-    past `count`. NaN where a score is not finite: then the weights mean nothing."""
+    """Return the loss of query q, whose right answer is row `own` with the score positive[q]. Its weight goes to
+    `right` (queries,), the weights of the drawn entities to S[q]. A drawn entity that is the right answer is no
+    negative, nor is a column past `count`. Returns NaN if a score is not finite; the weights are then meaningless."""
     p = positive[q]
     total, negatives, value = p, _0, _0
     for j in range(count):
@@ -74,7 +74,7 @@ def weigh(loss, margin, S, q, own, drawn, count, positive, right):  # type: igno
         right[q] = -short
         return value * each
     for first in range(0, S.shape[1], BLOCK):
-        product = _1  # one logarithm for eight of them
+        product = _1  # one logarithm for eight factors
         for j in range(first, first + BLOCK):
             s = S[q, j]
             e = exp(-abs(s))
@@ -89,7 +89,7 @@ def weigh(loss, margin, S, q, own, drawn, count, positive, right):  # type: igno
 
 @inlined
 def weigh_softmax(S, q, p, right):  # type: ignore[no-untyped-def]
-    """Cross-entropy of the right answer among all."""
+    """Return the cross-entropy of the right answer among all."""
     top = p
     for j in range(S.shape[1]):
         top = max(top, S[q, j])
@@ -108,17 +108,17 @@ def weigh_softmax(S, q, p, right):  # type: ignore[no-untyped-def]
     return np.log(mass) + top - p
 
 
-COMPLEX, PRODUCT, TRANSLATION = 0, 1, 2  # what a relation does to an entity
+COMPLEX, PRODUCT, TRANSLATION = 0, 1, 2  # the effect of a relation on an entity
 SGD, ADAGRAD, ROW_ADAGRAD = 0, 1, 2
-NEAR = np.float32(1e-12)  # squared distance below which there is no direction
+NEAR = np.float32(1e-12)  # squared distance below which no direction is defined
 
 
-# ---- what a relation does; loops that write one row each, for the same reason
+# ---- relations; each loop writes one row, as in small_matmul.py
 
 
 @inlined
 def query(operator, sign, X, x, Y, y, Q, i, dim):  # type: ignore[no-untyped-def]
-    """Q[i] = entity (op) relation. `sign` -1: the inverse: the conjugate, or the translation back."""
+    """Set Q[i] = entity (op) relation. `sign` -1 applies the inverse: the conjugate, or the translation back."""
     half = dim // 2
     if operator == COMPLEX:
         for k in range(half):
@@ -135,7 +135,7 @@ def query(operator, sign, X, x, Y, y, Q, i, dim):  # type: ignore[no-untyped-def
 
 @inlined
 def query_back(operator, sign, X, x, Y, y, G, i, GX, GY, dim):  # type: ignore[no-untyped-def]
-    """The query's gradient G[i] becomes the entity's and the relation's."""
+    """Propagate the query's gradient G[i] to the entity and the relation."""
     half = dim // 2
     if operator == COMPLEX:
         for k in range(half):
@@ -163,7 +163,7 @@ def query_back(operator, sign, X, x, Y, y, G, i, GX, GY, dim):  # type: ignore[n
 
 @inlined
 def to_distances(S, F, Q2, X2, drawn, queries, count):  # type: ignore[no-untyped-def]
-    """Products become -|q - x|; F keeps 1 / |q - x|, 0 where there is no direction. NaN stays NaN."""
+    """Turn products into -|q - x|; F stores 1 / |q - x|, or 0 if no direction is defined. NaN stays NaN."""
     for q in range(queries):
         for j in range(count):
             square = Q2[q] + X2[drawn[j]] - (S[q, j] + S[q, j])
@@ -174,8 +174,8 @@ def to_distances(S, F, Q2, X2, drawn, queries, count):  # type: ignore[no-untype
 
 @inlined
 def pull(S, F, Q, X, drawn, DQ, GX, queries, count, width):  # type: ignore[no-untyped-def]
-    """Weights of distances become weights of vectors; what belongs to the query and to the entity themselves is added
-    here: d(-|q - x|)/dq = (x - q) / |q - x|."""
+    """Turn weights of distances into weights of vectors, and add the terms of the query and of the entity themselves:
+    d(-|q - x|)/dq = (x - q) / |q - x|."""
     for q in range(queries):
         total = _0
         for j in range(count):
@@ -194,7 +194,7 @@ def pull(S, F, Q, X, drawn, DQ, GX, queries, count, width):  # type: ignore[no-u
 
 @inlined
 def answer(is_distance, Q, q, X, x, width):  # type: ignore[no-untyped-def]
-    """The score of one entity."""
+    """Return the score of one entity."""
     total = _0
     if not is_distance:
         for d in range(width):
@@ -207,7 +207,7 @@ def answer(is_distance, Q, q, X, x, width):  # type: ignore[no-untyped-def]
 
 @inlined
 def answer_back(is_distance, w, score, Q, q, X, x, DQ, GX, width):  # type: ignore[no-untyped-def]
-    """Its gradients, for the weight w."""
+    """Add the gradients of one entity's score, for the weight w."""
     if is_distance:
         w = w / -score if score * score > NEAR else _0
         for d in range(width):
@@ -225,11 +225,11 @@ def answer_back(is_distance, w, score, Q, q, X, x, DQ, GX, width):  # type: igno
 
 @inlined
 def apply(rule, rate, eps, decay, P, sums, row, G, g, dim):  # type: ignore[no-untyped-def]
-    """P[row] by the gradient G[g] (dim). Says whether it was finite; what is not is not applied.
+    """Update P[row] with the gradient G[g] (dim). Return whether it was finite; otherwise it is not applied.
 
     The race: another worker may write sums[row] between our read and our write, and one of the two additions is lost.
-    The accumulator is therefore read once, into a local that contains our own square: the step divides by at least our
-    own gradient's size, whatever others do, and can never be longer than rate * sqrt(dim)."""
+    Therefore the accumulator is read once, into a local that includes our own square: whatever others do, the step
+    divides by at least the size of our own gradient, and is never longer than rate * sqrt(dim)."""
     if decay != _0:
         for d in range(dim):
             G[g, d] += decay * P[row, d]
@@ -257,7 +257,7 @@ def apply(rule, rate, eps, decay, P, sums, row, G, g, dim):  # type: ignore[no-u
 
 @inlined
 def local(name, slot, names, count, P, X, GX, dim):  # type: ignore[no-untyped-def]
-    """Where the group keeps row `name`: copied at its first mention. Returns (place, rows kept)."""
+    """Copy row `name` on its first use in the group. Return (its place, rows copied so far)."""
     place = slot[name]
     if place >= 0:
         return place, count
@@ -272,9 +272,9 @@ def local(name, slot, names, count, P, X, GX, dim):  # type: ignore[no-untyped-d
 
 @kernel
 def train(triples, rows, seed, shape, numbers, tables, sums, slots, scratch):  # type: ignore[no-untyped-def]
-    """One chunk. `shape`: operator, is_distance, loss, rule, group, negatives, offset of the heads' relations, inverse.
-    `numbers`: margin; rate, eps, decay of entities, then of relations. `tables`, `sums`, `slots`: of (entities,
-    relations); a slot is -1 between groups. Returns (loss, applied, not finite)."""
+    """Train on one chunk. `shape`: operator, is_distance, loss, rule, group, negatives, offset of the head questions'
+    relations, inverse. `numbers`: margin; rate, eps, decay of entities, then of relations. `tables`, `sums`, `slots`:
+    of (entities, relations); a slot is -1 between groups. Returns (loss, applied, not finite)."""
     (E, R), (e_sums, r_sums), (e_slot, r_slot) = tables, sums, slots
     operator, is_distance, loss, rule = shape[0], shape[1], shape[2], shape[3]
     group, negatives, offset = shape[4], shape[5], shape[6]
@@ -316,7 +316,7 @@ def train(triples, rows, seed, shape, numbers, tables, sums, slots, scratch):  #
                 loss_sum += losses[q] + losses[q + 1]
                 applied += 1
                 continue
-            losses[q] = np.float32(np.nan)  # neither question is applied
+            losses[q] = np.float32(np.nan)  # neither question of the triple is applied
             refused += 1
             clear(S[q : q + 2], 2, columns)
             clear(F[q : q + 2], 2, columns)
@@ -339,6 +339,6 @@ def train(triples, rows, seed, shape, numbers, tables, sums, slots, scratch):  #
         for k in range(ys):
             lost += not apply(rule, numbers[4], numbers[5], numbers[6], R, r_sums, r_names[k], GY, k, dim)
             r_slot[r_names[k]] = -1
-        if lost and applied:  # an overflow in the squares: which sample it came from is not known
+        if lost and applied:  # the squares overflowed; the sample that caused it is unknown
             applied, refused = applied - 1, refused + 1
     return loss_sum, applied, refused

@@ -3,23 +3,24 @@
     z = bias + sum of weight[j] * x_j          over the features j of a row
     weight[j] -= rate * slope(z) * x_j         at once, before the next row is read
 
-The race. Workers write the same words without a lock; what one writes between another's read and write is lost: a
-gradient, now and then. Adagrad also divides, by the root of a sum that comes back older than it was. So a sum is read
-once, into a local variable, the own square is added there, and the step divides by the root of that local:
+The race. Workers write the same words without a lock; a write between another worker's read and write is lost:
+occasionally a gradient. Adagrad also divides by the root of a sum that may go back to an older value. So a sum is read
+once, into a local variable, the worker's own square is added there, and the step divides by the root of that local:
 
     total = sums[j] + g^2;  sums[j] = total;  weight[j] -= rate * g / (sqrt(total) + eps)      |step| <= rate
 
-whatever others write. Dividing by `sums[j]` read again would be a step of rate * g / eps where it came back as 0.
+whatever others write. Dividing by `sums[j]`, read a second time, would give a step of rate * g / eps if it is 0 by
+then.
 
 Hot features. `mine` (F,) is this worker's copy of them, NaN where a feature is not hot (`hot_rows.py`), or `weight`
-itself. A row's most frequent features come first: four at a time are read from `mine` until a sum is NaN, the few that
-are left are asked one by one. So a hot one that comes later is found, too, and four without a NaN need no question at
-all.
+itself. A row's most frequent features come first: they are read from `mine` four at a time until a sum is NaN, and the
+few remaining ones are checked one by one. So later hot features are found as well, and four features without a NaN need
+no check at all.
 
-Speed. Indices are unsigned (`indices.view(uint32)`): of a signed one numba asks at every access whether it counts from
-the end, which cost more than half of it. No array goes to a function inside a loop, which would count references. The
-bias is in every row: a call keeps it to itself and adds what it has learnt at its end. Adagrad takes the roots and
-divisions of a block of features together, which the processor does several at once: a quarter faster."""
+Speed. Indices are unsigned (`indices.view(uint32)`): for a signed index numba checks at every access whether it counts
+from the end, which cost more than half of the speed. No array is passed to a function inside a loop, which would count
+references. The bias is in every row: a call keeps its own copy and adds its change at the end. Adagrad computes the
+roots and divisions of a block of features together, several per instruction: 25 % faster."""
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from hogwild.kernels.compiling import inlined, is_finite, kernel
 from hogwild.kernels.prefetch import ask_ahead
 
 SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # kinds of loss
-BLOCK = np.uint64(256)  # features: work for it stays in the first cache
+BLOCK = np.uint64(256)  # features: their work arrays stay in the first-level cache
 
 _0, _1, _2 = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 _1U, _2U, _3U, _4U = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
@@ -35,7 +36,7 @@ _1U, _2U, _3U, _4U = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 
 @inlined
 def loss_and_slope(kind, z, wanted):  # type: ignore[no-untyped-def]
-    """(loss, its derivative by z) of one output, float32. `wanted`: a sign, a probability, a number."""
+    """Return (loss, its derivative by z) of one output, float32. `wanted`: a sign, a probability or a number."""
     if kind == SQUARED:
         return (z - wanted) * (z - wanted), _2 * (z - wanted)
     if kind == HINGE:
@@ -51,14 +52,14 @@ def loss_and_slope(kind, z, wanted):  # type: ignore[no-untyped-def]
 
 @inlined
 def adagrad_step(total, gradient, rate, eps):  # type: ignore[no-untyped-def]
-    """What is taken from a parameter. `total` is the caller's own local, with this gradient's square in it."""
+    """Return the amount to subtract from a parameter. `total` is a local that includes this gradient's square."""
     return rate * gradient / (np.sqrt(total) + eps)
 
 
 @inlined
 def output(b, first, last, indices, values, mine, weight):  # type: ignore[no-untyped-def]
-    """(z, where the hot features end) of the row from `first` to before `last`: four features at a time while all
-    four are hot, then each from the copy that has it."""
+    """Return (z, end of the hot features) of the row [first, last): four features at a time while all four are hot,
+    then each from the copy that has it."""
     z, split = b, first
     while split + _4U <= last:
         i, j, k, m = indices[split], indices[split + _1U], indices[split + _2U], indices[split + _3U]
@@ -78,8 +79,8 @@ def output(b, first, last, indices, values, mine, weight):  # type: ignore[no-un
 
 @kernel
 def sgd(rows, indptr, indices, values, target, kind, weight, mine, bias, rate, decay, bias_rate, bias_decay):  # type: ignore[no-untyped-def]
-    """Rows `rows` (n,) of the data, one after the other -> (loss, rows applied). weight (F,), mine (F,), bias (1,).
-    `decay` is a weight decay of the features that the row has."""
+    """Train on rows `rows` (n,) of the data, one after the other; return (loss, rows applied). weight (F,), mine (F,),
+    bias (1,). `decay` is the weight decay of the features in a row."""
     loss, applied = 0.0, 0
     b = began = bias[0]
     keep, bias_keep = _1 - rate * decay, _1 - bias_rate * bias_decay
@@ -92,7 +93,7 @@ def sgd(rows, indptr, indices, values, target, kind, weight, mine, bias, rate, d
             continue
         loss += lost
         applied += 1
-        if slope == _0 and keep == _1:  # beyond a hinge's margin
+        if slope == _0 and keep == _1:  # outside a hinge's margin
             continue
         b = bias_keep * b - bias_rate * slope
         step = rate * slope
@@ -115,8 +116,8 @@ def adagrad(  # type: ignore[no-untyped-def]
     rows, indptr, indices, values, target, kind, weight, sums, mine, my_sums, bias, bias_sums,
     work, rate, decay, eps, bias_rate, bias_decay, bias_eps,
 ):  # fmt: skip
-    """As `sgd`, each feature at a rate of its own (Duchi, Hazan and Singer 2011). sums (F,), my_sums (F,) beside
-    `mine`, bias_sums (1,); `work` (2, at least BLOCK) to calculate in."""
+    """Train as `sgd`, with a separate rate for each feature (Duchi, Hazan and Singer 2011). sums (F,), my_sums (F,) of
+    `mine`, bias_sums (1,); `work` (2, at least BLOCK) is scratch memory."""
     loss, applied = 0.0, 0
     b = began = bias[0]
     b_total = b_total_began = bias_sums[0]
@@ -172,9 +173,9 @@ def softmax(  # type: ignore[no-untyped-def]
     rows, indptr, indices, values, target, weight, sums, slot, local, local_sums, bias, bias_sums, work,
     is_adagrad, rate, decay, eps, bias_rate, bias_decay, bias_eps,
 ):  # fmt: skip
-    """One output per class: weight (F, C), slot (F,) and local (H, C) of its hot features, H may be 0, bias (C,),
-    `work` (5, C) to calculate in, target (N,) int64. The sums, of the same shapes, are not looked at by SGD.
-    A target that is no class is not applied."""
+    """Train with one output per class: weight (F, C), slot (F,) and local (H, C) of its hot features (H may be 0), bias
+    (C,), `work` (5, C) as scratch memory, target (N,) int64. SGD does not read the sums, which have the same shapes. A
+    target that is not a class is not applied."""
     loss, applied = 0.0, 0
     classes, hot = weight.shape[1], len(local)
     scores, b, b_began, b_sums, b_sums_began = work[0], work[1], work[2], work[3], work[4]
@@ -209,7 +210,7 @@ def softmax(  # type: ignore[no-untyped-def]
         loss += lost
         applied += 1
         for c in range(classes):
-            scores[c] /= whole  # now the loss's slope by the score
+            scores[c] /= whole  # now the loss's derivative by the score
         scores[wanted] -= _1
         for c in range(classes):
             gradient = scores[c] + bias_decay * b[c]

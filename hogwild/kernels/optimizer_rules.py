@@ -1,4 +1,4 @@
-"""What a kernel takes from a torch optimizer: which rule it is, and the numbers of each parameter. No numba here."""
+"""A torch optimizer as a kernel needs it: its rule, and each parameter's hyper-parameters. No numba here."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ SGD, ADAGRAD = "SGD", "Adagrad"
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Of one parameter, float32, as a kernel takes them. `eps` is 0 for SGD."""
+    """Hyper-parameters of one parameter as float32. `eps` is 0 for SGD."""
 
     rate: np.float32
     decay: np.float32
@@ -20,7 +20,7 @@ class Numbers:
 
     @classmethod
     def of(cls, optimizer: torch.optim.Optimizer, param: torch.Tensor | None, factor: float) -> "Numbers":
-        """Of the group that holds `param`, its rate times `factor`; of no parameter, a rate of 0."""
+        """Return the numbers of `param`'s group, its rate times `factor`; a rate of 0 if no group has it."""
         for group in optimizer.param_groups:
             if any(member is param for member in group["params"]):
                 return cls(
@@ -32,12 +32,12 @@ class Numbers:
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> str:
-    """SGD or ADAGRAD; nothing where a per-sample kernel does not compute what this optimizer would, `why_not` says."""
+    """Return SGD or ADAGRAD; "" if no per-sample kernel computes this optimizer's update (`why_not` tells why)."""
     return "" if why_not(optimizer) else SGD if type(optimizer) is torch.optim.SGD else ADAGRAD
 
 
 def why_not(optimizer: torch.optim.Optimizer) -> str:
-    """Why a kernel of SGD or Adagrad cannot stand for this optimizer, or nothing. Subclasses are other rules."""
+    """Return why a kernel of SGD or Adagrad cannot replace this optimizer, or "". Subclasses count as other rules."""
     name = type(optimizer).__name__
     if type(optimizer) not in (torch.optim.SGD, torch.optim.Adagrad):
         return f"the kernel's rules are torch's SGD and Adagrad, not {name}"
@@ -53,12 +53,13 @@ def why_not(optimizer: torch.optim.Optimizer) -> str:
 
 
 def words(param: torch.Tensor | None) -> np.ndarray:
-    """A view of the parameter; without one, a word that nobody else has."""
+    """Return a view of the parameter; without one, an unshared array of one number."""
     return np.zeros(1, np.float32) if param is None else param.detach().numpy()
 
 
 def sums_of(optimizer: torch.optim.Optimizer, param: torch.Tensor | None) -> np.ndarray:
-    """A view of what Adagrad keeps of `param`, of its shape; of no parameter, or for SGD, a word of its own."""
+    """Return a view of Adagrad's sums for `param`, in its shape; without a parameter, or for SGD, an unshared array of
+    one number."""
     state: Any = optimizer.state.get(param, {}) if param is not None else {}
     found: np.ndarray = state["sum"].numpy() if "sum" in state else np.zeros(1, np.float32)
     return found

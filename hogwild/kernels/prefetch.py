@@ -1,16 +1,16 @@
-"""Instructions of the processor that Python has no word for.
+"""Processor instructions that Python cannot express.
 
-`ask_ahead`: which sample comes soon. Samples in random order are rows at random places: the hardware sees no pattern,
-and each row would be waited for. On imdb's bag of words asking doubled the speed of random order, and cost 2 % where
-the rows are neighbours.
+`ask_ahead` prefetches an upcoming sample. Samples in random order are rows at random places: the hardware sees no
+pattern, and the kernel would wait for each row. On imdb's bag of words prefetching doubled the speed of random order,
+and cost 2 % if the rows are neighbours.
 
-`ask_for`: which row of a table comes soon. Rows of a table larger than the caches are read at random, and each costs a
-trip to memory. A short rule has several rows in flight at once; a longer one (a root, a division, a draw) fills the
-processor's window with one row and waits for each. Asked for some rows ahead, they are there when their turn comes:
-Adagrad over rows became three times as fast.
+`ask_for` prefetches an upcoming row of a table. Rows of a table larger than the caches are read at random, and each
+costs a memory access. A short rule has several rows in flight at once; a longer one (a root, a division, a draw) fills
+the processor's window with one row and waits for each. With prefetching, rows are in the cache in time: Adagrad over
+rows became three times as fast.
 
-`fused_product`: a product and a sum rounded once. BLAS, behind torch's sparse additions, is written with it, and a
-compiler that may use it where it likes gives other bits in the last columns of a row."""
+`fused_product` is a product and a sum, rounded once. BLAS, used by torch's sparse additions, is written with it; a
+compiler that may choose freely gives other bits in the last columns of a row."""
 
 from typing import Any
 
@@ -22,14 +22,14 @@ from numba.extending import intrinsic
 from hogwild.kernels.compiling import exact, inlined
 
 LINE = 16  # numbers of 4 bytes: 64 bytes, one request each
-SAMPLES_AHEAD = 3  # far enough that memory has answered, near enough that the cache still has it
+SAMPLES_AHEAD = 3  # far enough that memory has answered, near enough that it is still in the cache
 
 _1, _LINE = np.uint64(1), np.uint64(LINE)
 _READ, _WRITE = 0, 1
 
 
 def _request(context: Any, builder: Any, address: Any, purpose: int) -> None:
-    """LLVM's prefetch of the cache line at `address`, into every cache. Nothing is read: no address does any harm."""
+    """Emit LLVM's prefetch of a cache line, into every cache. It reads nothing, so any `address` is safe."""
     byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
     form = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
     request = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
@@ -38,7 +38,7 @@ def _request(context: Any, builder: Any, address: Any, purpose: int) -> None:
 
 @intrinsic
 def _ask_to_read(typing_context, array, index):  # type: ignore[no-untyped-def]
-    """array[index], of a 1-d array, index unsigned."""
+    """Prefetch array[index] of a 1-d array for reading; index unsigned."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -50,7 +50,7 @@ def _ask_to_read(typing_context, array, index):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def _ask_to_write(typing_context, table, row, column):  # type: ignore[no-untyped-def]
-    """table[row, column]."""
+    """Prefetch table[row, column] for writing."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         kind = signature.args[0]
@@ -64,7 +64,7 @@ def _ask_to_write(typing_context, table, row, column):  # type: ignore[no-untype
 
 @intrinsic
 def _fma(typing_context, a, x, y):  # type: ignore[no-untyped-def]
-    """LLVM's fma of three numbers of one type."""
+    """Emit LLVM's fma of three numbers of one type."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.fma(*arguments)
@@ -74,7 +74,7 @@ def _fma(typing_context, a, x, y):  # type: ignore[no-untyped-def]
 
 @inlined
 def ask_ahead(rows, n, indptr, indices, values):  # type: ignore[no-untyped-def]
-    """The features and values of the sample after next but one; indptr, indices and values as CSR data have them."""
+    """Prefetch the features and values of the sample SAMPLES_AHEAD places later, from CSR data."""
     if n + SAMPLES_AHEAD < len(rows):
         later = rows[n + SAMPLES_AHEAD]
         for p in range(indptr[later], indptr[later + _1], _LINE):
@@ -84,12 +84,12 @@ def ask_ahead(rows, n, indptr, indices, values):  # type: ignore[no-untyped-def]
 
 @exact
 def ask_for(table, row):  # type: ignore[no-untyped-def]
-    """Row `row` of `table` (R, D) float32 will be read and written soon. A hint: nothing is read, whatever `row` is."""
+    """Prefetch row `row` of `table` (R, D) float32 for reading and writing. Only a hint: any `row` is safe."""
     for column in range(0, table.shape[1], LINE):
         _ask_to_write(table, row, column)  # type: ignore[call-arg]
 
 
 @exact
 def fused_product(a, x, y):  # type: ignore[no-untyped-def]
-    """a x + y, rounded once; float32."""
+    """Return a x + y, rounded once; float32."""
     return _fma(a, x, y)  # type: ignore[call-arg]

@@ -1,9 +1,9 @@
-"""Which rows are worth a private copy, from how often the data names each. Pure, no numba.
+"""Choice of the rows that get a private copy, from how often the data names each. Pure, no numba.
 
-A line of memory that two workers write at random was last written by the other one half of the time, however rarely
-either comes by: what counts is how many accesses go to shared lines. A private copy makes a row's accesses free of that
-and costs one read and write of the row per flush. So a row is worth a copy if a worker comes by several times between
-two flushes, and as long as the copies of all fit into a core's cache beside what else is read."""
+If two workers write a cache line at random, the other worker was the last writer half of the time, however rare the
+accesses are; so the number of accesses to shared lines is what matters. A private copy removes this cost and adds one
+read and write of the row per flush. So a row is worth a copy if a worker uses it several times between two flushes, as
+long as all copies fit into a core's cache together with the other data."""
 
 from dataclasses import dataclass
 
@@ -11,33 +11,33 @@ import numpy as np
 
 # Accesses between two flushes: one or two milliseconds of a linear kernel (imdb: 4,096 rows of 137 non-zeros).
 ACCESSES_PER_FLUSH = 1 << 19
-# Below that many expected accesses in one interval the flush costs as much as it saves.
+# With fewer expected accesses per interval, a flush costs as much as it saves.
 LEAST_VISITS = 1.0
 HOT_BYTES = 128 << 10  # of private copies: a quarter to an eighth of a core's second-level cache
-# With copies of so few rows everything is private, and no kernel has to ask which are (imdb: 350 KB, 5 % per flush).
+# If all rows fit into this, all are private, and no kernel has to check which (imdb: 350 KB, 5 % per flush).
 WHOLE_BYTES = 512 << 10
-LEAST_SHARE = 0.1  # of all accesses; what saves less is not worth a second copy of anything
+LEAST_SHARE = 0.1  # of all accesses; below that a second copy does not pay
 
 
 @dataclass(frozen=True, slots=True)
 class HotChoice:
-    """The rows chosen, most frequent first, and what they are among all."""
+    """The chosen rows, most frequent first, and their share of all accesses."""
 
     rows: np.ndarray  # (H,) int32
-    of: int  # rows there are
+    of: int  # number of all rows
     share: float  # of all accesses that go to `rows`, 0 to 1
 
     @property
     def words(self) -> str:
-        """For the log."""
+        """The choice as text for the log."""
         if not len(self.rows):
             return f"none of {self.of:,} rows has a private copy: no few of them take a good part of the accesses"
         return f"{len(self.rows):,} of {self.of:,} rows are private copies: {self.share:.0%} of all accesses"
 
 
 def choose_hot(counts: np.ndarray, samples: int, width_bytes: int) -> HotChoice:
-    """The rows to be copied, perhaps none. `counts` (R,) int64: how many times the samples name each row; `width_bytes`
-    of one row. Raises ValueError for fewer than one byte."""
+    """Return the rows to copy, possibly none. `counts` (R,) int64: how often the samples name each row; `width_bytes`:
+    size of one row. Raises ValueError for less than one byte."""
     if width_bytes < 1:
         raise ValueError(f"a row of {width_bytes} bytes")
     total = int(counts.sum())

@@ -1,4 +1,4 @@
-"""Random numbers inside a kernel: a counter and a mixer, so that a chunk's draws follow from its seed alone.
+"""Random numbers inside a kernel: a counter and a mixer, so that a chunk's draws depend only on its seed.
 
 splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014): the state is one word that
 grows by a constant; each number is the state, mixed. A kernel keeps the state in a local variable:
@@ -19,7 +19,7 @@ _30, _27, _31, _32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
 
 @inlined
 def mixed(state):  # type: ignore[no-untyped-def]
-    """64 random bits of a state, uint64."""
+    """Return 64 random bits from a state, uint64."""
     z = (state ^ (state >> _30)) * _A
     z = (z ^ (z >> _27)) * _B
     return z ^ (z >> _31)
@@ -27,12 +27,12 @@ def mixed(state):  # type: ignore[no-untyped-def]
 
 @inlined
 def below(bits, n):  # type: ignore[no-untyped-def]
-    """A number in [0, n), n < 2^31, of 64 random bits: int64. Lemire's multiplication, without the rejection that
-    would make it exact: off by n / 2^32 at most."""
+    """Return a number in [0, n), n < 2^31, from 64 random bits: int64. Lemire's multiplication, without the rejection
+    that would make it exact: off by at most n / 2^32."""
     return np.int64(((bits >> _32) * np.uint64(n)) >> _32)
 
 
 @inlined
 def unit(bits):  # type: ignore[no-untyped-def]
-    """A number in [0, 1), float32, of 64 random bits."""
+    """Return a number in [0, 1), float32, from 64 random bits."""
     return np.float32(bits >> np.uint64(40)) * np.float32(1.0 / 16777216.0)

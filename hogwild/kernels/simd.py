@@ -1,11 +1,11 @@
-"""Vectors of 16 float32 as values inside a kernel, for inner loops over rows that are padded to whole vectors.
+"""Vectors of 16 float32 as values inside a kernel, for inner loops over rows padded to whole vectors.
 
-LLVM vectorises a loop over 100 numbers by itself, but enters it with checks (do the arrays overlap? is there a
-remainder?) that take longer than the 100 numbers do; so it was with the products of skip-gram, by a factor of three.
-Here nothing is left to find out. A processor with narrower vectors uses two or four of its own for one of these.
+LLVM vectorises a loop over 100 numbers by itself, but first checks whether the arrays overlap and whether there is a
+remainder, which takes longer than the 100 numbers; for the products of skip-gram by a factor of three. Here no checks
+are needed. A processor with narrower vectors uses two or four of its own for each of these.
 
     v = load(x, row, column)        x (R, width) float32, C-contiguous; columns [column, column + 16) must be there:
-    store(x, row, column, v)        nobody asks, not even with NUMBA_BOUNDSCHECK: for a kernel's own scratch arrays
+    store(x, row, column, v)        not checked, even with NUMBA_BOUNDSCHECK: for a kernel's own scratch arrays
     load_part(x, row, column, n), store_part(x, row, column, n, v)    the first n < 16 elements alone; 0 in the others
     a + b, a - b, a * b, a / b      by element; `splat(number)` makes a vector of equal elements
     fused(a, b, c)                  a * b + c
@@ -25,13 +25,13 @@ from numba.core.datamodel.registry import register_default
 from numba.extending import intrinsic, overload
 
 LANES = 16  # float32 in the widest vector of today's processors: 64 bytes, a cache line
-_FAST = ("nsz", "arcp", "contract", "afn", "reassoc")  # as every kernel: NaN and infinity stay what they are
+_FAST = ("nsz", "arcp", "contract", "afn", "reassoc")  # as in every kernel: NaN and infinity are preserved
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 _WORDS, _MASK = ir.VectorType(ir.IntType(64), LANES), ir.VectorType(ir.IntType(1), LANES)
 
 
 class LanesType(types.Type):
-    """numba's type of such a vector."""
+    """The numba type of such a vector."""
 
     def __init__(self) -> None:
         super().__init__(name="Lanes")
@@ -47,17 +47,18 @@ class _LanesModel(PrimitiveModel):
 
 
 def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Called inside kernels alone, without its first argument: that is what mypy is told."""
+    """Make an intrinsic. mypy sees the plain function: it is called only inside kernels, without the first argument."""
     return intrinsic(function)
 
 
 def padded(width: int) -> int:
-    """The least multiple of LANES that is not smaller."""
+    """Return the smallest multiple of LANES that is at least `width`."""
     return -(-width // LANES) * LANES
 
 
 def zeros_on_lines(rows: int, width: int) -> np.ndarray:
-    """(rows, width) float32, beginning on a cache line; a vector that crosses one is read and written in two."""
+    """Return (rows, width) float32 zeros on cache lines: a vector that crosses a line is read and written in two
+    parts."""
     whole = np.zeros(rows * width + LANES, np.float32)
     skip = -(whole.ctypes.data // 4) % LANES
     return whole[skip : skip + rows * width].reshape(rows, width)
@@ -68,7 +69,7 @@ def _is_table(array: Any) -> bool:
 
 
 def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    """To the vector at (array, row, column), the first three of `args`."""
+    """Return the pointer to the vector at (array, row, column), the first three of `args`."""
     array = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0])
     width = cgutils.unpack_tuple(builder, array.shape)[1]
     at = builder.add(builder.mul(args[1], width), args[2])
@@ -117,7 +118,7 @@ def _store_part(typing, array, row, column, count, value):  # type: ignore[no-un
 
 
 def _first(builder: Any, count: Any) -> Any:
-    """The mask of the first `count` elements."""
+    """Return the mask of the first `count` elements."""
     kind = ir.IntType(64)
     one = builder.insert_element(ir.Constant(_WORDS, ir.Undefined), count, ir.Constant(ir.IntType(32), 0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)

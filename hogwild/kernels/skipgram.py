@@ -8,15 +8,16 @@ negatives shared by all pairs of a centre word (Ji et al., "Parallelizing Word2V
     Z = X Y^T  (C, 1+K)      g = rate (label - sigmoid(Z))
     in[contexts] += g Y      out[w, negatives] += g^T X                                         both written once
 
-So a centre word is three small matrix products over what lies in the nearest cache. X and Y are copies whose rows are
-padded to whole vectors and lie on cache lines: a vector that crosses one takes twice as long to read, longer to write.
+So a centre word costs three small matrix products over data in the first-level cache. X and Y are copies with rows
+padded to whole vectors and aligned to cache lines: a vector that crosses a line takes twice as long to read, and even
+longer to write.
 
-The race. Workers write the same rows without a lock. A row is read, and at the end added to: `row += step` reads each
-number a second time just before it writes it, so what others wrote while we computed stays; what they write between
-that read and that write is lost, a step now and then. Nothing is divided by what is shared.
+The race. Workers write the same rows without a lock. A row is read, and at the end the step is added: `row += step`
+reads each number again just before writing it, so other workers' writes during our computation stay; writes between
+that read and that write are lost, occasionally one step. Nothing is divided by shared values.
 
-What is drawn depends on (seed, place of the word) alone, so two centres agree about which words between them are
-dropped, and it does not matter how an epoch is cut."""
+The draws depend only on (seed, place of the word), so two centres agree on which words between them are dropped, and
+the division of an epoch into chunks does not matter."""
 
 import numpy as np
 
@@ -25,8 +26,8 @@ from hogwild.kernels.rng import STEP, below, mixed, unit
 from hogwild.kernels.simd import LANES, fused, least, load, load_part, most, splat, store, store_part, total
 
 _0, _1, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
-# tanh as a quotient of polynomials in x^2, within 3e-7 on [-7.905, 7.905], beyond which it is 1 in float32: the minimax
-# coefficients that Eigen uses (`ptanh_float`). No call, so a loop over it is vectorised.
+# tanh as a quotient of polynomials in x^2, within 3e-7 on [-7.905, 7.905]; beyond that it is 1 in float32. The minimax
+# coefficients of Eigen (`ptanh_float`). No library call, so loops over it are vectorised.
 _CLAMP = np.float32(7.90531110763549805)
 _A1, _A3, _A5 = np.float32(4.89352455891786e-03), np.float32(6.37261928875436e-04), np.float32(1.48572235717979e-05)
 _A7, _A9 = np.float32(5.12229709037114e-08), np.float32(-8.60467152213735e-11)
@@ -38,7 +39,7 @@ _FAR, _LIKELY_AT_FAR = np.float32(8.0), np.float32(1 / (1 + np.exp(8.0)))
 
 @inlined
 def sigmoid(z):  # type: ignore[no-untyped-def]
-    """1 / (1 + exp(-z)) of 16 numbers, off by 3e-7 at most."""
+    """Return 1 / (1 + exp(-z)) of 16 numbers, off by 3e-7 at most."""
     half = splat(_HALF)
     x = least(most(half * z, splat(-_CLAMP)), splat(_CLAMP))
     s = x * x
@@ -50,7 +51,7 @@ def sigmoid(z):  # type: ignore[no-untyped-def]
 
 @inlined
 def sentence_of(starts, place, near):  # type: ignore[no-untyped-def]
-    """The sentence that `place` lies in; quick where it is `near` or the next one."""
+    """Return the sentence that contains `place`; fast if it is `near` or the next one."""
     low, high = np.int64(0), np.int64(len(starts) - 1)
     if place >= starts[near]:
         if place < starts[near + 1]:
@@ -71,13 +72,13 @@ def sentence_of(starts, place, near):  # type: ignore[no-untyped-def]
 
 @inlined
 def bits_of(seed, place):  # type: ignore[no-untyped-def]
-    """64 random bits of a place of the text."""
+    """Return 64 random bits for a place of the text."""
     return mixed(seed + STEP * np.uint64(place + 1))
 
 
 @inlined
 def gather_contexts(tokens, keep, seed, place, first, last, most_aside, contexts):  # type: ignore[no-untyped-def]
-    """Fills `contexts` with up to `most_aside` kept words to each side of `place`, in [first, last) -> how many."""
+    """Fill `contexts` with up to `most_aside` kept words on each side of `place`, in [first, last); return how many."""
     found = 0
     for side in range(2):
         p, step, end = (place - 1, -1, first - 1) if side == 0 else (place + 1, 1, last)
@@ -93,15 +94,15 @@ def gather_contexts(tokens, keep, seed, place, first, last, most_aside, contexts
 
 @inlined
 def draw_targets(state, centre, chance, other, targets, signs):  # type: ignore[no-untyped-def]
-    """The centre word and negatives by Walker's alias method, one draw and one place of its tables each. A negative
-    that is the centre word itself does not count -> the new state."""
+    """Draw the negatives by Walker's alias method, one draw and one table place each; targets[0] is the centre word. A
+    negative equal to the centre word has sign 0 and does not count. Return the new state."""
     words = len(chance)
     targets[0], signs[0, 0] = centre, _1
     for k in range(1, len(targets)):
         state += STEP
         bits = mixed(state)
         column = np.uint64(below(bits, words))
-        # `below` took the upper half; the lower one is as random.
+        # `below` used the upper half; the lower half is equally random.
         word = np.int32(column) if unit(bits << np.uint64(32)) < chance[column] else other[column]
         targets[k], signs[0, k] = word, _0 if word == centre else -_1
     return state
@@ -109,7 +110,7 @@ def draw_targets(state, centre, chance, other, targets, signs):  # type: ignore[
 
 @inlined
 def copy_rows(weight, rows, first, last, local):  # type: ignore[no-untyped-def]
-    """local[r] = weight[rows[r]] for r in [first, last)."""
+    """Set local[r] = weight[rows[r]] for r in [first, last)."""
     dim = weight.shape[1]
     whole = dim - dim % LANES
     for r in range(first, last):
@@ -121,7 +122,7 @@ def copy_rows(weight, rows, first, last, local):  # type: ignore[no-untyped-def]
 
 @inlined
 def add_rows(weight, rows, first, last, steps):  # type: ignore[no-untyped-def]
-    """weight[rows[r]] += steps[r] for r in [first, last): what others have written meanwhile stays."""
+    """Add steps[r] to weight[rows[r]] for r in [first, last); other workers' writes since the copy stay."""
     dim = weight.shape[1]
     whole = dim - dim % LANES
     for r in range(first, last):
@@ -135,8 +136,8 @@ def add_rows(weight, rows, first, last, steps):  # type: ignore[no-untyped-def]
 
 @inlined
 def products(x, y, first, last, z):  # type: ignore[no-untyped-def]
-    """z[c, k] = x[c] . y[k] for the contexts [first, last), two of them and three of y at a time: six sums at once hide
-    how long an addition takes. Where the last one has no partner, z has a row more that nobody reads."""
+    """Set z[c, k] = x[c] . y[k] for the contexts [first, last), two rows of x and three of y at a time: six independent
+    sums hide the latency of additions. An odd last row writes an extra row of z that nobody reads."""
     for c in range(first, last, 2):
         for k in range(0, y.shape[0], 3):
             a0 = a1 = a2 = b0 = b1 = b2 = splat(_0)
@@ -151,9 +152,9 @@ def products(x, y, first, last, z):  # type: ignore[no-untyped-def]
 
 @inlined
 def slopes(z, first, last, signs, likely):  # type: ignore[no-untyped-def]
-    """Turns z into label - sigmoid(z), and returns the loss: not finite where a z is not. `signs` (1, width): 1 for the
-    label 1, -1 for 0, 0 for what does not count. `likely` (1, width) is for the products of likelihoods: one logarithm
-    for several pairs."""
+    """Replace z by label - sigmoid(z), and return the loss; it is not finite if any z is not. `signs` (1, width): 1 for
+    label 1, -1 for label 0, 0 for entries that do not count. `likely` (1, width) holds products of likelihoods: one
+    logarithm for several pairs."""
     loss, size = 0.0, splat(_0)
     one, far, least_right = splat(_1), splat(-_FAR), splat(_LIKELY_AT_FAR)
     beyond = splat(_0)
@@ -166,7 +167,7 @@ def slopes(z, first, last, signs, likely):  # type: ignore[no-untyped-def]
             size = fused(score, score, size)
             right = sigmoid(sign * score)
             store(z, c, d, sign * (one - right))
-            # Beyond -8 the logarithm of what is left of a float32 is the score itself.
+            # Below -8 the logarithm of the likelihood is taken to be the score itself: products stay in float32.
             beyond = beyond + counts * most(far - sign * score, splat(_0))
             product = product * fused(counts, most(right, least_right), one - counts)
             if (c - first) % 8 == 7:
@@ -180,7 +181,7 @@ def slopes(z, first, last, signs, likely):  # type: ignore[no-untyped-def]
 
 @inlined
 def logarithm(likely, column):  # type: ignore[no-untyped-def]
-    """Of the product of 16 numbers above 1e-30: in two steps, so that it stays a double."""
+    """Return the logarithm of the product of 16 numbers above 1e-30, in two halves that each fit a double."""
     low, high = 1.0, 1.0
     for k in range(LANES // 2):
         low *= likely[0, column + k]
@@ -190,8 +191,8 @@ def logarithm(likely, column):  # type: ignore[no-untyped-def]
 
 @inlined
 def spread(x, y, g, first, last, input_rate, output_rate, dx, dy):  # type: ignore[no-untyped-def]
-    """dx = rate * g y, and dy = rate * g^T x, for the contexts [first, last). An odd one's partner gets a row of dx
-    that nobody reads."""
+    """Set dx = rate * g y and dy = rate * g^T x for the contexts [first, last). An odd last row writes an extra row of
+    dx that nobody reads."""
     to_x, to_y = splat(input_rate), splat(output_rate)
     for c in range(first, last, 2):
         for d in range(0, x.shape[1], LANES):
@@ -216,7 +217,7 @@ def sgd(  # type: ignore[no-untyped-def]
     rows, tokens, starts, keep, chance, other, inputs, outputs, window, reach, is_shared, seed, input_rate,
     output_rate, contexts, targets, signs, x, y, dx, dy, z, likely,
 ):  # fmt: skip
-    """The words at the places `rows` (n,) as centres, one after the other -> (loss, applied, not finite)."""
+    """Train on the words at the places `rows` (n,) as centres, one by one; return (loss, applied, not finite)."""
     loss, applied, not_finite = 0.0, 0, 0
     near = np.int64(0)
     for n in range(len(rows)):

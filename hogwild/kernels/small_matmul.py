@@ -1,9 +1,9 @@
-"""Products of small matrices that stay in the cache, for kernels whose samples share what they are compared with.
+"""Products of small matrices that stay in the cache, for kernels whose samples share their negatives.
 
-Written for LLVM: blocks of 4 x 4 sums, or of 8 rows added to one, with contiguous inner loops over the width: 70 to 90
-GFLOP/s on one core where a BLAS makes 75, and no copy is made of the rows that `c` names. One row is written at a time:
-of two, LLVM could not be sure that they are different, and would not vectorise. Queries and columns are filled up to a
-multiple of BLOCK, the width with zeros to one of 16."""
+Written for LLVM: blocks of 4 x 4 sums, or 8 rows added to one, with contiguous inner loops over the width: 70 to 90
+GFLOP/s on one core, against 75 with a BLAS, and without a copy of the rows that `c` names. One row is written at a
+time: with two, LLVM could not prove that they differ, and would not vectorise. Queries and columns are padded to a
+multiple of BLOCK, the width with zeros to a multiple of 16."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ _0 = np.float32(0.0)
 
 @inlined
 def dots(Q, X, c, S, queries, candidates, width):  # type: ignore[no-untyped-def]
-    """S[i, j] = Q[i] . X[c[j]]"""
+    """Set S[i, j] = Q[i] . X[c[j]]."""
     for i in range(0, queries, 4):
         for j in range(0, candidates, 4):
             k0, k1, k2, k3 = c[j], c[j + 1], c[j + 2], c[j + 3]
@@ -48,7 +48,7 @@ def dots(Q, X, c, S, queries, candidates, width):  # type: ignore[no-untyped-def
 
 @inlined
 def mix(W, X, c, out, queries, candidates, width):  # type: ignore[no-untyped-def]
-    """out[i] += sum over j of W[i, j] X[c[j]]. Eight candidates stay in the first cache for all queries."""
+    """Add the sum over j of W[i, j] X[c[j]] to out[i]. Eight candidates stay in the first-level cache."""
     for j in range(0, candidates, 8):
         k0, k1, k2, k3, k4, k5, k6, k7 = c[j], c[j + 1], c[j + 2], c[j + 3], c[j + 4], c[j + 5], c[j + 6], c[j + 7]
         for i in range(queries):
@@ -63,7 +63,7 @@ def mix(W, X, c, out, queries, candidates, width):  # type: ignore[no-untyped-de
 
 @inlined
 def mix_back(W, Q, c, out, queries, candidates, width):  # type: ignore[no-untyped-def]
-    """out[c[j]] += sum over i of W[i, j] Q[i]"""
+    """Add the sum over i of W[i, j] Q[i] to out[c[j]]."""
     for i in range(0, queries, 8):
         for j in range(candidates):
             k = c[j]
@@ -78,7 +78,7 @@ def mix_back(W, Q, c, out, queries, candidates, width):  # type: ignore[no-untyp
 
 @inlined
 def clear(A, rows, width):  # type: ignore[no-untyped-def]
-    """A[:rows, :width] = 0"""
+    """Set A[:rows, :width] = 0."""
     for k in range(rows):
         for d in range(width):
             A[k, d] = _0
@@ -86,7 +86,7 @@ def clear(A, rows, width):  # type: ignore[no-untyped-def]
 
 @inlined
 def squares(X, rows, out, width):  # type: ignore[no-untyped-def]
-    """out[u] = |X[u]|^2"""
+    """Set out[u] = |X[u]|^2."""
     for u in range(rows):
         total = _0
         for d in range(width):

@@ -1,6 +1,5 @@
-"""Models that ship with hogwild, one file per family. Any other `nn.Module` is named in a job by its own
-class path; nothing is registered. Importing this package imports no torch: a class is loaded at its first
-use."""
+"""Models that ship with hogwild, one file per family. A job names any other `nn.Module` by its own class path; nothing
+is registered. Importing this package does not import torch: a class is loaded on first use."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,7 @@ __all__ = [
     "TransE",
 ]
 
-# What `hogwild list models` prints.
+# The output of `hogwild list models`.
 CATALOG: dict[str, str] = {
     "LogisticRegression": "one linear layer; convex with a cross-entropy loss (features, classes)",
     "Mlp": "fully connected layers with ReLU and dropout (features, hidden, classes, dropout)",
@@ -59,7 +58,7 @@ CATALOG: dict[str, str] = {
 }
 
 _HOMES = {
-    "CustomLstm": "hogwild.models.lstm_cell",  # a layer, for models of your own
+    "CustomLstm": "hogwild.models.lstm_cell",  # a layer, for your own models
     "CharRnn": "hogwild.models.char_rnn",
     "SequenceClassifier": "hogwild.models.char_rnn",
     "SparseLinear": "hogwild.models.sparse_linear",

@@ -1,4 +1,4 @@
-"""Recurrent networks over characters: what comes next in a text, and what a line is."""
+"""Recurrent networks over characters: prediction of the next character, classification of lines."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ CELLS = ("lstm", "gru", "custom")
 def _recurrent(cell: str, features: int, hidden: int, layers: int, dropout: float) -> Any:
     if cell not in CELLS:
         raise ValueError(f"cell must be {', '.join(CELLS[:-1])} or {CELLS[-1]}, got {cell!r}")
-    between = dropout if layers > 1 else 0.0  # torch warns of dropout between the layers of one
+    between = dropout if layers > 1 else 0.0  # torch warns about dropout with a single layer
     if cell == "custom":
         return CustomLstm(features, hidden, layers, between)
     kind = nn.LSTM if cell == "lstm" else nn.GRU
@@ -21,10 +21,10 @@ def _recurrent(cell: str, features: int, hidden: int, layers: int, dropout: floa
 
 
 class CharRnn(nn.Module):
-    """Predicts the next symbol at every place of a window. Keeps a state from one window to the next (`data.lanes`).
+    """A predictor of the next symbol at every position of a window. It keeps its state between windows (`data.lanes`).
 
     `cell`: lstm, gru, or custom, an LSTM in plain tensor operations (`hogwild.models.lstm_cell`). `dropout` is the
-    probability of dropping a value between layers and before the last one, while training."""
+    training dropout probability between layers and before the output layer."""
 
     def __init__(
         self,
@@ -42,16 +42,16 @@ class CharRnn(nn.Module):
         self.out = nn.Linear(hidden, symbols)
 
     def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """x (B, T) int64 -> logits (B, symbols, T), as CrossEntropyLoss takes them with targets (B, T), and the state:
-        (h, c), each (layers, B, hidden), or h alone of a GRU; None: zeros."""
+        """Return logits (B, symbols, T) of x (B, T) int64, as CrossEntropyLoss expects them with targets (B, T), and
+        the state: (h, c), each (layers, B, hidden), or only h for a GRU. A state of None means zeros."""
         hidden, state = self.recurrent(self.embed(x), state)
-        # The logits lie as (B, T, symbols): softmax over the last dimension in memory is the fast one.
+        # The logits are stored as (B, T, symbols): softmax is fast over the last dimension in memory.
         return self.out(self.drop(hidden)).transpose(1, 2), state
 
 
 class SequenceClassifier(nn.Module):
-    """Reads a sequence of its own length and says of which class it is, from the last layer's state at the sequence's
-    own end, or (`pool: mean`) the mean of its states: what pads a batch is not read."""
+    """A classifier of sequences of different lengths, by the last layer's state at each sequence's own end, or (`pool:
+    mean`) by the mean of its states. Padding is never read."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class SequenceClassifier(nn.Module):
         self.out = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """x (B, T) int64, padded with any symbol; lengths (B,) int64, 1 to T -> logits (B, classes)."""
+        """Return logits (B, classes) of x (B, T) int64, padded with any symbol; lengths (B,) int64, 1 to T."""
         packed = pack_padded_sequence(self.embed(x), lengths.cpu(), batch_first=True, enforce_sorted=False)
         outputs, state = self.recurrent(packed)
         if self.pool == "mean":
-            padded, _ = pad_packed_sequence(outputs, batch_first=True)  # (B, T, hidden), 0 where it is padded
+            padded, _ = pad_packed_sequence(outputs, batch_first=True)  # (B, T, hidden), 0 in the padding
             found: Tensor = padded.sum(1) / lengths.unsqueeze(1)
         else:
             found = (state[0] if isinstance(state, tuple) else state)[-1]  # (B, hidden)

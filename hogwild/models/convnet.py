@@ -1,17 +1,17 @@
-"""A convolutional network for pictures of any size."""
+"""A convolutional network for images of any size."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import Tensor, nn
 
-GROUPS = 8  # of channels that are normalised together
+GROUPS = 8  # groups of channels that are normalised together
 
 
 class ConvNet(nn.Module):
-    """Per entry of `widths` one 3x3 convolution to so many channels (a multiple of 8), group norm (Wu & He 2018: it
-    keeps no running averages, about which workers could disagree), ReLU and halving by max-pooling; then the mean over
-    what is left of the picture, and one linear layer. Each side must be at least 2^len(widths) pixels."""
+    """For each entry of `widths`: a 3x3 convolution to that many channels (a multiple of 8), group norm, ReLU and 2x2
+    max-pooling; then the mean over the remaining image, and one linear layer. Group norm (Wu & He 2018) keeps no
+    running averages, which could differ between workers. Each side must be at least 2^len(widths) pixels."""
 
     def __init__(self, classes: int, channels: int = 3, widths: Sequence[int] = (16, 32, 64)) -> None:
         super().__init__()
@@ -28,6 +28,6 @@ class ConvNet(nn.Module):
         self.classes = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, channels, H, W) float -> logits (B, classes)."""
+        """Return logits (B, classes) of x (B, channels, H, W) float."""
         logits: Tensor = self.classes(self.features(x))
         return logits

@@ -1,4 +1,4 @@
-"""The factorisation machine, and its compiled update."""
+"""Factorisation machine, and its compiled update."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,12 +13,12 @@ from hogwild.kernels.optimizer_rules import ADAGRAD, Numbers, rule_of, sums_of, 
 from hogwild.models.row_checks import require_csr
 from hogwild.models.sparse_linear import csr_views, hot_copies, kind_of, scores, unsuitable
 
-SPREAD = 0.01  # standard deviation of the factors at the start: at 0 they would have no gradient
+SPREAD = 0.01  # initial standard deviation of the factors: at 0 they would have no gradient
 
 
 class FactorizationMachine(nn.Module):
-    """A linear model and the interaction of every two features, as the product of `factors` numbers of each (Rendle
-    2010). One output: a logit, a margin or a number, whatever the loss makes of it."""
+    """A linear model plus the interaction of every two features, as the product of their vectors of `factors` numbers
+    (Rendle 2010). One output: a logit, a margin or a number, depending on the loss."""
 
     def __init__(self, features: int, factors: int = 8, sparse: bool = True) -> None:
         super().__init__()
@@ -28,8 +28,8 @@ class FactorizationMachine(nn.Module):
         self.sparse = sparse
 
     def forward(self, indices: Tensor, offsets: Tensor, values: Tensor) -> Tensor:
-        """Rows as `nn.EmbeddingBag` takes them: indices (nnz,) and offsets (B,) of one integer type, values (nnz,) of
-        the weights' type -> (B,)."""
+        """Return (B,) outputs of sparse rows in the form of `nn.EmbeddingBag`: indices (nnz,) and offsets (B,) of one
+        integer type, values (nnz,) of the weights' type."""
         linear = scores(self.weight, self.bias, indices, offsets, values, self.sparse)
         ends = torch.cat([offsets[1:], offsets.new_tensor([len(indices)])])
         row = torch.repeat_interleave(torch.arange(len(offsets)), (ends - offsets).long())
@@ -39,14 +39,14 @@ class FactorizationMachine(nn.Module):
         return linear + 0.5 * (sums.square() - squares).sum(1)
 
     def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
-        """Called with the data's arrays before training. Raises ModelError for other data, or features without a
+        """Check the data's arrays; called before training. Raises ModelError for other data, or for features without a
         row."""
         for arrays in (train, val):
             if arrays is not None:
                 require_csr(arrays, len(self.weight))
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
-        """Logistic, hinge and squared losses, SGD and Adagrad."""
+        """Return the compiled update (logistic, hinge, squared loss; SGD, Adagrad), or the reason for none."""
         kind = kind_of(loss, 1)
         if isinstance(kind, str):
             return kind
@@ -55,10 +55,11 @@ class FactorizationMachine(nn.Module):
 
 
 class FactorizationMachineUpdate:
-    """Sample by sample, as if every batch held one. Weight decay is lazy: of the features that a sample has.
+    """Fused update, sample by sample, as if the batch size were 1. Weight decay is lazy: only for the features in a
+    sample.
 
-    `hot` may name `weight` and `factors`, both or neither, and for Adagrad `weight.sum` and `factors.sum` beside them,
-    all of the same rows. The bias needs none: each call of `run` keeps it to itself."""
+    `hot` may name `weight` and `factors`, both or neither, and for Adagrad also `weight.sum` and `factors.sum`, all
+    with the same rows. The bias is never hot: each call of `run` keeps its own copy."""
 
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = (Side("indices", ("weight", "factors")),)
@@ -68,7 +69,7 @@ class FactorizationMachineUpdate:
         self._kind, self._rule = kind, rule
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """Raises ValueError where not everything of a hot row is hot."""
+        """Bind the model, the optimizer and the data. Raises ValueError if the arrays of a hot row are not all hot."""
         assert isinstance(model, FactorizationMachine)
         self._optimizer, self._params = optimizer, (model.weight, model.factors, model.bias)
         self._data = csr_views(arrays, np.float32)
@@ -92,7 +93,7 @@ class FactorizationMachineUpdate:
         self._views = (*ones, factors, factor_sums, slot, local, local_sums, bias, bias_sums, work)
 
     def run(self, chunk: Chunk) -> Tally:
-        """One sample after the other, each with what those before it have left."""
+        """Update sample by sample; each sees the updates of those before it."""
         from hogwild.kernels import factorization_machine
 
         kernels: Any = factorization_machine

@@ -1,18 +1,17 @@
-"""Knowledge graphs: entities and relations as vectors, so that a triple (head, relation, tail) that is true scores
-high.
+"""Knowledge graph models: vectors for entities and relations, so that true triples (head, relation, tail) score high.
 
     ComplEx   Re <h, r, conj t>      Trouillon et al., "Complex Embeddings for Simple Link Prediction", 2016
     DistMult  <h, r, t>              Yang et al., "Embedding Entities and Relations for Learning and Inference", 2015
     TransE    -|h + r - t|           Bordes et al., "Translating Embeddings for Modeling Multi-relational Data", 2013
 
-Each asks two questions of a triple: which tail, of (head, relation), and which head, of (tail, relation). With
-`reciprocal` (Lacroix et al., "Canonical Tensor Decomposition for Knowledge Base Completion", 2018; PyTorch-BigGraph's
-dynamic relations) a relation has a vector for each question, else the second is asked with the inverse of the first.
+Each triple gives two questions: the tail for (head, relation), and the head for (tail, relation). With `reciprocal`
+(Lacroix et al., "Canonical Tensor Decomposition for Knowledge Base Completion", 2018; PyTorch-BigGraph's dynamic
+relations) a relation has one vector per question; otherwise the second question uses the inverse of the first.
 
-In training the right answer is scored beside `negatives` entities drawn at random, the same for the whole batch (the
-kernel: for a group of 64 triples). In eval mode it is ranked among all entities, except those that are known to be
-right, too ("filtered", Bordes et al.); what `see` was told is known. A tie counts half: the mean of the ranks the tied
-could have ("realistic", Berrendorf et al., "On the Ambiguity of Rank-Based Evaluation", 2020)."""
+In training the right answer is scored against `negatives` entities drawn at random, the same for the whole batch (in
+the kernel: for a group of 64 triples). In eval mode it is ranked among all entities, except other known right answers
+("filtered", Bordes et al.); all triples passed to `see` are known. Ties get the mean of their possible ranks
+("realistic", Berrendorf et al., "On the Ambiguity of Rank-Based Evaluation", 2020)."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -31,18 +30,18 @@ from hogwild.models.matrix_factorization import why_not
 from hogwild.models.row_checks import require_ids
 from hogwild.optimizers import RowWiseAdagrad
 
-NEAR = 1e-12  # squared distance below which there is no direction
+NEAR = 1e-12  # squared distance below which no direction is defined
 
 
 class KnowledgeGraph(nn.Module):
-    """What the three share. `dim` counts real numbers: of ComplEx half of them are imaginary parts. `init_scale`: the
-    deviation of an entity's numbers in the beginning; relations begin as the identity. `sparse`: gradients under
-    autograd are of the touched rows alone."""
+    """Base class of the three models. `dim` counts real numbers: in ComplEx half of them are imaginary parts.
+    `init_scale`: initial standard deviation of an entity's numbers; relations start as the identity. `sparse`: autograd
+    gradients hold only the touched rows."""
 
     metrics = OF_RANKS
     operator: ClassVar[str]  # complex, product or translation
     is_distance: ClassVar[bool] = False
-    in_blocks = ("relations",)  # all of them, then their inverses: rows are not interleaved
+    in_blocks = ("relations",)  # all relations, then all inverses: the rows are not interleaved
 
     def __init__(
         self,
@@ -71,12 +70,11 @@ class KnowledgeGraph(nn.Module):
         self.register_buffer("known", torch.zeros(0, dtype=torch.int64), persistent=False)
         self.known: Tensor
 
-    # ---- what is known
+    # ---- known triples
 
     def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None = None) -> None:
-        """Triples (N, 3) under `triple` that are true: no rank counts them as wrong answers. Adds to what was seen
-        before; `train` and `val` are data sets in packed form. Raises ModelError for other data, or for ids
-        without a row."""
+        """Add triples (N, 3) in `triple` to the known true ones: no rank counts them as wrong answers. `train` and
+        `val` are data sets in packed form. Raises ModelError for other data, or for ids without a row."""
         if "triple" not in train:
             raise ModelError("data.train has no triples (hogwild.data.Triples)", code="model/unlike-data")
         triples = np.concatenate([part["triple"] for part in (train, val) if part is not None])
@@ -88,8 +86,8 @@ class KnowledgeGraph(nn.Module):
     # ---- scores
 
     def forward(self, triples: Tensor) -> Tensor:
-        """triples (B, 3) int -> in training the scores (B, 2, 1 + negatives) of the tail and of the head: the right
-        answer first, -inf for what was drawn and is the right answer; else their ranks (B, 2) float32, 1 is best."""
+        """Return, for triples (B, 3) int, training scores (B, 2, 1 + negatives) for tail and head: the right answer
+        first, -inf for a drawn right answer. In eval mode return their ranks (B, 2) float32, 1 is best."""
         triples = triples.long()
         if not self.training:
             return self.ranks(triples)
@@ -97,7 +95,7 @@ class KnowledgeGraph(nn.Module):
         return self.scores(triples, drawn)
 
     def scores(self, triples: Tensor, drawn: Tensor) -> Tensor:
-        """(B, 3) and the negatives (K,), int64 -> (B, 2, 1 + K)."""
+        """Return scores (B, 2, 1 + K) of triples (B, 3) and negatives (K,), int64."""
         others = self.entities(drawn)
         sides = []
         for side in (0, 1):
@@ -108,13 +106,13 @@ class KnowledgeGraph(nn.Module):
         return torch.stack(sides, 1)
 
     def queries(self, triples: Tensor, side: int) -> Tensor:
-        """(B, dim): side 0 asks for the tail, 1 for the head."""
+        """Return query vectors (B, dim): side 0 asks for the tail, 1 for the head."""
         relations = triples[:, 1] + (self._relations if side and self.reciprocal else 0)
         sign = -1.0 if side and not self.reciprocal else 1.0
         return self.relate(self.entities(triples[:, 2 * side]), self.relations(relations), sign)
 
     def relate(self, entities: Tensor, relations: Tensor, sign: float) -> Tensor:
-        """(B, dim) each -> (B, dim): what the relation makes of the entity; sign -1: its inverse."""
+        """Apply relations to entities, (B, dim) each -> (B, dim); sign -1 applies the inverse relations."""
         if self.operator == "product":
             return entities * relations
         if self.operator == "translation":
@@ -123,13 +121,13 @@ class KnowledgeGraph(nn.Module):
         return torch.cat([x * u - sign * y * v, sign * x * v + y * u], 1)
 
     def score_each(self, queries: Tensor, entities: Tensor) -> Tensor:
-        """(B, dim) and (B, dim) -> (B,)"""
+        """Return the scores (B,) of queries (B, dim) and entities (B, dim), row by row."""
         if self.is_distance:
             return -(queries - entities).square().sum(1).clamp_min(NEAR).sqrt()
         return (queries * entities).sum(1)
 
     def score_all(self, queries: Tensor, entities: Tensor) -> Tensor:
-        """(B, dim) and (K, dim) -> (B, K)"""
+        """Return the scores (B, K) of queries (B, dim) and entities (K, dim), all pairs."""
         products = queries @ entities.T
         if not self.is_distance:
             return products
@@ -138,7 +136,7 @@ class KnowledgeGraph(nn.Module):
 
     @torch.no_grad()
     def ranks(self, triples: Tensor) -> Tensor:
-        """(B, 3) int64 -> (B, 2) float32. Queries by parts: memory is a few times 16 MB, however many entities."""
+        """Return ranks (B, 2) float32 of triples (B, 3) int64, in parts: memory is a few times 16 MB."""
         part = max(1, 2**22 // self.entities.num_embeddings)
         found = torch.empty(len(triples), 2)
         for first in range(0, len(triples), part):
@@ -149,8 +147,8 @@ class KnowledgeGraph(nn.Module):
         return found
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
-        """The compiled update for SoftmaxLoss, CandidateLogisticLoss and MarginLoss, with SGD, Adagrad and
-        RowWiseAdagrad; or why there is none."""
+        """Return the compiled update for SoftmaxLoss, CandidateLogisticLoss and MarginLoss, with SGD, Adagrad and
+        RowWiseAdagrad; or the reason why there is none."""
         if type(loss) not in LOSSES:
             known = ", ".join(kind.__name__ for kind in LOSSES)
             return f"its fused update is for {known}, not for {type(loss).__qualname__}"
@@ -160,13 +158,13 @@ class KnowledgeGraph(nn.Module):
 
 
 class ComplEx(KnowledgeGraph):
-    """A relation turns and stretches each of an entity's dim / 2 complex numbers."""
+    """A relation rotates and scales each of an entity's dim / 2 complex numbers."""
 
     operator = "complex"
 
 
 class DistMult(KnowledgeGraph):
-    """A relation stretches each number. Without `reciprocal` it cannot tell head from tail."""
+    """A relation scales each number. Without `reciprocal` it cannot distinguish head from tail."""
 
     operator = "product"
 
@@ -178,18 +176,18 @@ class TransE(KnowledgeGraph):
     is_distance = True
 
 
-LOSSES = (SoftmaxLoss, CandidateLogisticLoss, MarginLoss)  # in the order of kernels/graph.py
-RULES = {SGD: "SGD", Adagrad: "Adagrad", RowWiseAdagrad: "row-wise Adagrad"}  # of kernels/graph.py
+LOSSES = (SoftmaxLoss, CandidateLogisticLoss, MarginLoss)  # in the order of kernels/knowledge_graph.py
+RULES = {SGD: "SGD", Adagrad: "Adagrad", RowWiseAdagrad: "row-wise Adagrad"}  # of kernels/knowledge_graph.py
 OPERATORS = ("complex", "product", "translation")
-GROUP = 64  # triples: fewer share what was drawn with too few, more learn too little from each other
-WIDTH = 16  # floats: a row in the kernel's memory is a multiple of it
+GROUP = 64  # triples; fewer share negatives with too few, more learn too little from each other
+WIDTH = 16  # floats: row lengths in the kernel's memory are multiples of it
 
 
 class GraphUpdate:
-    """Triples in groups of 64; see kernels/graph.py. What is frozen has a rate of 0.
+    """Fused update of triples in groups of 64; see kernels/knowledge_graph.py. Frozen parameters have a rate of 0.
 
-    No sides, so nothing is hot: a group writes each of its rows once in 600 us, the relations' too, which everybody
-    writes, and two workers are twice as fast as one. Private copies of the relations changed nothing."""
+    It has no sides, so nothing is hot: a group writes each of its rows once in 600 us, even the relations, which all
+    workers write, and two workers are twice as fast as one. Private copies of the relations changed nothing."""
 
     implements = frozenset({"lr_schedule", "freeze"})
     sides: tuple[Side, ...] = ()
@@ -201,7 +199,7 @@ class GraphUpdate:
         self.name = f"{type(model).__name__} with {loss.kind} loss, {RULES[self._rule]}"
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """As FusedUpdate says. Raises ModelError where the data names rows that the model has not."""
+        """Bind as FusedUpdate says. Raises ModelError if the data names rows that the model lacks."""
         assert isinstance(model, KnowledgeGraph)
         self._model, self._optimizer, self._triples = model, optimizer, arrays.get("triple", np.zeros(0))
         _check(self._triples, model)
@@ -221,13 +219,13 @@ class GraphUpdate:
 
     def _sums_of(self, param: torch.Tensor) -> np.ndarray:
         if self._rule is SGD:
-            return np.zeros((1, 1), np.float32)  # never looked at
+            return np.zeros((1, 1), np.float32)  # never read
         if not param.requires_grad:
-            return np.zeros(len(param) if self._rule is RowWiseAdagrad else param.shape, np.float32)  # nobody's
+            return np.zeros(len(param) if self._rule is RowWiseAdagrad else param.shape, np.float32)  # unused
         return self._optimizer.state[param]["sum"].numpy()  # type: ignore[no-any-return]
 
     def run(self, chunk: Chunk) -> Tally:
-        """Triples of which a score is NaN or infinite are counted, and not applied."""
+        """Update the triples; those with a NaN or infinite score are counted and not applied."""
         params = (self._model.entities.weight, self._model.relations.weight)
         numbers = [Numbers.of(self._optimizer, param if param.requires_grad else None, chunk.rate) for param in params]
         given = [self._loss.margin, *(value for each in numbers for value in (each.rate, each.eps, each.decay))]
@@ -260,8 +258,8 @@ def _check(triples: np.ndarray, model: KnowledgeGraph) -> None:
 
 
 def _scratch(group: int, negatives: int, dim: int) -> tuple[np.ndarray, ...]:
-    """The kernel's own memory, in the order of its `scratch`. The last row of X stays zero: what fills up `drawn` is
-    there."""
+    """Return the kernel's working memory, in the order of its `scratch`. The last row of X stays zero: unused entries
+    of `drawn` point to it."""
     from hogwild.kernels.small_matmul import BLOCK
 
     queries, columns, width = -(-2 * group // BLOCK) * BLOCK, -(-negatives // BLOCK) * BLOCK, -(-dim // WIDTH) * WIDTH
@@ -276,8 +274,8 @@ def _scratch(group: int, negatives: int, dim: int) -> tuple[np.ndarray, ...]:
 
 
 def known_answers(triples: np.ndarray, entities: int, relations: int) -> np.ndarray:
-    """(N, 3) -> (M,) int64, sorted, each once: question * entities + answer, where a question is entity * 2 * relations
-    + relation, + relations for the head's. Raises ValueError where that is no 64-bit number."""
+    """Return the sorted unique answers (M,) int64 to triples (N, 3), each as question * entities + answer; a question
+    is entity * 2 * relations + relation, + relations for head questions. Raises ValueError if that exceeds 64 bits."""
     if entities * entities * 2 * relations >= 2**63:
         raise ValueError(f"{entities:,} entities and {relations:,} relations are too many to be filtered")
     h, r, t = (triples[:, k].astype(np.int64) for k in range(3))
@@ -287,9 +285,9 @@ def known_answers(triples: np.ndarray, entities: int, relations: int) -> np.ndar
 
 
 def filtered_ranks(scores: Tensor, triples: Tensor, side: int, known: Tensor, relations: int) -> Tensor:
-    """scores (B, entities), overwritten, of the tails (side 0) or heads (1) of triples (B, 3) -> ranks (B,) float32.
-    `known` as `known_answers` gives it. A score that is NaN is worse as the right answer, and better as another, than
-    all that are not: no model gains by it."""
+    """Return ranks (B,) float32 from scores (B, entities), which are overwritten, of the tails (side 0) or heads (1) of
+    triples (B, 3). `known` comes from `known_answers`. A NaN score ranks worst for the right answer and best for any
+    other: no model gains from NaN."""
     entities = scores.shape[1]
     answers = triples[:, 2 - 2 * side]
     own = scores.gather(1, answers[:, None])

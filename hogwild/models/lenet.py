@@ -5,10 +5,9 @@ from torch import Tensor, nn
 
 
 class LeNet(nn.Module):
-    """The network of `mnist_hogwild` in the repository pytorch/examples, layer for layer: 21,840 parameters
-    for one channel and ten classes, so that figures can be compared. One difference: it answers logits, to be
-    used with `CrossEntropyLoss`, where the example answers log-probabilities for `nll_loss`; the gradients
-    are the same."""
+    """The network of `mnist_hogwild` in the repository pytorch/examples, layer for layer: 21,840 parameters for one
+    channel and ten classes, so that results can be compared. One difference: it returns logits for `CrossEntropyLoss`,
+    the example log-probabilities for `nll_loss`; the gradients are the same."""
 
     def __init__(self, classes: int = 10, channels: int = 1) -> None:
         super().__init__()
@@ -20,8 +19,8 @@ class LeNet(nn.Module):
         self.fc2 = nn.Linear(50, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, channels, 28, 28) float -> logits (B, classes)."""
-        # Pooling comes before relu: the same values (both are monotone) with a quarter of the relu's work.
+        """Return logits (B, classes) of x (B, channels, 28, 28) float."""
+        # Pooling comes before relu: the values are the same (both are monotone), with a quarter of the work for relu.
         x = F.relu(F.max_pool2d(self.conv1(x), 2))  # (B, 10, 12, 12)
         x = F.relu(F.max_pool2d(self.drop2(self.conv2(x)), 2))  # (B, 20, 4, 4)
         x = self.drop(F.relu(self.fc1(x.flatten(1))))  # (B, 50)

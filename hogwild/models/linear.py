@@ -12,6 +12,6 @@ class LogisticRegression(nn.Module):
         self.linear = nn.Linear(features, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, ...) float with `features` values a sample, flattened -> logits (B, classes)."""
+        """Return logits (B, classes) of x (B, ...) float, with `features` values per sample after flattening."""
         logits: Tensor = self.linear(x.flatten(1))
         return logits

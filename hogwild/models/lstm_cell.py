@@ -1,5 +1,5 @@
-"""A long short-term memory written out in plain tensor operations: the form in which a cell of one's own is written.
-`torch.jit.script` and `torch.compile` both take it.
+"""LSTM in plain tensor operations, as an example of a custom recurrent cell. `torch.jit.script` and `torch.compile`
+both accept it.
 
     i, f, o = sigmoid(W x + b + U h + c) each      g = tanh(W x + b + U h + c)      c' = f c + i g      h' = o tanh(c')
 
@@ -16,19 +16,19 @@ State = tuple[Tensor, Tensor]
 
 
 class CustomLayer(nn.Module):
-    """One layer. What the inputs contribute is one product for all times; only what the last step contributes is
-    computed step by step."""
+    """One layer. The inputs' contribution is one product for all times; only the recurrent part is computed step by
+    step."""
 
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(hidden)  # as torch.nn.LSTM draws them
+        bound = 1 / math.sqrt(hidden)  # as in torch.nn.LSTM
         self.weight_ih = nn.Parameter(torch.empty(4 * hidden, features).uniform_(-bound, bound))
         self.weight_hh = nn.Parameter(torch.empty(4 * hidden, hidden).uniform_(-bound, bound))
         self.bias_ih = nn.Parameter(torch.empty(4 * hidden).uniform_(-bound, bound))
         self.bias_hh = nn.Parameter(torch.empty(4 * hidden).uniform_(-bound, bound))
 
     def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x (B, T, features), h and c (B, hidden) -> (B, T, hidden), h, c."""
+        """Return outputs (B, T, hidden), h and c of x (B, T, features); h and c are (B, hidden)."""
         given = F.linear(x, self.weight_ih, self.bias_ih + self.bias_hh)  # (B, T, 4 hidden)
         outputs: list[Tensor] = []
         for gates in given.unbind(1):
@@ -40,7 +40,7 @@ class CustomLayer(nn.Module):
 
 
 class CustomLstm(nn.Module):
-    """Layers of it, with dropout between them: what `torch.nn.LSTM(…, batch_first=True)` computes."""
+    """Stacked layers with dropout between them: the same function as `torch.nn.LSTM(…, batch_first=True)`."""
 
     def __init__(self, features: int, hidden: int, layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class CustomLstm(nn.Module):
 
     @classmethod
     def like(cls, lstm: nn.LSTM) -> "CustomLstm":
-        """One with the same weights. Raises ValueError for a kind of LSTM that this is not."""
+        """Return a copy of `lstm` with the same weights. Raises ValueError for other kinds of LSTM."""
         if lstm.bidirectional or lstm.proj_size or not lstm.bias or not lstm.batch_first:
             raise ValueError(f"only a one-way LSTM with biases and batch_first, not {lstm}")
         made = cls(lstm.input_size, lstm.hidden_size, lstm.num_layers, lstm.dropout)
@@ -60,7 +60,7 @@ class CustomLstm(nn.Module):
         return made
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """x (B, T, features) float; state (h, c), each (layers, B, hidden), None: zeros -> ((B, T, hidden), state)."""
+        """Return ((B, T, hidden), state) of x (B, T, features); state (h, c), each (layers, B, hidden), None: zeros."""
         if state is None:
             zeros = torch.zeros(len(self.layers), x.size(0), self.hidden, dtype=x.dtype, device=x.device)
             state = (zeros, zeros)

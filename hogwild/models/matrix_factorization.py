@@ -1,10 +1,10 @@
-"""Matrix factorisation: what a user makes of an item, as a product of two short vectors that are learnt.
+"""Matrix factorisation: a user's rating of an item as the product of two short learnt vectors.
 
 MatrixFactorization   explicit ratings, squared loss
 BprFactorization      what users have, and no ratings: pairs of items, `BprLoss`
 
-Both take samples (user (B,), item (B,)), as hogwild.data.Ratings has them, and bring compiled updates.
-Their tables have sparse gradients: a batch touches few rows of them."""
+Both take samples (user (B,), item (B,)) from hogwild.data.Ratings, and have compiled updates. Their tables have sparse
+gradients: a batch touches few rows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,22 +22,22 @@ from hogwild.losses import BprLoss
 from hogwild.models.row_checks import require_ids
 from hogwild.optimizers import RowWiseAdagrad
 
-SPREAD = 0.1  # standard deviation of the numbers of a row at the beginning
-PAIRS = 1 << 24  # users times items, a byte each: up to here it is worth knowing who has what
+SPREAD = 0.1  # initial standard deviation of a row's numbers
+PAIRS = 1 << 24  # users times items, one byte each: up to this size the model stores who has what
 DRAWS = 8
 TRAINED, HELD_BACK = 1, 2
 
 
 def embedding(rows: int, width: int, spread: float, sparse: bool) -> nn.Embedding:
-    """A table (rows, width), normal with that standard deviation."""
+    """Return a table (rows, width), normally distributed with this standard deviation."""
     table = nn.Embedding(rows, width, sparse=sparse)
     nn.init.normal_(table.weight, std=spread) if spread else nn.init.zeros_(table.weight)
     return table
 
 
 class _Penalty(torch.autograd.Function):
-    """Looked up rows (B, k) as they are; on the way back each takes its share of l2/2 |row|^2, of the mean over the
-    batch. So L2 costs no pass over the tables, and holds with every optimizer."""
+    """Identity on looked-up rows (B, k); the backward pass adds each row's share of l2/2 |row|^2, as a mean over the
+    batch. So L2 needs no pass over the tables, and works with every optimizer."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, l2: float) -> Tensor:
@@ -52,7 +52,7 @@ class _Penalty(torch.autograd.Function):
 
 
 class _Factors(nn.Module):
-    """Two tables, and what both models say about them."""
+    """Base class: two tables, and the methods of both models."""
 
     def __init__(self, users: int, items: int, factors: int, l2: float, sparse: bool) -> None:
         super().__init__()
@@ -66,18 +66,18 @@ class _Factors(nn.Module):
         self.item = embedding(items, factors, SPREAD, sparse)
 
     def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
-        """Called with the data's arrays before training. Raises ModelError where they are not ratings, or name a
-        user or an item that the model has no row for."""
+        """Check the data's arrays; called before training. Raises ModelError if they are not ratings, or name a user or
+        an item without a row."""
         for arrays in (train, val):
             if arrays is not None:
                 check_arrays(arrays, self.user.num_embeddings, self.item.num_embeddings)
 
     def scores(self, users: Tensor) -> Tensor:
-        """(B, items): what each of `users` (B,) makes of every item. No gradient."""
+        """Return (B, items): the score of every item for each of `users` (B,). No gradient."""
         raise NotImplementedError
 
     def item_appeal(self) -> Tensor:
-        """(items,): what is known of items when nothing is known of the user. No gradient."""
+        """Return (items,): the scores for an unknown user. No gradient."""
         raise NotImplementedError
 
     def _row(self, table: nn.Embedding, index: Tensor) -> Tensor:
@@ -88,11 +88,11 @@ class _Factors(nn.Module):
 class MatrixFactorization(_Factors):
     """mean + user_bias[u] + item_bias[i] + user[u] . item[i] (Koren, Bell and Volinsky 2009), for `torch.nn.MSELoss`.
 
-    `users`, `items`: how many; left out in a job file they are those of the data. `mean`: None is the mean of the
-    training data. `l2`: of the rows that a rating touches, once per rating: the loss of a rating is error^2 + l2/2
-    (|user[u]|^2 + |item[i]|^2 + biases^2); it supposes a loss that is a mean over the batch. An optimizer's
-    weight_decay does the same in the fused update; torch refuses it for sparse gradients. Raises
-    ValueError for a size below 1."""
+    `users`, `items`: their numbers; by default in a job file, those of the data. `mean`: None means the mean of the
+    training data. `l2` applies to the rows that a rating touches, once per rating: the loss of a rating is error^2 +
+    l2/2 (|user[u]|^2 + |item[i]|^2 + biases^2); this assumes a loss that is a mean over the batch. An optimizer's
+    weight_decay does the same in the fused update; torch rejects it for sparse gradients. Raises ValueError for a size
+    below 1."""
 
     mean: Tensor
 
@@ -113,13 +113,13 @@ class MatrixFactorization(_Factors):
         self.register_buffer("mean", torch.tensor(mean or 0.0, dtype=torch.float32))
 
     def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
-        """As every factorisation does; takes the mean."""
+        """Check the data as every factorisation does; store the mean rating."""
         super().see(train, val)
         if self._mean_of_data:
             self.mean.fill_(float(np.mean(train["rating"], dtype=np.float64)))
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
-        """user (B,), item (B,) int -> ratings (B,)."""
+        """Return ratings (B,) for user (B,), item (B,) int."""
         predicted = (self._row(self.user, user) * self._row(self.item, item)).sum(-1) + self.mean
         if self.user_bias is not None and self.item_bias is not None:
             predicted = predicted + (self._row(self.user_bias, user) + self._row(self.item_bias, item)).squeeze(-1)
@@ -127,7 +127,7 @@ class MatrixFactorization(_Factors):
 
     @torch.no_grad()
     def scores(self, users: Tensor) -> Tensor:
-        """(B, items) ratings of every item by `users` (B,)."""
+        """Return (B, items): the rating of every item by each of `users` (B,)."""
         found = self.user.weight[users] @ self.item.weight.T + self.mean
         if self.user_bias is not None and self.item_bias is not None:
             found += self.user_bias.weight[users] + self.item_bias.weight.T
@@ -135,27 +135,27 @@ class MatrixFactorization(_Factors):
 
     @torch.no_grad()
     def item_appeal(self) -> Tensor:
-        """(items,): the mean and the item's bias; without biases the rating of an average user."""
+        """Return (items,): the mean plus the item's bias; without biases the rating of an average user."""
         if self.item_bias is not None:
             return self.item_bias.weight.squeeze(-1) + self.mean
         return self.item.weight @ self.user.weight.mean(0) + self.mean
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
-        """For the mean squared error, with SGD, Adagrad or RowWiseAdagrad."""
+        """Return the compiled update (mean squared error; SGD, Adagrad, RowWiseAdagrad), or the reason for none."""
         if loss is not F.mse_loss and not (type(loss) is nn.MSELoss and loss.reduction == "mean"):
             return f"its fused update is for torch.nn.MSELoss, not for {_name(loss)}"
         return why_not(self, optimizer, [*RULES]) or RatingsUpdate(type(optimizer))
 
 
 class BprFactorization(_Factors):
-    """Bayesian personalised ranking (Rendle et al. 2009): item_bias[i] + user[u] . item[i] shall be higher for an item
-    that a user has than for one that it has not. For `BprLoss`.
+    """Bayesian personalised ranking (Rendle et al. 2009): item_bias[i] + user[u] . item[i] should be higher for an item
+    that a user has than for one it does not have. For `BprLoss`.
 
-    Its output is the margin between the item of the sample and one drawn for it: in training at random, in evaluation
-    always the same one, so that evaluations can be compared. What the user has is drawn again, as in the fused update
-    (in an evaluation what it has in either part of the data), if users times items are 16 million or fewer; of more, a
-    user has few, and which is not looked up. `l2` as MatrixFactorization has it, over the three rows. Raises ValueError
-    for a size below 1."""
+    Its output is the margin between the item of the sample and a drawn one: random in training, always the same in
+    evaluation, so that evaluations can be compared. An item that the user has is drawn again, as in the fused update
+    (in an evaluation, an item that it has in either part of the data), if users times items are at most 16 million;
+    beyond that a user has few of the items, and this is not checked. `l2` as in MatrixFactorization, over the three
+    rows. Raises ValueError for a size below 1."""
 
     had: Tensor
 
@@ -167,7 +167,7 @@ class BprFactorization(_Factors):
         self.register_buffer("had", torch.zeros(0, 0, dtype=torch.uint8), persistent=False)
 
     def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
-        """As every factorisation does; takes who has what."""
+        """Check the data as every factorisation does; store who has what."""
         super().see(train, val)
         if self.user.num_embeddings * self.item.num_embeddings > PAIRS:
             return
@@ -178,7 +178,7 @@ class BprFactorization(_Factors):
         self.had = torch.from_numpy(had)
 
     def forward(self, user: Tensor, item: Tensor) -> Tensor:
-        """user (B,), item (B,) int -> margins (B,)."""
+        """Return margins (B,) for user (B,), item (B,) int."""
         other = self.drawn(user, item)
         own = self._row(self.item, item) - self._row(self.item, other)
         bias = self._row(self.item_bias, item) - self._row(self.item_bias, other)
@@ -186,10 +186,10 @@ class BprFactorization(_Factors):
         return margins
 
     def drawn(self, user: Tensor, item: Tensor) -> Tensor:
-        """(B,) int64: an item beside each, never the same; by torch's generator in training. Of a user who has (nearly)
-        everything, it may be one that the user has."""
+        """Return (B,) int64: another item for each sample, in training from torch's generator. If a user has (nearly)
+        every item, it may be one that the user has."""
         found = self._draw(user, item, 0)
-        marks = TRAINED if self.training else TRAINED | HELD_BACK  # training shall not know what is held back
+        marks = TRAINED if self.training else TRAINED | HELD_BACK  # training must not know the validation data
         for number in range(1, DRAWS if len(self.had) else 0):
             again = (self.had[user.long(), found] & marks) != 0
             found = torch.where(again, self._draw(user, item, number), found)
@@ -206,23 +206,23 @@ class BprFactorization(_Factors):
 
     @torch.no_grad()
     def scores(self, users: Tensor) -> Tensor:
-        """(B, items): higher is better; no ratings."""
+        """Return (B, items) scores: higher is better; they are not ratings."""
         return self.user.weight[users] @ self.item.weight.T + self.item_bias.weight.T
 
     @torch.no_grad()
     def item_appeal(self) -> Tensor:
-        """(items,): the item's bias, which grows with its popularity."""
+        """Return (items,): the item's bias, which grows with its popularity."""
         return self.item_bias.weight.squeeze(-1)
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
-        """For `BprLoss`, with SGD or Adagrad."""
+        """Return the compiled update for `BprLoss` with SGD or Adagrad, or the reason for none."""
         if type(loss) is not BprLoss:
             return f"its fused update is for hogwild.losses.BprLoss, not for {_name(loss)}"
         return why_not(self, optimizer, [SGD, Adagrad]) or RankingUpdate(type(optimizer))
 
 
 def check_arrays(arrays: Mapping[str, np.ndarray], users: int, items: int) -> None:
-    """Raises ModelError where a kernel, which looks at nothing, would read outside of tables (users, …), (items, …)."""
+    """Raise ModelError if a kernel, which checks nothing, would read outside of the tables (users, …), (items, …)."""
     for name, count in (("user", users), ("item", items)):
         array = arrays.get(name)
         if array is None or array.ndim != 1 or array.dtype != np.int32 or not _is_rated(arrays):
@@ -245,7 +245,7 @@ RULES = {SGD: "SGD", Adagrad: "Adagrad", RowWiseAdagrad: "row-wise Adagrad"}
 
 
 def why_not(model: nn.Module, optimizer: torch.optim.Optimizer, known: list[Any]) -> str | None:
-    """Why kernels cannot do what this optimizer would, in words for the log."""
+    """Return why kernels cannot do this optimizer's update, as text for the log, or None."""
     name = type(optimizer).__qualname__
     if type(optimizer) not in known:
         return f"its fused update knows {', '.join(rule.__qualname__ for rule in known)}, not {name}"
@@ -262,12 +262,11 @@ def _name(loss: Any) -> str:
 
 
 class FactorizationUpdate:
-    """What both updates share: views of the tables and of the optimizer's sums, and a rate, a decay and an epsilon for
-    each table.
+    """Base class of both updates: views of the tables and of the optimizer's sums; a rate, a decay and an epsilon per
+    table.
 
-    `hot`: a table of which all rows are hot is read and written in its private copy, and so are its sums; of a table
-    with fewer hot rows all are written directly, as if none was (two-sided data has one small side, or a grid). A
-    frozen table has rate 0."""
+    `hot`: if all rows of a table are hot, the kernel uses its private copy, and that of its sums; otherwise it writes
+    all rows directly, as if none were hot (two-sided data has one small side, or a grid). A frozen table has rate 0."""
 
     implements = frozenset({"lr_schedule", "freeze"})
     name = ""
@@ -280,13 +279,13 @@ class FactorizationUpdate:
         self._sums: list[np.ndarray] = []
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """As FusedUpdate says. Raises ModelError where the data names rows that the tables have not."""
+        """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
         assert isinstance(model, MatrixFactorization | BprFactorization)
         check_arrays(arrays, model.user.num_embeddings, model.item.num_embeddings)
         self._arrays = arrays
         groups = {param: group for group in optimizer.param_groups for param in group["params"]}
         self._rates, self._decays = np.zeros(len(TABLES), np.float32), np.zeros(len(TABLES), np.float32)
-        self._epsilons = np.ones(len(TABLES), np.float32)  # of a table that stays as it is: 0 / 1, not 0 / 0
+        self._epsilons = np.ones(len(TABLES), np.float32)  # for a table that stays unchanged: 0 / 1, not 0 / 0
         self._tables, self._sums = [], []
         for place, name in enumerate(TABLES):
             self._take(place, name, model, optimizer, groups, hot)
@@ -317,7 +316,7 @@ class FactorizationUpdate:
             self._epsilons[place] = float(group.get("eps", 1.0))
         sums = optimizer.state.get(param, {}).get("sum")
         shape = (len(param),) if self._rule is RowWiseAdagrad else param.shape
-        own = np.ones(shape, np.float32) if sums is None else sums.numpy()  # of a frozen one: its rate is 0
+        own = np.ones(shape, np.float32) if sums is None else sums.numpy()  # frozen: its rate is 0
         self._sums.append(_private(hot, f"{name}.sum", own))
 
 
@@ -329,14 +328,14 @@ def _private(hot: Hot, name: str, shared: np.ndarray) -> np.ndarray:
 
 
 def _column(array: np.ndarray, rows: int, place: int) -> np.ndarray:
-    """Of a bias a view (rows,); of one that is not there zeros, which a rate of 0 leaves as they are."""
+    """Return a bias as a view (rows,); a missing one as zeros, which a rate of 0 leaves unchanged."""
     if place < 2:
         return array
     return array.reshape(-1) if len(array) else np.zeros(rows, np.float32)
 
 
 class RatingsUpdate(FactorizationUpdate):
-    """MatrixFactorization, rating by rating."""
+    """Fused update of a MatrixFactorization, rating by rating."""
 
     sides = (Side("user", (TABLES[0], TABLES[2])), Side("item", (TABLES[1], TABLES[3])))
 
@@ -350,12 +349,12 @@ class RatingsUpdate(FactorizationUpdate):
         self._adagrad = {Adagrad: kernels.adagrad, RowWiseAdagrad: kernels.row_adagrad}.get(rule)
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """As FusedUpdate says. Raises ModelError where the data names rows that the tables have not."""
+        """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
         super().bind(model, optimizer, arrays, hot)
         self._mean = np.float32(model.mean.item())  # type: ignore[operator]
 
     def run(self, chunk: Chunk) -> Tally:
-        """Ratings whose slope is NaN or infinite are counted, and not applied."""
+        """Update the ratings; those with a NaN or infinite slope are counted and not applied."""
         data = (self._arrays["user"], self._arrays["item"], self._arrays["rating"])
         rates = self._rates * np.float32(chunk.rate)
         if self._adagrad is None:
@@ -368,11 +367,11 @@ class RatingsUpdate(FactorizationUpdate):
 
 
 class RankingUpdate(FactorizationUpdate):
-    """BprFactorization, pair by pair. A sample of a user who has every item makes no pair: it is neither applied nor
-    counted as not finite.
+    """Fused update of a BprFactorization, pair by pair. A sample of a user who has every item makes no pair: it is
+    neither applied nor counted as not finite.
 
-    Each worker keeps which items a user has: the data itself where it is sorted by user and item, as
-    hogwild.data.Ratings is, and 8 bytes per user; otherwise a sorted copy, 4 bytes per sample more."""
+    Each worker stores which items a user has: 8 bytes per user, and the data itself if it is sorted by user and item,
+    as hogwild.data.Ratings is; otherwise also a sorted copy, 4 bytes per sample."""
 
     sides = (Side("user", (TABLES[0],)), Side("item", (TABLES[1], TABLES[3])))
 
@@ -384,16 +383,16 @@ class RankingUpdate(FactorizationUpdate):
         self._kernels: Any = bpr
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """As FusedUpdate says. Raises ModelError where the data names rows that the tables have not."""
+        """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
         super().bind(model, optimizer, arrays, hot)
         user, item = arrays["user"], arrays["item"]
         self._bounds = np.zeros(len(self._tables[0]) + 1, np.int64)
         np.cumsum(np.bincount(user, minlength=len(self._tables[0])), out=self._bounds[1:])
         self._had = item if self._kernels.is_in_order(user, item) else item[np.lexsort((item, user))]
-        del self._tables[2], self._sums[2]  # there is no bias of users: it is the same for both items of a pair
+        del self._tables[2], self._sums[2]  # users have no bias: it is the same for both items of a pair
 
     def run(self, chunk: Chunk) -> Tally:
-        """Pairs whose margin is NaN or infinite are counted, and not applied."""
+        """Update the pairs; those with a NaN or infinite margin are counted and not applied."""
         data = (self._arrays["user"], self._arrays["item"], self._bounds, self._had, np.uint64(chunk.seed))
         rates = self._rates * np.float32(chunk.rate)
         if self._rule is SGD:

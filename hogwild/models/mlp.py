@@ -7,9 +7,8 @@ from torch import Tensor, nn
 
 
 class Mlp(nn.Module):
-    """Fully connected layers with ReLU between them. `hidden` is the width of each hidden layer (one number:
-    one layer; an empty list: none); `dropout` is the probability of dropping a hidden value while
-    training."""
+    """Fully connected layers with ReLU between them. `hidden` is the width of each hidden layer (one number: one layer;
+    an empty list: none); `dropout` is the probability of dropping a hidden value during training."""
 
     def __init__(self, features: int, hidden: Sequence[int] | int, classes: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -22,6 +21,6 @@ class Mlp(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, ...) float with `features` values a sample, flattened -> logits (B, classes)."""
+        """Return logits (B, classes) of x (B, ...) float, with `features` values per sample after flattening."""
         logits: Tensor = self.layers(x.flatten(1))
         return logits

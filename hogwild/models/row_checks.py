@@ -1,4 +1,4 @@
-"""Numbers of rows in data, looked at before a kernel reads them: it reads where they say, and looks at nothing."""
+"""Checks of row numbers in data before a kernel uses them as indices: kernels check nothing."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from hogwild.errors import ModelError
 
 
 def require_ids(what: str, ids: np.ndarray, count: int) -> None:
-    """Raises ModelError unless every one of `ids` (…) is in [0, count); `what` they number: the model's argument."""
+    """Raise ModelError unless all `ids` (…) are in [0, count); `what` is the name of the model's argument."""
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < count:
         raise ModelError(
             f"the data names {what} {ids.min()} to {ids.max()}, and the model has {count:,}: leave {what} out of "
@@ -18,7 +18,7 @@ def require_ids(what: str, ids: np.ndarray, count: int) -> None:
 
 
 def require_csr(arrays: Mapping[str, np.ndarray], features: int) -> None:
-    """Raises ModelError unless these are sparse rows of at most `features` features."""
+    """Raise ModelError unless these are sparse rows of at most `features` features."""
     if "indices" not in arrays:
         found = ", ".join(f"{key} {value.dtype} {value.shape}" for key, value in arrays.items())
         raise ModelError(

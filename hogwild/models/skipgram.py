@@ -1,8 +1,8 @@
-"""Skip-gram with negative sampling: vectors of words from the words around them.
+"""Skip-gram with negative sampling: learns word vectors from the words around each word.
 
 Mikolov, Sutskever, Chen, Corrado and Dean, "Distributed Representations of Words and Phrases and their
-Compositionality", 2013. As in their program: words are dropped by their frequency before windows are formed, so that a
-window reaches over them; its size is drawn for each word; the in-vector of a context foretells the word, among words
+Compositionality", 2013. As in their program: words are dropped by frequency before windows are formed, so that a window
+reaches over them; its size is drawn for each word; the input vector of a context word predicts the word, against words
 drawn by count^0.75."""
 
 from collections.abc import Mapping
@@ -22,19 +22,18 @@ if TYPE_CHECKING:
     from hogwild.kernels.fused import FusedUpdate
 
 
-FLATTENED = 0.75  # the power of a word's count, as a negative
+FLATTENED = 0.75  # exponent of word counts for drawing negatives
 
 
 class SkipGram(nn.Module):
-    """`words` vectors of `dim` numbers, and as many that they are compared with while they are learnt.
+    """`words` input vectors of `dim` numbers, and as many output vectors, used only in training.
 
-    `window`: a word's contexts are up to b words to each side of it, b drawn from 1 to `window`; none is further away
-    than `context` words. `negatives` are drawn for each word, or, `shared: false`, for each pair. `sample`: words whose
-    share of the text is above it are dropped now and then (0: none is). `words` and `context` come from the data where
-    they are left out.
+    `window`: a word's contexts are up to b words on each side, b drawn from 1 to `window`; none is further away than
+    `context` words. `negatives` are drawn for each word or, with `shared: false`, for each pair. `sample`: words whose
+    share of the text is above it are sometimes dropped (0: never). `words` and `context` come from the data by default.
 
-    With `NegativeSampling` and torch.optim.SGD the job is trained by a compiled kernel. A learning rate is per sample:
-    autograd with batches of B takes steps as large at B times the rate."""
+    With `NegativeSampling` and torch.optim.SGD a compiled kernel trains the job. The learning rate is per sample:
+    autograd with batches of B needs B times the rate for steps of the same size."""
 
     metrics = (spearman,)
 
@@ -58,14 +57,14 @@ class SkipGram(nn.Module):
         self.window, self.negatives, self.shared, self.sample, self.context = window, negatives, shared, sample, context
         self.input = nn.Embedding(words, dim, sparse=True)
         self.output = nn.Embedding(words, dim, sparse=True)
-        nn.init.uniform_(self.input.weight, -0.5 / dim, 0.5 / dim)  # as word2vec.c begins
+        nn.init.uniform_(self.input.weight, -0.5 / dim, 0.5 / dim)  # as in word2vec.c
         nn.init.zeros_(self.output.weight)
         self.counts: Tensor
         self.register_buffer("counts", torch.ones(words, dtype=torch.int64))
 
     def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
-        """Called with the data's arrays before training: takes over how often each word occurs. Raises ModelError where
-        they are no text, or one of other words."""
+        """Copy the word counts from the data's arrays; called before training. Raises ModelError if the data is not
+        text, or has other words."""
         if "tokens" not in train:
             raise ModelError("SkipGram: data.train is no text (hogwild.data.Text)", code="model/unlike-data")
         if len(train["counts"]) != len(self.counts):
@@ -77,12 +76,12 @@ class SkipGram(nn.Module):
         self.counts.copy_(torch.from_numpy(np.array(train["counts"])))
 
     def vectors(self) -> Tensor:
-        """(words, dim): the vectors of the words."""
+        """Return the word vectors (words, dim)."""
         return self.input.weight
 
     def forward(self, x: Tensor) -> Pairs | Tensor:
-        """x (B, 2 c + 1) int, windows of words, -1 where there is none, the sample's own in the middle -> Pairs. Or x
-        (B, 2) int, pairs of words -> their cosines (B,). In evaluation no word is dropped and windows are whole."""
+        """Return Pairs for x (B, 2 c + 1) int: windows of words, -1 for none, the sample's own in the middle. Return
+        cosines (B,) for x (B, 2) int, pairs of words. In evaluation no word is dropped and windows are whole."""
         if x.shape[1] == 2:
             return F.cosine_similarity(self.input(x[:, 0]), self.input(x[:, 1]))
         chosen = self._contexts(x)
@@ -96,7 +95,7 @@ class SkipGram(nn.Module):
         return Pairs(scores, weights / len(x))
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> "FusedUpdate | str":
-        """The compiled update for this loss and rule, or why there is none."""
+        """Return the compiled update for this loss and optimizer, or the reason why there is none."""
         if type(loss) is not NegativeSampling:
             return f"its fused update is for hogwild.losses.NegativeSampling, not for {type(loss).__qualname__}"
         if type(optimizer) is not torch.optim.SGD:
@@ -110,14 +109,14 @@ class SkipGram(nn.Module):
                 return f"its fused update is for float32, and {name} is {param.dtype}"
         return SkipGramUpdate()
 
-    # ---- what is drawn
+    # ---- random draws
 
     def keep_probabilities(self) -> Tensor:
-        """(words,) float32: how often each word is not dropped, as word2vec.c has it, which differs from the paper."""
+        """Return (words,) float32: the probability of keeping each word, as in word2vec.c; the paper differs."""
         return keep_probabilities(self.counts, self.sample)
 
     def _contexts(self, windows: Tensor) -> Tensor:
-        """(B, 2 c + 1) bool: the words of each window that are its contexts this time."""
+        """Return (B, 2 c + 1) bool: the words of each window that are its contexts this time."""
         middle = windows.shape[1] // 2
         there = windows >= 0
         if self.training and self.sample:
@@ -132,7 +131,7 @@ class SkipGram(nn.Module):
         return torch.cat([left.flip(1) & own, torch.zeros_like(own), right & own], 1)
 
     def _negatives(self, batch: int, sample: Tensor) -> Tensor:
-        """(P, K): for each pair, of the sample it belongs to; or for each pair of its own."""
+        """Return the negatives (P, K) of each pair: those of its sample if they are shared, otherwise its own."""
         rows = batch if self.shared else len(sample)
         share = self.counts.double().pow(FLATTENED)
         drawn = torch.multinomial(share, max(1, rows * self.negatives), replacement=True)[: rows * self.negatives]
@@ -141,8 +140,8 @@ class SkipGram(nn.Module):
 
 
 def keep_probabilities(counts: Tensor, sample: float) -> Tensor:
-    """(V,) float32 of counts (V,): (sqrt(f / t) + 1) t / f, at most 1, of a word whose share of the text is f; t is
-    `sample`. All 1 where that is 0."""
+    """Return (V,) float32 from counts (V,): (sqrt(f / t) + 1) t / f, at most 1, where f is the word's share of the text
+    and t is `sample`. All 1 if `sample` is 0."""
     if not sample:
         return torch.ones(len(counts))
     share = counts.double() / counts.sum().clamp(min=1)
@@ -150,11 +149,11 @@ def keep_probabilities(counts: Tensor, sample: float) -> Tensor:
     return kept.clamp(max=1).float()
 
 
-PAIRED = 6  # the kernel takes its output rows three and two at a time
+PAIRED = 6  # the kernel processes output rows three and two at a time
 
 
 class SkipGramUpdate:
-    """As kernels.fused.FusedUpdate says. No rows are hot: frequent words are dropped by sub-sampling."""
+    """Fused update of a SkipGram (kernels.fused.FusedUpdate). No rows are hot: sub-sampling drops frequent words."""
 
     name = "skip-gram, SGD"
     implements = frozenset({"lr_schedule", "freeze"})
@@ -169,7 +168,7 @@ class SkipGramUpdate:
         self._rates = 0.0, 0.0
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """Views of the vectors and of the text; tables of what is drawn, and room for one word's contexts."""
+        """Make views of the vectors and of the text, sampling tables, and scratch memory for one word's contexts."""
         assert isinstance(model, SkipGram)
         keep = keep_probabilities(torch.from_numpy(np.array(arrays["counts"])), model.sample).numpy()
         chance, other = alias_tables(arrays["counts"].astype(np.float64) ** FLATTENED)
@@ -182,15 +181,15 @@ class SkipGramUpdate:
         self._rates = tuple(rates.get(part, 0.0) if part.requires_grad else 0.0 for part in parts)  # type: ignore[assignment]
 
     def run(self, chunk: Chunk) -> Tally:
-        """The words at the places `chunk.rows`, each with the words around it."""
+        """Update with the words at the places `chunk.rows` and the words around each."""
         rates = (np.float32(rate * chunk.rate) for rate in self._rates)
         loss, applied, not_finite = self._kernel(chunk.rows, *self._data, np.uint64(chunk.seed), *rates, *self._scratch)
         return Tally(float(loss), int(applied), int(not_finite))
 
 
 def alias_tables(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(chance (V,) float32, other (V,) int32): a word v is drawn as a place u of V, all alike; v = u with chance[u],
-    else other[u]. Walker 1977; built in one pass (Vose 1991)."""
+    """Return alias tables (chance (V,) float32, other (V,) int32): to draw a word, draw u uniformly from V; take u with
+    probability chance[u], else other[u]. Walker 1977; built in one pass (Vose 1991)."""
     count = len(weights)
     left = np.asarray(weights, np.float64) * (count / weights.sum())
     chance, other = np.ones(count), np.arange(count, dtype=np.int32)
@@ -205,8 +204,8 @@ def alias_tables(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def scratch(dim: int, window: int, negatives: int) -> tuple[np.ndarray, ...]:
-    """The kernel's arrays: contexts, targets, signs, x, y, dx, dy, z, likely. A context more than there can be, because
-    they are taken two at a time; rows of y that are never written stay 0."""
+    """Return the kernel's arrays: contexts, targets, signs, x, y, dx, dy, z, likely. There is room for one extra
+    context, because they are processed two at a time; rows of y that are never written stay 0."""
     from hogwild.kernels.simd import LANES, padded, zeros_on_lines
 
     contexts, targets, width = 2 * window + 1, 1 + negatives, padded(dim)

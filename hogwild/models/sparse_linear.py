@@ -13,16 +13,16 @@ from hogwild.kernels.optimizer_rules import ADAGRAD, Numbers, rule_of, sums_of, 
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.models.row_checks import require_csr
 
-SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # as kernels/linear.py has them, which needs numba
+SIGNS, PROBABILITIES, HINGE, SQUARED = 0, 1, 2, 3  # as in kernels/linear.py, which needs numba
 SOFTMAX = -1
 _NAMES = {SIGNS: "logistic", PROBABILITIES: "logistic", HINGE: "hinge", SQUARED: "squared", SOFTMAX: "softmax"}
 
 
 class SparseLinear(nn.Module):
     """One weight per feature, or one per feature and class: logistic regression, a support vector machine, least
-    squares or softmax regression, whatever the loss makes of it.
+    squares or softmax regression, depending on the loss.
 
-    `sparse=False` gives dense gradients, for optimizers that know no others."""
+    `sparse=False` gives dense gradients, for optimizers that need them."""
 
     def __init__(self, features: int, classes: int = 1, bias: bool = True, sparse: bool = True) -> None:
         super().__init__()
@@ -31,19 +31,19 @@ class SparseLinear(nn.Module):
         self.sparse = sparse
 
     def forward(self, indices: Tensor, offsets: Tensor, values: Tensor) -> Tensor:
-        """Rows as `nn.EmbeddingBag` takes them: indices (nnz,) and offsets (B,) of one integer type, values (nnz,) of
-        the weights' type -> (B,), or (B, classes)."""
+        """Return (B,) or (B, classes) for sparse rows in the form of `nn.EmbeddingBag`: indices (nnz,) and offsets (B,)
+        of one integer type, values (nnz,) of the weights' type."""
         return scores(self.weight, self.bias, indices, offsets, values, self.sparse)
 
     def see(self, train: Mapping[str, np.ndarray], val: Mapping[str, np.ndarray] | None) -> None:
-        """Called with the data's arrays before training. Raises ModelError for other data, or features without a
+        """Check the data's arrays; called before training. Raises ModelError for other data, or for features without a
         row."""
         for arrays in (train, val):
             if arrays is not None:
                 require_csr(arrays, len(self.weight))
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
-        """Logistic, hinge, squared and softmax losses, SGD and Adagrad."""
+        """Return the compiled update (logistic, hinge, squared, softmax; SGD, Adagrad), or the reason for none."""
         kind = kind_of(loss, self.weight.shape[1])
         if isinstance(kind, str):
             return kind
@@ -54,14 +54,14 @@ class SparseLinear(nn.Module):
 def scores(
     weight: Tensor, bias: Tensor | None, indices: Tensor, offsets: Tensor, values: Tensor, sparse: bool
 ) -> Tensor:
-    """(B,), or (B, classes): the sum over each row's features, and the bias."""
+    """Return (B,) or (B, classes): the weighted sum of each row's features, plus the bias."""
     summed = F.embedding_bag(indices, weight, offsets, mode="sum", sparse=sparse, per_sample_weights=values)
     summed = summed if bias is None else summed + bias
     return summed.squeeze(1) if weight.shape[1] == 1 else summed
 
 
 def kind_of(loss: Any, classes: int) -> int | str:
-    """Which loss of the kernels this is, or why it is none. Exact classes: a subclass computes something else."""
+    """Return the kernels' number of this loss, or why it has none. Exact classes only: a subclass may differ."""
     if type(loss) is nn.CrossEntropyLoss:
         if classes < 2:
             return "CrossEntropyLoss needs a model of two classes or more"
@@ -78,7 +78,7 @@ def kind_of(loss: Any, classes: int) -> int | str:
 
 
 def unsuitable(model: nn.Module) -> str:
-    """Why a kernel cannot read these parameters, or nothing."""
+    """Return why a kernel cannot read these parameters, or ""."""
     for name, param in model.named_parameters():
         if param.dtype != torch.float32 or param.device.type != "cpu" or not param.is_contiguous():
             return f"{name} is not contiguous float32 memory of the CPU"
@@ -88,11 +88,11 @@ def unsuitable(model: nn.Module) -> str:
 
 
 class LinearUpdate:
-    """Sample by sample, as if every batch held one: `data.batch_size` decides nothing here. Weight decay is lazy: a
-    feature decays by rate x weight_decay in each sample that has it, and not in the others; the bias in every sample.
+    """Fused update, sample by sample, as if the batch size were 1: `data.batch_size` has no effect. Weight decay is
+    lazy: a feature decays by rate x weight_decay in each sample that has it, the bias in every sample.
 
-    `hot` may name `weight`, and for Adagrad `weight.sum` beside it, of the same rows. The bias needs none: each call of
-    `run` keeps it to itself."""
+    `hot` may name `weight`, and for Adagrad also `weight.sum` with the same rows. The bias is never hot: each call of
+    `run` keeps its own copy."""
 
     implements: frozenset[str] = frozenset({"lr_schedule"})
     sides: tuple[Side, ...] = (Side("indices", ("weight",)),)
@@ -102,7 +102,7 @@ class LinearUpdate:
         self._kind, self._rule = kind, rule
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
-        """Raises ValueError where `weight` is hot and Adagrad's sums are not."""
+        """Bind model, optimizer and data. Raises ValueError if `weight` is hot and Adagrad's sums are not."""
         from hogwild.kernels import linear
 
         assert isinstance(model, SparseLinear)
@@ -130,7 +130,7 @@ class LinearUpdate:
             self._views = (*map(np.ravel, (weight, mine)), bias)
 
     def run(self, chunk: Chunk) -> Tally:
-        """One sample after the other, each with what those before it have left."""
+        """Update sample by sample; each sees the updates of those before it."""
         from hogwild.kernels import linear
 
         kernels: Any = linear
@@ -150,8 +150,8 @@ class LinearUpdate:
 
 
 def csr_views(arrays: Mapping[str, np.ndarray], target: type) -> tuple[np.ndarray, ...]:
-    """indptr (N+1,) uint64, indices (nnz,) uint32, values (nnz,), target (N,): the data itself; only a target of
-    another type is copied. Unsigned, because numba asks of a signed index whether it counts from the end."""
+    """Return indptr (N+1,) uint64, indices (nnz,) uint32, values (nnz,), target (N,), as views; only a target of
+    another type is copied. Unsigned, because numba checks every signed index for counting from the end."""
     indptr, indices = arrays["indptr"].view(np.uint64), arrays["indices"].view(np.uint32)
     return indptr, indices, arrays["values"], arrays["target"].astype(target, copy=False)
 
@@ -159,7 +159,7 @@ def csr_views(arrays: Mapping[str, np.ndarray], target: type) -> tuple[np.ndarra
 def hot_copies(
     hot: Mapping[str, Any], name: str, rule: str, flat: np.ndarray, sums: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(the private copy of parameter `name`, that of its sums), or the shared arrays where nothing is hot."""
+    """Return the private copies of parameter `name` and of its sums, or the shared arrays if nothing is hot."""
     if name not in hot:
         return flat, sums
     if rule != ADAGRAD:

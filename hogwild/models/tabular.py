@@ -1,4 +1,4 @@
-"""Models for tables: columns of numbers, and columns of categories."""
+"""Models for tables with columns of numbers and columns of categories."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,8 @@ from hogwild.models.mlp import Mlp
 class Tabular(nn.Module):
     """An `Mlp` over a table's numbers and, for each of its categorical columns, a learnt vector of `width` numbers.
 
-    `categories` has one entry per categorical column: how many values it may have. The numbers are brought to mean 0
-    and deviation 1 by what the batches themselves show (`BatchNorm1d`), because columns come in metres and in
-    millions."""
+    `categories` has one entry per categorical column: its number of values. The numbers are normalised to mean 0 and
+    deviation 1 with batch statistics (`BatchNorm1d`), because columns have very different scales."""
 
     def __init__(
         self,
@@ -30,8 +29,8 @@ class Tabular(nn.Module):
         self.layers = Mlp(features + width * len(categories), hidden, outputs, dropout)
 
     def forward(self, *fields: Tensor) -> Tensor:
-        """numbers (B, features) float, categories (B, columns) int64 -> (B, outputs): numbers, or logits of classes. A
-        table without numbers, or without categories, has only the other field, as `hogwild.data.Csv` gives it."""
+        """Return (B, outputs), numbers or logits, for numbers (B, features) float and categories (B, columns) int64. A
+        table with only numbers, or only categories, has only that field, as from `hogwild.data.Csv`."""
         left = list(fields)
         parts = [self.scale(left.pop(0))] if self.scale is not None else []
         if len(self.columns):

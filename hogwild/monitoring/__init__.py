@@ -1,1 +1,1 @@
-"""What a running job shows: one view of it, the terminal, Prometheus, TensorBoard, the profile."""
+"""Monitoring of a running job: one view of it, the terminal, Prometheus, TensorBoard, the profile."""

@@ -1,5 +1,5 @@
-"""A glance as a picture of the job for a terminal: rich texts, one per line, never wider than they may be. Pure but for
-what a trend remembers; `terminal_writer.py` puts it on the terminal.
+"""The live display of a job: turns a glance into rich texts, one per line, never wider than the terminal. Pure except
+for the memory of the trends; `terminal_writer.py` writes it to the terminal.
 
     mlp-digits  running  0:01:23  left about 0:04:10        runs/20260101-mlp-digits
     job    ━━━━━━━━━━━━━━━━━╸─────────────────────────────  33 %  update 12,345 of 37,000
@@ -21,7 +21,7 @@ from hogwild.formatting import clock, percent, short_number, size
 from hogwild.host.terminal import printable
 from hogwild.monitoring.job_view import Glance, StreamGlance, WorkerGlance
 
-TREND = 16  # values that a trend remembers
+TREND = 16  # values kept per trend
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 NEWS = 4  # events at most
 FEWEST_WORKER_ROWS = 3
@@ -46,7 +46,7 @@ WORDS = {"empty": "restarting", "dying": "ending", "retired": "given up"}
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of the workers' table. `rank`: where the width is short, the highest go first."""
+    """A column of the workers' table. `rank`: if space is short, the highest ranks are dropped first."""
 
     title: str
     width: int
@@ -79,7 +79,7 @@ GAP = 2
 
 
 class Display:
-    """Remembers the last values of what has a trend. `encoding`: of the terminal; blocks need one that has them."""
+    """Formatter of glances, with each trend's latest values. The terminal's `encoding` decides on blocks or ASCII."""
 
     def __init__(self, encoding: str = "utf-8") -> None:
         self._is_ascii = not _can_write("━" + BLOCKS, encoding)
@@ -87,15 +87,15 @@ class Display:
         self._evaluated_at = -1
 
     def frame(self, glance: Glance, width: int, height: int, *, is_last: bool = False) -> list[tuple[str, int]]:
-        """What to write for each line, escape sequences included, and how many columns it takes: at most `width` - 1
-        columns, at most `height` - 1 lines. `is_last`: the job has ended, and this stays."""
+        """Return (text with escape sequences, columns) for each line: at most `width` - 1 columns, at most `height` - 1
+        lines. `is_last`: the job has ended, and this frame stays."""
         self.take(glance)
         console = Console(file=StringIO(), force_terminal=True, width=max(1, width), legacy_windows=False)
         lines = self.lines(glance, width - 1, height - 1, is_last=is_last)
         return [(_drawn(console, line), line.cell_len) for line in lines]
 
     def take(self, glance: Glance) -> None:
-        """Adds to the trends what is new: a glance between two intervals repeats their rates."""
+        """Add new values to the trends: a glance between two intervals repeats their rates."""
         if glance.evaluated_at != self._evaluated_at:
             self._evaluated_at = glance.evaluated_at
             for name, value in glance.metrics.items():
@@ -111,7 +111,7 @@ class Display:
     # ---- lines -------------------------------------------------------------------------------------------------
 
     def lines(self, glance: Glance, width: int, height: int, *, is_last: bool = False) -> list[Text]:
-        """At most `height` lines of at most `width` columns, the most important first."""
+        """Return at most `height` lines of at most `width` columns, the most important first."""
         head = [
             self._header(glance, width),
             *self._bars(glance, width),
@@ -140,7 +140,7 @@ class Display:
             left.append(f"  left {clock(glance.left_s)}")
         room = width - left.cell_len - GAP
         place = glance.run_dir
-        if cell_len(place) > room:  # its end says which run it is
+        if cell_len(place) > room:  # its end identifies the run
             place = f"…{place[-max(0, room - 1) :]}" if room > 12 and not self._is_ascii else ""
         if place:
             left.append(" " * max(GAP, width - left.cell_len - cell_len(place))).append(place, "dim")
@@ -155,7 +155,7 @@ class Display:
         return [self._bar(title, done, words, room) for title, done, words in bars]
 
     def _bar(self, title: str, done: float | None, words: str, room: int) -> Text:
-        """`room`: columns for the bar itself; without one where there are few, or nobody knows how much is `done`."""
+        """Return a progress line with a bar of `room` columns; no bar if there is little room or `done` is unknown."""
         if done is None:
             return Text(f"{title:<7} {words}")
         done = min(1.0, max(0.0, done))
@@ -168,7 +168,7 @@ class Display:
         return line.append(tail)
 
     def _figures(self, glance: Glance, width: int) -> list[Text]:
-        """Loss, metrics, speed and the job's counts, each whole, as many in a line as fit."""
+        """Return loss, metrics, speed and counts, as many figures per line as fit; none is split."""
         found = [self._figure("loss", "-" if glance.loss is None else f"{glance.loss:.4g}", "loss")]
         found += [self._figure(f"val {name}", f"{value:.4g}", f"val {name}") for name, value in glance.metrics.items()]
         speed = self._figure("samples/s", short_number(glance.samples_per_s), "samples/s")
@@ -202,7 +202,7 @@ class Display:
     # ---- workers -----------------------------------------------------------------------------------------------
 
     def _workers(self, glance: Glance, width: int, room: int) -> list[Text]:
-        """A title and a row for each that fits, in `room` lines; those in trouble first where some do not."""
+        """Return a title and a row per worker, in `room` lines; if not all fit, workers in trouble come first."""
         if room < 2 or not glance.workers:
             return []
         columns = columns_for(width)
@@ -224,7 +224,7 @@ class Display:
 
 
 def columns_for(width: int) -> list[Column]:
-    """Those that fit, the more important first; in their order."""
+    """Return the columns that fit, chosen by importance, in their usual order."""
     kept: list[Column] = []
     for column in sorted(COLUMNS, key=lambda column: column.rank):
         if sum(one.width + GAP for one in (*kept, column)) - GAP <= width or not column.rank:
@@ -233,8 +233,8 @@ def columns_for(width: int) -> list[Column]:
 
 
 def shown_workers(workers: Sequence[WorkerGlance], room: int) -> list[WorkerGlance]:
-    """At most `room`, and one less where not all fit: that line says how many are left out. In order of their number;
-    who is in trouble, or was restarted most, stays in."""
+    """Return at most `room` workers, or one less if not all fit: the extra line counts those left out. Ordered by
+    number; workers in trouble, or restarted most, are kept."""
     if len(workers) <= room:
         return list(workers)
     chosen = sorted(workers, key=lambda worker: (worker.state == "training", -worker.restarts, worker.worker))
@@ -242,7 +242,7 @@ def shown_workers(workers: Sequence[WorkerGlance], room: int) -> list[WorkerGlan
 
 
 def state_of(worker: WorkerGlance) -> str:
-    """In one word: a worker that trains may be evaluating, or parked; one that starts may be compiling its kernels."""
+    """Return the state in one word, such as evaluating or parked (training), or compiling (starting)."""
     if worker.state == "starting" and worker.phase == "compiling":
         return worker.phase
     if worker.state == "training" and worker.phase in ("evaluating", "parked"):
@@ -251,7 +251,7 @@ def state_of(worker: WorkerGlance) -> str:
 
 
 def blocks(values: Iterable[float], levels: str = BLOCKS) -> str:
-    """A character per value, from the lowest to the highest of them; what is not finite is left out."""
+    """Return one character per finite value, scaled from their minimum to their maximum."""
     known = [value for value in values if abs(value) < float("inf")]
     low, high = min(known, default=0.0), max(known, default=0.0)
     span = high - low
@@ -268,7 +268,7 @@ def _row(cells: Iterable[str], columns: Sequence[Column]) -> str:
 
 
 def _filled(figures: Sequence[Text], width: int) -> list[Text]:
-    """Lines of whole figures with three blanks between them."""
+    """Return lines of complete figures, with three blanks between them."""
     lines: list[Text] = []
     for figure in figures:
         if lines and lines[-1].cell_len + 3 + figure.cell_len <= width:
@@ -279,7 +279,7 @@ def _filled(figures: Sequence[Text], width: int) -> list[Text]:
 
 
 def _drawn(console: Console, line: Text) -> str:
-    """With the escape sequences that this terminal knows (TERM, NO_COLOR)."""
+    """Return the line with the escape sequences that this terminal supports (TERM, NO_COLOR)."""
     with console.capture() as capture:
         console.print(line, end="", soft_wrap=True, highlight=False)
     return capture.get()

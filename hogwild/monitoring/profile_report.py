@@ -1,5 +1,5 @@
-"""What `--profile A:B` leaves in RUN/profile: one Chrome trace out of one of each worker, and the table of phases.
-Pure, but for `clear`, `read_phases` and `report`, which read and write these files:
+"""The results of `--profile A:B` in RUN/profile: one Chrome trace merged from all workers' traces, and the table of
+phases. Pure, except for `clear`, `read_phases` and `report`, which read and write these files:
 
     worker-K.json           torch.profiler's trace of the worker's updates A to B-1
     worker-K.phases.json    how long each phase of each update took, by the clock, with and without the profiler
@@ -16,7 +16,7 @@ from typing import Any
 from hogwild.errors import RunDirError
 from hogwild.storage.records import explained
 
-# What a worker calls a phase -> what a person reads.
+# A worker's name for a phase -> the name in the report.
 PHASES = {
     "wait": "waiting for work",
     "gather": "gathering",
@@ -26,11 +26,11 @@ PHASES = {
     "apply": "applying",
     "bookkeeping": "bookkeeping",
 }
-PAUSE = "pause"  # an evaluation or a checkpoint: no part of an update
-MODEL = ("forward", "backward")  # what a plain loop would have to do as well
-SETTLING = 10  # updates between the traced and the timed ones; the first after the profiler take twice as long
+PAUSE = "pause"  # an evaluation or a checkpoint: not part of an update
+MODEL = ("forward", "backward")  # a plain training loop needs these as well
+SETTLING = 10  # updates between the traced and the timed ones; the first updates after the profiler take twice as long
 LONGEST = 1000  # updates in a window; each takes some 300 bytes per operation on disk
-WIDEST = 6  # workers with a column of their own on a terminal
+WIDEST = 6  # workers with their own column on a terminal
 
 Times = Mapping[str, int]  # of one update: phase -> ns
 
@@ -47,7 +47,7 @@ class Window:
 
     @property
     def timed(self) -> "Window":
-        """As many updates after it: those whose phases are measured without the profiler."""
+        """As many updates after the window: their phases are measured without the profiler."""
         start = self.stop + SETTLING
         return Window(start, start + self.stop - self.start)
 
@@ -60,7 +60,7 @@ class Window:
 @dataclass(frozen=True, slots=True)
 class PhaseRecord:
     """The phases of a worker's updates, one mapping each: `traced` with the profiler running, `timed` without it.
-    `is_complete`: the worker came through both windows."""
+    `is_complete`: the worker finished both windows."""
 
     worker: int
     pid: int
@@ -80,7 +80,7 @@ class PhaseRecord:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "PhaseRecord":
-        """Raises KeyError for what `to_json` did not write."""
+        """Build it from `to_json`'s output. Raises KeyError for anything else."""
         return cls(values["worker"], values["pid"], values["traced"], values["timed"], values["is_complete"])
 
 
@@ -92,14 +92,15 @@ def phases_name(worker: int) -> str:
     return f"worker-{worker}.phases.json"
 
 
-# ---- one trace of all -----------------------------------------------------------------------------------------------
+# ---- merged trace ---------------------------------------------------------------------------------------------------
 
 
 def merged(traces: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[str]:
-    """One Chrome trace out of (worker, its trace), as pieces of JSON text: only one trace need be in memory.
+    """Yield one Chrome trace merged from (worker, its trace), as pieces of JSON text: only one trace is in memory at a
+    time.
 
-    Times in a trace are microseconds after its own `baseTimeNanoseconds`; here all are after that of the first. Flow
-    arrows, process numbers and the profiler's own rows (processes with a word for a number) are kept apart, also where
+    Times in a trace are microseconds after its own `baseTimeNanoseconds`; here all count from that of the first trace.
+    Flow arrows, process numbers and the profiler's own rows (processes with a word as number) stay separate, even if
     two workers, one after the other, had the same process number."""
     base_ns: int | None = None
     owners: dict[int, int] = {}
@@ -116,7 +117,7 @@ def merged(traces: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[str]:
 
 
 def _numbers(worker: int, events: Iterable[Mapping[str, Any]], owners: dict[int, int]) -> dict[int, int]:
-    """The trace's process numbers -> those they have in the merged one; `owners` says whose those are."""
+    """Return the trace's process numbers -> numbers in the merged trace; `owners` records each number's worker."""
     pids = {}
     for pid in sorted({event["pid"] for event in events if isinstance(event.get("pid"), int)}):
         pids[pid] = pid if pid not in owners else max(owners) + 1
@@ -138,14 +139,14 @@ def _moved(
     for event in events:
         pid = event.get("pid")
         if event.get("ph") == "M" and pid in pids and str(event.get("name")).startswith("process_"):
-            continue  # "python", sorted by its number: ours says whose it is
+            continue  # "python", sorted by its number: our own rows name the worker instead
         moved = dict(event)
         if "pid" in event:
             moved["pid"] = pids[pid] if isinstance(pid, int) else f"worker {worker}: {pid}"
         if "ts" in event:
             moved["ts"] = event["ts"] + shift_us
         if isinstance(event.get("id"), int):
-            moved["id"] = event["id"] << 16 | worker  # a number below 2**53, which every reader of JSON can tell apart
+            moved["id"] = event["id"] << 16 | worker  # a number below 2**53, which every JSON reader represents exactly
         yield moved
 
 
@@ -157,7 +158,7 @@ def _mean(numbers: Sequence[int]) -> float:
 
 
 def _median(numbers: Sequence[int]) -> float:
-    """Importing `statistics` takes a hundredth of a second, and every job imports this module."""
+    """Return the median without `statistics`: importing it takes 10 ms, and every job imports this module."""
     ordered, half = sorted(numbers), len(numbers) // 2
     return (ordered[half] + ordered[~half]) / 2
 
@@ -169,14 +170,14 @@ class _Column:
     average: Callable[[Sequence[int]], float] = _mean
 
     def us(self, *phases: str) -> float:
-        """Of an update; the sum over `phases`."""
+        """Return the microseconds per update, summed over `phases`."""
         return sum(self.average([times.get(phase, 0) for times in self.updates]) for phase in phases) / 1000
 
 
 def phase_table(records: Sequence[PhaseRecord], window: Window, widest: int | None = None) -> list[str]:
-    """The lines of the table: mean microseconds of each phase per update and its share, for each worker and for all;
-    medians too, because on a busy machine a single update that had to wait for a core changes a mean. With more than
-    `widest` workers only for all. Empty where nothing was measured."""
+    """Return the lines of the table: mean microseconds of each phase per update and its share, for each worker and for
+    all. Also medians: on a busy machine a single update that waited for a core changes a mean. With more than `widest`
+    workers only the totals. Empty if nothing was measured."""
     columns, has_traced = _columns(records)
     if not columns:
         return []
@@ -197,8 +198,8 @@ def phase_table(records: Sequence[PhaseRecord], window: Window, widest: int | No
 
 
 def _columns(records: Sequence[PhaseRecord]) -> tuple[list[_Column], bool]:
-    """One per worker that has measured anything, and one of all; the traced updates where there are no others. What
-    was slowed by the profiler is not mixed with what was not."""
+    """Return one column per worker with measurements, and one for all; the traced updates if there are no others.
+    Updates slowed by the profiler are never mixed with the others."""
     columns = [
         _Column(f"worker {one.worker}", one.timed) if one.timed else _Column(f"worker {one.worker}*", one.traced)
         for one in records
@@ -215,7 +216,7 @@ def _columns(records: Sequence[PhaseRecord]) -> tuple[list[_Column], bool]:
 
 
 def _price(records: Sequence[PhaseRecord]) -> list[str]:
-    """How much longer an update takes while it is traced: what to believe of the durations in the trace."""
+    """Return how much longer a traced update takes: the durations in the trace are too long by this factor."""
     both = [record for record in records if record.traced and record.timed]
     if not both:
         return []
@@ -240,7 +241,7 @@ def _line(words: str, cells: Iterable[str]) -> str:
 
 
 def clear(folder: Path) -> None:
-    """Makes `folder`, or empties it of what an earlier attempt at the job recorded. Raises RunDirError."""
+    """Create `folder`, or delete an earlier attempt's records in it. Raises RunDirError."""
     with explained(f"cannot make {folder}"):
         folder.mkdir(exist_ok=True)
         for file in folder.iterdir():
@@ -248,14 +249,14 @@ def clear(folder: Path) -> None:
 
 
 def read_phases(folder: Path, worker: int) -> PhaseRecord | None:
-    """None where the worker has written nothing, or nothing whole."""
+    """Read a worker's phases; None if there is no file, or an incomplete one."""
     with suppress(OSError, ValueError, KeyError):
         return PhaseRecord.from_json(json.loads((folder / phases_name(worker)).read_text()))
     return None
 
 
 def report(folder: Path, workers: int, window: Window) -> str:
-    """`conclude`, or why it was not possible: a disk that is full takes nothing from a job that has succeeded."""
+    """Call `conclude`, or return a warning if it failed: a full disk does not turn success into failure."""
     try:
         return conclude(folder, workers, window)
     except RunDirError as error:
@@ -263,8 +264,8 @@ def report(folder: Path, workers: int, window: Window) -> str:
 
 
 def conclude(folder: Path, workers: int, window: Window) -> str:
-    """Writes merged.json and phases.txt from what the workers left; returns what to tell a person. Call it when no
-    worker is alive. Raises RunDirError."""
+    """Write merged.json and phases.txt from the workers' files; return a message for a person. Call it when no worker
+    is alive. Raises RunDirError."""
     records = {worker: read_phases(folder, worker) for worker in range(workers)}
     entered = [record for record in records.values() if record is not None]
     if not entered:
@@ -281,7 +282,7 @@ def conclude(folder: Path, workers: int, window: Window) -> str:
 
 
 def _write_merged(folder: Path, workers: Iterable[int], missing: dict[int, str]) -> None:
-    """Nothing where there is no trace; `missing` is told why a worker's is not in it."""
+    """Write merged.json, or nothing if there is no trace; `missing` gets the reason for each worker without one."""
     file = folder / "merged.json"
     aside = file.with_name(f".tmp-{file.name}")
     try:
@@ -309,7 +310,7 @@ def _traces(folder: Path, workers: Iterable[int], missing: dict[int, str]) -> It
 
 
 def _notes(records: Mapping[int, PhaseRecord | None], window: Window, missing: Mapping[int, str]) -> Iterator[str]:
-    """Who is not in the traces and why, and who is there with less than was asked for."""
+    """Yield notes on workers that are missing from the traces, with the reason, or have too few updates."""
     for worker, record in records.items():
         if record is None:
             yield f"note: worker {worker} is missing: it ended before its update {window.start:,}"

@@ -1,8 +1,9 @@
-"""A glance as Prometheus' text format 0.0.4, for node_exporter's textfile collector or anything else that reads
+"""Export of a glance in Prometheus' text format 0.0.4, for node_exporter's textfile collector or any other reader of
 `metrics.prom` in the run directory.
 
-What only grows is a counter, and its name ends in `_total`. Every sample carries the run's name and directory, because
-a collector reads the files of several runs at once. https://prometheus.io/docs/instrumenting/exposition_formats/"""
+Values that only grow are counters, and their names end in `_total`. Every sample carries the run's name and directory,
+because a collector reads the files of several runs at once.
+https://prometheus.io/docs/instrumenting/exposition_formats/"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ Sample = tuple[Mapping[str, str], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric. A value that is None, of what was not measured, is left out."""
+    """One metric. Values of None (not measured) are left out."""
 
     name: str
     kind: str  # counter, gauge
@@ -36,7 +37,7 @@ class Family:
 
 
 def exposition(glance: Glance) -> str:
-    """The whole file."""
+    """Return the content of the whole file."""
     common = {"job": glance.name, "run": glance.run_dir}
     families = (*_of_the_job(glance), *_of_the_workers(glance))
     return "".join(f"{line}\n" for family in families for line in family.lines(common))

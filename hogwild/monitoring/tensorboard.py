@@ -1,11 +1,11 @@
-"""TensorBoard's event files in RUN/tensorboard, written by a thread of the supervisor from the very records of
+"""TensorBoard's event files in RUN/tensorboard, written by a thread of the supervisor from the records of
 metrics.jsonl; the step of every curve is the number of samples.
 
     take(record) ──► queue ──► [thread: import the package, a file, a few events per record]
 
-The package is imported in the thread, and by `auto` only once there is a curve to look at: it costs a quarter of a
-second. A disk that is full, or a package that is broken, ends the thread and is said once; the job goes on. What a
-resume or a rollback undid is struck out by a START event, as TensorBoard's own writers do it (`purge_step`)."""
+The package is imported in the thread, and with `auto` only once there is a curve to see: it costs 0.25 s. A full disk
+or a broken package ends the thread and is reported once; the job continues. Points undone by a resume or a rollback are
+deleted by a START event, as in TensorBoard's own writers (`purge_step`)."""
 
 import importlib.util
 import os
@@ -18,24 +18,24 @@ from typing import Any, Literal
 
 from hogwild.errors import UsageError
 
-BEGIN_AT = 10  # training records: fewer are no curve
-MOST_RECORDS = 10_000  # that wait for a disk; later ones are dropped
-MOST_VALUES = 1 << 20  # of one tensor in a histogram: evenly spread over it
+BEGIN_AT = 10  # training records: fewer make no curve
+MOST_RECORDS = 10_000  # records that may wait for a slow disk; later ones are dropped
+MOST_VALUES = 1 << 20  # of one tensor in a histogram, evenly spread over it
 CLOSE_S = 10.0
 BINS = 64
 ENDING = ".hogwild"
-POSITION = ("time", "kind", "epoch", "updates", "samples", "seconds", "best")  # of an evaluation; the rest is metrics
+POSITION = ("time", "kind", "epoch", "updates", "samples", "seconds", "best")  # of an evaluation; others are metrics
 
 Tensors = Callable[[], Iterable[tuple[str, Any]]]
 
 
 def is_installed() -> bool:
-    """Without importing it."""
+    """Return whether the package is installed, without importing it."""
     return importlib.util.find_spec("tensorboard") is not None
 
 
 def check_wanted(setting: Literal["auto"] | bool) -> None:
-    """Raises UsageError (usage/missing-extra) where `log.tensorboard: true` cannot be done."""
+    """Raise UsageError (usage/missing-extra) if `log.tensorboard: true` is not possible."""
     if setting is True and not is_installed():
         raise UsageError(
             "log.tensorboard: true needs the package tensorboard, which is not installed; "
@@ -45,7 +45,7 @@ def check_wanted(setting: Literal["auto"] | bool) -> None:
 
 
 class NoCurves:
-    """Nothing is written."""
+    """Do-nothing replacement for `Curves`."""
 
     failure: str | None = None
 
@@ -60,10 +60,10 @@ class NoCurves:
 
 
 class Curves:
-    """One per attempt. Called by one thread; `close` waits for what is still to be written, but not for ever.
+    """The curves of one attempt. Called by one thread; `close` waits for pending records, but not forever.
 
-    `settings`: the job's, flattened, for the page of hyper-parameters. `tensors`: names and values for histograms,
-    asked in the thread every `histograms_every` evaluations; training may go on meanwhile."""
+    `settings`: the job's, flattened, for the hyper-parameter page. `tensors`: names and values for histograms, called
+    in the thread every `histograms_every` evaluations, while training may continue."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class Curves:
 
     @property
     def failure(self) -> str | None:
-        """Why nothing more is written, once that is so."""
+        """The reason why nothing more is written, or None."""
         return self._writer.failure
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """A record of metrics.jsonl; nobody may change it any more."""
+        """Queue a record of metrics.jsonl; it must not change afterwards."""
         if self.failure is not None or self._records.qsize() >= MOST_RECORDS:
             return
         self._records.put(record)
@@ -96,7 +96,7 @@ class Curves:
             self._thread.start()
 
     def go_on_from(self, samples: int) -> None:
-        """The run is back at so many samples: points behind them are no part of its history any more."""
+        """Delete the points after this number of samples: the run went back to it."""
         self._records.put({"kind": "back", "samples": samples})
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class Curves:
 
 
 class _EventWriter:
-    """The thread's side."""
+    """The event writer inside the thread."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class _EventWriter:
     def serve(self) -> None:
         try:
             self._serve()
-        except Exception as error:  # a full disk, a broken package: the job does without
+        except Exception as error:  # a full disk, a broken package: the job continues without curves
             self.failure = f"{type(error).__name__}: {error}"
 
     def _serve(self) -> None:
@@ -147,7 +147,7 @@ class _EventWriter:
                 self._file.add(self._now, summary=self._hparams({})[2])
 
     def _next(self) -> Mapping[str, Any] | None:
-        """What was written is on its way to the disk whenever nothing waits."""
+        """Return the next record; flush to disk whenever the queue is empty."""
         try:
             return self._records.get_nowait()
         except Empty:
@@ -196,7 +196,7 @@ class _EventWriter:
                 self._file.add(self._now, self._samples, summary=made)
 
     def _staleness(self, counts: list[int]) -> None:
-        """Of all updates so far, as a histogram of TensorBoard's own: bin k holds those that were k updates old."""
+        """Write the staleness of all updates so far as a histogram: bin k counts updates that were k updates old."""
         if not counts:
             return
         made = self._make.histogram_raw(
@@ -213,20 +213,20 @@ class _EventWriter:
 
 
 def add_figures(folder: Path, figures: Mapping[str, bytes], *, samples: int, time_s: float) -> Path:
-    """Pictures (name -> PNG) of a run that has ended, in a file of their own; `time_s`: the wall clock. Needs the
+    """Write pictures (name -> PNG) of a finished run to a separate event file; `time_s` is wall-clock time. Needs the
     package. Raises OSError."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     with _EventFile(folder, time_s) as file:
         for name, png in figures.items():
-            width, height = (int.from_bytes(png[at : at + 4], "big") for at in (16, 20))  # of the IHDR chunk
+            width, height = (int.from_bytes(png[at : at + 4], "big") for at in (16, 20))  # from the IHDR chunk
             image = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=png)
             file.add(time_s, samples, summary=Summary(value=[Summary.Value(tag=f"report/{name}", image=image)]))
         return file.path
 
 
 class _EventFile:
-    """One file of events, which TensorBoard reads after those that were begun earlier: it goes by their names."""
+    """One event file. TensorBoard reads files in the order of their names, so this one comes after all earlier ones."""
 
     def __init__(self, folder: Path, time_s: float | None) -> None:
         from tensorboard.compat.proto import event_pb2
@@ -250,7 +250,7 @@ class _EventFile:
         self._records.write(self._event(wall_time=time_s, step=step, **what).SerializeToString())
 
     def strike_out(self, time_s: float, step: int) -> None:
-        """Readers forget what has this step or a later one."""
+        """Delete the points with this step or a later one."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
         self.add(time_s, step, session_log=SessionLog(status=SessionLog.START))

@@ -1,12 +1,12 @@
-"""Standard error, written by a thread: a terminal that does not read (Ctrl-S, a full pipe) holds up the thread, never
-the job. Messages keep their order; of pictures of the job only the newest is kept, so a slow terminal gets fewer.
+"""Output to standard error by a thread: a blocked terminal (Ctrl-S, a full pipe) stops the thread, never the job.
+Messages keep their order; only the newest frame is kept, so a slow terminal gets fewer frames.
 
     say(text) ──► queue ──┐
                           ├─► [thread: erase the last frame, write the messages, draw the newest frame] ─► one write
     show(glance) ─► slot ─┘
 
-The cursor is never hidden and no mode of the terminal is changed: it stands at the beginning of the line below the
-frame, so that whatever ends the job, or stops it, leaves a terminal that can be used."""
+The cursor is never hidden and no terminal mode is changed. The cursor stays at the beginning of the line below the
+frame, so that the terminal remains usable however the job ends or stops."""
 
 import contextlib
 import enum
@@ -24,22 +24,22 @@ from hogwild.monitoring.job_view import Glance
 if TYPE_CHECKING:
     from hogwild.monitoring.live_display import Display
 
-MOST_MESSAGES = 1000  # that wait for a terminal; later ones are counted instead
-ANSWER_S = 1.0  # a terminal that takes nothing for so long is not waited for again
+MOST_MESSAGES = 1000  # waiting for a terminal; later ones are only counted
+ANSWER_S = 1.0  # a terminal that accepts nothing for so long is not waited for again
 CLOSE_S = 2.0
 
 
 class Look(enum.Enum):
-    """What is shown besides messages."""
+    """The output besides messages."""
 
     NOTHING = "nothing"
-    LINES = "lines"  # now and then: a file, a pipe, a terminal without a movable cursor
-    ONE_LINE = "one line"  # rewritten in place: `procs: 0`, where a debugger may want the terminal
+    LINES = "lines"  # occasionally: for a file, a pipe, a terminal without cursor movement
+    ONE_LINE = "one line"  # rewritten in place: `procs: 0`, where a debugger may need the terminal
     LIVE = "live"
 
 
 def look_for(progress: bool, procs: int) -> Look:
-    """What suits standard error as it is now."""
+    """Return the look that suits the current standard error."""
     if not progress:
         return Look.NOTHING
     if not terminal.can_move_cursor(_descriptor(sys.stderr)):
@@ -48,7 +48,7 @@ def look_for(progress: bool, procs: int) -> Look:
 
 
 class Screen:
-    """One per job. `say`, `line` and `show` return at once, or before `start` within ANSWER_S, and never raise."""
+    """The output of one job. `say`, `line`, `show` return at once, before `start` within ANSWER_S, and never raise."""
 
     def __init__(self, look: Look = Look.NOTHING) -> None:
         self.look = look
@@ -56,34 +56,34 @@ class Screen:
         self._continued = terminal.Continued()
         self._writer = _TerminalThread(look, self._inbox, self._continued)
         self._thread: threading.Thread | None = None
-        self._is_waited_for = True  # until the loop begins: what was said is there when `say` returns
+        self._is_waited_for = True  # until the loop starts, `say` returns only after its text is written
 
     def start(self) -> None:
-        """The loop that must not wait begins."""
+        """Stop waiting for output: the job's loop starts."""
         self._begin()
         self._is_waited_for = False
         if self.look is Look.LIVE:
             self._continued.install()
 
     def say(self, text: str) -> None:
-        """A message of one or more lines; above the frame, where there is one."""
+        """Print a message of one or more lines, above the frame if there is one."""
         self._begin()
         self._inbox.put(text)
         if self._is_waited_for:
             self._is_waited_for = self._inbox.wait_until_written(ANSWER_S)
 
     def show(self, glance: Glance) -> None:
-        """The job as it is now; instead of one that was not drawn yet. For `Look.LIVE`."""
+        """Show the job's current state, in place of an older one that was not drawn yet. For `Look.LIVE`."""
         self._begin()
         self._inbox.put_glance(glance)
 
     def line(self, text: str) -> None:
-        """The progress line; in place of one that was not written yet."""
+        """Show a progress line, in place of an older one that was not written yet."""
         self._begin()
         self._inbox.put_line(text)
 
     def close(self) -> None:
-        """Waits for what is still to be written, but not long."""
+        """Wait briefly for pending output."""
         if self._thread is not None:
             self._inbox.close()
             self._thread.join(CLOSE_S)
@@ -96,7 +96,7 @@ class Screen:
 
 
 class _Inbox:
-    """Between the loop and the thread. The lock is held for a few instructions, never while something is written."""
+    """The queue between the loop and the thread. The lock is held for a few instructions, never during a write."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -105,7 +105,7 @@ class _Inbox:
         self._glance: Glance | None = None
         self._line: str | None = None
         self._is_closed = False
-        self._is_taken = False  # what was taken is being written
+        self._is_taken = False  # the thread is writing what it took
 
     def put(self, text: str) -> None:
         with self._changed:
@@ -131,12 +131,12 @@ class _Inbox:
             self._changed.notify_all()
 
     def wait_until_written(self, timeout_s: float) -> bool:
-        """Until nothing is left to be written; False when that takes longer."""
+        """Wait until nothing is left to write; return False on timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._is_taken and not self._holds_something(), timeout_s)
 
     def take(self) -> "tuple[list[str], str | None, Glance | None, bool]":
-        """For the thread: messages, the newest line and glance, and whether this is all. Waits for something."""
+        """Wait for output; return messages, the newest line and glance, and whether the inbox is closed."""
         with self._changed:
             self._is_taken = False
             self._changed.notify_all()
@@ -154,7 +154,7 @@ class _Inbox:
 
 
 class _TerminalThread:
-    """The thread's side. Does not know the Screen, which can so be forgotten."""
+    """The writer inside the thread. It holds no reference to the Screen, which can thus be garbage-collected."""
 
     def __init__(self, look: Look, inbox: _Inbox, continued: terminal.Continued) -> None:
         self._look = look
@@ -162,10 +162,10 @@ class _TerminalThread:
         self._continued = continued
         self._seen_continued = 0
         self._display: Display | None = None
-        self._drawn: Sequence[int] = ()  # columns of each line of the frame that stands on the terminal
-        self._width = 0  # of the terminal, when it was drawn
+        self._drawn: Sequence[int] = ()  # columns of each line of the frame on the terminal
+        self._width = 0  # width of the terminal when the frame was drawn
         self._last: Glance | None = None
-        self._line = ""  # the progress line that is open, without its end
+        self._line = ""  # the open progress line, without its line end
         self._is_mute = False
 
     def serve(self) -> None:
@@ -212,11 +212,11 @@ class _TerminalThread:
         self._drawn = [columns for _, columns in frame]
 
     def _above(self, width: int, height: int) -> str:
-        """To the beginning of the frame that stands there. A terminal that has become narrower has wrapped its lines;
-        what was pushed off the top is out of reach."""
+        """Return the escape sequence that moves to the beginning of the current frame. A terminal that became narrower
+        has wrapped its lines; lines pushed off the top are out of reach."""
         rows = sum(max(1, -(-columns // width)) for columns in self._drawn)
         up = min(rows, height - 1)
-        # Lines that a terminal has wrapped stay joined for it until they are cleared as a whole.
+        # Terminals keep wrapped lines joined until they are cleared as a whole.
         is_resized, self._width = width != self._width, width
         return (f"\r\x1b[{up}A" + ("\x1b[J" if is_resized else "")) if up else ""
 
@@ -227,18 +227,18 @@ class _TerminalThread:
 
                 self._display = Display(encoding=getattr(sys.stderr, "encoding", None) or "ascii")
             return self._display.frame(glance, width, height, is_last=is_last)
-        except Exception as error:  # a mistake of ours: a picture less, and the job goes on
+        except Exception as error:  # our own bug: stop the display, and the job continues
             self._look = Look.NOTHING
             self._write(f"warning: the display ends: {type(error).__name__}: {error}; the job goes on\n")
             return []
 
-    # ---- out ---------------------------------------------------------------------------------------------------
+    # ---- output ------------------------------------------------------------------------------------------------
 
     def _size(self) -> tuple[int, int]:
         return terminal.size(_descriptor(sys.stderr))
 
     def _write(self, text: str) -> None:
-        """Until it cannot be written to: its reader has gone, it was closed, its disk is full."""
+        """Write, until standard error fails: its reader is gone, it is closed, or its disk is full."""
         stream, is_ours = sys.stderr, sys.stderr is sys.__stderr__
         if self._is_mute or stream is None or not text:
             return
@@ -246,7 +246,7 @@ class _TerminalThread:
             stream.flush()
             if is_ours:
                 _write_all(stream.fileno(), text.encode(stream.encoding, "backslashreplace"))
-            else:  # somebody's own: a notebook's, a test's
+            else:  # replaced by a notebook or a test
                 stream.write(text)
                 stream.flush()
         except (OSError, ValueError):
@@ -254,18 +254,18 @@ class _TerminalThread:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    """Not through the stream: an interpreter that ends while a thread holds the stream's lock aborts."""
+    """Write to the descriptor: an interpreter that exits while a thread holds the stream's lock aborts."""
     while data:
         try:
             data = data[os.write(descriptor, data) :]
-        except BlockingIOError:  # somebody else made it non-blocking, for all who share it
+        except BlockingIOError:  # another process made it non-blocking, for all who share it
             room = select.poll()
             room.register(descriptor, select.POLLOUT)
             room.poll()
 
 
 def _descriptor(stream: IO[str] | None) -> int:
-    """-1 where there is none."""
+    """Return the descriptor, or -1 if there is none."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         return stream.fileno() if stream is not None else -1
     return -1

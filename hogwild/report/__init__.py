@@ -1,10 +1,10 @@
-"""`hogwild report`: what a run was, as one page with pictures.
+"""`hogwild report`: one page with the pictures and tables of a run.
 
     run directory ─► run_data.py ─► Run ─┬─► columns.py, phase_bars.py ─► learning.py, figures.py, timeline.py ─► PNGs
                                          ├─► config_origin.py, tables.py ─► rows of text
                      several runs ───────┴─► comparison.py, overlays.py
                                                                  report.py: index.html ◄─ page.py ◄─ all of these
 
-It knows the run directory and nothing else: no torch, no lock, no process of the job. So it works on a job that runs,
-that was killed, or that came from another machine. Only style.py and what draws (learning, figures, timeline, overlays)
-need matplotlib, which is of the `report` extra; `report.py` imports them where it draws."""
+It uses only the run directory: no torch, no lock, no process of the job. So it works for a job that is running, that
+was killed, or that ran on another machine. Only style.py and the drawing modules (learning, figures, timeline,
+overlays) need matplotlib, from the `report` extra; `report.py` imports them when it draws."""

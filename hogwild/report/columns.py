@@ -1,4 +1,4 @@
-"""Long columns as curves that a picture can show: fewer points, gaps, a smooth line. Numbers only; no matplotlib."""
+"""Curves from long columns: fewer points, gaps, smoothing. Numbers only; no matplotlib."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ from numpy.typing import NDArray
 
 from hogwild.report.run_data import Floats
 
-PIXEL_COLUMNS = 1200  # what the plots are wide, a little more: a curve never has more than four points for each
-GAP = 10.0  # times the usual distance between records: nobody recorded in between
-SMOOTH_FROM = 100  # points; fewer are shown as they are
-WINDOWS = 60  # a smooth line is the mean over this part of the points
+PIXEL_COLUMNS = 1200  # slightly more than the width of the plots: a curve has at most four points per pixel column
+GAP = 10.0  # times the usual distance between records: nothing was recorded in between
+SMOOTH_FROM = 100  # points; shorter curves are not smoothed
+WINDOWS = 60  # a smooth line has so many points, each the mean of an equal stretch
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """`x` and `y` (n,) float64; a NaN in both breaks the line."""
+    """Points of a curve. `x` and `y` (n,) float64; a NaN in both breaks the line."""
 
     x: Floats
     y: Floats
@@ -26,7 +26,7 @@ class Curve:
 
 
 def curve(x: Floats, y: Floats, *, columns: int = PIXEL_COLUMNS, breaks: bool = True) -> Curve:
-    """(n,) and (n,): the points where both are finite, thinned out, broken where records are missing for long."""
+    """Return the points (n,) and (n,) where both are finite, thinned out, with breaks at long gaps in the records."""
     finite = np.isfinite(x) & np.isfinite(y)
     x, y = x[finite], y[finite]
     kept = _kept(x, y, columns)
@@ -45,9 +45,9 @@ def _gaps(steps: Floats) -> NDArray[np.int64]:
 
 
 def _kept(x: Floats, y: Floats, columns: int) -> NDArray[np.int64]:
-    """The places of the first, lowest, highest and last point in each pixel column. The picture is the same as that of
-    all points (nothing between them would be another pixel), and a spike of one record is still seen; drawing a
-    hundred thousand points takes seconds, and every n-th of them would lose the spikes."""
+    """Return the places of the first, lowest, highest and last point in each pixel column. The picture is the same as
+    with all points, and a spike of one record stays visible. Drawing 100,000 points takes seconds, and taking every
+    n-th would lose the spikes."""
     if x.size <= 4 * columns:
         return np.arange(x.size)
     low, high = x.min(), x.max()
@@ -55,13 +55,13 @@ def _kept(x: Floats, y: Floats, columns: int) -> NDArray[np.int64]:
     by_height = np.lexsort((y, column))
     starts = np.flatnonzero(np.diff(column[by_height], prepend=-1))
     ends = np.append(starts[1:], x.size) - 1
-    by_place = np.argsort(column, kind="stable")  # where a rollback goes back in x, a column has two visits
+    by_place = np.argsort(column, kind="stable")  # after a rollback x goes back, and a column has two visits
     return np.unique(np.concatenate([by_height[starts], by_height[ends], by_place[starts], by_place[ends]]))
 
 
 def smooth(x: Floats, y: Floats) -> Curve | None:
-    """The mean of each of some equally long stretches of the points, at its middle; None where there are too few
-    points for one. Same arguments as `curve`."""
+    """Return the means of equally long stretches of the points, at their middle; None if there are too few points. Same
+    arguments as `curve`."""
     finite = np.isfinite(x) & np.isfinite(y)
     x, y = x[finite], y[finite]
     if x.size < SMOOTH_FROM:
@@ -72,14 +72,14 @@ def smooth(x: Floats, y: Floats) -> Curve | None:
 
 
 def spans_decades(*values: Floats) -> bool:
-    """All positive, and the highest more than thirty times the lowest: worth a logarithmic axis. What is not finite is
-    left out."""
+    """Return whether a logarithmic axis is worthwhile: all values positive, and the highest more than 30 times the
+    lowest. Values that are not finite are left out."""
     every = np.concatenate([value[np.isfinite(value)] for value in values]) if values else np.empty(0)
     return bool(every.size and every.min() > 0 and every.max() > 30 * every.min())
 
 
 def percentile(counts: Floats, share: float) -> int:
-    """Of a histogram (bins,) whose bin i counts what has the value i: the lowest value that `share` of all are not
-    above. 0 for an empty one."""
+    """Return the lowest value that at least `share` of a histogram's entries do not exceed; counts (bins,), bin i
+    counts value i. 0 for an empty histogram."""
     sums = np.cumsum(counts)
     return int(np.searchsorted(sums, share * sums[-1])) if sums.size and sums[-1] > 0 else 0

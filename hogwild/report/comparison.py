@@ -1,4 +1,4 @@
-"""Several runs beside each other, as rows of text: only what differs."""
+"""Comparison of several runs as rows of text: only the differences."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,16 +9,16 @@ from hogwild.report.run_data import Run
 from hogwild.report.tables import TableRows, headline
 
 NOT_THERE = "\N{EN DASH}"
-OF_ITSELF = {"run_dir", "pid", "argv", "checkpoint"}  # differs between any two runs and says nothing
+OF_ITSELF = {"run_dir", "pid", "argv", "checkpoint"}  # differ between any two runs and mean nothing
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """A name for each: its folder's, numbered, since two may have the same."""
+    """Return a name for each run: its folder's, with a number, since two folders may have the same name."""
     return [f"{number} {run.name}" for number, run in enumerate(runs, 1)]
 
 
 def differences(runs: Sequence[Run]) -> Iterator[TableRows]:
-    """Outcome, configuration, plan and machine. A table without a difference has a note instead of rows."""
+    """Yield tables of outcome, configuration, plan and machine. Without differences a table has only a note."""
     head = tuple(labels(runs))
     lines = [headline(run) for run in runs]
     rows = [("state", *(line.state for line in lines)), ("in short", *(line.sentence for line in lines))]

@@ -1,7 +1,7 @@
-"""Where each value of a run's configuration comes from: a default, the job file, or what was said beside it.
+"""Origin of each value in a run's configuration: a default, the job file, or an override.
 
-resolved.yaml is what ran, job.yaml what was asked for in writing. What that file alone would have meant is found by
-loading it as `train` does."""
+resolved.yaml is the configuration that ran, job.yaml the file that was given. Loading job.yaml alone, as `train` does,
+shows the rest."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ DEFAULT, JOB_FILE, OVERRIDE, CALL, UNKNOWN = "default", "job file", "override", 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSetting:
-    """`key` in dots, e.g. train.procs; `origin` one of the five words above."""
+    """One value. `key` has dots, e.g. train.procs; `origin` is one of the five words above."""
 
     key: str
     value: Any
@@ -26,7 +26,7 @@ class ResolvedSetting:
 
 
 def plain_values(text: str) -> Mapping[str, Any]:
-    """A job file's text as nested values, by the rules of job files (1e-3 is a number). Empty where it is no YAML."""
+    """Return a job file's text as nested values, by its own rules (1e-3 is a number). Empty if it is not YAML."""
     try:
         values = next(iter(readings(text, "job"))).values
     except ConfigError:
@@ -35,10 +35,10 @@ def plain_values(text: str) -> Mapping[str, Any]:
 
 
 def settings(run: Run) -> list[ResolvedSetting]:
-    """Every field of resolved.yaml, in its order. `override` is also what a resume changed, and the numbers that `procs
-    auto` measured."""
+    """Return every field of resolved.yaml, in its order. `override` also covers changes by a resume, and the numbers
+    that `procs auto` measured."""
     resolved = dict(flat(plain_values(run.resolved_text)))
-    if run.env.get("caller") == LIBRARY:  # there is no file: job.yaml is what resolved.yaml is
+    if run.env.get("caller") == LIBRARY:  # there is no file: job.yaml equals resolved.yaml
         return [ResolvedSetting(key, value, CALL) for key, value in resolved.items()]
     written = dict(flat(plain_values(run.job_text)))
     meant = _meant(run.job_text)
@@ -57,7 +57,7 @@ def _origin(key: str, value: Any, written: Mapping[str, Any], meant: Mapping[str
 
 
 def _meant(text: str) -> dict[str, Any] | None:
-    """Every field of the job that the file alone describes; None where this version cannot read it."""
+    """Return every field of the job that the file alone describes; None if this version cannot read it."""
     from hogwild.config.load import load_job
 
     if not text:

@@ -1,5 +1,5 @@
-"""The pictures of one run. Needs matplotlib (`report` extra). A picture whose records are not there is left out;
-`tables.missing` says so in words."""
+"""The pictures of one run. Needs matplotlib (`report` extra). A picture without records is left out; `tables.missing`
+lists it."""
 
 from collections.abc import Iterator
 
@@ -28,13 +28,13 @@ from hogwild.report.style import (
 )
 from hogwild.report.timeline import timeline
 
-OLDEST = 127  # the histogram's last bin holds everything from here on (scoreboard.py)
+OLDEST = 127  # the histogram's last bin holds all values from here on (scoreboard.py)
 MOST_BARS = 64
 NAMES = ("learning-time", "learning-samples", "learning-updates", "throughput", "timeline", "staleness", "resources")
 
 
 def pictures(run: Run) -> Iterator[Picture]:
-    """All that the records of this run are enough for. To be called inside `style.drawing()`."""
+    """Yield all pictures for which this run has records. Call it inside `style.drawing()`."""
     axes = three_axes(run.span_s)
     if metric_names(run):
         yield from (learning(run, axis) for axis in axes)
@@ -48,7 +48,7 @@ def pictures(run: Run) -> Iterator[Picture]:
 
 
 def throughput(run: Run, time: Axis) -> Picture | None:
-    """Samples per second of all workers, and of each where there are several."""
+    """Plot samples per second of all workers together, and of each if there are several."""
     train, each = run.records.train, run.records.workers["samples_per_s"]
     if "samples_per_s" not in train and not each.names:
         return None
@@ -72,8 +72,8 @@ def throughput(run: Run, time: Axis) -> Picture | None:
 
 
 def _each_worker(axes: Axes, run: Run, time: Axis, table: ColumnTable, *, is_noisy: bool = True) -> None:
-    """A line per worker: with names as long as colours can tell them apart, beyond that a gradient. Smoothed where
-    there is much of it: the lines lie above each other, and noise would hide all but the last."""
+    """Plot a line per worker, with names as long as colours can distinguish them, otherwise as a gradient. Long noisy
+    lines are smoothed: they overlap, and noise would hide all but the last."""
     at, workers = time.x(run, run.records.told), sorted(table.names)
     for place, worker in enumerate(workers):
         line = (smooth(at, table[worker]) if is_noisy else None) or curve(at, table[worker])
@@ -91,7 +91,7 @@ def _each_worker(axes: Axes, run: Run, time: Axis, table: ColumnTable, *, is_noi
 
 
 def staleness(run: Run, time: Axis) -> Picture | None:
-    """How many updates of others an update missed: a bar per number, or per few numbers where there are many."""
+    """Plot the histogram of staleness: a bar per number of missed updates, or per range if there are many."""
     counts = np.array(run.records.staleness)
     if not counts.sum():
         return None
@@ -123,7 +123,7 @@ def staleness(run: Run, time: Axis) -> Picture | None:
 
 
 def resources(run: Run, time: Axis) -> Picture | None:
-    """Memory in all and of each worker, and how busy each worker's process is."""
+    """Plot memory in total and of each worker, and the CPU use of each worker's process."""
     train, memory, cpu = run.records.train, run.records.workers["pss_bytes"], run.records.workers["cpu"]
     panels = [
         name
@@ -146,7 +146,7 @@ def resources(run: Run, time: Axis) -> Picture | None:
             axes.plot(line.x, line.y, color=GREY)
             use_bytes(axes, [line.y])
         elif name == "memory of each worker":
-            _each_worker(axes, run, time, memory, is_noisy=False)  # and so broken where the worker was not there
+            _each_worker(axes, run, time, memory, is_noisy=False)  # not smoothed: gaps without the worker
             use_bytes(axes, [memory[worker] for worker in memory.names])
         else:
             _each_worker(axes, run, time, cpu)

@@ -21,13 +21,13 @@ HALF = 6.4
 ROW = 2.1
 MOST_METRICS = 8
 NOT_METRICS = {"time", "epoch", "updates", "samples", "seconds"}
-MARGIN = 1.01  # of the end of the axis: what happened last is not cut in half
-FEW = 60  # evaluations: every one is a dot
+MARGIN = 1.01  # of the axis' end, so that the last events are not cut in half
+FEW = 60  # evaluations: each one gets a dot
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What curves are drawn against. `x` makes its column of a run's table; `end`: where the axis ends, if not with the
+    """The x axis of curves. `x` computes its column from a run's table; `end`: the end of the axis, if not that of the
     data."""
 
     name: str
@@ -43,7 +43,7 @@ class Axis:
 
 
 def three_axes(span_s: float) -> tuple[Axis, Axis, Axis]:
-    """Time in the unit that suits a span of so many seconds, samples, and updates."""
+    """Return axes for time, in a unit that suits a span of so many seconds, for samples and for updates."""
     word, unit_s = time_unit(span_s)
     end = max(span_s, 1e-3) / unit_s
     return (
@@ -54,14 +54,14 @@ def three_axes(span_s: float) -> tuple[Axis, Axis, Axis]:
 
 
 def metric_names(run: Run) -> list[str]:
-    """`loss` first, then what evaluations measured, in their order: every name that has a number somewhere."""
+    """Return `loss` first, then the metrics of the evaluations in their order: every name with a number somewhere."""
     measured = [name for name in run.records.evaluations.names if name not in NOT_METRICS]
     has_loss = "loss" in run.records.train or "loss" in measured
     return [*(["loss"] if has_loss else []), *(name for name in measured if name != "loss")]
 
 
 def learning(run: Run, axis: Axis) -> Picture:
-    """The panels lie one below the other. The run must have a metric or a loss."""
+    """Draw one panel per metric, one below the other. The run must have a metric or a loss."""
     names = metric_names(run)[:MOST_METRICS]
     rates = run.records.train["lr"]
     rates = rates[np.isfinite(rates)]
@@ -114,15 +114,15 @@ def _rate(axes: Axes, run: Run, axis: Axis) -> None:
 
 
 def _marks(axes: Axes, run: Run, axis: Axis) -> None:
-    """Where the run went back to a checkpoint, and where it was resumed."""
+    """Mark rollbacks to a checkpoint, and resumes."""
     for kind, line, colour in (("rollback", "--", COLOURS[3]), ("resume", ":", "#555555")):
         for count, x in enumerate(places(run, axis, kind)):
             axes.axvline(x, linestyle=line, color=colour, linewidth=1.2, label=kind if not count else None)
 
 
 def places(run: Run, axis: Axis, kind: str) -> Floats:
-    """Of the events of this kind, on the axis: their time, or the samples or updates the job went on with. The event of
-    a resume has no samples: they are those of the records around its updates."""
+    """Return the places of these events on the axis: their time, or the samples or updates at which the job continued.
+    A resume event has no samples: they are interpolated from the records around its updates."""
     table = run.numbers_of(kind)
     found = axis.x(run, table)
     if axis.name == "samples" and "samples" not in table and table.rows:
@@ -140,8 +140,8 @@ def _samples_at(run: Run, updates: Floats) -> Floats:
 
 
 def best_updates(run: Run) -> float:
-    """The updates after which it was made; NaN where nothing was evaluated. The summary's word, if there is one; else
-    by `evaluate.monitor` and `evaluate.mode`, as the job itself chooses."""
+    """Return the updates at the best evaluation; NaN without evaluations. Taken from the summary if there is one;
+    otherwise from `evaluate.monitor` and `evaluate.mode`, as the job itself chooses."""
     said = run.summary.get("best")
     if isinstance(said, dict) and isinstance(said.get("updates"), int):
         return float(said["updates"])

@@ -1,4 +1,4 @@
-"""The curves of several runs in one picture each. Needs matplotlib (`report` extra)."""
+"""Pictures that overlay the curves of several runs. Needs matplotlib (`report` extra)."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,8 +17,8 @@ NAMES = ("learning-time", "learning-samples", "learning-updates", "throughput", 
 
 
 def overlays(runs: Sequence[Run]) -> Iterator[Picture]:
-    """All that the records are enough for; to be called inside `style.drawing()`. A run without the records of a
-    picture is not in it, and not in its legend."""
+    """Yield all pictures for which there are records; call it inside `style.drawing()`. A run without records for a
+    picture is left out of it and of its legend."""
     axes = three_axes(max(run.span_s for run in runs))
     names = list(dict.fromkeys(name for run in runs for name in metric_names(run)))[:MOST_METRICS]
     if names:
@@ -49,7 +49,7 @@ def _learning(runs: Sequence[Run], axis: Axis, names: Sequence[str]) -> Picture:
 
 
 def _metric(axes: Axes, run: Run, axis: Axis, name: str, place: int, count: int) -> Floats:
-    """Answers what it has drawn."""
+    """Plot one metric of one run; return the values drawn."""
     train, evaluations, colour = run.records.train, run.records.evaluations, colour_of(place, count)
     line = curve(axis.x(run, evaluations), evaluations[name], breaks=False)
     axes.plot(line.x, line.y, "o-" if line.x.size <= FEW else "-", color=colour, markersize=3.5, linewidth=1.8)
@@ -78,7 +78,7 @@ def _column(
 
 
 def _staleness(runs: Sequence[Run]) -> Picture:
-    """As parts of all updates: the runs may have made different numbers of them."""
+    """Plot staleness as shares of all updates: the runs may have made different numbers of them."""
     figure = new_figure(WIDE, 3.1)
     axes = figure.subplots()
     for place, run in enumerate(runs):

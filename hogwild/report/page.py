@@ -1,6 +1,6 @@
-"""A report as one HTML page that needs nothing besides itself: no script, no font, no file, no network.
+"""The HTML page of a report, self-contained: no script, font, file or network access.
 
-Every word of a run is escaped, wherever it stands: a job may be called `<script>`."""
+All text from a run is escaped: a job may be called `<script>`."""
 
 import base64
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from hogwild.report.tables import Headline, TableRows
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A PNG: `name` is its file's, without .png; `title` its heading, `alt` what it shows, in words; `note`, where not
+    """A PNG. `name` is its file name without .png; `title` its heading, `alt` its description in words; `note`, if not
     empty, a line below it. Sizes in pixels."""
 
     name: str
@@ -71,12 +71,12 @@ PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
-MANY_COLUMNS = 3  # more are scrolled on a phone
-HALF_BELOW = 900  # pixels: a picture that is less wide shares its row
+MANY_COLUMNS = 3  # more columns scroll on a phone
+HALF_BELOW = 900  # pixels: a narrower picture shares its row
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """The whole file. `parts` are HTML, made by the functions below."""
+    """Return the whole file. `parts` are HTML, made by the functions below."""
     return PAGE.format(title=escape(title), style=STYLE, body="\n".join(parts))
 
 
@@ -130,7 +130,7 @@ def _row(cells: Sequence[str], element: str = "td", mark: str = "") -> str:
 
 
 def _breakable(text: str) -> str:
-    """Escaped; a line may end after the dots and underscores of a name."""
+    """Escape the text; allow line breaks after the dots and underscores of a name."""
     return escape(text).replace("_", "_<wbr>").replace(".", ".<wbr>") if " " not in text else escape(text)
 
 

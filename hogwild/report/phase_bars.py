@@ -1,8 +1,8 @@
-"""What each worker did when, as pixels: a bar per worker whose columns are filled with the phases in proportion.
+"""Activity of each worker over time, as pixels: a bar per worker, each column divided among the phases in proportion.
 Numbers only; no matplotlib.
 
-Two sources: the records say in which phase a worker was most, once in 30 s; the events say to the millisecond when
-its process was started, was ready and was gone. Where both speak, the events are believed."""
+Two sources: the records give a worker's main phase, once per 30 s; the events give the start, readiness and end of its
+process to the millisecond. If they disagree, the events win."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,28 +13,29 @@ from numpy.typing import NDArray
 from hogwild.report.run_data import Floats, Run
 
 COLUMNS = 1000
-HEIGHT = 20  # pixels of a bar: a share of one twentieth is seen
+HEIGHT = 20  # pixels of a bar: a share of 1/20 is visible
 ABSENT, STARTING, ALIVE = "not there", "starting", "alive, phase not recorded"
-BOOTING = "booting"  # a record's word for a process that is starting
-GAP = 10.0  # a record stands for the time since the one before, unless that is so many times the usual
+BOOTING = "booting"  # the records' word for a process that is starting
+GAP = 10.0  # a record covers the time since the previous one, unless that is so many times the usual interval
 
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """`pixels` (workers, HEIGHT, COLUMNS) are places in `words`; the columns divide 0 … `span_s` of running."""
+    """Bars: `pixels` (workers, HEIGHT, COLUMNS) are indices into `words`; the columns divide 0 … `span_s` of
+    running."""
 
     pixels: NDArray[np.int64]
     words: tuple[str, ...]
     span_s: float
 
     def used(self) -> list[str]:
-        """The words that are somewhere in it, without ABSENT."""
+        """Return the words that occur, without ABSENT."""
         words = dict.fromkeys(self.words[place] for place in np.unique(self.pixels))
         return [word for word in words if word != ABSENT]
 
 
 def lanes(run: Run) -> Lanes:
-    """Of every worker of the run. Zero workers, or no time at all, is an array without lanes, or of ABSENT."""
+    """Return the bars of every worker of the run: none without workers, only ABSENT without any time."""
     records, span_s = run.records, run.span_s
     words = (ABSENT, STARTING, ALIVE, *(STARTING if name == BOOTING else name for name in records.phase_names))
     edges = np.linspace(0.0, span_s, COLUMNS + 1)
@@ -51,11 +52,11 @@ def lanes(run: Run) -> Lanes:
 
 
 def lives(run: Run, worker: int) -> Iterator[tuple[str, float, float]]:
-    """STARTING and ALIVE with begin and end, in seconds of running."""
+    """Yield STARTING and ALIVE with begin and end, in seconds of running time."""
     begun, word = 0.0, ABSENT
     for event in run.events:
         kind, at = event["event"], float(run.clock.elapsed(event["time"]))
-        # The workers of an attempt whose supervisor was killed have no exit: they went with it.
+        # A killed supervisor's workers have no exit event: they died with it.
         over = kind in ("start", "end") or (event.get("worker") == worker and kind in ("exit", "spawn", "ready"))
         if not over:
             continue
@@ -67,8 +68,8 @@ def lives(run: Run, worker: int) -> Iterator[tuple[str, float, float]]:
 
 
 def _alive(run: Run, worker: int, edges: Floats, words: int) -> Floats:
-    """(words, COLUMNS): the share of each column's time in which the process was starting, or there. The rest is
-    ABSENT. Where no event speaks of this worker, it was there all the time that is recorded."""
+    """Return (words, COLUMNS): the share of each column's time in which the process was starting or alive. The rest is
+    ABSENT. A worker without events counts as alive all the time."""
     shares = np.zeros((words, COLUMNS))
     width = edges[1] - edges[0]
     known = list(lives(run, worker)) or [(ALIVE, 0.0, float(edges[-1]))]
@@ -81,21 +82,21 @@ def _alive(run: Run, worker: int, edges: Floats, words: int) -> Floats:
 
 
 def _while_alive(phases: Floats, names: list[str]) -> Floats:
-    """The records of a process that was there: one that says 'starting' was made after the death of the one before it,
-    and would stand for the last moments of that one."""
+    """Drop 'starting' records of a process known from events: such a record was made after its predecessor's death, and
+    would overwrite that process's last moments."""
     starting = [number for number, name in enumerate(names) if name == BOOTING]
     return np.where(np.isin(phases, starting), np.nan, phases)
 
 
 def _put_phases(shares: Floats, times: Floats, phases: Floats, edges: Floats) -> None:
-    """Divides the time in which the process was there among the phases that records name. A record stands for the time
-    since the one before it: of a column that holds several, each has its part; one that spans several is in each."""
+    """Divide a process's lifetime among the phases in the records. A record covers the time since the previous one: if
+    a column holds several records, each gets its share; a record that spans several columns is in each."""
     known = np.isfinite(times) & np.isfinite(phases)
     times, phases = times[known], phases[known].astype(np.int64)
     if not times.size:
         return
     usual = float(np.median(np.diff(times))) if times.size > 1 else np.inf
-    first = np.minimum(np.searchsorted(times, edges[:-1]), times.size - 1)  # after the last record: that one
+    first = np.minimum(np.searchsorted(times, edges[:-1]), times.size - 1)  # after the last record: use that one
     last = np.clip(np.searchsorted(times, edges[1:]), first + 1, times.size)
     there = np.maximum(times[first] - edges[1:], edges[:-1] - times[first]) <= GAP * usual
     is_phase = phases[None, :] == np.arange(len(shares) - 3)[:, None]
@@ -107,7 +108,7 @@ def _put_phases(shares: Floats, times: Floats, phases: Floats, edges: Floats) ->
 
 
 def _stacked(shares: Floats) -> NDArray[np.int64]:
-    """(words, COLUMNS) shares that add up to 1 -> (HEIGHT, COLUMNS) places of words; the first word is at the top."""
+    """Turn shares (words, COLUMNS) that sum to 1 into (HEIGHT, COLUMNS) indices of words, the first word at the top."""
     bounds = np.cumsum(shares, 0)[:-1]
     middles = (np.arange(HEIGHT) + 0.5) / HEIGHT
     places: NDArray[np.int64] = (middles[:, None, None] > bounds[None] + 1e-9).sum(1)

@@ -1,7 +1,7 @@
-"""The report of one run, or of several, onto the disk. No lock is taken: the job has it.
+"""Writing of a report, of one run or of several, to disk. It takes no lock: the job has it.
 
-Every file is written aside and renamed, as all of a run directory is; pictures of an earlier report that this one does
-not have are removed."""
+Every file is written under a temporary name and renamed, as everywhere in a run directory; pictures of an earlier
+report that this one lacks are removed."""
 
 import contextlib
 import re
@@ -22,12 +22,12 @@ from hogwild.storage.records import explained
 
 INDEX = "index.html"
 INSTALL = "pip install 'hogwild[report]'"
-LONGEST_NAME = 120  # of the folder of a comparison: a file system takes 255 bytes
+LONGEST_NAME = 120  # of a comparison's folder: a file system allows 255 bytes
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenReport:
-    """Where the report is: the page, and its pictures beside it. `missing`: what it says it does not have."""
+    """The report's paths: the page, and its pictures beside it. `missing`: what it does not contain, and why."""
 
     index: Path
     pictures: tuple[Path, ...]
@@ -35,8 +35,8 @@ class WrittenReport:
 
 
 def write_report(path: Path, out: Path | None = None) -> WrittenReport:
-    """The page of one run, in RUN/report or in `out`. Raises NotFoundError where there is no run, UsageError without
-    matplotlib, RunDirError where it cannot be written."""
+    """Write the page of one run to RUN/report or to `out`. Raises NotFoundError if there is no run, UsageError without
+    matplotlib, RunDirError if it cannot be written."""
     run = read_run(path)
     with _matplotlib():
         from hogwild.report.figures import NAMES, pictures
@@ -60,7 +60,7 @@ def write_report(path: Path, out: Path | None = None) -> WrittenReport:
 
 
 def write_comparison(paths: Sequence[Path], out: Path | None = None) -> WrittenReport:
-    """The page of several runs, in FIRST/report/report-NAME1-NAME2 or in `out`. Raises as `write_report`, and
+    """Write the page of several runs to FIRST/report/report-NAME1-NAME2 or to `out`. Raises as `write_report`, and
     UsageError for the same run twice."""
     resolved = [path.resolve() for path in paths]
     twice = next((path for place, path in enumerate(resolved) if path in resolved[:place]), None)
@@ -93,8 +93,8 @@ def write_comparison(paths: Sequence[Path], out: Path | None = None) -> WrittenR
 
 
 def _to_tensorboard(run: Run, drawn: Sequence[Picture]) -> None:
-    """The pictures beside the curves, as the run `report` of TensorBoard, where a job that is over has written any; in
-    place of those of the report before."""
+    """Add the pictures to a finished job's TensorBoard curves, if it wrote any, as the run `report`; replaces those of
+    the previous report."""
     samples = run.records.train["samples"]
     if not (drawn and run.is_over and (run.path / "tensorboard").is_dir() and tensorboard.is_installed()):
         return

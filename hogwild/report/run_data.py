@@ -1,7 +1,7 @@
-"""A run directory as data, however the run ended, and while it goes on. Reads only; torch-free, matplotlib-free.
+"""A run directory as data, for ended and running jobs. Reads only; imports neither torch nor matplotlib.
 
-Records are read once, line by line, into columns of float64: a number is 8 bytes there and 80 in a dict. Whatever a
-record lacks is NaN; a line that is torn or no JSON is counted."""
+Records are read once, line by line, into columns of float64: a number takes 8 bytes there and 80 in a dict. Missing
+values are NaN; incomplete lines and lines that are not JSON are counted."""
 
 import json
 import time
@@ -24,14 +24,14 @@ WORKER_NUMBERS = ("updates", "samples_per_s", "cpu", "pss_bytes")
 
 
 class ColumnTable:
-    """Rows that arrive one after the other, kept by column. A column begins when it is first heard of."""
+    """Rows that arrive one by one, stored by column. A column is created with its first value."""
 
     def __init__(self) -> None:
         self.rows = 0
         self._columns: dict[Hashable, array[float]] = {}
 
     def add(self, values: Iterable[tuple[Hashable, Any]]) -> None:
-        """One row. What is no number is left out (a bool, too: it is an answer)."""
+        """Add one row. Values that are not numbers (also bools) are left out."""
         for name, value in values:
             if type(value) is float or type(value) is int:
                 column = self._columns.get(name)
@@ -42,7 +42,7 @@ class ColumnTable:
         self.rows += 1
 
     def __getitem__(self, name: Hashable) -> Floats:
-        """(rows,) float64; NaN where a row had no such number, so all NaN for a column nobody wrote."""
+        """Return the column (rows,) float64; NaN for rows without the number, so all NaN for an unknown column."""
         column = self._columns.get(name)
         if column is None:
             return np.full(self.rows, np.nan)
@@ -59,7 +59,7 @@ class ColumnTable:
 
 @dataclass(frozen=True, slots=True)
 class SavedCheckpoint:
-    """One that is on the disk. `size_bytes` is of all its files; `at` is the manifest's own words (ISO 8601)."""
+    """A checkpoint on disk. `size_bytes` is the sum of all its files; `at` is the manifest's own text (ISO 8601)."""
 
     name: str
     update: int | None
@@ -70,9 +70,9 @@ class SavedCheckpoint:
 
 @dataclass(slots=True)
 class MetricRecords:
-    """metrics.jsonl. `workers[field]` has a column per worker, `phases` the phase of each as a place in `phase_names`;
-    their rows are those of `told`, the records of `train` that tell of each worker: one in 30 s. `staleness`: the last
-    histogram, a count per age in updates of others."""
+    """The content of metrics.jsonl. `workers[field]` has a column per worker, `phases` each worker's phase as an index
+    into `phase_names`. Their rows are those of `told`, the records of `train` with details of each worker, one per 30
+    s. `staleness`: the last histogram, a count per age in updates by others."""
 
     train: ColumnTable = field(default_factory=ColumnTable)
     evaluations: ColumnTable = field(default_factory=ColumnTable)
@@ -110,11 +110,11 @@ class MetricRecords:
 
 @dataclass(frozen=True)
 class Run:
-    """All that is known about a run. Times are seconds since the epoch, as recorded."""
+    """All records of a run. Times are seconds since the epoch, as recorded."""
 
     path: Path
     status: Mapping[str, Any]
-    summary: Mapping[str, Any]  # of the attempt that ended last; empty while one is going on, and after a kill
+    summary: Mapping[str, Any]  # of the last ended attempt; empty while one is running, and after a kill
     env: Mapping[str, Any]
     job_text: str
     resolved_text: str
@@ -125,12 +125,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of its folder: what a job is called, several runs may be."""
+        """The name of its folder: several runs may have the same job name."""
         return self.path.name
 
     @property
     def is_over(self) -> bool:
-        """It came to an end and said so. False while it runs, and for one that was killed."""
+        """True if the run ended and recorded it. False while it runs, and if it was killed."""
         return bool(self.summary)
 
     @property
@@ -141,13 +141,13 @@ class Run:
 
     @cached_property
     def span_s(self) -> float:
-        """Seconds of running from the first to the last that is known of."""
+        """Running time from the first to the last record, in seconds."""
         last = self.last_heard
         return max(0.0, float(self.clock.elapsed(last))) if last is not None else 0.0
 
     @cached_property
     def workers(self) -> int:
-        """How many it had: the highest number that any record or event names."""
+        """The number of workers: one more than the highest worker number in any record or event."""
         named = [event["worker"] for event in self.events if isinstance(event.get("worker"), int)]
         recorded = [worker for table in (*self.records.workers.values(), self.records.phases) for worker in table.names]
         return 1 + max([*named, *recorded], default=-1)
@@ -156,7 +156,7 @@ class Run:
         return [event for event in self.events if event["event"] in kinds]
 
     def numbers_of(self, kind: str, worker: int | None = None) -> ColumnTable:
-        """The events of a kind, of one worker or of all, by column: `time` and every other number in them."""
+        """Return the events of a kind, of one worker or of all, by column: `time` and every other number in them."""
         table = ColumnTable()
         for event in self.events_of(kind):
             if worker is None or event.get("worker") == worker:
@@ -170,8 +170,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunClock:
-    """Seconds in which the job was running: the gap between an attempt's end and its resume is left out, be it a week.
-    `ends[i]` and `starts[i]` are that gap; `zero` is where the first attempt began."""
+    """Running time of a job: the gaps between an attempt's end and its resume are left out. `ends[i]` and `starts[i]`
+    are gap i; `zero` is the start of the first attempt."""
 
     zero: float
     ends: Floats
@@ -189,7 +189,8 @@ class RunClock:
         return cls(zero, np.array(before, np.float64), np.array(starts, np.float64))
 
     def elapsed(self, times: Floats | float) -> Floats:
-        """Seconds of running at these times (seconds since the epoch); in a gap, at its beginning. NaN stays NaN."""
+        """Return the running time at these times (seconds since the epoch); in a gap, at its beginning. NaN stays
+        NaN."""
         at = np.asarray(times, np.float64)
         result = at - self.zero
         for end, start in zip(self.ends, self.starts, strict=True):
@@ -198,13 +199,13 @@ class RunClock:
 
     @property
     def resumes(self) -> Floats:
-        """Where attempts after the first begin, in seconds of running."""
+        """The starts of attempts after the first, in seconds of running time."""
         return self.elapsed(self.starts)
 
 
 def read_run(path: Path) -> Run:
-    """Reads a run directory without its lock: the job may be writing. Raises NotFoundError where there is no run, in
-    the words of `train --resume`."""
+    """Read a run directory without its lock, since the job may be writing. Raises NotFoundError if there is no run,
+    with the message of `train --resume`."""
     if not path.is_dir():
         raise NotFoundError(f"run {path}: there is no such folder (looked for {path.absolute()})", code="run/not-found")
     resolved = path / RESOLVED
@@ -230,13 +231,13 @@ def read_run(path: Path) -> Run:
 
 
 def _has_ended(events: list[dict[str, Any]]) -> bool:
-    """A resume leaves the summary of the attempt before where it is: it is of no attempt that began since."""
+    """Return whether the latest attempt has ended. A resume keeps the previous summary, which is not its own."""
     marks = [event["event"] for event in events if event["event"] in ("start", "end")]
     return not marks or marks[-1] == "end"
 
 
 def _lines(file: Path, records: MetricRecords) -> Iterator[dict[str, Any]]:
-    """The records of a file that may be growing; its last line may be torn."""
+    """Yield the records of a file that may be growing; its last line may be incomplete."""
     try:
         stream = file.open("rb")
     except FileNotFoundError:
@@ -276,7 +277,7 @@ def _checkpoints(folder: Path) -> Iterator[SavedCheckpoint]:
 def _json(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_bytes())
-    except (OSError, ValueError):  # not there yet, or of a job that was killed before: the page says what is missing
+    except (OSError, ValueError):  # not there yet, or the job was killed before: the page lists what is missing
         return {}
     return value if isinstance(value, dict) else {}
 

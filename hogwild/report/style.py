@@ -1,7 +1,7 @@
-"""How every picture looks, and how a figure becomes a PNG. Needs matplotlib (`report` extra).
+"""The look of all pictures, and the conversion of a figure to PNG. Needs matplotlib (`report` extra).
 
-Figures are objects of their own (no pyplot, so no list of open figures and no window system); the user's matplotlibrc
-is left out for the time of drawing, so that a report looks the same on every machine."""
+Figures are separate objects (no pyplot, so no list of open figures and no window system). The user's matplotlibrc is
+ignored while drawing, so that a report looks the same on every machine."""
 
 import contextlib
 import io
@@ -20,19 +20,20 @@ from hogwild.formatting import binary_unit
 from hogwild.report.page import Picture
 from hogwild.report.run_data import Floats
 
-# Okabe and Ito's colours, which every kind of colour vision tells apart, without the yellow that white swallows.
+# Okabe and Ito's colours, which all kinds of colour vision can distinguish, without the yellow, which is invisible on
+# white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY = "#8a8a8a"
 DPI = 130
-MOST_NAMED = 7  # so many lines have colours and names of their own; more are a gradient
+MOST_NAMED = 7  # up to so many lines have their own colours and names; more form a gradient
 
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """Around all that makes or draws a figure. Sets matplotlib's settings for that time, so for one thread at once.
+    """Set matplotlib's settings while figures are made or drawn; only one thread at a time.
 
-    Silent about two things that are nobody's fault: a font cache that is being made or cannot be kept (a warning of
-    matplotlib's log), and a name in a script that the font has no pictures for (a box is drawn)."""
+    Silences two harmless warnings: a font cache that is being built or cannot be stored (matplotlib's log), and a
+    script that the font cannot show (boxes are drawn)."""
     log = logging.getLogger("matplotlib")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -61,7 +62,7 @@ def drawing() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Inches; `Figure` alone, whose canvas draws into memory."""
+    """Return a figure of this size in inches; without pyplot, its canvas draws into memory."""
     figure = Figure(figsize=(width, height), layout="constrained", dpi=DPI)
     FigureCanvasAgg(figure)
     return figure
@@ -75,26 +76,26 @@ def picture(figure: Figure, name: str, title: str, alt: str, note: str = "") -> 
 
 
 def plain(text: object) -> str:
-    """As it is written: a dollar sign of the user's begins no formula, and no line is endless."""
+    """Return the text literally: a dollar sign starts no formula, and long lines are cut."""
     words = "".join(character if character.isprintable() else "?" for character in str(text))
     return (words if len(words) <= 40 else f"{words[:39]}…").replace("$", r"\$")
 
 
 def colour_of(place: int, count: int) -> str:
-    """Of one line of so many."""
+    """Return the colour of line `place` of `count`."""
     if count <= MOST_NAMED:
         return COLOURS[place]
     return matplotlib.colors.to_hex(matplotlib.colormaps["viridis"](0.92 * place / (count - 1)))
 
 
 def legend_above(axes: Axes, columns: int = 6) -> None:
-    """Above the plot, at its right: there is no corner of a curve that data can be trusted to leave free."""
+    """Put the legend above the plot, at the right: data may reach every corner of the plot."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=columns, borderaxespad=0.2, handlelength=1.4)
 
 
 def use_log(axes: Axes) -> None:
-    """A logarithmic y axis with plain numbers on it, also between the powers of ten where there are few of them."""
+    """Use a logarithmic y axis with plain numbers, also between powers of ten if there are few of them."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     if high < 1000 * low:
@@ -104,7 +105,7 @@ def use_log(axes: Axes) -> None:
 
 
 def from_zero(axes: Axes) -> None:
-    """A y axis from 0 to a little above what was drawn: a constant would else lie on the edge."""
+    """Let the y axis run from 0 to slightly above the data: otherwise a constant would lie on the edge."""
     highest = float(axes.dataLim.y1)
     axes.set_ylim(0, 1.08 * highest if np.isfinite(highest) and highest > 0 else 1.0)
 

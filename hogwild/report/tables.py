@@ -1,4 +1,4 @@
-"""The tables of a report as rows of text: what was reached, on what, with which configuration, and what happened."""
+"""The tables of a report as rows of text: results, machine, configuration and events."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,23 +12,23 @@ from hogwild.report.config_origin import DEFAULT, OVERRIDE, plain_values, settin
 from hogwild.report.run_data import Run
 
 MOST_EVENTS = 200
-# Told by the pictures, or the everyday life of a job; of all of them there is a count.
+# Shown in the pictures, or routine events of a job; the count of all events includes them.
 ORDINARY = (
     *("spawn", "ready", "restart", "evaluation", "checkpoint", "pause", "spare", "exchange"),
     *("loader-spawn", "loader-ready"),
 )
-QUIET_S = 60.0  # without a sign for so long, and longer than ten records take, a job that is "running" may be no more
+QUIET_S = 60.0  # without a record for so long, and for longer than ten intervals, a "running" job may be dead
 ENDS = ("succeeded", "stopped", "cancelled", "failed")
 LOUD = (
     *("exit", "stall", "fence", "deadlock", "rollback", "checkpoint-failed", "checkpoint-refused", "spare-exit"),
     *("loader-exit", "loader-stall", "bad-batch", "quarantined"),
 )
-EVENT_OF = {"loader_deaths": "loader-exit"}  # the event of a count that is called otherwise
+EVENT_OF = {"loader_deaths": "loader-exit"}  # counts whose event has another name
 
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """A table: `head` may be empty; `marks` are words for the look of a row ('quiet', 'strong', or '')."""
+    """A table. `head` may be empty; `marks` set the look of each row ('quiet', 'strong', or '')."""
 
     title: str
     head: tuple[str, ...]
@@ -39,7 +39,7 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """What a person wants to know first. `mood`: good, bad, or neither; `figures`: a word and a number each."""
+    """The main facts, shown first. `mood`: good, bad, or neither; `figures`: pairs of a word and a number."""
 
     state: str
     mood: str
@@ -69,7 +69,7 @@ def _unfinished(run: Run, state: str) -> tuple[str, str]:
     heard = run.last_heard
     if heard is None:
         return "not started", "there are no records yet"
-    if state in ENDS or state == "unknown":  # of the attempt before; the one since has written no status yet
+    if state in ENDS or state == "unknown":  # of the previous attempt; the current one has written no status yet
         state = "starting"
     silent_s = max(0.0, run.read_at - heard)
     every_s = dict(flat(plain_values(run.resolved_text))).get("log.every_s")
@@ -82,7 +82,7 @@ def _unfinished(run: Run, state: str) -> tuple[str, str]:
 
 
 def _sentence(run: Run) -> str:
-    """From the summary, or, without one, from the last status or record."""
+    """Return the result in one sentence, from the summary or, without one, from the last status or record."""
     latest = _latest(run)
     did = [f"{number(latest[name])} {name}" for name in ("updates", "samples") if name in latest]
     planned = run.status.get("planned_updates")
@@ -129,7 +129,7 @@ def _figures(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def tables(run: Run) -> Iterator[TableRows]:
-    """In the order of the page; those without a row are left out."""
+    """Yield the tables in the order of the page; those without rows are left out."""
     yield from (
         table for table in (summary(run), plan(run), checkpoints(run), configuration(run), *events(run)) if table.rows
     )
@@ -145,7 +145,7 @@ def summary(run: Run) -> TableRows:
 
 
 def plan(run: Run) -> TableRows:
-    """env.json: the machine, the versions, and what was planned for them."""
+    """Return the content of env.json: the machine, the versions, and the plan."""
     return TableRows("Plan and machine", (), [(key, told(value, key)) for key, value in flat(run.env)])
 
 
@@ -164,7 +164,7 @@ def checkpoints(run: Run) -> TableRows:
 
 
 def configuration(run: Run) -> TableRows:
-    """Every field; what was said beside the job file is strong, defaults are quiet."""
+    """Return every field; overrides are strong, defaults are quiet."""
     found = settings(run)
     marks = [{DEFAULT: "quiet", OVERRIDE: "strong"}.get(one.origin, "") for one in found]
     rows = [(one.key, exact(one.value), one.origin) for one in found]
@@ -172,7 +172,7 @@ def configuration(run: Run) -> TableRows:
 
 
 def events(run: Run) -> Iterator[TableRows]:
-    """What was out of the ordinary, at most so many, and a count of everything."""
+    """Yield the unusual events, at most MOST_EVENTS, and the counts of all events."""
     told_ones = [event for event in run.events if event["event"] not in ORDINARY and event.get("kind") != "left"]
     shown, left_out = _ends(told_ones)
     rows = [_event_row(run, event) for event in shown]
@@ -207,11 +207,11 @@ def _event_row(run: Run, event: Mapping[str, Any]) -> tuple[str, ...]:
     return after, moment(event["time"]), str(event["event"]), words
 
 
-# ---- what is not there ----------------------------------------------------------------------------------------------
+# ---- missing parts --------------------------------------------------------------------------------------------------
 
 
 def missing(run: Run) -> list[str]:
-    """A line for each thing a reader might look for in vain, with the reason where it is known."""
+    """Return a line for each part that a reader might miss, with the reason if it is known."""
     records = run.records
     lines = {
         "No training records: metrics.jsonl is empty or not there (log.jsonl: false, or a job that just began).": (

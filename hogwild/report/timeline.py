@@ -1,5 +1,5 @@
-"""What happened when: a bar per worker, coloured by what it did, with its deaths and stalls; above them a row for each
-thing that happened to the whole job. Needs matplotlib."""
+"""Timeline of the workers: a bar per worker, coloured by phase, with its deaths and stalls; above, a row for each kind
+of event of the whole job. Needs matplotlib."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ COLOUR_OF = {
     "leaving": "#CC79A7",
     "compiling": "#8B6F47",
 }
-OTHER = "#56B4E9"  # a phase this version does not know
+OTHER = "#56B4E9"  # a phase unknown to this version
 WORKER_MARKS = (
     ("exit", "X", "#000000", "death"),
     ("stall", "^", "#D55E00", "stall"),
@@ -38,11 +38,11 @@ JOB_ROWS = (
     ("loader-exit", "X", "#000000", "loader deaths"),
     ("resume", "D", "#000000", "resumes"),
 )
-MANY = 16  # workers: their bars get thinner
+MANY = 16  # with more workers, the bars get thinner
 
 
 def timeline(run: Run, time: Axis) -> Picture | None:
-    """None where no worker is known of, or no time has passed."""
+    """Draw the timeline; None if there are no workers, or no time has passed."""
     found = lanes(run)
     if not run.workers or not found.span_s:
         return None
@@ -60,7 +60,7 @@ def timeline(run: Run, time: Axis) -> Picture | None:
 
 
 def _job(axes: Axes, run: Run, rows: list[tuple[str, str, str, str]], time: Axis) -> None:
-    """A pause is as long as it was; its event is written when it is over."""
+    """Draw the job's events. A pause has its real length; its event is written when it is over."""
     for place, (kind, marker, colour, _) in enumerate(rows):
         table = run.numbers_of(kind)
         at = time.x(run, table)
@@ -78,7 +78,7 @@ def _job(axes: Axes, run: Run, rows: list[tuple[str, str, str, str]], time: Axis
 
 
 def _workers(axes: Axes, run: Run, found: Lanes, time: Axis) -> None:
-    """One image: a thousand columns of twenty pixels per worker, and white between the bars."""
+    """Draw one image: 1,000 columns of 20 pixels per worker, and white between the bars."""
     palette = np.array([to_rgb(COLOUR_OF.get(word, OTHER)) for word in found.words])
     bars, height, columns = found.pixels.shape
     between = np.ones((bars, height // 5, columns, 3))
@@ -88,7 +88,7 @@ def _workers(axes: Axes, run: Run, found: Lanes, time: Axis) -> None:
     for kind, marker, colour, _ in WORKER_MARKS:
         for worker in range(bars):
             at = time.x(run, deaths(run, kind, worker))
-            if not at.size:  # an empty line that is not clipped reaches, for the layout, to the picture's corner
+            if not at.size:  # an empty line that is not clipped would extend the layout to the picture's corner
                 continue
             row = np.full(at.shape, worker)
             axes.plot(at, row, marker, color=colour, markersize=8, markeredgecolor="white", clip_on=False)
@@ -100,7 +100,7 @@ def _workers(axes: Axes, run: Run, found: Lanes, time: Axis) -> None:
 
 
 def deaths(run: Run, kind: str, worker: int) -> ColumnTable:
-    """A worker that left because it was asked to has not died."""
+    """Return the events of a worker by column, without workers that left on request: they did not die."""
     table = ColumnTable()
     for event in run.events_of(kind):
         if event.get("worker") == worker and event.get("kind") != "left":
@@ -109,7 +109,7 @@ def deaths(run: Run, kind: str, worker: int) -> ColumnTable:
 
 
 def _legend(run: Run, found: Lanes) -> list[Patch | Line2D]:
-    """Only what is in the picture."""
+    """Return legend entries only for what the picture contains."""
     phases: list[Patch | Line2D] = [
         Patch(facecolor=COLOUR_OF.get(word, OTHER), label=plain(word)) for word in found.used()
     ]

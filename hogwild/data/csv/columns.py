@@ -1,4 +1,4 @@
-"""Which columns of a text file are read, and as what: names and numbers resolved, values of categories coded."""
+"""Columns of a text file: names and numbers resolved, values of categories encoded."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,9 @@ Column: TypeAlias = str | int
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Text -> a number in [0, size). Listed values get their places, and with `other` all the rest one more, the last;
-    hashed ones the same number in every process, program and year (BLAKE2b), which several values may share."""
+    """Mapping from text to a number in [0, size). Listed values get their place as number; with `other`, all the rest
+    share one more, the last. Hashed values get the same number in every process, program and year (BLAKE2b); several
+    values may share one."""
 
     size: int
     places: Mapping[str, int] = field(default_factory=dict)
@@ -23,14 +24,14 @@ class Codes:
     is_hashed: bool = False
 
     def code(self, text: str) -> int | None:
-        """MISSING_CODE for an empty text that is not listed, None for a value that is not allowed."""
+        """Return the code; MISSING_CODE for an empty text that is not listed, None for a value that is not allowed."""
         found = self.places.get(text)
         if found is not None or text == "":
             return MISSING_CODE if found is None else found
         return self.filled(text)
 
     def filled(self, text: str) -> int | None:
-        """The code of what is not listed, or missing and not to be refused or dropped."""
+        """Return the code of a text that is not listed, or of a missing value that is not refused or dropped."""
         if self.is_hashed:
             return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % self.size
         return self.size - 1 if self.other else None
@@ -38,8 +39,8 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class CsvLayout:
-    """Places in a record: of the inputs that are numbers and those that are coded, and of the target. One coded target
-    (`target_codes`), one class number (`is_class`), or float targets, several perhaps."""
+    """Places of the columns in a record: numeric inputs, coded inputs, targets. There is one coded target
+    (`target_codes`), or one class number (`is_class`), or one or more float targets."""
 
     names: tuple[str, ...]
     numbers: tuple[int, ...]
@@ -54,7 +55,8 @@ class CsvLayout:
         return f"column {place}" if name == str(place) else f"column {name!r}"
 
     def inputs_in(self, who: str, names: Sequence[str], has_header: bool) -> "CsvLayout":
-        """The same inputs, without target, of a file with columns `names`. Raises UsageError where one is absent."""
+        """Return the same inputs, without target, for a file with columns `names`. Raises UsageError for a missing
+        one."""
         wanted, places = sorted((*self.numbers, *self.coded)), {name: place for place, name in enumerate(names)}
         if not has_header and len(names) == len(wanted):
             places = {str(column): place for place, column in enumerate(wanted)}
@@ -80,7 +82,7 @@ def layout(
     categorical: Mapping[Column, Any],
     target_type: Literal["float", "class"],
 ) -> CsvLayout:
-    """Raises UsageError for columns that are not there, named twice, or categories that make no sense."""
+    """Return the layout. Raises UsageError for missing columns, columns named twice, or invalid categories."""
     if target_type not in ("float", "class"):
         raise _wrong(f"{who}: target_type must be float or class, got {target_type!r}")
     look_up = _Names(who, tuple(names), has_header)

@@ -21,44 +21,43 @@ from hogwild.data.locate import Wanted, beside, find, folders, require
 from hogwild.data.text_file import TextFile, count_rows
 from hogwild.errors import DataError, UsageError
 
-PIECE = 1 << 20  # bytes of text parsed at a time: they, and what is made of them, stay in the caches
-VERSION = 1  # of what this class makes of a file, for the fingerprint
+PIECE = 1 << 20  # bytes of text parsed at a time: they and the results stay in the CPU caches
+VERSION = 1  # of this class's output for a file; part of the fingerprint
 log = logging.getLogger(__name__)
 
 
 class Csv(Dataset[tuple[Tensor, ...]]):
     """One sample per row of a table in a text file, as tensors in this order:
 
-        x       (N, F) float32   all numeric inputs, in their order; left out where every input is categorical
-        codes   (N, C) int64     all categorical inputs, each coded from 0 on; only where there are any
-        target  (N, T) float32   one column for each name in `target`, so (N, 1) for one: what a model with one output
-                                 gives, and MSELoss, L1Loss and BCEWithLogitsLoss compare it with
-                (N,) int64       a class: with `target_type: class` (whole numbers from 0 on), or where the target is
-                                 listed under `categorical`; what CrossEntropyLoss wants
+        x       (N, F) float32   all numeric inputs, in their order; left out if all inputs are categorical
+        codes   (N, C) int64     all categorical inputs, each coded from 0 on; only if there are any
+        target  (N, T) float32   one column for each name in `target`, so (N, 1) for one: the shape of a model's single
+                                 output, for MSELoss, L1Loss and BCEWithLogitsLoss
+                (N,) int64       a class: with `target_type: class` (whole numbers from 0 on), or a target listed
+                                 under `categorical`; for CrossEntropyLoss
 
-    Columns are named as in the header, or numbered from 0 on, -1 being the last one. `inputs` are all columns but the
-    target and those in `leave_out`. `categorical` says for a column {hash: N} (a stable hash, N codes), a list of its
-    values (a value's place is its code; any other is an error), or {values: [...], other: true} (all others get one
-    more code, the last). Spaces around a value are no part of it.
+    Columns are named as in the header, or numbered from 0 on, -1 being the last one. By default `inputs` are all
+    columns except the target and those in `leave_out`. `categorical` gives a column {hash: N} (a stable hash, N codes),
+    a list of its values (a value's place is its code; any other is an error), or {values: [...], other: true} (all
+    others get one more code, the last). Spaces around a value are ignored.
 
-    `missing`: what is done about an empty value, and about NA, NaN, null, None, ? and the like in a column of numbers:
-    fail (an error with its line), drop (the row is left out, and how many were is logged), mean (of the column, in this
-    file), or a number. A missing category then gets the code of all others; the target is never filled in. `drop` and
-    `mean` read the whole file once more, in one process, before anything else: as long as reading it takes.
+    `missing`: treatment of empty values, and of NA, NaN, null, None, ? and similar texts in a column of numbers: fail
+    (an error with its line), drop (the row is left out, and the number of such rows is logged), mean (of the column, in
+    this file), or a number. With mean or a number, a missing category gets the code of all others; the target is never
+    filled in. `drop` and `mean` first read the whole file once more, in one process, which takes as long as reading it.
 
-    `like`: the columns of a file that a model was trained on. The other arguments speak of that file then, and of this
-    one only its inputs are read, by their names, in whatever order; the target need not be there. Without a header this
-    one has as many columns as that one, or only its inputs.
+    `like`: the columns of the file that a model was trained on. The other arguments then refer to that file; from this
+    one only the inputs are read, by name, in any order, and the target may be missing. Without a header, this file must
+    have as many columns as that one, or only its inputs.
 
     `delimiter` is one character (tab: "\\t"), `decimal` "." or ",", `encoding` utf-8, latin-1 or cp1252; `skip_lines`
-    lines before the header, or the first row, are not looked at. Values may be quoted, with delimiters and line ends
-    inside; a quote inside a quoted value is written twice. Empty lines are skipped.
+    lines before the header, or the first row, are ignored. Values may be quoted, with delimiters and line ends inside;
+    a quote inside a quoted value is written twice. Empty lines are skipped.
 
-    A relative `path` is looked for below `root`, below DIR, beside the job file and in the current folder. The
-    constructor counts the rows; values are parsed by `rows`, in whatever process. Needs pyarrow (pip install
-    'hogwild[csv]'). Raises NotFoundError, UsageError for arguments that do not fit the file, and DataError with file,
-    line, column, value and rule.
-    """
+    A relative `path` is searched below `root`, below DIR, beside the job file and in the current folder. The
+    constructor counts the rows; `rows` parses the values, in any process. Needs pyarrow (pip install 'hogwild[csv]').
+    Raises NotFoundError, UsageError for arguments that do not fit the file, and DataError with file, line, column,
+    value and rule."""
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         self._parser = Parser(CsvTable(file, self._layout, form, refuse_missing=self.missing == "fail"))
         self._piece = max(1, PIECE * self._index.rows // max(self._index.end - start, 1))
         self._fill = np.full(len(self._layout.numbers), self.missing, np.float32) if _is_number(self.missing) else None
-        self._dropped = np.empty(0, np.int64)  # numbers of the records that are left out, rising
+        self._dropped = np.empty(0, np.int64)  # numbers of the records that are left out, ascending
         if self.missing == "drop":
             self._drop()
         elif self.missing == "mean":
@@ -104,12 +103,12 @@ class Csv(Dataset[tuple[Tensor, ...]]):
 
     @staticmethod
     def for_inputs(arguments: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
-        """The arguments for a file to predict, by a model that was trained on a file with `columns`."""
+        """Return the arguments for a file to predict, by a model that was trained on a file with `columns`."""
         return {**arguments, "like": columns}
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the file's columns; their numbers where there is no header."""
+        """The names of the file's columns; their numbers if there is no header."""
         return self._layout.names
 
     @property
@@ -119,7 +118,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
 
     @property
     def categories(self) -> dict[str, int]:
-        """Name -> how many codes it has, of the categorical inputs, in the order of the columns of `codes`."""
+        """The categorical inputs: name -> number of codes, in the order of the columns of `codes`."""
         pairs = zip(self._layout.coded, self._layout.codes, strict=True)
         return {self.columns[place]: codes.size for place, codes in pairs}
 
@@ -127,15 +126,15 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         return self._index.rows - len(self._dropped)
 
     def __getitem__(self, position: int) -> tuple[Tensor, ...]:
-        """One sample. For looking: it parses a piece of the file; `rows` is what reads a whole file."""
+        """Return one sample. Only for inspection: it parses a whole piece of the file; use `rows` to read a file."""
         size = len(self)
         if not -size <= position < size:
             raise IndexError(f"sample {position} of {size}")
         return tuple(field[0] for field in self.rows(position % size, position % size + 1))
 
     def rows(self, start: int, stop: int) -> tuple[Tensor, ...]:
-        """Samples [start, stop) as tensors (stop - start, …), in any process that has a copy of this object. The file
-        stays open between calls; a gzipped one is best read in rising order. Raises DataError as the class says."""
+        """Return samples [start, stop) as tensors (stop - start, …), in any process that has a copy of this object. The
+        file stays open between calls; read a gzipped one in ascending order. Raises DataError as the class says."""
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"samples {start} to {stop} of {len(self)}")
         fields = self._empty(stop - start)
@@ -149,7 +148,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         return tuple(torch.from_numpy(field) for field in fields)
 
     def fingerprint(self) -> str:
-        """A hash of the file's content and of every argument that changes a sample. 0.6 s a gigabyte."""
+        """Return a hash of the file's content and of every argument that changes a sample. Takes 0.6 s per gigabyte."""
         digest = hashlib.sha256()
         arguments = (VERSION, self._layout, self._parser.table.format, self._index.start, self._index.first_line)
         digest.update(repr((*arguments, self.missing)).encode())
@@ -157,7 +156,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         return digest.hexdigest()
 
     def _record(self, sample: int) -> int:
-        """The number of the record behind a sample: those left out before it are counted in."""
+        """Return the record number of a sample, counting the records left out before it."""
         before = self._dropped - np.arange(len(self._dropped))
         return sample + int(np.searchsorted(before, sample, side="right"))
 
@@ -174,7 +173,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         return [*inputs, target]
 
     def _finished(self, records: ParsedRecords, begin: int) -> list[np.ndarray]:
-        """The fields of the samples in these records, nothing missing any more."""
+        """Return the fields of the samples in these records, with missing values filled in or dropped."""
         numbers, codes, target = records.numbers, records.codes, records.target
         if self._fill is not None:
             self._refuse_missing_target(target, begin)
@@ -242,7 +241,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             )
 
     def _means(self) -> np.ndarray:
-        """(F,) float32: of what is there, summed in float64."""
+        """Return the means (F,) float32 of the existing values, summed in float64."""
         sums = np.zeros(len(self._layout.numbers))
         counts = np.zeros(len(self._layout.numbers), np.int64)
         for piece in self._pieces():
@@ -261,7 +260,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
 
 
 def _check_format(who: str, delimiter: str, decimal: str, encoding: str, skip_lines: int) -> None:
-    """Raises UsageError for what is no format."""
+    """Raise UsageError for an invalid format."""
     code = "config/bad-argument"
     if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The first lines of a text file: what they say, and what they give away about a wrong delimiter or encoding."""
+"""The first lines of a text file: column names, and signs of a wrong delimiter or encoding."""
 
 import codecs
 import csv
@@ -15,8 +15,8 @@ WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 def read_header(
     text: TextFile, has_header: bool, delimiter: str, encoding: str, skip_lines: int, *, has_target: bool = True
 ) -> tuple[list[str], int, int]:
-    """(names, offset of the first row, its line number); names are "0", "1", … where there is no header. Raises
-    DataError where there is no first line, or it cannot be right."""
+    """Return (names, offset of the first row, its line number); names are "0", "1", … without a header. Raises
+    DataError if there is no first line, or if it cannot be right."""
     head = text.read_at(0, HEAD)
     start = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
     if head.startswith(WIDE) or b"\0" in head[:1000]:
@@ -35,7 +35,7 @@ def read_header(
 
 
 def _skipped(text: TextFile, head: bytes, start: int, skip_lines: int) -> tuple[int, int]:
-    """Offset and number of the first line that counts: behind `skip_lines` and the empty ones after them."""
+    """Return offset and number of the first line that counts: after `skip_lines` and the empty lines behind them."""
     line = 1
     while start < len(head):
         end = head.find(b"\n", start)
@@ -52,7 +52,7 @@ def _skipped(text: TextFile, head: bytes, start: int, skip_lines: int) -> tuple[
 def _first_record(
     text: TextFile, head: bytes, start: int, line: int, encoding: str, delimiter: str
 ) -> tuple[list[str], int, int]:
-    """Its fields, the offset behind it and the number of the line there."""
+    """Return the record's fields, the offset behind it and the line number there."""
     end, inside, next_line = start, False, line
     while end < len(head):
         newline = head.find(b"\n", end)

@@ -1,8 +1,8 @@
-"""Records of a text file as arrays. Quickly, by pyarrow, where they are as they should be; else once more by
-`slow_parse.py`, which says what is wrong, or reads it after all.
+"""Parsing of records into arrays: fast, by pyarrow, if they are well-formed; otherwise again by `slow_parse.py`, which
+reports the error, or reads them after all.
 
-Missing numbers are NaN here and missing codes -1: nothing else can be either, because a NaN in the file is missing and
-an infinity is an error."""
+Missing numbers are NaN here and missing codes -1. Nothing else can be: a NaN in the file counts as missing and an
+infinity is an error."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,24 +12,24 @@ import numpy as np
 from hogwild.data.csv.columns import MISSING_CODE, Codes
 from hogwild.data.csv.slow_parse import LARGEST_CLASS, MISSING, Careful, CsvTable, ParsedRecords
 
-UTF8 = "utf8"  # by this name alone pyarrow knows that nothing needs to be recoded
+UTF8 = "utf8"  # only with this name pyarrow knows that no recoding is needed
 
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """Of one table; what is missing is shown as the module says, unless it is refused."""
+    """The parser of one table; missing values are marked as the module says, unless they are refused."""
 
     table: CsvTable
 
     def parse(self, content: memoryview, count: int, line: int) -> ParsedRecords:
-        """The `count` records in `content`, whose first line has number `line`. Raises DataError with the place."""
+        """Return the `count` records in `content`, which begins at line `line`. Raises DataError with the place."""
         records = self._quick(content, count)
         if records is None or (self.table.refuse_missing and not records.is_complete):
             records = Careful(self.table, bytes(content), line).records(count)
         return records
 
     def _quick(self, content: memoryview, count: int) -> ParsedRecords | None:
-        """None where anything is odd."""
+        """Return the records, or None if anything is unusual."""
         import pyarrow
 
         try:
@@ -55,20 +55,20 @@ class Parser:
         plan, encoding = self.table.layout, self.table.format.encoding
         used = (*plan.numbers, *plan.coded, *plan.targets)
         text = {*plan.coded, *(plan.targets if plan.target_codes else ())}
-        # Not float32, which pyarrow parses more slowly, and rounds once where everybody else rounds twice.
+        # Not float32: pyarrow parses it more slowly, and rounds once while everyone else rounds twice.
         kinds = {str(place): pyarrow.float64() for place in (*plan.numbers, *plan.targets)}
         kinds |= {str(place): pyarrow.dictionary(pyarrow.int32(), pyarrow.string()) for place in text}
         return arrow_csv.read_csv(
             pyarrow.BufferReader(pyarrow.py_buffer(content)),
             read_options=arrow_csv.ReadOptions(
-                use_threads=False,  # every worker parses a range of its own
+                use_threads=False,  # each worker parses a separate range
                 block_size=len(content) + 1,  # one chunk per column
                 column_names=[str(place) for place in range(len(plan.names))],
                 encoding=UTF8 if encoding == "utf-8" else encoding,
             ),
             parse_options=arrow_csv.ParseOptions(
                 delimiter=self.table.format.delimiter,
-                quote_char='"' if self.table.format.has_quotes else False,  # not looking for it saves a tenth
+                quote_char='"' if self.table.format.has_quotes else False,  # without quotes it saves 10 %
                 newlines_in_values=self.table.format.has_quotes,
             ),
             convert_options=arrow_csv.ConvertOptions(
@@ -81,15 +81,15 @@ class Parser:
         )
 
     def _floats(self, table: Any, places: tuple[int, ...], dtype: type) -> np.ndarray | None:
-        """(n, len(places)), NaN where missing; None where something is infinite, or not a number."""
+        """Return (n, len(places)), NaN if missing; None if a value is infinite or not a number."""
         out = np.empty((table.num_rows, len(places)), dtype)
         missing = 0
-        with np.errstate(over="ignore"):  # becomes infinite, and is found below
+        with np.errstate(over="ignore"):  # the value becomes infinite and is found below
             for i, place in enumerate(places):
                 column = table.column(str(place))
                 missing += column.null_count
                 done = 0
-                for chunk in column.chunks:  # one, but for text that grew when it became UTF-8
+                for chunk in column.chunks:  # one chunk, unless the text grew when it was converted to UTF-8
                     out[done : done + len(chunk), i] = _array(chunk.fill_null(np.nan) if chunk.null_count else chunk)
                     done += len(chunk)
         return out if np.count_nonzero(np.isfinite(out)) == out.size - missing else None
@@ -106,7 +106,7 @@ class Parser:
 
 
 def _encode(column: Any, codes: Codes, out: np.ndarray) -> bool:
-    """Each different value is looked up once per piece; False where one is not allowed."""
+    """Encode a column; each distinct value is looked up once per piece. Return False if one is not allowed."""
     done = 0
     for chunk in column.chunks:
         found = [codes.code(text.strip()) for text in chunk.dictionary.to_pylist()]
@@ -118,12 +118,12 @@ def _encode(column: Any, codes: Codes, out: np.ndarray) -> bool:
 
 
 def _array(chunk: Any) -> np.ndarray:
-    """Without a copy. `to_numpy` would import pandas, where that is installed, in every process: 0.3 s."""
+    """Return an array without a copy. `to_numpy` would import pandas, if installed, in every process: 0.3 s."""
     return np.from_dlpack(chunk) if len(chunk) else np.empty(0, np.int64)
 
 
 def _classes(values: np.ndarray) -> np.ndarray | None:
-    """float64 (n,) -> int64 (n,); None where one is not a whole number >= 0."""
+    """Convert float64 (n,) to int64 (n,); None if a value is not a whole number >= 0."""
     lacks = np.isnan(values)
     whole = np.where(lacks, MISSING_CODE, values)
     if ((whole < 0) & ~lacks).any() or (whole >= LARGEST_CLASS).any() or (whole != np.floor(whole)).any():

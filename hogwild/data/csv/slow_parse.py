@@ -1,5 +1,5 @@
-"""Records of a text file by Python's csv module, value by value: some 30 times slower than pyarrow, and it knows where
-it is. It finds the line, the column and the rule, and reads what pyarrow is too strict for (a plus sign, spaces)."""
+"""Parsing of records by Python's csv module, value by value: some 30 times slower than pyarrow, but with the place of
+every value. It reports the line, the column and the rule, and reads what pyarrow rejects (a plus sign, spaces)."""
 
 import csv
 import io
@@ -15,16 +15,16 @@ import numpy as np
 from hogwild.data.csv.columns import MISSING_CODE, Codes, CsvLayout
 from hogwild.errors import DataError
 
-# What stands for "no number here" in files from pandas, R, spreadsheets, databases and the UCI archive.
+# Texts for "no number" in files from pandas, R, spreadsheets, databases and the UCI archive.
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NAN", "-nan", "NULL", "null", "None", "none", "?")
 MISSING_TEXTS = frozenset(MISSING)
-LARGEST_CLASS = 2**53  # beyond it not every whole number is a float64
+LARGEST_CLASS = 2**53  # above it, not every whole number is a float64
 SHOWN = 60  # characters of a value in an error
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedRecords:
-    """`numbers` (n, F) float32, `codes` (n, C) int64; `target` (n, T) float32, or (n,) int64 for a class."""
+    """Parsed records: `numbers` (n, F) float32, `codes` (n, C) int64; `target` (n, T) float32, or (n,) int64."""
 
     numbers: np.ndarray
     codes: np.ndarray
@@ -32,13 +32,13 @@ class ParsedRecords:
 
     @property
     def is_complete(self) -> bool:
-        """Nothing is missing: a tenth of the price of saying which."""
+        """True if nothing is missing; ten times cheaper than `missing`."""
         is_float = self.target.dtype == np.float32
         lacks_target = np.isnan(self.target).any() if is_float else (self.target == MISSING_CODE).any()
         return not (lacks_target or np.isnan(self.numbers).any() or (self.codes == MISSING_CODE).any())
 
     def missing(self) -> np.ndarray:
-        """(n,) bool: which records miss something."""
+        """Return (n,) bool: True for records with a missing value."""
         if self.target.dtype == np.float32:
             lacks = np.isnan(self.target).any(axis=1)
         else:
@@ -49,7 +49,7 @@ class ParsedRecords:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How the file is written."""
+    """The text format of a file."""
 
     delimiter: str
     decimal: str
@@ -59,7 +59,7 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class CsvTable:
-    """A file and how it is read. `refuse_missing`: a missing value is an error with its place."""
+    """A file and its format. `refuse_missing`: a missing value is an error with its place."""
 
     path: Path
     layout: CsvLayout
@@ -68,14 +68,14 @@ class CsvTable:
 
 
 class Careful:
-    """The records in `content`, whose first line has number `line`."""
+    """Parser of the records in `content`, whose first line has number `line`."""
 
     def __init__(self, table: CsvTable, content: bytes, line: int) -> None:
         self._table, self._content, self._line = table, content, line
         self._layout = table.layout
 
     def records(self, count: int) -> ParsedRecords:
-        """As many as there must be. Raises DataError with the place of the first value that is wrong."""
+        """Return exactly `count` records. Raises DataError with the place of the first wrong value."""
         plan = self._layout
         rows = list(self._rows())
         if len(rows) != count:
@@ -93,8 +93,8 @@ class Careful:
         return ParsedRecords(numbers, codes, target)
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """(line number, fields) of each record, as many as there are columns."""
-        # What is not in the file's encoding matters in a column that is read, and `_code` looks at it there.
+        """Yield (line number, fields) of each record; each has as many fields as there are columns."""
+        # Wrong encoding matters only in a column that is read; `_code` checks it there.
         text = self._content.decode(self._table.format.encoding, "surrogateescape")
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=self._table.format.delimiter, strict=True)
         columns, line = len(self._layout.names), self._line
@@ -155,7 +155,7 @@ class Careful:
 
     def _float(self, text: str) -> float:
         decimal = self._table.format.decimal
-        if "_" in text or (decimal != "." and "." in text):  # Python takes 1_000, and nobody else does
+        if "_" in text or (decimal != "." and "." in text):  # Python accepts 1_000, other programs do not
             raise ValueError
         return float(text.replace(decimal, "."))
 

@@ -1,1 +1,1 @@
-"""Text read in parallel passes, and the words in it numbered."""
+"""Parallel passes over text files, and numbering of the words in them."""

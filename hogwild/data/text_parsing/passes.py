@@ -1,12 +1,12 @@
-"""Text files of millions of lines, parsed in passes: each pass does something to every piece of the file, whole lines
-of it, and writes what it finds straight into memory that all share.
+"""Text files of millions of lines, parsed in passes: each pass processes every piece of the file (complete lines) and
+writes its results directly into shared memory.
 
     dataset.pack(reader, what, like, on_bad_line)
        Parsing ── reader.pack ──► from the cache, mapped; or parse(run): count ──► memory ──► parse ──► put in order
                                                                 run(pass): here, or by the workers that wait
 
-A piece that is done twice, because a worker died, holds the same. Pieces are read, not mapped: a file that is cut
-short while it is read is an error then, not a signal. What is zipped is unzipped into memory first, by one process."""
+A piece processed twice, because a worker died, gives the same result. Pieces are read, not mapped: a file that is
+truncated meanwhile is then an error, not a signal. A zipped file is first unzipped into memory, by one process."""
 
 import os
 import re
@@ -26,9 +26,9 @@ from hogwild.errors import DataError, UsageError
 from hogwild.feeds.packed import Packed
 from hogwild.shared_memory.region import Region
 
-PIECE = 4 << 20  # bytes: some 20 ms; what a death costs
+PIECE = 4 << 20  # bytes: some 20 ms of work, lost if a worker dies
 LOOK = 1 << 16
-MARK = b"\xef\xbb\xbf"  # in front of UTF-8, by some programs
+MARK = b"\xef\xbb\xbf"  # byte order mark that some programs write before UTF-8
 SHOWN = 60  # characters of a line
 ZIP = b"PK\x03\x04"
 
@@ -36,21 +36,21 @@ Run = Callable[["Pass"], None]
 
 
 class PassStep(Protocol):
-    """What a pass does to a piece. Crosses a process by cloudpickle."""
+    """The work of a pass on one piece. Sent to other processes by cloudpickle."""
 
     def ready(self) -> None:
-        """Compiles what it needs, or takes it from the cache of compiled code."""
+        """Compile the kernels, or load them from the cache of compiled code."""
         ...
 
     def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        """Writes what it finds into the regions. Twice is as good as once. Raises DataError."""
+        """Write the results for a piece into the regions; repeating it is harmless. Raises DataError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One look at each of `count` pieces, in any order, by whatever process: `regions` are the memory that `step`
-    reads and writes, in every process."""
+    """One run over `count` pieces, in any order, by any process. `regions` are the memory that `step` reads and writes,
+    in every process."""
 
     what: str
     count: int
@@ -65,8 +65,8 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What came of a file. `left_out`: how many lines, features, ratings, … are not in it, by what they are; `notes`
-    say so to a person. Both are kept with it."""
+    """Result of parsing a file. `left_out`: the number of lines, features, ratings, … left out, by kind; `notes` tell
+    it to a person. Both are cached with the data."""
 
     packed: Packed
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -74,35 +74,38 @@ class Parsed:
 
 
 class Parsing(Protocol):
-    """A file on its way into packed arrays: what a `Reader` is given to pack."""
+    """The parsing of a file into packed arrays: the argument of a `Reader`'s `pack`."""
 
     @property
     def what(self) -> str:
-        """What the data are, in errors."""
+        """Name of the data in errors."""
         ...
 
     def key(self) -> str:
-        """Hexadecimal, of everything the result follows from: content, options, and the training data's numbers."""
+        """Return a hash (hexadecimal) of all that the result depends on: content, options, the training data's
+        numbers."""
         ...
 
     def parse(self, run: Run) -> Parsed:
-        """Raises DataError, MemoryShortError."""
+        """Parse the file. Raises DataError, MemoryShortError."""
         ...
 
 
 class PackedFile(ABC):
-    """A data set that is a file, and becomes packed arrays. `left_out`: of the last packing, as `Parsed` has it."""
+    """A data set in a file that is parsed into packed arrays. `left_out`: of the last packing, as in `Parsed`."""
 
     left_out: Mapping[str, int] = {}
 
     @abstractmethod
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
-        """`what` it is in errors; `like`: the training data, of validation data; `on_bad_line`: fail or skip."""
+        """Return the parsing. `what`: name in errors; `like`: the training data, if any; `on_bad_line`: fail or
+        skip."""
 
     def pack(
         self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
     ) -> Packed:
-        """Through a `samples.Reader`: from the cache, or parsed. `like`: the training data, of validation data."""
+        """Pack by a `feeds.materialise.Reader`: from the cache, or parsed. `like`: the training data, for validation
+        data."""
         parsed: Parsed = reader.pack(self.parsing(what, like, on_bad_line))
         self.left_out = parsed.left_out
         return parsed.packed
@@ -113,8 +116,8 @@ class PackedFile(ABC):
 
 @dataclass(frozen=True, slots=True)
 class TextLines:
-    """A text in pieces of whole lines, that any process can read: `cuts` (pieces + 1,) int64 are where they begin.
-    `text`: of a file that is not zipped. Otherwise its bytes are the region `text`, `size` of them."""
+    """A text in pieces of complete lines, readable by any process: `cuts` (pieces + 1,) int64 are their starts and the
+    end. `text`: the file, if it is not zipped; otherwise its `size` bytes are the region `text`."""
 
     path: Path
     text: TextFile | None
@@ -124,7 +127,8 @@ class TextLines:
 
     @classmethod
     def of(cls, path: Path) -> "tuple[TextLines, dict[str, Region]]":
-        """With the regions that it lies in. Raises DataError for a file that is empty, damaged or cannot be read."""
+        """Return a file's lines and the regions that hold them. Raises DataError if it is empty, damaged or
+        unreadable."""
         head, size, text = *_head(path), TextFile(path)
         if not head.startswith((GZIP, ZIP)):
             lines, regions = cls(path, text, size, np.zeros(1, np.int64)), {}
@@ -144,7 +148,7 @@ class TextLines:
         return len(self.cuts) - 1
 
     def cut(self, begin: int, first_line: int, regions: Mapping[str, Region]) -> "TextLines":
-        """The same from byte `begin` on, which is the beginning of line `first_line`."""
+        """Return the same text from byte `begin` on, the beginning of line `first_line`."""
         cuts = [begin]
         while self.size - cuts[-1] > PIECE:
             cuts.append(self._behind_line(cuts[-1] + PIECE, regions))
@@ -153,11 +157,11 @@ class TextLines:
         return replace(self, cuts=np.array(cuts, np.int64), first_line=first_line)
 
     def read(self, begin: int, end: int, regions: Mapping[str, Region]) -> np.ndarray:
-        """Bytes (end - begin,) uint8, not to be written. Raises DataError for a file that has become shorter."""
+        """Return bytes (end - begin,) uint8, read-only. Raises DataError if the file has become shorter."""
         end = min(end, self.size)
         if self.text is None:
             view = regions["text"].array("u1", (self.size,))[begin:end]
-            view.flags.writeable = False  # the type that kernels are compiled for
+            view.flags.writeable = False  # the array type that kernels are compiled for
             return view
         content = self.text.read_at(begin, end - begin)
         if len(content) < end - begin:
@@ -168,7 +172,7 @@ class TextLines:
         return self.read(int(self.cuts[number]), int(self.cuts[number + 1]), regions)
 
     def changed(self) -> DataError:
-        """The file is not what it was when it was looked at first."""
+        """Return the error for a file that changed after the first read."""
         return (self.text or TextFile(self.path)).changed()
 
     def _behind_line(self, at: int, regions: Mapping[str, Region]) -> int:
@@ -181,7 +185,7 @@ class TextLines:
 
 
 def _head(path: Path) -> tuple[bytes, int]:
-    """(its first bytes, how many there are)"""
+    """Return (its first bytes, its size)."""
     try:
         with open(path, "rb", buffering=0) as stream:
             return stream.read(len(ZIP)), os.fstat(stream.fileno()).st_size
@@ -201,7 +205,7 @@ def _stream(text: TextFile) -> Iterator[bytes]:
 
 
 def _member(path: Path) -> Iterator[bytes]:
-    """The one file in a zip archive."""
+    """Yield the content of the only file in a zip archive."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]
@@ -221,7 +225,7 @@ def _member(path: Path) -> Iterator[bytes]:
 
 
 def find_text(who: str, path: str, root: str | None, advice: str) -> Path:
-    """Where the file is. Raises NotFoundError that says where it was looked for, and UsageError without numba."""
+    """Return the path of the file. Raises NotFoundError with the searched folders, and UsageError without numba."""
     require("numba", who, "numba", "sparse")
     given = Path(path).expanduser()
     where = [given.parent] if given.is_absolute() else [*folders(root, None), *beside()]
@@ -229,7 +233,7 @@ def find_text(who: str, path: str, root: str | None, advice: str) -> Path:
 
 
 def choice(who: str, name: str, value: Any, allowed: Iterable[Any]) -> None:
-    """Raises UsageError unless an argument is one of those."""
+    """Raise UsageError unless an argument is one of the allowed values."""
     if value not in (several := [*allowed]):
         words = ", ".join(map(str, several))
         raise UsageError(f"{who}: {name} must be one of {words}, got {value!r}", code="config/bad-argument")
@@ -240,7 +244,7 @@ def choice(who: str, name: str, value: Any, allowed: Iterable[Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Finds:
-    """What a pass found, a row of `kernels.parsers.FOUND` words per piece, beside the lines it was looking at."""
+    """Results of a pass, a row of `kernels.parsing.libsvm.FOUND` numbers per piece, with the lines of the file."""
 
     lines: TextLines
     found: np.ndarray  # (pieces, FOUND) int64
@@ -251,7 +255,7 @@ class Finds:
         return int(self.found[:, word].sum())
 
     def settle(self, on_bad_line: str, left_out: dict[str, int]) -> list[str]:
-        """Raises DataError for the first bad line, or, where they are skipped, says how many there are."""
+        """Raise DataError for the first bad line or, if bad lines are skipped, return a note with their number."""
         from hogwild.kernels.parsing.libsvm import BAD, OVERFLOW
 
         if self.total(OVERFLOW):
@@ -279,29 +283,29 @@ class Finds:
         return f"{self.place(piece, content, int(row[LINE_AT]))}: {rule}: {shown(line)!r}"
 
     def place(self, piece: int, content: bytes, at: int) -> str:
-        """`FILE: line 12`, of byte `at` of a piece."""
+        """Return `FILE: line 12` for byte `at` of a piece."""
         return f"{self.lines.path}: line {self.line_number(piece) + content.count(bytes([10]), 0, at):,}"
 
     def line_number(self, piece: int) -> int:
-        """Of the first line of a piece."""
+        """Return the number of a piece's first line."""
         from hogwild.kernels.parsing.libsvm import LINES
 
         return self.lines.first_line + int(self.found[:piece, LINES].sum())
 
 
 def shown(line: bytes) -> str:
-    """A line for a message: decoded whatever it holds, and shortened."""
+    """Return a line for a message: decoded, whatever it holds, and shortened."""
     text = line[: 4 * SHOWN].decode("utf-8", "backslashreplace").rstrip("\r")
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def zeros(name: str, shape: tuple[int, ...], dtype: str) -> Region:
-    """Memory for all, of that many numbers."""
+    """Return shared memory for an array of this shape."""
     return Region.allocate(name, int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
 
 
 def moved_together(array: np.ndarray, begins: np.ndarray, counts: np.ndarray) -> None:
-    """What pieces wrote from begins[piece] on, counts[piece] each, is moved down until there is no gap. In place."""
+    """Close the gaps between the pieces' values, in place: each piece wrote counts[piece] from begins[piece] on."""
     to = 0
     for begin, many in zip(begins[: len(counts)].tolist(), counts.tolist(), strict=True):
         if to != begin and many:
@@ -310,7 +314,7 @@ def moved_together(array: np.ndarray, begins: np.ndarray, counts: np.ndarray) ->
 
 
 def begins_of(counts: np.ndarray) -> np.ndarray:
-    """(n + 1,) int64: where each begins, and the end of all."""
+    """Return (n + 1,) int64: the start of each, and the end of all."""
     begins = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=begins[1:])
     return begins
@@ -318,11 +322,11 @@ def begins_of(counts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many lines each piece has. `kind`: what will parse them (`kernels/parsers_cache.py`)."""
+    """Pass that counts the lines of each piece. `kind`: the later parser (`kernels/parsing/warm_up.py`)."""
 
     lines: TextLines
     kind: str
-    mark: int = ord(":")  # counted, too: of libsvm's pairs there are as many
+    mark: int = ord(":")  # counted too: libsvm has one per pair
 
     def ready(self) -> None:
         from hogwild.kernels.parsing import warm_up
@@ -338,7 +342,8 @@ class Count:
 def counted(
     run: Run, what: str, lines: TextLines, regions: dict[str, Region], kind: str, mark: int = ord(":")
 ) -> np.ndarray:
-    """The first pass over a text: (pieces, FOUND) int64 of what its pieces hold, in `regions`, for all processes."""
+    """Run the first pass over a text; return each piece's counts (pieces, FOUND) int64, in `regions`, for all
+    processes."""
     from hogwild.kernels.parsing.libsvm import FOUND
 
     regions["found"] = zeros("found", (lines.pieces, FOUND), "i8")
@@ -347,7 +352,7 @@ def counted(
 
 
 def found_in(regions: Mapping[str, Region], lines: TextLines) -> np.ndarray:
-    """(pieces, FOUND) int64"""
+    """Return the results, (pieces, FOUND) int64."""
     from hogwild.kernels.parsing.libsvm import FOUND
 
     return regions["found"].array("i8", (lines.pieces, FOUND))

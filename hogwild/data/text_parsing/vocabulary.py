@@ -1,5 +1,5 @@
-"""Words in columns of a text, numbered: ids of users, items, entities that are no whole numbers. In this process, some
-10 to 20 million words a second."""
+"""Numbering of words in text columns: ids of users, items or entities that are not whole numbers. In this process, some
+10 to 20 million words per second."""
 
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,7 @@ MOST_WORDS = 2**31 - 2
 
 
 class Vocabulary:
-    """Different words, numbered as they come. It grows."""
+    """Distinct words, numbered in order of appearance. It grows."""
 
     def __init__(self) -> None:
         self._table = np.zeros(1 << 12, np.int32)
@@ -26,7 +26,7 @@ class Vocabulary:
         return int(self._state[0])
 
     def number(self, text: np.ndarray, begins: np.ndarray, ends: np.ndarray, codes: np.ndarray) -> None:
-        """codes (n,) int32 of the words text[begins[i]:ends[i]]."""
+        """Write the numbers of the words text[begins[i]:ends[i]] to codes (n,) int32."""
         from hogwild.kernels.parsing.ordering import intern
 
         done = 0
@@ -39,7 +39,7 @@ class Vocabulary:
             self._grow(int(ends[done] - begins[done]))
 
     def words(self) -> list[bytes]:
-        """By number."""
+        """Return the words by number."""
         content, bounds = self._letters.tobytes(), self._bounds[: len(self) + 1].tolist()
         return [content[begin:end] for begin, end in pairwise(bounds)]
 
@@ -50,7 +50,7 @@ class Vocabulary:
         if used + needed > len(self._letters):
             self._letters = _longer(self._letters, 2 * (used + needed))
         if many == len(self._hashes):
-            # The table is never more than half full, so that a search for a word ends.
+            # The table is at most half full, so that every search ends.
             self._hashes, self._bounds = _longer(self._hashes, 2 * many), _longer(self._bounds, 2 * many + 1)
             self._table = np.zeros(2 * len(self._table), np.int32)
             fill_table(self._table, self._hashes, many)
@@ -63,7 +63,8 @@ def _longer(array: np.ndarray, size: int) -> np.ndarray:
 
 
 def in_order(words: list[bytes]) -> tuple[np.ndarray, Any]:
-    """(rank of each word (n,) int32, names): whole numbers by size, as int64, where all are; else by their letters."""
+    """Return (rank of each word (n,) int32, sorted names): numerically as int64 if all are numbers, else
+    alphabetically."""
     numbers = _whole_numbers(words)
     order = np.argsort(numbers, kind="stable") if numbers is not None else _sorted_places(words)
     ranks = np.empty(len(words), np.int32)
@@ -78,7 +79,7 @@ def _sorted_places(words: list[bytes]) -> np.ndarray:
 
 
 def _whole_numbers(words: list[bytes]) -> np.ndarray | None:
-    """None where one is written in another way: 007 and 7 are two ids."""
+    """Return the numbers; None if one has another spelling: 007 and 7 are two ids."""
     if not all(word.isdigit() and len(word) < 19 and (word[:1] != b"0" or word == b"0") for word in words):
         return None
     return np.array([*map(int, words)], np.int64)
@@ -87,9 +88,9 @@ def _whole_numbers(words: list[bytes]) -> np.ndarray | None:
 def numbered_columns(
     finds: Finds, form: tuple[int, int, int], columns: np.ndarray, groups: tuple[int, ...]
 ) -> tuple[list[np.ndarray], np.ndarray, list[Vocabulary]]:
-    """Every line's words of `columns`, the last of which is the rating's, or -1: (numbers (n,) int32 per column,
-    ratings (n,) float32, vocabularies). `groups`: the vocabulary of each column. `form`: the delimiter's bytes, and the
-    number of fields where quotes are letters, or 0."""
+    """Number every line's words in `columns`; the last column is the rating's, or -1. Return (numbers (n,) int32 per
+    column, ratings (n,) float32, vocabularies). `groups`: the vocabulary of each column. `form`: the delimiter's bytes,
+    and the number of fields if quotes are ordinary characters, or 0."""
     from hogwild.kernels.parsing.columns import words
     from hogwild.kernels.parsing.libsvm import ITEMS, LINES, OVERFLOW, ROWS
 

@@ -1,1 +1,1 @@
-"""Compiled kernels that read text and number ids."""
+"""Compiled kernels that parse text and number ids."""

@@ -1,4 +1,4 @@
-"""Lines of text in columns into numbers: ratings, and words. As careful as `libsvm.py`, with its `found`."""
+"""Parsing of text in columns into numbers: ratings, and words. Bounds checks and `found` as in `libsvm.py`."""
 
 import numpy as np
 
@@ -30,14 +30,14 @@ from hogwild.kernels.parsing.libsvm import (
 
 @inlined
 def _is_delimiter(text, at, end, one, two):  # type: ignore[no-untyped-def]
-    """`two`: the second byte of `::`, or 0."""
+    """Return whether a delimiter is at `at`; `two` is the second byte of `::`, or 0."""
     return text[at] == one and (two == 0 or (at + 1 < end and text[at + 1] == two))
 
 
 @inlined
 def _field(text, at, end, one, two, has_quotes):  # type: ignore[no-untyped-def]
-    """A field in [at, end): (its first byte, behind its last, behind the field, is a quote left open). With
-    `has_quotes`, quotes around are not of it."""
+    """Return, for a field in [at, end): (its first byte, the byte behind its last, the byte behind the field, whether a
+    quote is not closed). With `has_quotes`, enclosing quotes are not part of the field."""
     if has_quotes and at < end and text[at] == QUOTES:
         here = at + 1
         while here < end and text[here] != QUOTES:
@@ -53,14 +53,14 @@ def _field(text, at, end, one, two, has_quotes):  # type: ignore[no-untyped-def]
 
 @inlined
 def _stop(text, at, end):  # type: ignore[no-untyped-def]
-    """(where the line's last field ends, where the line end is)"""
+    """Return (end of the line's last field, place of the line end)."""
     stop = line_end(text, at, end)
     return (stop - 1 if stop > at and text[stop - 1] == CR else stop), stop
 
 
 @inlined
 def _whole(text, at, end):  # type: ignore[no-untyped-def]
-    """The number of an id, or -1 where it is a word: what begins with 0, has another sign, or is past int32."""
+    """Return an id's number, or -1 if it is a word: a leading 0, a character that is no digit, or past int32."""
     if at == end or end - at > 10 or (text[at] == 48 and end - at > 1):
         return np.int64(-1)
     value = np.int64(0)
@@ -73,7 +73,7 @@ def _whole(text, at, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def _rated(text, at, end):  # type: ignore[no-untyped-def]
-    """(rating, rule it breaks)"""
+    """Return (rating, rule it breaks)."""
     while at < end and text[at] == SPACE:
         at += 1
     while end > at and is_blank(text[end - 1]):
@@ -86,8 +86,8 @@ def _rated(text, at, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def _plain(text, at, end, one, two, of_user, of_item, of_rating, wanted):  # type: ignore[no-untyped-def]
-    """(user, item, rating, the line's end) of a line that is as nearly all are: digits, in one go. An end of -1: it is
-    not, and is to be looked at with care."""
+    """Return (user, item, rating, the line's end) of an ordinary line, digits only, in one pass. An end of -1: the line
+    is not ordinary and needs the careful parser."""
     u, i, value, number, got = np.int64(0), np.int64(0), 1.0, 0, 0
     while got < wanted:
         begin = at
@@ -127,8 +127,8 @@ def _plain(text, at, end, one, two, of_user, of_item, of_rating, wanted):  # typ
 
 @kernel
 def ratings(text, one, two, columns, user, item, rating, row, last_row, found):  # type: ignore[no-untyped-def]
-    """Columns (user, item, rating) of a table, by number; a rating of column -1 is 1. Rows go to [row, last_row). An id
-    that is a word ends it: `WORDY` is set, and the words are for `words`."""
+    """Parse the columns (user, item, rating) of a table, by number; a rating of column -1 is 1. Rows go to [row,
+    last_row). If an id is a word, parsing stops and sets `WORDY`: use `words` instead."""
     end, at, first_row = len(text), 0, row
     of_user, of_item, of_rating = columns[0], columns[1], columns[2]
     wanted = 2 if of_rating < 0 else 3
@@ -187,9 +187,9 @@ def ratings(text, one, two, columns, user, item, rating, row, last_row, found): 
 
 @kernel
 def words(text, one, two, columns, exactly, begins, ends, rating, found):  # type: ignore[no-untyped-def]
-    """Where the words of `columns` are in `text`: `begins` and `ends` (C, n) int64, a column per line that is one; n
-    is the number of lines at least. The last of `columns` is that of the rating, or -1. `exactly`: so many fields a
-    line must have, and quotes are letters; 0: any."""
+    """Find the words of `columns` in `text`: `begins` and `ends` (C, n) int64, one entry per valid line; n is at least
+    the number of lines. The last of `columns` is the rating's, or -1. `exactly`: the required number of fields per
+    line, with quotes as ordinary characters; 0: any number."""
     end, at, row = len(text), 0, 0
     kinds = len(columns) - 1
     wanted = kinds + (1 if columns[kinds] >= 0 else 0)
@@ -234,9 +234,9 @@ def words(text, one, two, columns, exactly, begins, ends, rating, found):  # typ
 
 @kernel
 def wide(text, one, items, nothing, user, item, rating, row, last_row, person, found):  # type: ignore[no-untyped-def]
-    """A line per user, numbered from `person` on: how many ratings he gave, and then one number for each of `items`
-    things; `nothing` is none. Rows go to [row, last_row). Whose number of ratings is not what his line holds is a bad
-    line."""
+    """Parse lines of one user each, numbered from `person` on: the number of ratings, then one number for each of
+    `items` items; `nothing` means no rating. Rows go to [row, last_row). A line whose number of ratings is wrong is
+    bad."""
     end, at, first_row, line = len(text), 0, row, np.int64(0)
     while at < end:
         line_at = at

@@ -1,36 +1,35 @@
-"""Lines of text into numbers: what they have in common, and libsvm rows. Ratings and words in columns: `columns.py`.
+"""Parsing of text lines into numbers: shared functions, and libsvm rows. Ratings and words in columns: `columns.py`.
 
-What comes in is a piece of a file, whole lines of it, as bytes; what goes out is written straight into place. Nothing
-about a file is believed: every byte is looked at behind a bound, and nothing is written past the places a piece was
-given, so whatever a file says, the worst that comes of it is a line that is `BAD`. Of the first of those in a piece the
-rule it breaks is kept, and where it is.
+The input is a piece of a file, complete lines as bytes; the output is written directly into place. The file is not
+trusted: every read is bounds-checked, and nothing is written outside of the piece's range. So the worst result of any
+file content is a line counted as `BAD`. For the first bad line of a piece, the broken rule and its place are kept.
 
-    found (FOUND,) int64    what a piece came to, one row per piece; one writer: whoever has leased the piece"""
+    found (FOUND,) int64    result of a piece, one row per piece; one writer: the worker that leased the piece"""
 
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, kernel
 
-# Words of `found`.
+# Indices into `found`.
 LINES, ITEMS, ROWS, BAD, RULE, LINE_AT, TOKEN_AT, LEAST, MOST, UNSEEN, OVERFLOW, WORDY = range(12)
-FOUND = 16  # a row, on cache lines of its own
+FOUND = 16  # length of a row, on its own cache lines
 
-# Rules that a line may break.
+# Rules that a line can break.
 LABEL, PAIR, VALUE, FINITE, ZERO, LARGE, FIELDS, EMPTY, QUOTE, NEGATIVE = range(1, 11)
 
 
 LF, CR, TAB, SPACE, COLON, HASH, POINT, PLUS, MINUS, QUOTES = 10, 13, 9, 32, 58, 35, 46, 43, 45, 34
-NO_DIGIT = 1  # problems of a number
+NO_DIGIT = 1  # number parsing errors
 NO_NUMBER = 2
-LONG = np.int64(10**17)  # a mantissa that takes one more digit
-HIGHEST = np.int64(2**31 - 2)  # index: one more is still an int32
+LONG = np.int64(10**17)  # a mantissa below this can take one more digit
+HIGHEST = np.int64(2**31 - 2)  # highest index: one more is still an int32
 GREATEST = np.float64(np.finfo(np.float32).max)
 POWERS = 10.0 ** np.arange(23)  # exact in float64
 
 
 @inlined
 def _is_not_finite(text, at, end):  # type: ignore[no-untyped-def]
-    """nan, inf, Infinity, … begin there."""
+    """Return whether nan, inf, Infinity, … begins there."""
     if end - at < 3:
         return False
     a, b, c = text[at] | 32, text[at + 1] | 32, text[at + 2] | 32
@@ -39,7 +38,7 @@ def _is_not_finite(text, at, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def _exponent(text, at, end):  # type: ignore[no-untyped-def]
-    """Of `e-7`, from the letter on: (exponent, place behind it); (0, at) where it is none."""
+    """Return (exponent, place behind it) of `e-7`, from the letter on; (0, at) if it is no exponent."""
     here = at + 1
     negative = False
     if here < end and (text[here] == MINUS or text[here] == PLUS):
@@ -57,8 +56,8 @@ def _exponent(text, at, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def _scaled(mantissa, scale):  # type: ignore[no-untyped-def]
-    """mantissa * 10^scale. Exact to float32's rounding up to 15 digits (Clinger, "How to read floating point numbers
-    accurately", 1990), to a few units of float64 else."""
+    """Return mantissa * 10^scale. Exact to float32's rounding up to 15 digits (Clinger, "How to read floating point
+    numbers accurately", 1990), otherwise to a few units of float64."""
     value = np.float64(mantissa)
     if scale == 0 or mantissa == 0:
         return value
@@ -73,7 +72,7 @@ def _scaled(mantissa, scale):  # type: ignore[no-untyped-def]
 
 @inlined
 def decimal(text, at, end):  # type: ignore[no-untyped-def]
-    """(float64, place behind it, problem) of the decimal number that begins at `at`."""
+    """Return (float64, place behind it, problem) of the decimal number at `at`."""
     negative = False
     if at < end and (text[at] == MINUS or text[at] == PLUS):
         negative = text[at] == MINUS
@@ -114,7 +113,7 @@ def line_end(text, at, end):  # type: ignore[no-untyped-def]
 
 @inlined
 def blanks(text, at, end):  # type: ignore[no-untyped-def]
-    """Behind spaces, tabs and carriage returns."""
+    """Return the place behind spaces, tabs and carriage returns."""
     while at < end and (text[at] == SPACE or text[at] == TAB or text[at] == CR):
         at += 1
     return at
@@ -134,7 +133,7 @@ def spoilt(found, rule, line_at, token_at):  # type: ignore[no-untyped-def]
 
 @kernel
 def count(text, mark, found):  # type: ignore[no-untyped-def]
-    """Line ends, an unfinished last line included, and bytes `mark`: no piece has more rows, or values, than that."""
+    """Count line ends, with an unfinished last line, and bytes `mark`: upper bounds of a piece's rows and values."""
     lines, marks = np.int64(0), np.int64(0)
     for at in range(len(text)):
         lines += text[at] == LF
@@ -149,8 +148,8 @@ def count(text, mark, found):  # type: ignore[no-untyped-def]
 
 @inlined
 def _pair(text, at, end, least, most):  # type: ignore[no-untyped-def]
-    """`7:0.5` at `at`: (index, value, place behind it, rule it breaks). An index past `most` is `LARGE`, with its value
-    looked at."""
+    """Return (index, value, place behind it, broken rule) of `7:0.5` at `at`. An index past `most` is `LARGE`; its
+    value is checked too."""
     index, first = np.int64(0), at
     while at < end and 48 <= text[at] <= 57:
         if index <= HIGHEST:
@@ -172,9 +171,9 @@ def _pair(text, at, end, least, most):  # type: ignore[no-untyped-def]
 
 @kernel
 def libsvm(text, least, most, leaves_out, lengths, indices, values, target, row, last_row, place, last_place, found):  # type: ignore[no-untyped-def]
-    """`label index:value … # comment`, a row a line. Rows go to [row, last_row) of `lengths` and `target`, their values
-    to [place, last_place). `leaves_out`: an index past `most` is left out and counted, not an error. Lines with nothing
-    but a comment are no rows."""
+    """Parse lines of `label index:value … # comment`, one row each. Rows go to [row, last_row) of `lengths` and
+    `target`, their values to [place, last_place). `leaves_out`: an index past `most` is left out and counted, not an
+    error. Lines with only a comment are skipped."""
     end, at = len(text), 0
     first_row, first_place = row, place
     lowest, highest, unseen = HIGHEST, np.int64(-1), np.int64(0)

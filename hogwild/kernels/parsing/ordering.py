@@ -1,17 +1,17 @@
-"""What was parsed, put in order: a row's features by frequency, ratings by user and item, words by number."""
+"""Sorting of parsed data: a row's features by frequency, ratings by user and item, words by number."""
 
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, kernel
 
-FREQUENT = np.int64(2**31 - 1)  # what is counted more often than that is as frequent
-PLACE = np.int64(2**32)  # of a key: its count above, its index below
-SHORT = 24  # a row that is sorted by insertion
+FREQUENT = np.int64(2**31 - 1)  # higher counts are treated as this one
+PLACE = np.int64(2**32)  # of a key: the count above, the index below
+SHORT = 24  # rows up to this length use insertion sort
 
 
 @inlined
 def _merge_runs(keys, values, other_keys, other_values, first, size, width):  # type: ignore[no-untyped-def]
-    """Runs of `width`, sorted, of keys[first:first + size] become runs of twice that in `other_keys[:size]`."""
+    """Merge sorted runs of `width` in keys[first:first + size] into runs of twice that in `other_keys[:size]`."""
     for begin in range(0, size, 2 * width):
         middle, end = min(begin + width, size), min(begin + 2 * width, size)
         left, right = begin, middle
@@ -26,7 +26,7 @@ def _merge_runs(keys, values, other_keys, other_values, first, size, width):  # 
 
 @inlined
 def _sort(keys, values, spare_keys, spare_values, size):  # type: ignore[no-untyped-def]
-    """keys[:size] upwards, and `values` with them."""
+    """Sort keys[:size] in ascending order, with their `values`."""
     if size <= SHORT:
         for i in range(1, size):
             key, value, j = keys[i], values[i], i
@@ -65,10 +65,10 @@ def by_frequency(  # type: ignore[no-untyped-def]
     keys,
     floats,
 ):
-    """The rows [first, stop), whose values lie from `place` on, are written to row `to_row`, and place `to_place`, and
-    behind: `base` is taken off each index, and the features stand most frequent first (`counts` (F,) int64, of the
-    whole data), equally frequent ones by number. `unit`: each row is divided by its Euclidean length. `keys`, `floats`
-    (2, longest row) are scratch. `twice` (N,) says which rows name a feature twice."""
+    """Write the rows [first, stop), whose values start at `place`, from row `to_row` and place `to_place` on. `base` is
+    subtracted from each index. A row's features are sorted most frequent first (`counts` (F,) int64, of the whole
+    data), equally frequent ones by number. `unit`: each row is divided by its Euclidean length. `keys`, `floats` (2,
+    longest row) are scratch. `twice` (N,) marks rows that name a feature twice."""
     for row in range(first, stop):
         size, last, is_sorted, squares = lengths[row], np.int64(-1), True, 0.0
         for i in range(size):
@@ -98,7 +98,7 @@ def by_frequency(  # type: ignore[no-untyped-def]
 
 @kernel
 def mark(ids, table):  # type: ignore[no-untyped-def]
-    """table[id] = 1 for each that is there. False where one is outside the table."""
+    """Set table[id] = 1 for each id. Return False at an id outside of the table."""
     size = len(table)
     for i in range(len(ids)):
         if ids[i] < 0 or ids[i] >= size:
@@ -109,7 +109,7 @@ def mark(ids, table):  # type: ignore[no-untyped-def]
 
 @kernel
 def renumber(ids, table):  # type: ignore[no-untyped-def]
-    """id -> table[id], in place; what is outside the table becomes -1. Returns how many are -1."""
+    """Replace each id by table[id], in place; ids outside of the table become -1. Return the number of -1."""
     size, unknown = len(table), np.int64(0)
     for i in range(len(ids)):
         number = table[ids[i]] if 0 <= ids[i] < size else np.int32(-1)
@@ -120,7 +120,7 @@ def renumber(ids, table):  # type: ignore[no-untyped-def]
 
 @kernel
 def are_sorted(user, item):  # type: ignore[no-untyped-def]
-    """(by user, then item; two neighbours are the same pair)"""
+    """Return (sorted by user, then item; two neighbours are the same pair)."""
     is_sorted, is_twice = True, False
     for i in range(1, len(user)):
         if user[i] < user[i - 1] or (user[i] == user[i - 1] and item[i] < item[i - 1]):
@@ -131,8 +131,8 @@ def are_sorted(user, item):  # type: ignore[no-untyped-def]
 
 @kernel
 def counted(keys, order, begins, out):  # type: ignore[no-untyped-def]
-    """`out` is `order` sorted by keys[order[i]], stably: a counting sort. `begins` (K + 1,) int64 zeros, K the number
-    of keys, becomes where each key ends."""
+    """Write `order` to `out`, sorted by keys[order[i]], stably: a counting sort. `begins` (K + 1,) int64 zeros, where K
+    is the number of keys, becomes the end of each key."""
     for i in range(len(keys)):
         begins[keys[i] + 1] += 1
     for key in range(1, len(begins)):
@@ -145,8 +145,8 @@ def counted(keys, order, begins, out):  # type: ignore[no-untyped-def]
 
 @kernel
 def held_out(user, item, seed, share, chosen):  # type: ignore[no-untyped-def]
-    """chosen[i] = whether the pair is one of `share` of all, by a hash of it and `seed`: whatever else the file holds,
-    a pair is on the same side. splitmix64's mixer, twice."""
+    """Set chosen[i] to whether the pair belongs to `share` of all, by a hash of the pair and `seed`: it is on the same
+    side whatever else the file holds. splitmix64's mixer, twice."""
     for i in range(len(user)):
         bits = _mixed(seed ^ (np.uint64(user[i]) << np.uint64(32)) ^ np.uint64(item[i]))
         bits = _mixed(bits + np.uint64(0x9E3779B97F4A7C15))
@@ -162,12 +162,12 @@ def _mixed(z):  # type: ignore[no-untyped-def]
 
 # ---- words ----------------------------------------------------------------------------------------------------------
 
-CODES, USED = 0, 1  # of `state`
+CODES, USED = 0, 1  # indices into `state`
 
 
 @inlined
 def _hash(text, begin, end):  # type: ignore[no-untyped-def]
-    """FNV-1a, mixed: its low bits alone are weak."""
+    """Return FNV-1a with a mixer: its low bits alone are weak."""
     value = np.uint64(0xCBF29CE484222325)
     for at in range(begin, end):
         value = (value ^ np.uint64(text[at])) * np.uint64(0x100000001B3)
@@ -186,11 +186,11 @@ def _is_same(text, begin, end, letters, first, stop):  # type: ignore[no-untyped
 
 @kernel
 def intern(text, begins, ends, first, codes, table, hashes, letters, bounds, state):  # type: ignore[no-untyped-def]
-    """codes[i] = the number of the word text[begins[i]:ends[i]], in the order of their first appearance, from i = first
-    on. Returns where it stopped: at the end, or where there is no room for a new word.
+    """Set codes[i] to the number of the word text[begins[i]:ends[i]], in order of first appearance, from i = first on.
+    Return where it stopped: at the end, or where there is no room for a new word.
 
-    `table` (2^k,) int32: number + 1, 0 is free; `hashes` and `bounds` (+ 1) one per word that there is room for;
-    `letters`: all words; `state`: how many words there are, how many letters."""
+    `table` (2^k,) int32: number + 1, 0 is free; `hashes` and `bounds` (+ 1): one per word of capacity; `letters`: all
+    words; `state`: the numbers of words and of letters."""
     cells = np.uint64(len(table) - 1)
     for i in range(first, len(codes)):
         begin, end = begins[i], ends[i]
@@ -217,7 +217,7 @@ def intern(text, begins, ends, first, codes, table, hashes, letters, bounds, sta
 
 @kernel
 def fill_table(table, hashes, many):  # type: ignore[no-untyped-def]
-    """A new, larger `table` of the words there are."""
+    """Fill a new, larger `table` with the existing words."""
     cells = np.uint64(len(table) - 1)
     for number in range(many):
         cell = hashes[number] & cells

@@ -1,23 +1,23 @@
-"""Words of a text, by bytes: which there are, how often, and the text as their numbers.
+"""Words of a text as bytes: the distinct words, their counts, and the text as word numbers.
 
-A word is a run of bytes above 32: whatever ASCII calls white space, and the control characters, stand between words. A
-table of open addressing finds a word by a 64-bit hash (FNV-1a, Fowler, Noll and Vo), and then compares its bytes: two
-words of one hash stay two."""
+A word is a run of bytes above 32: ASCII white space and control characters separate words. An open-addressing table
+finds a word by a 64-bit hash (FNV-1a, Fowler, Noll and Vo) and then compares its bytes, so two words with the same hash
+stay separate."""
 
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, kernel
 from hogwild.kernels.rng import mixed
 
-LINE_END = -1  # among the numbers of words
+LINE_END = -1  # appears among the word numbers
 SPACE, NEW_LINE = np.uint8(32), np.uint8(10)
 _BASIS, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
-ENTRIES, USED = 0, 1  # words of `sizes`: how many words are known, and how many bytes of them
+ENTRIES, USED = 0, 1  # indices into `sizes`: number of known words, number of their bytes
 
 
 @inlined
 def place_of(content, begin, end, key, slots, keys, ends, pool):  # type: ignore[no-untyped-def]
-    """(slot, entry) of the word content[begin:end] with the hash `key`; entry -1: not known, and belongs there."""
+    """Return (slot, entry) of the word content[begin:end] with the hash `key`; entry -1: unknown, insert it there."""
     mask = np.uint64(len(slots) - 1)
     slot = mixed(key) & mask
     while slots[slot] >= 0:
@@ -36,9 +36,9 @@ def place_of(content, begin, end, key, slots, keys, ends, pool):  # type: ignore
 
 @kernel
 def number(content, at, slots, keys, ends, pool, counts, sizes, raw):  # type: ignore[no-untyped-def]
-    """Reads content (n,) uint8 from `at` on, adds words to the table and writes their numbers, in the order in which
-    they came first, and LINE_END, to raw -> (where it stopped, how many numbers). It stops at the end, where `raw` is
-    full, and before a word that the table has no room for."""
+    """Read content (n,) uint8 from `at` on, add new words to the table, and write their numbers, in order of first
+    appearance, and LINE_END to raw. Return (where it stopped, how many numbers). It stops at the end, when `raw` is
+    full, and before a word that does not fit into the table."""
     written = 0
     while at < len(content) and written < len(raw):
         if content[at] <= SPACE:
@@ -68,7 +68,7 @@ def number(content, at, slots, keys, ends, pool, counts, sizes, raw):  # type: i
 
 @kernel
 def fill_slots(keys, entries, slots):  # type: ignore[no-untyped-def]
-    """A larger table of the same words. `slots`: all -1, a power of two."""
+    """Fill a larger table with the same words. `slots`: all -1, a power of two."""
     mask = np.uint64(len(slots) - 1)
     for entry in range(entries):
         slot = mixed(keys[entry]) & mask
@@ -79,8 +79,9 @@ def fill_slots(keys, entries, slots):  # type: ignore[no-untyped-def]
 
 @kernel
 def encode(raw, rank, longest, tokens, at, starts, sentences):  # type: ignore[no-untyped-def]
-    """Writes rank[word] of what `number` wrote to `tokens` from `at` on, what has rank -1 left out. `starts` gets the
-    place where each sentence begins; one ends with its line, and after `longest` words -> (at, sentences)."""
+    """Write rank[word] for the output of `number` to `tokens` from `at` on; words of rank -1 are left out. `starts`
+    gets the place where each sentence begins; a sentence ends with its line, and after `longest` words. Return (at,
+    sentences)."""
     for n in range(len(raw)):
         begun = starts[sentences]
         if raw[n] == LINE_END:

@@ -1,7 +1,7 @@
-"""The compiled parsers of each kind of file, and what lays data out as a grid: from the cache of compiled code or
+"""Compiled parsers for each kind of file, and kernels that arrange data as a grid, from the cache of compiled code or
 compiled here.
 
-Several processes may ask at once: each compiles for itself then, and the first folder that is whole is kept."""
+Several processes may ask at once: each compiles for itself then, and the first complete folder is kept."""
 
 import logging
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _READY: set[str] = set()
 
 
 def ready(kind: str) -> None:
-    """Once per process. `kind`: one of RUNS."""
+    """Load or compile the kernels of one kind of RUNS, once per process."""
     if kind in _READY:
         return
     cache, run = KernelCache.of(f"parsers-{kind}"), RUNS[kind]
