@@ -164,7 +164,7 @@ def main() -> None:
     described = machine()
     parts: list[Callable[[], list[Row]]] = [cost, lambda: [report()], table]
     rows = [row for part in parts for row in part()]
-    tried = "rows of the tables in tests/bad_input, run by tests/test_bad_input.py"
+    tried = "rows of the tables in tests/bad_input, run by tests/config/test_bad_input.py"
     rows.append(TRIED.row([len(TABLE)], note=tried))
     write("people", rows, described)
 

@@ -514,6 +514,38 @@ def loads(patterns: tuple[str, ...], heavy: str) -> dict[str, list[str]]:
     return {name: loaded for name, loaded in guilty.items() if loaded}
 
 
+# ---- plain English --------------------------------------------------------------------------------------------------
+
+# A docstring begins with a verb or a noun: the reader should not have to wait for the subject.
+RELATIVE = re.compile(r"(What|Whose|Whoever|Whatever|Of|How|Where|Whether|Which|Who|When|That|Why)\b")
+
+
+def documented(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, docstring) of the module, its classes and functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS[:2])) and (words := ast.get_docstring(node)):
+            yield getattr(node, "lineno", 1), words
+
+
+def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
+    riddles = [
+        f"{place(source, line)}: {words.splitlines()[0]}"
+        for source in sources()
+        for line, words in documented(source.tree)
+        if RELATIVE.match(words)
+    ]
+    assert riddles == []
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    homes: dict[str, list[str]] = {}
+    for source in sources():
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(place(source, node.lineno))
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 FOREIGN = {".git", ".venv", "runs", "dist", "build", "__pycache__"}

@@ -1,7 +1,7 @@
 """Arguments of common torch classes, without importing torch: `check` takes half a second, `import torch` takes two.
 
-`tests/test_config.py` compares these tables with the signatures of the installed torch, so they stay up to date. Ranges
-are torch's own, except SGD's momentum: torch accepts 1.5, but training always diverges.
+`tests/config/test_config.py` compares these tables with the signatures of the installed torch, so they stay up to date.
+Ranges are torch's own, except SGD's momentum: torch accepts 1.5, but training always diverges.
 """
 
 import math

@@ -1,5 +1,5 @@
-"""What /proc says of a process and psutil does not: its descriptors opened anew, and its age on the boot clock, which
-nobody can set. All else about processes is asked of psutil (`processes.py`)."""
+"""The parts of /proc that psutil does not offer: opening another process's descriptor, and an age on the boot clock,
+which nobody can set. Everything else about processes comes from psutil (`processes.py`)."""
 
 import os
 import time

@@ -7,8 +7,9 @@
 
 There is no barrier, not even between epochs: cells of the next epoch are leased as soon as no cell of this epoch can
 be. With four blocks a side per worker and two leased cells, at most half of each side is occupied, and a worker nearly
-always finds a cell; with two blocks and four leased cells it often finds none (tests/test_schedules.py simulates both).
-A side has at most 256 blocks: with many more than 64 workers some wait for others, with more than 256 always.
+always finds a cell; with two blocks and four leased cells it often finds none (tests/scheduling/test_grid_schedule.py
+simulates both). A side has at most 256 blocks: with many more than 64 workers some wait for others, with more than 256
+always.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -1,5 +1,6 @@
-"""What `tests/test_gpu.py` asks of a device, each case in a process of its own: one that has opened a GPU can start no
-workers any more. `python -m tests.helpers.on_gpu DEVICE FOLDER CASE ...` prints what was found, as JSON, by case.
+"""What `tests/whole_jobs/test_gpu.py` asks of a device, each case in a process of its own: one that has opened a GPU
+can start no workers any more. `python -m tests.helpers.on_gpu DEVICE FOLDER CASE ...` prints what was found, as JSON,
+by case.
 
 DEVICE: cuda, or simulated, to try these lines where there is no GPU."""
 
@@ -28,7 +29,7 @@ from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.training.device_update import DeviceUpdate
 from tests.helpers import simulated_gpu as simulated
 from tests.shared_model import ConvNet, build, images, train_plainly
-from tests.test_device_jobs import train
+from tests.whole_jobs.test_device_jobs import train
 
 Found = dict[str, Any]
 RULES: dict[str, Callable[..., optim.Optimizer]] = {"SGD": optim.SGD, "Adam": optim.Adam, "Adagrad": optim.Adagrad}

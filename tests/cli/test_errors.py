@@ -1,0 +1,231 @@
+"""The errors as a whole: the tree as it is drawn, the codes as they are listed, given and explained."""
+
+import ast
+import copy
+import io
+import json
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from hogwild import errors
+from hogwild.cli import main
+from hogwild.errors import CODES, ConfigError, DataError, Diverged, HogwildError, Problem
+from tests.helpers.processes import PATIENCE_S
+
+ROOT = Path(__file__).resolve().parents[2]
+AREAS = ("usage", "config", "data", "device", "model", "optimizer", "run", "checkpoint", "train", "report", "export")
+PARTS = ("Cause", "How to see", "How to fix")
+TAGS = Path("hogwild/monitoring/tensorboard.py")  # its scalars have names of the same form
+PROBLEM = Problem("job.yaml", 3, 5, "train.epochs", "must be >= 1, got 0", "config/out-of-range")
+OTHER = Problem("job.yaml", 4, 1, "sede", "unknown key", "config/unknown-key")
+
+
+def drawn() -> Iterator[tuple[str, str, int]]:
+    """(class, the class above it, exit status) of every line of the drawing in errors.py."""
+    above: list[tuple[int, str]] = []
+    for line in (errors.__doc__ or "").splitlines():
+        found = re.fullmatch(r"([ |']+?-? ?)(\w+) +(\d)(   .*)?", line)
+        if found is None:
+            continue
+        column, name, status = len(found[1]), found[2], int(found[3])
+        above = [entry for entry in above if entry[0] < column]
+        yield name, above[-1][1] if above else "Exception", status
+        above.append((column, name))
+
+
+def classes() -> Iterator[type[HogwildError]]:
+    waiting = [HogwildError]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        waiting += [below for below in one.__subclasses__() if below.__module__ == errors.__name__]
+
+
+def test_the_tree_that_is_drawn_is_the_tree_of_the_classes() -> None:
+    assert sorted(drawn()) == sorted((one.__name__, one.__bases__[0].__name__, one.exit_status) for one in classes())
+
+
+# ---- the codes: listed, given, explained ----------------------------------------------------------------------------
+
+
+def sources() -> Iterator[tuple[Path, ast.Module]]:
+    for package in ("hogwild", "workers"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield path.relative_to(ROOT), ast.parse(path.read_text())
+
+
+def is_code(node: ast.AST) -> bool:
+    pattern = rf"({'|'.join(AREAS)})/[a-z0-9-]+"
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(re.fullmatch(pattern, node.value))
+
+
+def codes_in(tree: ast.Module) -> set[str]:
+    """Every code that stands in a file, however it is handed on; of errors.py, all but the list itself."""
+    listed = {
+        id(key)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AnnAssign)
+        and getattr(node.target, "id", "") == "CODES"
+        and isinstance(node.value, ast.Dict)
+        for key in node.value.keys
+    }
+    return {node.value for node in ast.walk(tree) if is_code(node) and id(node) not in listed}  # type: ignore[attr-defined]
+
+
+def given_as_code(tree: ast.Module) -> Iterator[str]:
+    """The text behind `code=` and `code =`: all of it must be in the list, whatever it looks like."""
+    for node in ast.walk(tree):
+        value = node.value if isinstance(node, ast.keyword) and node.arg == "code" else None
+        if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "code" for target in node.targets):
+            value = node.value
+        for part in ast.walk(value) if value is not None else ():
+            if isinstance(part, ast.Constant) and isinstance(part.value, str) and "/" in part.value:
+                yield part.value
+
+
+def test_the_codes_that_are_given_are_those_that_are_listed() -> None:
+    given: set[str] = set()
+    for path, tree in sources():
+        found = set(given_as_code(tree)) | (codes_in(tree) if path != TAGS else set())
+        unknown = found - set(CODES)
+        assert not unknown, f"{path}: not in hogwild.errors.CODES: {sorted(unknown)}"
+        given |= found
+    assert given == set(CODES)
+
+
+def without_a_code(tree: ast.Module) -> Iterator[str]:
+    """Errors of ours that are made without one, of a class that has none."""
+    bare = {one.__name__ for one in classes() if "code" not in vars(one)} | {"HogwildError"}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in bare:
+            continue
+        if not any(keyword.arg == "code" for keyword in node.keywords):
+            yield f"line {node.lineno}: {ast.unparse(node)[:80]}"
+
+
+def test_every_error_that_is_raised_has_a_code() -> None:
+    found = {str(path): list(without_a_code(tree)) for path, tree in sources()}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+def test_an_error_that_gives_an_unlisted_code_or_none_is_our_mistake() -> None:
+    with pytest.raises(AssertionError, match="data/no-such-code"):
+        DataError("words", code="data/no-such-code")
+    with pytest.raises(AssertionError, match="DataError"):
+        DataError("words")
+    assert Diverged("its class has one").code == "train/diverged"
+
+
+def explained() -> dict[str, dict[str, str]]:
+    """docs/errors.md: code -> part -> its words."""
+    text = (ROOT / "docs/errors.md").read_text()
+    chapters = re.split(r"^### ", text, flags=re.MULTILINE)[1:]
+    pages = {}
+    for chapter in chapters:
+        heading, _, body = re.split(r"^## ", chapter, flags=re.MULTILINE)[0].partition("\n")
+        parts = re.split(r"^- \*(.+?)\*: ", body, flags=re.MULTILINE)
+        pages[heading.strip().strip("`")] = dict(zip(parts[1::2], (part.strip() for part in parts[2::2]), strict=True))
+    return pages
+
+
+def test_every_code_is_explained_and_nothing_else_is() -> None:
+    assert list(explained()) == sorted(CODES)
+    assert list(CODES) == sorted(CODES)
+
+
+def test_an_explanation_has_its_three_parts_in_words_of_its_own() -> None:
+    said: dict[str, str] = {}
+    for code, parts in explained().items():
+        assert tuple(parts) == PARTS, code
+        for part, words in parts.items():
+            assert len(words.split()) >= 6, f"{code}, {part}: {words}"
+            assert words not in said, f"{code} and {said[words]} have the same words: {words}"
+            said[words] = code
+
+
+def test_a_code_names_its_area_and_its_kind() -> None:
+    for code, meaning in CODES.items():
+        assert re.fullmatch(rf"({'|'.join(AREAS)})/[a-z]+(-[a-z]+)*", code), code
+        assert 10 <= len(meaning) <= 90, code
+
+
+# ---- one error ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [DataError("empty", code="data/empty"), Diverged("NaN"), ConfigError([PROBLEM]), ConfigError([PROBLEM, OTHER])],
+    ids=lambda error: error.code,
+)
+def test_a_copy_and_a_pickle_keep_words_code_and_problems(error: HogwildError) -> None:
+    for twin in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
+        assert type(twin) is type(error)
+        assert twin.record() == error.record()
+
+
+def test_a_config_error_has_the_code_of_its_problems_where_they_agree() -> None:
+    assert ConfigError([PROBLEM, PROBLEM]).code == "config/out-of-range"
+    assert ConfigError([PROBLEM, OTHER]).code == "config/invalid"
+
+
+def test_a_problem_ends_with_its_code() -> None:
+    assert str(PROBLEM) == "job.yaml:3:5: train.epochs: must be >= 1, got 0 [config/out-of-range]"
+
+
+# ---- on the command line --------------------------------------------------------------------------------------------
+
+
+def said_by(*command: str) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = main.run(command)
+    return status, out.getvalue(), err.getvalue()
+
+
+def test_an_error_is_followed_by_its_code_on_standard_error() -> None:
+    status, out, err = said_by("train", "--resume", "nowhere")
+    assert (status, out) == (3, "")
+    assert err.splitlines()[-1] == "code run/not-found: cause and cure in docs/errors.md"
+
+
+def test_a_failed_command_with_json_answers_one_object(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("model: {class_pth: a.B}\ndata: {train: {class_path: a.b}}\ntrain: {epochs: 0}\n")
+    status, out, err = said_by("check", str(job), "--json")
+    answer = json.loads(out)
+    assert answer["error"] == err.rstrip("\n")
+    assert (status, answer["exit_status"], answer["error_code"]) == (2, 2, "config/invalid")
+    assert [(one["line"], one["path"], one["code"]) for one in answer["problems"]] == [
+        (1, "model.class_pth", "config/unknown-key"),
+        (3, "train.epochs", "config/out-of-range"),
+    ]
+
+
+def test_an_exception_that_is_none_of_ours_has_a_code_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(system: str = "") -> None:
+        raise KeyError("our mistake")
+
+    monkeypatch.setattr(main, "require_linux", breaks)
+    status, out, err = said_by("check", "--json")
+    assert (status, json.loads(out)["error_code"]) == (1, "run/unexpected")
+    assert "KeyError: 'our mistake'" in err and "Traceback" not in err
+    assert "Traceback" in said_by("check", "--debug")[2]
+
+
+def test_an_error_of_a_child_that_builds_keeps_its_code() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "run.py"), "check", "--deep", "--json", "loss.class_path=nowhere.Loss"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 2, done.stderr
+    assert json.loads(done.stdout)["error_code"] == "config/no-such-module"

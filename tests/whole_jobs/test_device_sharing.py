@@ -1,0 +1,191 @@
+"""Parameters on one device, held by a process of its own and written by all workers: through a device that is
+simulated, whose memory another process really holds."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from hogwild.config.load import load_job
+from hogwild.errors import DeviceSharingError
+from hogwild.parameters.shared_model import SharedModel, WorkerModel
+from hogwild.planning.cpu_plan import Plan
+from hogwild.planning.device_placement import with_devices
+from hogwild.training.autograd_update import AutogradUpdate
+from hogwild.training.device_update import DeviceUpdate
+from tests.helpers.jobs import JOBS, Ended, Job, in_turn
+from tests.helpers.simulated_gpu import Simulated
+from tests.shared_model import (
+    ConvNet,
+    images,
+    one_thread,  # noqa: F401 (a fixture for every test here)
+    same_bits,
+    train,
+)
+from tests.training.test_device_replica import made
+from workers.child.gpu_owner import Flats
+
+COUNTING, FAILING = str(JOBS / "counting.yaml"), str(JOBS / "failing_gpu.yaml")
+DIVERGING = str(JOBS / "diverging.yaml")
+EXPLODING = "model.init_args.stiffness=3"  # a step at the full rate doubles the swing, at half the rate it halves it
+ON_ONE = ["train.device=simulated:0", "train.placement=cuda-shared"]
+
+
+# ---- in one process -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["momentum", "Adam"])
+def test_every_update_is_in_the_holders_memory_and_in_the_flats_once_they_are_fetched(rule: str) -> None:
+    shared, plain = made_twice(rule)
+    flats = held(shared)
+    worker = WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=Simulated(1), lent=flats.handles)
+    before = [param.detach().clone() for param in shared.model.parameters()]
+    update = DeviceUpdate(worker, grad_clip=None)
+    for x, y in images(5):
+        update.backward((x,), y)
+        assert update.is_finite()
+        update.apply(None)
+    worker.exchange.flush()
+    worker.rest()
+    assert all(torch.equal(now, then) for now, then in zip(shared.model.parameters(), before, strict=True))
+    flats.fetch()
+    ordinary = WorkerModel.attach(plain.structure, plain.regions, 0)
+    train(AutogradUpdate(ordinary, grad_clip=None), images(5))
+    assert same_bits(shared.model, plain.model)
+    worker.close()
+    flats.close()
+
+
+def made_twice(rule: str) -> tuple[SharedModel, SharedModel]:
+    return made(ConvNet, rule, procs=2), made(ConvNet, rule, procs=2)
+
+
+def held(shared: SharedModel) -> Flats:
+    names = [name for name in shared.regions if name.startswith("params-")]
+    flats = Flats(Simulated(0), {name: shared.regions[name] for name in names})
+    flats.push()
+    return flats
+
+
+def test_two_workers_see_each_other_at_once() -> None:
+    shared, _ = made_twice("SGD")
+    flats = held(shared)
+    one, other = (
+        WorkerModel.attach(shared.structure, shared.regions, k, accelerator=Simulated(1), lent=flats.handles)
+        for k in range(2)
+    )
+    with torch.no_grad():
+        one.params[0].fill_(7.0)
+    assert (other.params[0] == 7.0).all()
+    with torch.no_grad():
+        shared.model.conv1.weight.fill_(3.0)  # type: ignore[union-attr, operator]
+    flats.push()
+    assert (one.params[0] == 3.0).all()
+    flats.close()
+
+
+def test_what_cannot_be_mapped_is_a_clear_error() -> None:
+    shared, _ = made_twice("SGD")
+    gone = {name: f"{os.getpid()} 9999" for name in shared.regions}
+    with pytest.raises(DeviceSharingError, match="memory of another process's cannot be mapped") as raised:
+        WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=Simulated(1), lent=gone)
+    assert raised.value.code == "device/sharing" and "cuda-replica" in str(raised.value)
+
+
+# ---- what cannot be shared is said in the parent --------------------------------------------------------------------
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, *, procs: int = 2, device: str = "simulated:0", **environ: str) -> Plan:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    job = load_job(Path(FAILING), [f"train.device={device}", "train.placement=cuda-shared"])
+    return with_devices(Plan(procs, 1, "as given"), job)
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+def test_expandable_segments_are_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with pytest.raises(DeviceSharingError, match=f"{name}=.*cannot be mapped by other processes"):
+        planned(monkeypatch, **{name: "max_split_size_mb:64, expandable_segments:True"})
+
+
+def test_several_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceSharingError, match="the workers are on simulated:0, simulated:1; name one"):
+        planned(monkeypatch, device="simulated")
+
+
+def test_a_process_alone_has_nothing_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(monkeypatch, procs=0)
+    assert plan.placement == "cuda-replica" and "nothing to share" in plan.reason
+    assert planned(monkeypatch).placement == "cuda-shared"
+
+
+# ---- jobs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def jobs(jobs_folder: Path) -> dict[str, Ended]:
+    diary = jobs_folder / "diary"
+    for name in ("crimes", "one", "cpu"):
+        (diary / name).mkdir(parents=True)
+    crimes = ["model.init_args.crimes.is killed=20", "model.init_args.crimes.raises=420"]
+    plain = [FAILING, "train.procs=1", "train.epochs=1"]
+    return in_turn(
+        jobs_folder / "jobs",
+        {
+            "crimes": [COUNTING, f"model.init_args.diary={diary / 'crimes'}", "data.shuffle=none", *ON_ONE, *crimes],
+            "one": [*plain, f"model.init_args.diary={diary / 'one'}", *ON_ONE],
+            "back, shared": [DIVERGING, EXPLODING, *ON_ONE],
+            "back, replica": [DIVERGING, EXPLODING, "train.device=simulated", "train.exchange=delta", "train.procs=1"],
+            "cpu": [*plain, f"model.init_args.diary={diary / 'cpu'}", "train.device=cpu", "train.procs=0"],
+        },
+    )
+
+
+def test_one_worker_does_what_it_does_on_the_cpu(jobs: dict[str, Ended]) -> None:
+    assert jobs["one"].status == jobs["cpu"].status == 0, jobs["one"].stderr
+    assert jobs["one"].model_bytes() == jobs["cpu"].model_bytes()
+    summary = jobs["one"].summary
+    assert (summary["placement"], summary["exchange"]) == ("cuda-shared", "direct")
+
+
+@pytest.mark.parametrize("name", ["back, shared", "back, replica"])
+def test_a_run_that_diverges_goes_back_on_the_device_too(jobs: dict[str, Ended], name: str) -> None:
+    """To its beginning: every sample that counts was applied once, at the last rate."""
+    job = jobs[name]
+    assert (job.status, job.reason) == (0, ("succeeded", "epochs")), job.stderr
+    rollbacks = job.summary["rollbacks"]
+    assert rollbacks >= 1 and torch.all(job.effects() == 0.5**rollbacks)
+    assert job.leases["done"] == job.leases["total"] == 400 and not job.left_behind
+
+
+def test_killed_workers_leave_the_memory_as_it_was_and_nothing_behind(jobs: dict[str, Ended]) -> None:
+    job = jobs["crimes"]
+    assert (job.status, job.reason) == (0, ("succeeded", "epochs")), job.stderr
+    assert job.leases["done"] == job.leases["total"] == 400
+    effects = job.effects()
+    assert set(effects.tolist()) <= {0.0, 1.0, 2.0} and int((effects != 1.0).sum()) <= 4 * 4
+    assert job.process_leaks == {"descriptors": 0, "threads": 0} and not job.left_behind
+
+
+@pytest.fixture
+def held_job(start_job: Callable[..., Job], tmp_path: Path) -> Job:
+    """Both workers wait in the middle of their first item."""
+    diary = tmp_path / "diary"
+    diary.mkdir()
+    job = start_job(
+        tmp_path / "job", COUNTING, f"model.init_args.diary={diary}", "model.init_args.pace_s=0.02", *ON_ONE
+    )
+    job.wait_for_updates(4)
+    return job
+
+
+def test_a_holder_that_is_killed_ends_the_job_with_a_clear_error(held_job: Job) -> None:
+    (holder,) = held_job.events("holder")
+    os.kill(holder["pid"], signal.SIGKILL)
+    ended = held_job.wait()
+    assert (ended.status, ended.reason) == (1, ("failed", "device/sharing"))
+    assert "that holds the parameters on the device is of no use" in ended.stderr and "--resume" in ended.stderr
+    assert not ended.left_behind
