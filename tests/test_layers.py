@@ -4,6 +4,7 @@ only the last table imports anything, in a process of its own."""
 import ast
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -608,26 +609,32 @@ def test_the_search_for_machine_paths_finds_them(line: str, is_machine_path: boo
     assert bool(MACHINE_PATH.search(line)) == is_machine_path
 
 
-# ---- the README's picture -------------------------------------------------------------------------------------------
+# ---- docs/architecture.md -------------------------------------------------------------------------------------------
 
 
-def tree_of_readme() -> dict[str, list[str]]:
-    """{'hogwild': ['cli*.py', 'models/', …], 'workers': […]} from the block under 'Where things are'."""
-    after = (HOME / "README.md").read_text().partition("## Where things are")[2]
-    named: dict[str, list[str]] = {}
-    folder = ""
-    for line in after.split("```")[1].strip().splitlines():
-        if not line.startswith(" "):
-            folder = line.split("/")[0]
-        named.setdefault(folder, []).extend(re.findall(r"[\w*]+\.py|\b\w+/(?=\s|$)", line))
-    return named
+def section(title: str) -> str:
+    text = (HOME / "docs" / "architecture.md").read_text()
+    return text.partition(f"## {title}")[2].partition("\n## ")[0]
 
 
-@pytest.mark.parametrize("folder", ["hogwild", "workers"])
-def test_every_module_is_named_in_the_tree_of_the_readme_and_nothing_else(folder: str) -> None:
-    named = tree_of_readme()[folder]
-    parts = {Path(source.path).relative_to(folder).parts for source in sources(folder)}
-    names = {name if not rest else f"{name}/" for name, *rest in parts} - {"__init__.py", "__main__.py"}
-    assert {name for name in names if not matches(name, tuple(named))} == set(), "not in the README"
-    gone = [pattern for pattern in named if pattern != f"{folder}/" and not any(fnmatch(n, pattern) for n in names)]
-    assert gone == [], "in the README, but not there"
+def test_every_package_stands_in_the_table_of_packages_and_nothing_else() -> None:
+    table = section("The packages, from the bottom to the top")
+    there = {
+        name.replace(".", "/") for row in FLOORS for name in row.split() if (HOME / name.replace(".", "/")).is_dir()
+    }
+    assert set(re.findall(r"`((?:hogwild|workers)/\w+)/`", table)) == there - FACES
+
+
+def test_where_do_i_change_names_files_that_are_there() -> None:
+    rows = [
+        line for line in section("Where do I change …").splitlines() if line.startswith("| ") and "|---" not in line
+    ]
+    named = {name for row in rows[1:] for name in re.findall(r"`((?:hogwild|workers|tests|docs)/[\w/.]+)`", row)}
+    assert len(rows) == 16 and len(named) > 30
+    assert {name for name in named if not (HOME / name).exists()} == set()
+
+
+def test_the_picture_is_what_the_script_draws() -> None:
+    pictures = HOME / "docs" / "pictures"
+    made = runpy.run_path(str(pictures / "draw_architecture.py"))["draw"]()
+    assert (pictures / "architecture.svg").read_text() == made, "run: python docs/pictures/draw_architecture.py"
