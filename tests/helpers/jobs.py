@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tests.helpers import zygote
 from tests.helpers.processes import MARK, PATIENCE_S, marked, shared_memory_names, wait_for
 
 HOME = Path(__file__).resolve().parents[2]
@@ -40,7 +41,7 @@ class Job:
 
     folder: Path
     run_dir: Path
-    process: subprocess.Popen[str]
+    process: "subprocess.Popen[str] | zygote.Forked"
     mark: str
     shared_before: set[str] = field(default_factory=shared_memory_names)
 
@@ -191,24 +192,33 @@ def start(
     python: Sequence[str] = (RUN_PY,),
     extra: Mapping[str, str] | None = None,
     stdin: str | None = None,
+    is_fresh: bool = False,
 ) -> Job:
     """Starts `python run.py ARGUMENTS` with `folder` as the current one. `run_dir`: a run to be resumed; a new one is
-    made in `folder`/run."""
+    made in `folder`/run. In a fork of the zygote; `is_fresh`, or with `extra` variables: in an interpreter of its
+    own."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex
     is_train = list(python) == [RUN_PY]
     where = ["--run-dir", str(folder / "run")] if is_train and run_dir is None else []
     shared = shared_memory_names()
+    process: subprocess.Popen[str] | zygote.Forked
     with open(folder / "stdout.txt", "w") as out, open(folder / "stderr.txt", "w") as err:
-        process = subprocess.Popen(
-            [sys.executable, *python, *arguments, *where],
-            cwd=folder,
-            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            text=True,
-            env=environment(mark, folder, extra),
-        )
+        if not extra and not is_fresh:
+            given = environment(mark, folder)
+            process = zygote.fork(
+                [*python, *arguments, *where], folder, given, out.fileno(), err.fileno(), stdin is not None
+            )
+        else:
+            process = subprocess.Popen(
+                [sys.executable, *python, *arguments, *where],
+                cwd=folder,
+                stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                text=True,
+                env=environment(mark, folder, extra),
+            )
     if stdin is not None:
         assert process.stdin is not None
         process.stdin.write(stdin)

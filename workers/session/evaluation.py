@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hogwild import metrics
 from hogwild.config.schema import Evaluate
-from hogwild.metrics.panel import Panel
+from hogwild.metrics.panel import Panel, meets
 from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.scheduling.work_queue import Kind, Limits, WorkItem, WorkQueue
@@ -127,7 +126,7 @@ class Evaluating:
 
     def enough(self) -> Outcome | None:
         """Return the outcome if this evaluation ends the job."""
-        if self.settings.target and metrics.meets(self.values, self.settings.target, self.higher):
+        if self.settings.target and meets(self.values, self.settings.target, self.higher):
             return Outcome("succeeded", "target")
         return Outcome("succeeded", "patience") if self.monitor.is_out_of_patience else None
 
