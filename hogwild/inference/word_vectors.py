@@ -15,9 +15,6 @@ from hogwild.metrics.ranks import spearman
 QUESTIONS_AT_ONCE = 512  # products with every word, (512, V), in memory at one time
 
 
-spearman.higher_is_better = True  # type: ignore[attr-defined]
-
-
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """Agreement with human scores: Spearman's rank correlation over `pairs` pairs of words; `left_out` pairs have an

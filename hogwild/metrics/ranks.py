@@ -34,6 +34,7 @@ def _hits(k: int) -> Any:
     return hits
 
 
+spearman.higher_is_better = True  # type: ignore[attr-defined]
 mrr.higher_is_better = True  # type: ignore[attr-defined]
 hits_1, hits_3, hits_10 = _hits(1), _hits(3), _hits(10)
 OF_RANKS = (mrr, hits_1, hits_3, hits_10)

@@ -80,7 +80,8 @@ def test_what_the_work_held_is_given_back_before_its_end_is_told(background: Bac
 
 GIVEN_UP = """
 import threading, torch
-from hogwild import __main__, cli
+from hogwild import __main__
+from hogwild.cli import main as cli
 from hogwild.host.background_thread import Background
 
 busy, has_begun = Background("busy"), threading.Event()
@@ -108,7 +109,8 @@ def test_a_command_that_gives_up_work_in_native_code_ends_with_its_own_status() 
 
 LEFT_BEHIND = """
 import atexit, sys, threading
-from hogwild import __main__, cli
+from hogwild import __main__
+from hogwild.cli import main as cli
 
 class Object:
     def __del__(self):
