@@ -9,14 +9,13 @@ import mmap
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 
-from hogwild.errors import RunError, UsageError
+from hogwild.errors import RunError
 from hogwild.host.procfs import PROC, age_s
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -31,16 +30,6 @@ CAUSES = {
     "SIGILL": "native code built for another processor",
     "SIGXCPU": "a limit on processor time",
 }
-
-
-def require_linux(system: str = sys.platform) -> None:
-    """Raise UsageError on any other system."""
-    if system != "linux":
-        raise UsageError(
-            f"hogwild runs on Linux only (it needs pidfd and memfd); this is {system}. "
-            f"Use a Linux machine or container.",
-            code="usage/not-linux",
-        )
 
 
 # --- one process, seen from another -------------------------------------------------------------------------

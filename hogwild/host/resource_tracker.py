@@ -10,8 +10,6 @@ import select
 import signal
 from typing import Any
 
-from hogwild.host.processes import is_stopped
-
 
 def is_tracker_known() -> bool:
     """Return whether it has been started in this process."""
@@ -27,6 +25,8 @@ def ensure_resource_tracker() -> None:
     from multiprocessing import resource_tracker
 
     tracker: Any = resource_tracker._resource_tracker
+    from hogwild.host.processes import is_stopped  # with psutil, which a command that only prints does without
+
     if tracker._pid is not None and (not _is_live_child(tracker._pid) or is_stopped(tracker._pid)):
         stop_resource_tracker()
     resource_tracker.ensure_running()
