@@ -1,10 +1,13 @@
 """Fixtures for tests that run whole jobs. `start_job` starts one; nothing of it survives
 the test."""
 
+import multiprocessing.util
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +24,46 @@ os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"hogwild-tests
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("patient"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "patient")
+
+
+# ---- pure tests start no process ------------------------------------------------------------------------------------
+
+APART = ("whole_jobs", "faults", "benchmarks")  # folders of which every test may
+_may_start = True
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of the folders in APART are marked `processes`; elsewhere a test or a module marks itself."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in APART:
+            item.add_marker(pytest.mark.processes)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    global _may_start
+    _may_start = item.get_closest_marker("processes") is not None
+    yield
+    _may_start = True
+
+
+def _refuse(event: str, _: object = None) -> None:
+    if event in ("subprocess.Popen", "os.fork", "os.posix_spawn") and not _may_start:
+        raise RuntimeError(
+            "this test starts a process: mark it with pytest.mark.processes (make test-quick leaves those out)"
+        )
+
+
+def _spawn(*arguments: Any) -> Any:
+    _refuse("os.fork")
+    return _spawnv_passfds(*arguments)
+
+
+sys.addaudithook(_refuse)
+_spawnv_passfds, multiprocessing.util.spawnv_passfds = (
+    multiprocessing.util.spawnv_passfds,
+    _spawn,
+)  # it has no audit event
 
 
 @pytest.fixture(autouse=True)

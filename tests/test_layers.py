@@ -489,10 +489,12 @@ print(json.dumps(guilty))
 """
 
 
+@pytest.mark.processes
 def test_light_modules_load_neither_torch_nor_numpy_nor_numba() -> None:
     assert loads(LIGHT, "torch numpy numba pandas scipy") == {}
 
 
+@pytest.mark.processes
 def test_the_way_of_an_item_through_a_worker_loads_no_torch() -> None:
     assert loads(TORCHLESS, "torch numba pandas scipy") == {}
 
@@ -577,6 +579,7 @@ def texts() -> Iterator[tuple[str, str]]:
             yield str(file.relative_to(HOME)), content.decode()
 
 
+@pytest.mark.processes
 def test_no_file_of_code_is_longer_than_the_limit() -> None:
     long = {
         path: len(text.splitlines())
@@ -586,6 +589,7 @@ def test_no_file_of_code_is_longer_than_the_limit() -> None:
     assert long == {}
 
 
+@pytest.mark.processes
 def test_no_tracked_file_names_a_place_of_somebodys_machine() -> None:
     found = [
         f"{path}:{number}: {line.strip()}"

@@ -164,6 +164,7 @@ def test_the_job_files_folder_then_the_current_one_lead_the_path(
     assert sys.path.count(str(tmp_path / "here")) == 1
 
 
+@pytest.mark.processes
 def test_a_users_own_workers_package_shadows_nothing_of_ours(tmp_path: Path) -> None:
     (tmp_path / "workers").mkdir()
     (tmp_path / "workers" / "__init__.py").write_text("raise RuntimeError('the wrong workers')")

@@ -25,6 +25,8 @@ from hogwild.host import other_jobs
 from tests.helpers.jobs import JOBS, Ended, Job
 from tests.helpers.processes import PATIENCE_S, wait_for
 
+pytestmark = pytest.mark.processes
+
 COUNTING = str(JOBS / "counting.yaml")
 EPOCHS, SAMPLES, BATCH = 4, 1600, 4
 PATIENT, SHARP = FaultLimits(60.0, 300.0), FaultLimits(3.0, 300.0)

@@ -252,6 +252,7 @@ def test_the_summary_says_how_to_go_on_when_stopped() -> None:
     assert "go on with" not in "\n".join(summary_lines(SUMMARY | {"state": "succeeded"}, "hogwild"))
 
 
+@pytest.mark.processes
 def test_help_and_check_import_neither_torch_nor_numpy_nor_numba(job_file: Path) -> None:
     """Timing depends on the machine; what is imported does not."""
     for arguments in (["--help"], ["check", str(job_file)], ["schema"], ["list", "models"], ["plan", str(job_file)]):
@@ -262,6 +263,7 @@ def test_help_and_check_import_neither_torch_nor_numpy_nor_numba(job_file: Path)
         assert not imported & {"torch", "numpy", "numba", "scipy", "rich", "workers"}
 
 
+@pytest.mark.processes
 def test_results_go_to_stdout_and_the_exit_status_is_that_of_the_process(tmp_path: Path) -> None:
     done = program("schema")
     assert done.returncode == 0 and json.loads(done.stdout)["title"] == "Job" and done.stderr == ""
@@ -269,6 +271,7 @@ def test_results_go_to_stdout_and_the_exit_status_is_that_of_the_process(tmp_pat
     assert done.returncode == 3 and done.stdout == "" and "nowhere.yaml" in done.stderr
 
 
+@pytest.mark.processes
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -306,11 +309,13 @@ def deep_job(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.processes
 def test_check_deep_builds_the_users_own_model_beside_the_job_file(deep_job: Path) -> None:
     found = deep_check(load_job(deep_job), deep_job, None)
     assert found["train"]["samples"] == 8
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("override", "status", "said"),
     [
@@ -327,6 +332,7 @@ def test_check_deep_survives_what_user_code_does(deep_job: Path, override: str, 
     assert said in str(caught.value) and caught.value.exit_status == status
 
 
+@pytest.mark.processes
 def test_check_deep_with_json_keeps_stdout_for_the_result(deep_job: Path) -> None:
     done = program("check", str(deep_job), "--deep", "--json")
     assert done.returncode == 0, done.stderr
@@ -334,6 +340,7 @@ def test_check_deep_with_json_keeps_stdout_for_the_result(deep_job: Path) -> Non
     assert "user code talks" in done.stderr
 
 
+@pytest.mark.processes
 def test_a_users_own_packages_in_the_current_folder_do_not_replace_ours(deep_job: Path, tmp_path: Path) -> None:
     for name in ("workers", "hogwild"):
         (tmp_path / name).mkdir()

@@ -93,6 +93,7 @@ def test_a_shell_that_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]
     assert "must be one of bash, zsh, fish" in capsys.readouterr().err
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_bash_completes_with_the_printed_script_and_imports_nothing_heavy(here: Path) -> None:
     """The real shell, the real script, the real command; beside it what that command imported."""

@@ -30,6 +30,7 @@ def ask(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.processes
 def test_this_machine_can_train_and_every_topic_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "mnist").mkdir()
     done = ask(OMP_WAIT_POLICY="ACTIVE", HOGWILD_DATA=str(tmp_path))
@@ -59,6 +60,7 @@ def test_this_machine_can_train_and_every_topic_is_looked_at(tmp_path: Path) -> 
     assert lines[-1].startswith("hogwild can train here; ")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("environ", "status", "said"),
     [
@@ -83,6 +85,7 @@ def test_a_problem_is_said_and_counts_where_it_stops_training(
     assert problems[0]["stops_training"] == bool(status)
 
 
+@pytest.mark.processes
 def test_a_data_folder_on_the_command_line_that_is_not_there_is_bad_usage() -> None:
     done = ask("--data-dir", "nowhere")
     assert done.returncode == 3 and "--data-dir nowhere: there is no such folder" in done.stderr and not done.stdout
@@ -158,6 +161,7 @@ def test_a_variable_is_explained(name: str, value: str, said: str) -> None:
     assert value != "false" or "undoes" not in found[0]
 
 
+@pytest.mark.processes
 def test_the_plan_of_the_doctor_is_that_of_a_job() -> None:
     done = ask("--json")
     (plan,) = (finding for finding in json.loads(done.stdout)["findings"] if finding["topic"] == "plan")

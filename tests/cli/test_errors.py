@@ -219,6 +219,7 @@ def test_an_exception_that_is_none_of_ours_has_a_code_and_no_traceback(monkeypat
     assert "Traceback" in said_by("check", "--debug")[2]
 
 
+@pytest.mark.processes
 def test_an_error_of_a_child_that_builds_keeps_its_code() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "run.py"), "check", "--deep", "--json", "loss.class_path=nowhere.Loss"],

@@ -95,7 +95,7 @@ def test_a_safetensors_export_gives_a_fresh_model_the_same_outputs(
     assert torch.equal(fresh.eval()(probe()), model(probe()))
     with safetensors.safe_open(out.strip(), "pt") as file:
         words = file.metadata()
-    assert (words["hogwild.job.build"], words["hogwild.training.autograd_update"]) == ("tied", str(UPDATES))
+    assert (words["hogwild.job"], words["hogwild.updates"]) == ("tied", str(UPDATES))
     assert words["decode.weight"] == "encode.weight", "the checkpoint's own words are kept"
     saved = run / "checkpoints" / "latest" / MODEL
     assert tensor_bytes(Path(out.strip())) == tensor_bytes(saved) and Path(out.strip()).stat().st_size % 4 == 0
@@ -222,4 +222,4 @@ def test_the_metrics_of_a_checkpoint_come_along(run: Path, export: Callable[...,
     path = checkpoint.write(run / "checkpoints", checkpoint_name(9), {"model": tensors}, tensors, meta)
     with safetensors.safe_open(export(path)[1].strip(), "pt") as file:
         words = file.metadata()
-    assert json.loads(words["hogwild.metrics"]) == {"loss": 0.5} and words["hogwild.feeds.materialise"] == "72"
+    assert json.loads(words["hogwild.metrics"]) == {"loss": 0.5} and words["hogwild.samples"] == "72"

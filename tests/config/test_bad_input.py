@@ -25,13 +25,13 @@ import torch
 from torch import nn
 
 import hogwild
-from hogwild import host
 from hogwild.cli import main
 from hogwild.errors import BuildError, ConfigError, DataError, HogwildError, ModelError, OptimizerError, UsageError
 from tests.bad_input import guilty
 from tests.bad_input.row import job, model
 from tests.bad_input.table import PARTS, TABLE, write_files
 from tests.helpers.processes import MARK, PATIENCE_S, marked, wait_for
+from tests.helpers.zygote import children_but_helpers
 
 ROOT = Path(__file__).resolve().parents[2]
 BROKEN = {
@@ -41,7 +41,7 @@ BROKEN = {
     "not_python": "def f(:\n",
 }
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")  # of torch, in their code
+pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")]
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_a_bad_input_is_one_clear_error_with_its_status_its_code_and_its_place(
     assert "Traceback" not in shown.err
     assert shown.out == ""
     assert [*tmp_path.iterdir()] == []
-    assert host.children(os.getpid()) == []
+    assert children_but_helpers() == []
 
 
 def test_no_crime_is_in_two_parts_of_the_table_and_there_are_enough() -> None:

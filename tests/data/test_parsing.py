@@ -157,6 +157,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parsing_module, "PIECE", 700)
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("shared")
 def test_what_workers_parse_is_what_is_parsed_in_turn(early: HeadStart, file: Path) -> None:
     expected = InTurn(0)
@@ -185,6 +186,7 @@ def squares(early: HeadStart, diary: Path, **crimes: Any) -> tuple[np.ndarray, P
 ALL = [k * k + 1 for k in range(40)]
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("shared")
 def test_a_worker_that_is_killed_in_a_piece_loses_nothing(early: HeadStart, tmp_path: Path) -> None:
     found, packer, _ = squares(early, tmp_path, killed=20)
@@ -192,6 +194,7 @@ def test_a_worker_that_is_killed_in_a_piece_loses_nothing(early: HeadStart, tmp_
     assert len([*tmp_path.glob("ready-*")]) >= 3  # here, and in each worker, before it takes a piece
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("shared")
 def test_a_piece_that_kills_whoever_does_it_ends_the_job_with_its_number(early: HeadStart, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data.train: reading piece 20 of the file has ended 2 processes") as error:
@@ -200,6 +203,7 @@ def test_a_piece_that_kills_whoever_does_it_ends_the_job_with_its_number(early: 
     assert squares(early, tmp_path)[0].tolist() == ALL  # the workers are good for the next pass
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("shared")
 def test_what_a_worker_cannot_do_is_done_here_or_raises_here(early: HeadStart, tmp_path: Path) -> None:
     assert squares(early, tmp_path, bad=5, only_there=True)[0].tolist() == ALL

@@ -23,6 +23,7 @@ from tests.helpers.processes import MARK, PATIENCE_S, marked, shared_memory_name
 HOME = Path(__file__).resolve().parents[2]
 JOBS = HOME / "tests" / "jobs"
 RUN_PY = str(HOME / "run.py")
+IN_TURN = ("-m", "tests.helpers.in_turn")
 GONE_S = 30.0  # how long what was killed may need to go away: a fraction of a second, but a busy machine's
 IN_TURN_S = 1000.0  # less than the timeout of a test (pyproject.toml), which would not say which job it was
 
@@ -195,29 +196,27 @@ def start(
     is_fresh: bool = False,
 ) -> Job:
     """Starts `python run.py ARGUMENTS` with `folder` as the current one. `run_dir`: a run to be resumed; a new one is
-    made in `folder`/run. In a fork of the zygote; `is_fresh`, or with `extra` variables: in an interpreter of its
-    own."""
+    made in `folder`/run. In a fork of the zygote where that is the same (`zygote.can_become`); `is_fresh`: in an
+    interpreter of its own."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex
     is_train = list(python) == [RUN_PY]
     where = ["--run-dir", str(folder / "run")] if is_train and run_dir is None else []
     shared = shared_memory_names()
+    argv, given = [*python, *arguments, *where], environment(mark, folder, extra)
     process: subprocess.Popen[str] | zygote.Forked
     with open(folder / "stdout.txt", "w") as out, open(folder / "stderr.txt", "w") as err:
-        if not extra and not is_fresh:
-            given = environment(mark, folder)
-            process = zygote.fork(
-                [*python, *arguments, *where], folder, given, out.fileno(), err.fileno(), stdin is not None
-            )
+        if not is_fresh and python in ((RUN_PY,), IN_TURN) and zygote.can_become(given):
+            process = zygote.fork(argv, folder, given, out.fileno(), err.fileno(), stdin is not None)
         else:
             process = subprocess.Popen(
-                [sys.executable, *python, *arguments, *where],
+                [sys.executable, *argv],
                 cwd=folder,
                 stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
                 text=True,
-                env=environment(mark, folder, extra),
+                env=given,
             )
     if stdin is not None:
         assert process.stdin is not None
@@ -259,7 +258,7 @@ def begin_in_turn(folder: Path, jobs: Mapping[str, Sequence[str]]) -> InTurn:
             argv += ["--run-dir", str(run_dir)]
         specs.append({"name": name, "folder": str(folder / name), "argv": argv, "run_dir": str(run_dir)})
     (folder / "specs.json").write_text(json.dumps(specs))
-    return InTurn(start(folder, str(folder / "specs.json"), python=("-m", "tests.helpers.in_turn")), specs)
+    return InTurn(start(folder, str(folder / "specs.json"), python=IN_TURN), specs)
 
 
 def _read(spec: Mapping[str, Any]) -> Ended:

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import zygote
+
 CLONE_NEWNS = 0x00020000  # <linux/sched.h>
 
 
 @cache
 def _why_not() -> str:
     """Moves this process into a mount namespace of its own, once; why that is not permitted, if it is not."""
+    zygote.end()  # it stays in the namespace that it was started in
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) != 0:
         return os.strerror(ctypes.get_errno())

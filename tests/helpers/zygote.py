@@ -16,6 +16,7 @@ import atexit
 import gc
 import json
 import os
+import resource
 import runpy
 import select
 import signal
@@ -26,6 +27,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
+
+from hogwild import host
 
 HOME = Path(__file__).resolve().parents[2]
 LONGEST = 1 << 20  # bytes of a request
@@ -75,7 +78,7 @@ class Zygote:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
         with theirs:
             environment = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.helpers.zygote", str(theirs.fileno())],
                 cwd=HOME,
                 env=environment | {"PYTHONPATH": str(HOME)},
@@ -90,7 +93,9 @@ class Zygote:
         self, argv: Sequence[str], folder: Path, environment: Mapping[str, str], descriptors: Sequence[int]
     ) -> int:
         """Fork a process that runs `python ARGV`. Returns its number."""
-        request = json.dumps({"argv": [*argv], "cwd": str(folder), "env": dict(environment)}).encode()
+        limits = {name: resource.getrlimit(name) for name in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE)}
+        inherited = {"cores": [*os.sched_getaffinity(0)], "limits": limits}
+        request = json.dumps({"argv": [*argv], "cwd": str(folder), "env": dict(environment), **inherited}).encode()
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
         self._socket.sendmsg([request], rights)
         while True:
@@ -118,10 +123,39 @@ class Zygote:
 
     def close(self) -> None:
         self._socket.close()
-        self._process.wait(10)
+        self.process.wait(10)
 
 
 _zygote: Zygote | None = None
+# Variables that a runtime or the interpreter reads when it is loaded: the zygote is loaded already.
+READ_AT_START = ("OMP_", "KMP_", "GOMP_", "MKL_", "LD_", "PYTHON", "MALLOC_", "TORCH", "CUDA", "LC_", "LANG")
+
+
+def can_become(environment: Mapping[str, str]) -> bool:
+    """Whether a fork of the zygote would be what a process with this environment is."""
+    names = {name for name in (*environment, *os.environ) if name.startswith(READ_AT_START)} - {"PYTHONPATH"}
+    return all(environment.get(name) == _AT_IMPORT.get(name) for name in names if not name.endswith("_NUM_THREADS"))
+
+
+def end() -> None:
+    """The next job gets a zygote of its own: this process has changed what a child inherits (its mount namespace)."""
+    global _zygote
+    if _zygote is not None:
+        _zygote.close()
+        atexit.unregister(_zygote.close)
+        _zygote = None
+
+
+def children_but_helpers() -> list[int]:
+    """Children of this process, without the zygote and multiprocessing's own tracker."""
+    from multiprocessing import resource_tracker
+
+    tracker = getattr(resource_tracker._resource_tracker, "_pid", None)  # type: ignore[attr-defined]
+    ours = {tracker, _zygote.process.pid if _zygote else None}
+    return [pid for pid in host.children(os.getpid()) if pid not in ours]
+
+
+_AT_IMPORT = dict(os.environ)
 
 
 def fork(argv: Sequence[str], folder: Path, environment: Mapping[str, str], out: int, err: int, stdin: bool) -> Forked:
@@ -174,6 +208,9 @@ def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
+    os.sched_setaffinity(0, request["cores"])
+    for name, limit in request["limits"].items():
+        resource.setrlimit(int(name), limit)
     np.random.seed()  # torch's generator begins the same in every process, numpy's does not
     status = 1
     try:

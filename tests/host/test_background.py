@@ -101,6 +101,7 @@ __main__.main()
 """
 
 
+@pytest.mark.processes
 def test_a_command_that_gives_up_work_in_native_code_ends_with_its_own_status() -> None:
     """The interpreter's end would abort the process, from inside torch."""
     ended = subprocess.run([sys.executable, "-c", GIVEN_UP], cwd=HOME, capture_output=True, text=True, check=False)
@@ -128,6 +129,7 @@ __main__.main()
 """
 
 
+@pytest.mark.processes
 def test_a_command_waits_for_threads_and_exit_functions_but_does_not_take_torch_apart() -> None:
     ended = subprocess.run([sys.executable, "-c", LEFT_BEHIND], cwd=HOME, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (75, "thread\nexit function\n", "")

@@ -51,6 +51,7 @@ def python(code: str, **extra: object) -> Iterator[subprocess.Popen[str]]:
 # --- one process, seen from another
 
 
+@pytest.mark.processes
 def test_a_pidfd_is_readable_once_the_process_is_dead(sleeper: subprocess.Popen[bytes]) -> None:
     pidfd = host.pidfd_open(sleeper.pid)
     assert select.select([pidfd], [], [], 0)[0] == []
@@ -60,6 +61,7 @@ def test_a_pidfd_is_readable_once_the_process_is_dead(sleeper: subprocess.Popen[
     os.close(pidfd)
 
 
+@pytest.mark.processes
 def test_a_late_kill_hits_nobody(sleeper: subprocess.Popen[bytes]) -> None:
     pidfd = host.pidfd_open(sleeper.pid)
     host.kill_by_pidfd(pidfd, signal.SIGTERM)
@@ -70,6 +72,7 @@ def test_a_late_kill_hits_nobody(sleeper: subprocess.Popen[bytes]) -> None:
         host.pidfd_open(sleeper.pid)
 
 
+@pytest.mark.processes
 def test_the_state_letter_follows_the_process(sleeper: subprocess.Popen[bytes]) -> None:
     wait_until(lambda: host.process_status(sleeper.pid) == "sleeping", "sleeping")
     sleeper.send_signal(signal.SIGSTOP)
@@ -81,6 +84,7 @@ def test_the_state_letter_follows_the_process(sleeper: subprocess.Popen[bytes]) 
     assert host.pss_bytes(sleeper.pid) == 0
 
 
+@pytest.mark.processes
 def test_a_name_with_brackets_and_blanks_does_not_confuse_the_state(tmp_path: Path) -> None:
     program = tmp_path / "a) R 1 (b"
     program.write_bytes(Path("/bin/sleep").read_bytes())
@@ -93,11 +97,13 @@ def test_a_name_with_brackets_and_blanks_does_not_confuse_the_state(tmp_path: Pa
             process.kill()
 
 
+@pytest.mark.processes
 def test_children_are_those_of_one_process_only(sleeper: subprocess.Popen[bytes]) -> None:
     assert sleeper.pid in host.children(os.getpid())
     assert host.children(sleeper.pid) == []
 
 
+@pytest.mark.processes
 def test_pss_grows_with_what_a_process_touches() -> None:
     code = (
         "import sys; print(1, flush=True); sys.stdin.readline(); "
@@ -137,6 +143,7 @@ def test_elsewhere_one_sentence_says_so() -> None:
 # --- this process
 
 
+@pytest.mark.processes
 def test_a_child_dies_with_its_parent() -> None:
     child = (
         "import os, sys; from hogwild import host; host.die_with_parent(int(sys.argv[1])); "
@@ -155,12 +162,14 @@ def test_a_child_dies_with_its_parent() -> None:
         wait_until(lambda: host.process_status(pid) in (None, "zombie"), "the grandchild is dead")
 
 
+@pytest.mark.processes
 def test_a_child_whose_parent_is_gone_already_does_not_go_on() -> None:
     with python("from hogwild import host; host.die_with_parent(1 << 30); print('went on')") as process:
         out, _ = process.communicate(timeout=DEADLINE_S)
         assert (process.returncode, out) == (1, "")
 
 
+@pytest.mark.processes
 def test_core_dumps_are_off_and_the_oom_score_is_raised() -> None:
     code = (
         "import resource; from hogwild import host; host.no_core_dumps(); host.raise_oom_score(); "
@@ -192,6 +201,7 @@ def test_affinity_is_set_and_read() -> None:
         host.set_affinity(whole)
 
 
+@pytest.mark.processes
 def test_a_lock_is_exclusive_and_freed_by_a_sigkill(tmp_path: Path) -> None:
     file = tmp_path / "lock"
     code = (
@@ -349,6 +359,7 @@ print("left", flush=True)
 """
 
 
+@pytest.mark.processes
 def test_a_worker_starts_deaf_then_ignores_ctrl_c_writes_its_stack_and_leaves_on_sigterm(
     tmp_path: Path,
 ) -> None:
@@ -376,6 +387,7 @@ def test_a_worker_starts_deaf_then_ignores_ctrl_c_writes_its_stack_and_leaves_on
             process.kill()
 
 
+@pytest.mark.processes
 def test_starting_a_child_does_not_unblock_signals_behind_our_back() -> None:
     host.stop_resource_tracker(DEADLINE_S)
     with host.blocked_signals():
@@ -389,6 +401,7 @@ def test_starting_a_child_does_not_unblock_signals_behind_our_back() -> None:
 # --- the resource tracker
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("crime", [None, signal.SIGSTOP, signal.SIGKILL])
 def test_the_resource_tracker_is_reaped_whatever_state_it_is_in(crime: signal.Signals | None) -> None:
     host.stop_resource_tracker(DEADLINE_S)
@@ -403,6 +416,7 @@ def test_the_resource_tracker_is_reaped_whatever_state_it_is_in(crime: signal.Si
     assert host.descriptor_count() == descriptors
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("crime", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_resource_tracker_that_is_killed_or_stopped_is_replaced_without_a_warning(crime: signal.Signals) -> None:
     resource_tracker.ensure_running()
@@ -638,6 +652,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.processes
 def test_a_process_is_seen_to_write_its_stacks_until_the_last_byte() -> None:
     reading, writing = os.pipe()
     with subprocess.Popen(

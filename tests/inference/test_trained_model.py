@@ -19,6 +19,8 @@ from hogwild.parameters import state_dicts
 from hogwild.storage import checkpoint
 from tests.helpers.jobs import Ended, in_turn
 
+pytestmark = pytest.mark.processes
+
 RULE = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05}}
 USERS, ITEMS = ("ann", "bob", "cid", "dan"), ("film", "song", "book", "play", "game")
 

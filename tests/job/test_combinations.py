@@ -146,6 +146,7 @@ def test_functions_given_as_they_are_train_as_their_class_paths_do(tmp_path: Pat
         assert not same_bits(wanted, trained(Net, Flat(), tmp_path / f"{name}-without", feed="stream"))
 
 
+@pytest.mark.processes
 def test_functions_defined_where_they_are_given_reach_loaders_and_workers(tmp_path: Path) -> None:
     seen = {name: tmp_path / name for name in ("collate", "transform")}
     for folder in seen.values():
@@ -376,6 +377,7 @@ def ended(jobs_folder: Path) -> dict[str, Ended]:
     return in_turn(jobs_folder / "jobs", {"generators": [str(job)], "slow": [str(job), *slow], "scripted": narrow})
 
 
+@pytest.mark.processes
 def test_a_function_that_answers_a_generator_gives_validation_data_from_its_first_record_on(
     ended: dict[str, Ended],
 ) -> None:
@@ -383,6 +385,7 @@ def test_a_function_that_answers_a_generator_gives_validation_data_from_its_firs
     assert ended["generators"].summary["metrics"]["count"] == 21
 
 
+@pytest.mark.processes
 def test_what_has_read_validation_data_may_load_batches(ended: dict[str, Ended]) -> None:
     job = ended["slow"]
     assert job.status == 0, job.stderr
@@ -464,6 +467,7 @@ def trained_with(model: type[nn.Module], folder: Path, settings: dict[str, Any])
     hogwild.train(made, Flat(), LOSS, optimizer, run_dir=folder, **{**INLINE, **settings})
 
 
+@pytest.mark.processes
 def test_a_scripted_model_in_bf16_is_evaluated_by_workers_that_have_trained(ended: dict[str, Ended]) -> None:
     """What its optimised graph keeps of the weights' casts, made under inference_mode, is of no use to backward."""
     job = ended["scripted"]

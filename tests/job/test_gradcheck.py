@@ -189,6 +189,7 @@ def test_the_example_is_right_and_trains_and_keeps_its_state(
     assert state["limited._extra_state"]["calls"] >= 0 and len(state["limited.sharpness"]) == 32
 
 
+@pytest.mark.processes
 def test_the_example_with_a_mistake_ends_with_status_1_and_its_code(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,7 @@ def loads(cache: KernelCache) -> bool:
     return said.stdout.split() == ["True", "1", "0"]
 
 
+@pytest.mark.processes
 def test_what_one_process_compiles_another_loads(root: Path) -> None:
     cache = KernelCache.of(NAME)
     assert not cache.is_whole()
@@ -241,6 +242,7 @@ serve(start, channel, Leaving(), lambda: make_ready(NAME, add_up, row, lifeline)
 """
 
 
+@pytest.mark.processes
 def test_a_supervisor_that_dies_while_a_worker_waits_for_another_s_compile_leaves_no_traceback(root: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", SERVED], capture_output=True, text=True, timeout=300, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "")

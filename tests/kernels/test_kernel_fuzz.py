@@ -17,6 +17,8 @@ pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'"
 
 from tests.helpers.processes import PATIENCE_S
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = range(60)
 
@@ -67,7 +69,7 @@ def families(random: np.random.Generator) -> list[tuple[Any, Any, Any, dict[str,
     from torch import nn, optim
 
     from hogwild import models
-    from hogwild.losses import LogisticLoss, NegativeSampling, SoftmaxLoss
+    from hogwild.losses import BprLoss, LogisticLoss, NegativeSampling, SoftmaxLoss
     from hogwild.optimizers import RowWiseAdagrad
 
     features, users, items, words = (int(n) for n in random.integers(2, 30, 4))
@@ -84,7 +86,7 @@ def families(random: np.random.Generator) -> list[tuple[Any, Any, Any, dict[str,
         (models.FactorizationMachine(features, k), LogisticLoss(), optim.SGD, rows),
         (models.MatrixFactorization(users, items, k), nn.MSELoss(), optim.SGD, rated),
         (models.MatrixFactorization(users, items, k), nn.MSELoss(), RowWiseAdagrad, rated),
-        (models.BprFactorization(users, items, k), models.matrix_factorization.BprLoss(), optim.SGD, rated),
+        (models.BprFactorization(users, items, k), BprLoss(), optim.SGD, rated),
         (models.SkipGram(words, dim=k, window=3, context=4), NegativeSampling(), optim.SGD, text),
         (models.ComplEx(words, 3, dim=2 * k, negatives=5), SoftmaxLoss(), RowWiseAdagrad, graph),
     ]

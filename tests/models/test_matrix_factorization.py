@@ -425,7 +425,7 @@ def test_what_the_kernels_do_not_know_is_said(loss: Any, rule: Any, words: str) 
 def test_ranking_has_no_row_wise_rule_and_no_other_loss_and_float64_no_kernel() -> None:
     model = implicit()
     assert "not RowWiseAdagrad" in model.fused(BprLoss(), RowWiseAdagrad(model.parameters()))
-    assert "matrix_factorization.BprLoss" in model.fused(nn.MSELoss(), SGD(model.parameters(), lr=0.1))
+    assert "hogwild.losses.BprLoss" in model.fused(nn.MSELoss(), SGD(model.parameters(), lr=0.1))
     wide = explicit().double()
     assert "float64" in wide.fused(nn.MSELoss(), SGD(wide.parameters(), lr=0.1))
 

@@ -85,7 +85,7 @@ def test_an_mlp_without_hidden_layers_is_logistic_regression() -> None:
 
 
 def test_every_model_of_the_catalogue_can_be_loaded() -> None:
-    assert sorted([*hogwild.models.CATALOG, "CATALOG"]) == sorted(hogwild.models.__all__)
+    assert sorted([*hogwild.models.CATALOG, "CATALOG", "CustomLstm"]) == sorted(hogwild.models.__all__)
     for name in hogwild.models.CATALOG:
         assert issubclass(getattr(hogwild.models, name), nn.Module)
 
@@ -95,6 +95,7 @@ def test_an_unknown_model_names_the_known_ones() -> None:
         hogwild.models.ResNet  # noqa: B018
 
 
+@pytest.mark.processes
 def test_listing_models_and_data_imports_neither_torch_nor_numpy() -> None:
     code = (
         "import sys, hogwild.models, hogwild.data, hogwild.data.locate\n"
@@ -122,6 +123,7 @@ def test_the_default_job_learns_its_digits_in_a_plain_loop() -> None:
     assert accuracy > 0.965, accuracy
 
 
+@pytest.mark.processes
 def test_the_example_of_an_own_model_is_plain_torch_and_learns() -> None:
     code = (
         "import sys, torch; from mymodel import *; torch.manual_seed(0); torch.set_num_threads(1)\n"

@@ -189,6 +189,7 @@ def as_stderr(slave: int, term: str = "xterm") -> Iterator[None]:
         yield
 
 
+@pytest.mark.processes
 def test_messages_stand_above_the_newest_frame_and_nothing_is_left_of_older_ones(
     pty: tuple[int, int],
 ) -> None:
@@ -230,6 +231,7 @@ def fill(master: int, slave: int) -> None:
         os.set_blocking(slave, True)
 
 
+@pytest.mark.processes
 def test_a_terminal_that_does_not_read_gets_the_newest_and_holds_up_nothing(
     pty: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +253,7 @@ def test_a_terminal_that_does_not_read_gets_the_newest_and_holds_up_nothing(
     assert "message 0\x1b" in text and "message 2999" not in text
 
 
+@pytest.mark.processes
 def test_a_mistake_in_the_picture_ends_the_picture(pty: tuple[int, int]) -> None:
     shown = Screen(Look.LIVE)
     with as_stderr(pty[1]), os.fdopen(os.dup(pty[0]), "rb", buffering=0) as master:
@@ -263,6 +266,7 @@ def test_a_mistake_in_the_picture_ends_the_picture(pty: tuple[int, int]) -> None
     assert "warning: the display ends: ValueError" in reader.text
 
 
+@pytest.mark.processes
 def test_what_is_shown_depends_on_the_terminal(pty: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     with as_stderr(pty[1]):
         assert (look_for(True, 2), look_for(True, 0), look_for(False, 2)) == (Look.LIVE, Look.ONE_LINE, Look.NOTHING)
@@ -287,6 +291,7 @@ def begin_job(folder: Path, slave: int, mark: str, *arguments: str) -> subproces
     )
 
 
+@pytest.mark.processes
 def test_a_job_is_watched_while_it_is_stopped_goes_on_and_loses_a_worker(pty: tuple[int, int], tmp_path: Path) -> None:
     job = begin_job(tmp_path, pty[1], "display-watched", "train.epochs=1000000", "log.every_s=0.05")
     try:
@@ -320,6 +325,7 @@ def test_a_job_is_watched_while_it_is_stopped_goes_on_and_loses_a_worker(pty: tu
     assert marked("display-watched") == {}
 
 
+@pytest.mark.processes
 def test_a_job_ends_though_nobody_reads_its_terminal(pty: tuple[int, int], tmp_path: Path) -> None:
     fill(*pty)
     job = begin_job(tmp_path, pty[1], "display-unread", "train.epochs=2", "log.every_s=0.01")

@@ -173,6 +173,7 @@ def records(job: Ended, kind: str) -> list[dict[str, Any]]:
     return [record for line in lines if (record := json.loads(line))["kind"] == kind]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("name", "workers"), [("two", 2), ("none", 1)])
 def test_a_training_record_says_what_every_worker_does(ended: dict[str, Ended], name: str, workers: int) -> None:
     job = ended[name]
@@ -195,6 +196,7 @@ def test_a_training_record_says_what_every_worker_does(ended: dict[str, Ended], 
     assert any(speed > 0 for speed in shares)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["two", "none"])
 def test_evaluations_leave_their_pause_and_the_staleness_until_then(ended: dict[str, Ended], name: str) -> None:
     job = ended[name]
@@ -209,6 +211,7 @@ def test_evaluations_leave_their_pause_and_the_staleness_until_then(ended: dict[
     assert len(found) >= 2 and found[-1]["counts"][-1] > 0
 
 
+@pytest.mark.processes
 def test_a_scraper_reads_how_the_job_ended(ended: dict[str, Ended]) -> None:
     job = ended["two"]
     found = parsed((job.run_dir / prometheus.FILE).read_text())

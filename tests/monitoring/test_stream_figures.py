@@ -123,6 +123,7 @@ class Deadly(torch.utils.data.Dataset):
         return torch.zeros(2), torch.zeros(1)
 
 
+@pytest.mark.processes
 def test_a_job_tells_deaths_and_the_ring_in_its_records_and_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,6 +201,7 @@ def test_with_short_memory_every_checkpoint_is_of_its_own_update(
         assert all(same_values(one[part], other[part]) for part in ("model", "optimizer", "optimizer_private"))
 
 
+@pytest.mark.processes
 def test_with_short_memory_workers_wait_for_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpointing, "MEMORY_MARGIN", 1e15)
     checkpoints = job(tmp_path / "run", 2, MORE_UPDATES)

@@ -485,6 +485,7 @@ def test_auto_is_private_where_parameters_are_copied_and_with_a_kernel(settings,
     assert state_of(load_job(None, settings), parts, placement) == state
 
 
+@pytest.mark.processes
 def test_one_late_worker_of_a_job_does_not_damage_the_model(tmp_path):
     """209 updates of an Adagrad, then a few of a worker that is built only then, at the end of the job."""
 

@@ -163,6 +163,7 @@ def test_training_in_the_parent_pins_nobody() -> None:
 several_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores to tell them apart")
 
 
+@pytest.mark.processes
 @several_cores
 def test_the_workers_of_a_pinned_job_run_where_the_plan_says(tmp_path: Path, start_job: Callable[..., Job]) -> None:
     (tmp_path / "where.py").write_text(WHERE)
@@ -255,6 +256,7 @@ def plan_after_torch(variable: str, *cores: int) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.processes
 @several_cores
 @pytest.mark.parametrize("variable", ["OMP_PROC_BIND=true", "OMP_PLACES=threads"])
 def test_a_caller_that_imported_torch_first_gets_the_cores_back_that_openmp_took(variable: str) -> None:
@@ -265,6 +267,7 @@ def test_a_caller_that_imported_torch_first_gets_the_cores_back_that_openmp_took
     assert f"{variable} had bound this process to 1 core of {len(seen['before'])}: undone" in seen["why"]
 
 
+@pytest.mark.processes
 @several_cores
 @pytest.mark.parametrize("variable", ["OMP_PROC_BIND=true", "OMP_PROC_BIND=false"])
 def test_a_mask_that_was_narrow_before_torch_stays_narrow(variable: str) -> None:
@@ -273,6 +276,7 @@ def test_a_mask_that_was_narrow_before_torch_stays_narrow(variable: str) -> None
     assert seen["after"] == [core] and seen["procs"] == 1 and "undone" not in seen["why"]
 
 
+@pytest.mark.processes
 @several_cores
 def test_a_command_plans_with_the_cores_it_began_with() -> None:
     done = subprocess.run(
@@ -299,6 +303,7 @@ print(json.dumps({"before": before, "said": said, "after": after, "again": limit
 """
 
 
+@pytest.mark.processes
 def test_every_pool_is_limited_and_named_with_what_it_had() -> None:
     environ = {key: text for key, text in os.environ.items() if not key.endswith("_NUM_THREADS")}
     done = subprocess.run(
@@ -318,6 +323,7 @@ def test_every_pool_is_limited_and_named_with_what_it_had() -> None:
     assert seen["again"] == seen["at most"] == []
 
 
+@pytest.mark.processes
 def test_a_pool_that_user_code_brings_is_limited_in_the_worker(tmp_path: Path, start_job: Callable[..., Job]) -> None:
     """The module of the model sets the number of threads when it is imported, as some do."""
     (tmp_path / "greedy.py").write_text(WHERE.replace("import torch\n", "import torch\ntorch.set_num_threads(4)\n"))

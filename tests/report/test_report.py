@@ -169,6 +169,7 @@ def test_without_matplotlib_the_error_names_the_extra(tmp_path: Path, monkeypatc
     assert found.value.code == "usage/missing-extra"
 
 
+@pytest.mark.processes
 def test_the_report_is_made_without_torch_and_matplotlib_is_imported_only_to_draw() -> None:
     code = "import sys, hogwild.report.report; print([name for name in ('torch', 'matplotlib') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -148,6 +148,7 @@ print(descriptor_count() - before)
 """
 
 
+@pytest.mark.processes
 def test_what_the_system_refuses_is_the_same_error_and_leaves_no_descriptor() -> None:
     allocated, mapped, leaked = in_a_process(REFUSALS).splitlines()
     assert allocated.startswith("cannot allocate 268,435,456 bytes of shared memory for large: ")
@@ -210,6 +211,7 @@ region.array("i8", (1,))[0] = 42
 """
 
 
+@pytest.mark.processes
 def test_another_process_sees_our_writes_and_we_see_its() -> None:
     region = Region.allocate("test", 4096)
     view = region.tensor(torch.float32, (4,), offset=64)

@@ -279,6 +279,7 @@ print(board.updates(), flush=True)
 """
 
 
+@pytest.mark.processes
 def test_two_processes_that_count_at_once_lose_nothing() -> None:
     """Each has its own row; on one shared word they would lose a fifth."""
     board = Scoreboard.allocate(2)

@@ -315,6 +315,7 @@ def kill_a_writer(process: subprocess.Popen[str], known: int, chance: random.Ran
     return said
 
 
+@pytest.mark.processes
 def test_a_writer_killed_at_any_moment_leaves_a_good_checkpoint(tmp_path: Path) -> None:
     chance, known, interrupted = random.Random(3), 0, 0
     arguments = [sys.executable, "-c", WRITER, str(tmp_path)]
@@ -442,6 +443,7 @@ def test_a_full_disk_is_reported_leaves_nothing_and_the_one_before_is_good(tmp_p
     writer.close()
 
 
+@pytest.mark.processes
 def test_a_small_file_system_that_fills_up_is_survived(tmp_path: Path) -> None:
     point = tmp_path / "small"
     point.mkdir()

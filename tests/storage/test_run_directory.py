@@ -82,6 +82,7 @@ def test_a_run_without_a_path_is_named_after_the_job_and_the_time(
         assert first.path != second.path
 
 
+@pytest.mark.processes
 def test_a_second_job_in_a_run_directory_is_refused_by_the_number_of_the_first(tmp_path: Path) -> None:
     path = tmp_path / "run"
     with start_holder(path) as holder:
@@ -98,6 +99,7 @@ def test_a_second_job_in_a_run_directory_is_refused_by_the_number_of_the_first(t
     RunDir.open(path).close()
 
 
+@pytest.mark.processes
 def test_of_two_jobs_that_start_at_once_one_gets_the_directory(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", HOLDER, str(tmp_path / "run")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

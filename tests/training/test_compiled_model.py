@@ -128,6 +128,7 @@ def test_a_script_reads_the_very_words_and_follows_them_into_a_copy_and_back(kin
         torch.testing.assert_close(worker.runs(x), worker.model(x))
 
 
+@pytest.mark.processes
 def test_in_delta_a_script_is_evaluated_and_trained_as_the_model_is(tmp_path: Path) -> None:
     results = {}
     for how in ("none", "script"):
@@ -162,6 +163,7 @@ class Unscriptable(nn.Module):
         return self.last(*inputs)
 
 
+@pytest.mark.processes
 def test_what_torchscript_does_not_know_is_said_in_its_own_words_before_workers_start(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="variable number of arguments") as caught:
         train(made(Unscriptable), tmp_path / "run", "script", procs=2)
@@ -241,6 +243,7 @@ def held_until_both_have_it(run_dir: Path) -> Callable[[Tensor, Tensor], float]:
     return held
 
 
+@pytest.mark.processes
 @needs_compiler
 def test_one_worker_compiles_for_all_and_nothing_is_compiled_while_they_train(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
@@ -262,6 +265,7 @@ def test_one_worker_compiles_for_all_and_nothing_is_compiled_while_they_train(
     assert json.loads((result.run_dir / "summary.json").read_text())["compiling_s"] > 0
 
 
+@pytest.mark.processes
 @needs_compiler
 def test_in_the_parent_it_trains_like_the_model_itself_and_leaves_torch_as_it_was(
     tmp_path: Path, kept: Path, capsys: pytest.CaptureFixture[str]
@@ -598,6 +602,7 @@ def test_what_torch_compile_cannot_compile_is_an_error_of_the_model() -> None:
     assert caught.value.code == "model/not-compilable"
 
 
+@pytest.mark.processes
 def test_a_job_without_it_imports_no_compiler() -> None:
     """torch._dynamo takes a second, in every worker."""
     program = (

@@ -223,6 +223,7 @@ DIGITS = normal(1, 28, 28, classes=10)
 ITS_RULE = over(optim.SGD, lr=0.01, momentum=0.5)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("procs", "feed"), [(1, "resident"), (0, "stream")])
 def test_the_well_known_examples_own_network_trains_as_it_is(procs: int, feed: str, tmp_path: Path) -> None:
     """`view` after a convolution: in channels_last that fails, so the job stays contiguous and says so."""
@@ -234,6 +235,7 @@ def test_the_well_known_examples_own_network_trains_as_it_is(procs: int, feed: s
     assert "note: model.memory_format: contiguous, because MnistHogwild fails in channels_last" in said
 
 
+@pytest.mark.processes
 def test_a_network_that_fails_in_channels_last_is_refused_where_that_is_asked_for(tmp_path: Path) -> None:
     format = {"memory_format": "channels_last"}
     words = "^model.memory_format: MnistHogwild fails in channels_last, .* RuntimeError: view size is not compatible"
@@ -373,6 +375,7 @@ def test_a_rule_that_is_not_elementwise_behaves_as_stock(rule: str, tmp_path: Pa
     assert differing_parameters(both.ours, seeded(matrices_only)()) == ["0.weight", "2.weight"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("procs", [0, 1])
 def test_lbfgs_is_refused_and_the_model_is_as_it_was(procs: int, tmp_path: Path) -> None:
     made: list[nn.Module] = []

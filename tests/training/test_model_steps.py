@@ -100,6 +100,7 @@ def test_a_training_step_trains_as_the_plain_loop_with_its_loss_and_its_numbers_
     assert record["losses"]["odd"] == 2  # what is infinite is not in the mean
 
 
+@pytest.mark.processes
 def test_two_workers_and_accumulation_add_up_the_same_names(tmp_path: Path) -> None:
     call(Several(), tmp_path, procs=2, epochs=3, accumulate=2)
     found = records(tmp_path, "train")
@@ -274,6 +275,7 @@ def test_a_model_that_keeps_one_later_is_forgiven_and_evaluates_otherwise(exchan
     assert differing_parameters(ours, plain) == []  # the batch was not lost, nor its BatchNorm counted twice
 
 
+@pytest.mark.processes
 def test_workers_forgive_it_each_for_itself(tmp_path: Path) -> None:
     result = call(Later(tmp_path / "said"), tmp_path, val=VAL, epochs=4, procs=2)
     assert result.state == "succeeded" and result.leases["done"] == 32 and result.restarts == 0
@@ -363,6 +365,7 @@ def test_an_error_of_autograd_says_what_it_means_here(what: str, tmp_path: Path)
     assert raised.value.code == code and words in str(raised.value) and "\ntorch: " in str(raised.value)
 
 
+@pytest.mark.processes
 def test_a_worker_says_it_too_and_the_line_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         HogwildError, match=r"In module 1\.0, .*test_own_steps.py:\d+, in forward: y = x.exp\(\)"

@@ -230,6 +230,7 @@ def test_sparse_gradients_are_unscaled_row_by_row(tmp_path: Path) -> None:
     assert hogwild_summary(result)["overflows"] > 0
 
 
+@pytest.mark.processes
 def test_delta_exchanges_what_was_learnt_at_the_scale(tmp_path: Path) -> None:
     """By one worker delta is direct, but for the roundings of its sums."""
     direct, delta = network(), network()
@@ -335,6 +336,7 @@ def test_a_resumed_run_ends_as_if_it_had_never_stopped(tmp_path: Path, monkeypat
     assert scale_of(straight)[0][0] < FIRST
 
 
+@pytest.mark.processes
 def test_two_workers_keep_their_own_scales_and_lose_no_batch(tmp_path: Path) -> None:
     model = network()
     result = hogwild.train(

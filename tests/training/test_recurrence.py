@@ -139,6 +139,7 @@ def plain_loop(model: CharRnn, x: Tensor, y: Tensor, epochs: int) -> None:
                 rule.step()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("cell", "procs", "exchange"),
     [("lstm", 0, "direct"), ("gru", 0, "delta"), ("custom", 0, "direct"), ("lstm", 1, "direct")],
@@ -189,6 +190,7 @@ def test_a_resumed_run_restarts_each_lane_it_had_begun_once(tmp_path: Path) -> N
     assert result.leases["done"] == LANES * STEPS and result.lane_restarts == 1
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("exchange", ["direct", "delta"])
 def test_a_worker_killed_in_the_middle_of_a_lane_costs_its_state_and_nothing_else(
     exchange: str, tmp_path: Path
@@ -244,6 +246,7 @@ def test_what_cannot_be_read_in_lanes(
     assert isinstance(found.value, BuildError | ConfigError)
 
 
+@pytest.mark.processes
 def test_more_workers_than_lanes_are_refused_where_their_number_is_the_machines(tmp_path: Path) -> None:
     cores = plan_here("auto", "auto", pin=False).procs
     if cores == 1:

@@ -222,7 +222,7 @@ def test_a_signal_while_the_command_line_itself_is_imported_is_no_traceback(
         (("show",), "pydantic"),
         (("schema",), "pydantic"),
         (("list", "models"), "hogwild.models"),
-        (("list", "configs"), "hogwild.config.load"),
+        (("list", "configs"), "hogwild.config"),
         (("check", "--deep"), "hogwild.cli.deep_check"),
         (("train", "--dry-run"), WORKERS),
     ],

@@ -77,6 +77,7 @@ def jobs(jobs_folder: Path) -> dict[str, Ended]:
 # ---- never applied -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("name", "batches"), [("direct", 1), ("delta", 1), ("accumulated", 2)])
 def test_scattered_batches_that_are_not_finite_are_skipped_and_counted_exactly(
     jobs: dict[str, Ended], name: str, batches: int
@@ -101,6 +102,7 @@ def test_scattered_batches_that_are_not_finite_are_skipped_and_counted_exactly(
 # ---- going back ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["resumed", "inline"])
 def test_a_rate_that_is_too_high_is_halved_until_the_run_converges(jobs: dict[str, Ended], name: str) -> None:
     """Its only checkpoint is the beginning: every sample that counts was applied once, at the last rate."""
@@ -115,6 +117,7 @@ def test_a_rate_that_is_too_high_is_halved_until_the_run_converges(jobs: dict[st
     assert not job.left_behind
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["resumed", "inline", "poisoned", "ruined in a corner", "for ever"])
 def test_every_rollback_is_said(jobs: dict[str, Ended], name: str) -> None:
     job = jobs[name]
@@ -128,6 +131,7 @@ def test_every_rollback_is_said(jobs: dict[str, Ended], name: str) -> None:
         assert words in (job.run_dir / "logs" / "supervisor.log").read_text()
 
 
+@pytest.mark.processes
 def test_workers_that_are_killed_while_the_run_goes_back_are_replaced_and_nothing_is_lost(
     jobs: dict[str, Ended],
 ) -> None:
@@ -137,6 +141,7 @@ def test_workers_that_are_killed_while_the_run_goes_back_are_replaced_and_nothin
         assert jobs[name].status == 0 and jobs[name].leases["indeterminate"] == 0
 
 
+@pytest.mark.processes
 def test_a_resume_after_a_rollback_goes_on_at_the_lower_rate(jobs: dict[str, Ended]) -> None:
     """Of the first 800 samples and of the others: that they were applied at the same rate, is tested above."""
     first, second = jobs["resumed"].events("end")
@@ -145,6 +150,7 @@ def test_a_resume_after_a_rollback_goes_on_at_the_lower_rate(jobs: dict[str, End
     assert path is not None and load(path)["rollbacks"] == jobs["resumed"].summary["rollbacks"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["poisoned", "ruined in a corner"])
 def test_a_parameter_that_user_code_has_ruined_goes_back_with_the_run(jobs: dict[str, Ended], name: str) -> None:
     """Up to the checkpoint samples were applied at the full rate, from there on at half of it, and each once."""
@@ -159,6 +165,7 @@ def test_a_parameter_that_user_code_has_ruined_goes_back_with_the_run(jobs: dict
         assert event["reason"] == "parameters are NaN or infinite"
 
 
+@pytest.mark.processes
 def test_without_rollback_ruined_parameters_fail_the_job_at_once_and_the_checkpoint_before_is_kept(
     jobs: dict[str, Ended],
 ) -> None:
@@ -172,6 +179,7 @@ def test_without_rollback_ruined_parameters_fail_the_job_at_once_and_the_checkpo
     assert job.ledger_adds_up() and not job.left_behind
 
 
+@pytest.mark.processes
 def test_a_run_that_diverges_for_ever_fails_with_its_last_good_checkpoint(jobs: dict[str, Ended]) -> None:
     """All samples from the 400th on are spoilt: however low the rate, there is no way past them."""
     job = jobs["for ever"]

@@ -367,6 +367,7 @@ def readers_of(diary: Path) -> set[int]:
     return {int(file.name.removeprefix("read-")) for file in diary.glob("read-*")} - {os.getpid()}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("fraction", [None, 0.25])
 def test_what_readers_bring_is_what_reading_in_turn_brings(
     early: HeadStart, tmp_path: Path, fraction: float | None
@@ -381,6 +382,7 @@ def test_what_readers_bring_is_what_reading_in_turn_brings(
     assert said.sentences[-1].startswith("data.train: 100 samples read by 2 workers in ")
 
 
+@pytest.mark.processes
 def test_a_subset_is_read_in_its_own_order(early: HeadStart) -> None:
     order = list(range(COUNT - 1, -1, -1))
     held, said = read(early, Subset(slow(), order))
@@ -388,6 +390,7 @@ def test_a_subset_is_read_in_its_own_order(early: HeadStart) -> None:
     assert said.events[0]["readers"] == 2
 
 
+@pytest.mark.processes
 def test_ranges_are_read_by_readers_too(early: HeadStart) -> None:
     held, said = read(early, slow("Ranged"), 0.5)
     assert same(held, in_this_process(slow("Ranged", pace_s=0.0), 0.5))
@@ -396,6 +399,7 @@ def test_ranges_are_read_by_readers_too(early: HeadStart) -> None:
         read(early, slow("Ranged", bad={37: "raises"}))
 
 
+@pytest.mark.processes
 def test_a_reader_that_is_killed_loses_nothing(early: HeadStart, tmp_path: Path) -> None:
     held, said = read(early, slow(diary=str(tmp_path), crimes={"is killed": 60}))
     assert (tmp_path / "crime-is-killed").exists()
@@ -404,6 +408,7 @@ def test_a_reader_that_is_killed_loses_nothing(early: HeadStart, tmp_path: Path)
     assert len(list(early)) == 2
 
 
+@pytest.mark.processes
 def test_a_reader_that_is_stopped_is_replaced(early: HeadStart, tmp_path: Path) -> None:
     """On a busy machine an innocent one, too: the range is charged as often as need be."""
     held, said = read(
@@ -413,6 +418,7 @@ def test_a_reader_that_is_stopped_is_replaced(early: HeadStart, tmp_path: Path) 
     assert said.events[0]["deaths"] >= 1
 
 
+@pytest.mark.processes
 def test_an_item_that_kills_whoever_reads_it_ends_the_job_with_its_number(early: HeadStart, tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"data.train: reading item 37 has ended the process that did it: .*SIGKILL"
@@ -421,6 +427,7 @@ def test_an_item_that_kills_whoever_reads_it_ends_the_job_with_its_number(early:
     assert error.value.code == "data/item-kills"
 
 
+@pytest.mark.processes
 def test_the_lowest_bad_row_ends_the_reading_in_the_same_words(early: HeadStart) -> None:
     bad = {90: "raises", 44: "nan", 60: "short"}
     with pytest.raises(DataError) as error:
@@ -431,6 +438,7 @@ def test_the_lowest_bad_row_ends_the_reading_in_the_same_words(early: HeadStart)
     assert str(error.value) == "data.train: input 0 of sample 44 is NaN or infinite; clean the data first"
 
 
+@pytest.mark.processes
 def test_what_cannot_be_given_to_others_or_be_read_there_is_read_here(early: HeadStart) -> None:
     for name, arguments, words in [
         ("Unportable", {}, "Unportable cannot be given to the workers (TypeError: an open connection)"),
@@ -443,6 +451,7 @@ def test_what_cannot_be_given_to_others_or_be_read_there_is_read_here(early: Hea
         assert "this process in" in said.sentences[-1]
 
 
+@pytest.mark.processes
 def test_what_was_read_is_kept_beside_the_runs_for_the_next_job(early: HeadStart, tmp_path: Path) -> None:
     first, said = read(early, slow("Printed"), 0.25, runs=tmp_path)
     assert said.events[0]["readers"] == 2
@@ -476,6 +485,7 @@ def jobs(jobs_folder: Path) -> dict[str, Ended]:
     )
 
 
+@pytest.mark.processes
 def test_a_job_whose_reader_was_killed_trains_on_the_same_data_with_the_same_processes(jobs: dict[str, Ended]) -> None:
     job = jobs["killed"]
     assert (job.status, job.reason) == (0, ("succeeded", "epochs")), job.stderr
@@ -488,6 +498,7 @@ def test_a_job_whose_reader_was_killed_trains_on_the_same_data_with_the_same_pro
     assert (job.left_behind, job.process_leaks) == ([], {"descriptors": 0, "threads": 0})
 
 
+@pytest.mark.processes
 def test_a_job_whose_data_cannot_be_read_leaves_nothing(jobs: dict[str, Ended]) -> None:
     job = jobs["raises"]
     assert job.status == 1
@@ -496,6 +507,7 @@ def test_a_job_whose_data_cannot_be_read_leaves_nothing(jobs: dict[str, Ended]) 
     assert (job.left_behind, job.process_leaks) == ([], {"descriptors": 0, "threads": 0})
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("number", "status", "said"), [(signal.SIGINT, 130, CANCELLED), (signal.SIGKILL, -signal.SIGKILL, "")]
 )

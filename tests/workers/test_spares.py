@@ -18,6 +18,8 @@ from tests.helpers.processes import state_of, wait_for
 from workers.processes.handle import Handle
 from workers.processes.spares import FIRST_PAUSE_S, LONGEST_PAUSE_S, Pace, Spares
 
+pytestmark = pytest.mark.processes
+
 COUNTING = str(JOBS / "counting.yaml")
 BATCH = 4
 START_LIMIT_S = 10  # as long as the job with a worker that is stopped while it is set up takes

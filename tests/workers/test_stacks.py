@@ -22,6 +22,8 @@ from tests.helpers.processes import state_of, wait_for
 from workers.processes import blocked_call, stacks
 from workers.processes.blocked_call import blocked_in, training_thread
 
+pytestmark = pytest.mark.processes
+
 COUNTING = str(JOBS / "counting.yaml")
 # As in test_supervision.py: no machine leaves a healthy worker silent for so long.
 SILENCE_S = 8
