@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help run test lint format stress bench-spine bench-dense bench-sparse bench-devices bench-people bench-convergence bench-faults soak clean
+.PHONY: help run test test-quick lint format stress bench-spine bench-dense bench-sparse bench-devices bench-people bench-convergence bench-faults soak clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -32,6 +32,9 @@ run: $(VENV)/.core   ## install the core and train the bundled digits with 4 wor
 	$(BIN)/python run.py --procs 4
 
 # Files in their own order: those that take longest are in tests/faults, and come first.
+test-quick: $(VENV)/.test  ## the tests that start no process and are not slow (a minute)
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 -m "not processes and not slow"
+
 test: $(VENV)/.test  ## install what the tests need and run them (CI runs exactly this)
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 

@@ -33,8 +33,6 @@ from hogwild.storage.files import temporary
 from hogwild.training.evaluator import Evaluator
 from hogwild.training.without_dynamo import sparing_the_compiler
 
-FORMATS = (".npz", ".csv")
-
 
 @dataclass(frozen=True, slots=True)
 class Reevaluation:

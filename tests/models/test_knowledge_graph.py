@@ -25,6 +25,8 @@ from hogwild.optimizers import RowWiseAdagrad
 pytest.importorskip("numba")
 from hogwild.kernels import knowledge_graph
 
+pytestmark = pytest.mark.slow
+
 MODELS = (ComplEx, DistMult, TransE)
 LOSSES = (SoftmaxLoss(), CandidateLogisticLoss(), MarginLoss(2.0))
 ENTITIES, RELATIONS, DRAWN = 30, 4, 13

@@ -4,6 +4,8 @@ import pytest
 
 from tests.faults.ledger import fuzz
 
+pytestmark = pytest.mark.slow
+
 RUNS = 2_000
 AT_ONCE = 250
 

@@ -21,6 +21,8 @@ from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)
 )
 
+pytestmark = pytest.mark.slow
+
 SAMPLES, FEATURES, HIDDEN, CLASSES = 203, 13, 17, 5
 BATCHES = 26  # of 8 samples, the last of 3
 LONG = PlainLoop(epochs=8)  # 208 updates

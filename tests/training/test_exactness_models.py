@@ -24,6 +24,8 @@ from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)
 )
 
+pytestmark = pytest.mark.slow
+
 LOOP = PlainLoop(epochs=8)
 SAMPLES = 203  # 26 batches an epoch, 208 updates
 

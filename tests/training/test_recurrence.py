@@ -23,6 +23,8 @@ from hogwild.training.recurrent_state import LaneState, detached, forward_of, ta
 from tests.helpers.jobs import read_events
 from tests.shared_model import one_thread  # noqa: F401 (a fixture for every test here)
 
+pytestmark = pytest.mark.slow
+
 LANES, COLUMNS, STEPS = 4, 3, 10
 QUIET = {"log": {"tensorboard": False, "progress": False}, "checkpoint": {"every_s": None}, "seed": 11}
 

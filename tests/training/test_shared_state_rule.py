@@ -26,6 +26,8 @@ from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)
 )
 
+pytestmark = pytest.mark.slow
+
 SIZE, LR = 48, 1e-3  # three cache lines of parameters
 BLOCK = slice(8, 24)  # what comes back is a piece of the array, across a line
 NO_TARGET = torch.zeros(())

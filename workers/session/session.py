@@ -66,6 +66,7 @@ class Session:
     streamed: RingState | None = None  # streamed training data
     holder: NoHolder = field(default_factory=NoHolder)  # owner of the parameters on a device
     divergence: Divergence = field(init=False)
+    cores_before: host.CoreUse | None = None  # when training began
     _merged_batches: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -85,6 +86,7 @@ class Session:
         if self.holder.pid is not None:
             self.journal.event("holder", pid=self.holder.pid)
         self._merged_batches = [0] * max(1, self.plan.procs)
+        self.cores_before = host.CoreUse.now()
         self.reopen(now)
         self.divergence.rollbacks = max(self.divergence.rollbacks, self.before.rollbacks)
         self.board.go_back(self.queue.updates, self.divergence.rollbacks, first_item=0)

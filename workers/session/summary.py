@@ -7,6 +7,7 @@ from typing import Any
 
 from hogwild import host
 from hogwild.errors import code_of
+from hogwild.formatting import percent
 from hogwild.shared_memory.scoreboard import Phase, idle_share
 from hogwild.training import loss_scaler
 from workers.session.outcome import Clock, Outcome
@@ -15,6 +16,7 @@ from workers.session.stream_figures import about_waiting, ring_record, waiting_o
 
 SKIPPED_SHARE = 0.05
 GAINED = 1.1  # speed-up over one worker: below it the other workers did not pay
+BUSY = 0.25  # of all cores, used by processes that are not the job
 
 
 def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
@@ -113,6 +115,9 @@ def _about_workers(session: Session) -> str | None:
         return None
     usable = host.usable_cores().usable
     why = "train.procs: 1 does about as much"
-    if procs > usable:
+    others = host.CoreUse.now().share_of_others(session.cores_before) if session.cores_before is not None else 0.0
+    if others > BUSY:
+        why = f"the cores were busy with other work ({percent(others)} of them)"
+    elif procs > usable:
         why = f"they share {usable:g} usable cores; set train.procs to {max(1, int(usable))} or fewer"
     return f"{procs} workers trained {speedup:.2f} times as fast as one alone, in the job's first seconds: {why}"
