@@ -158,6 +158,7 @@ def home_of(module: str) -> str:
     return max(fitting, key=len)
 
 
+@pytest.mark.slow
 def test_every_import_goes_to_a_floor_below_or_stays_in_its_package() -> None:
     upward = [
         f"{place(source, found.line)}: {source.module} imports {target}, which is not below it"
@@ -196,6 +197,7 @@ def test_a_package_says_in_its_docstring_what_it_is_for() -> None:
     assert silent == []
 
 
+@pytest.mark.slow
 def test_hogwild_imports_workers_only_inside_functions_of_the_command_line_and_the_library_call() -> None:
     asked = {
         (source.path, target, bool(found.inside))
@@ -332,6 +334,7 @@ HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
 UNUSED = {"os.kill", "os.fork"}  # perhaps not even at home
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machinery", sorted(HOMES))
 def test_machinery_is_used_only_at_its_home(machinery: str) -> None:
     look, homes = HOMES[machinery]
@@ -348,6 +351,7 @@ def test_a_kernel_asks_what_is_finite_in_the_way_that_is_not_folded_away() -> No
     assert kernels and [place(source, line) for source in kernels for line in look(source)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machinery", sorted(HOMES.keys() - UNUSED))
 def test_machinery_is_found_where_it_is_at_home(machinery: str) -> None:
     """Otherwise the rule above would look for nothing."""
@@ -389,6 +393,7 @@ def crossing(tree: ast.Module, source: Source) -> Iterator[int]:
                 yield node.lineno
 
 
+@pytest.mark.slow
 def test_no_lock_queue_or_pool_of_multiprocessing_exists() -> None:
     assert [place(source, line) for source in sources() for line in crossing(source.tree, source)] == []
 

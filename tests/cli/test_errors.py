@@ -90,6 +90,7 @@ def given_as_code(tree: ast.Module) -> Iterator[str]:
                 yield part.value
 
 
+@pytest.mark.slow
 def test_the_codes_that_are_given_are_those_that_are_listed() -> None:
     given: set[str] = set()
     for path, tree in sources():
@@ -110,6 +111,7 @@ def without_a_code(tree: ast.Module) -> Iterator[str]:
             yield f"line {node.lineno}: {ast.unparse(node)[:80]}"
 
 
+@pytest.mark.slow
 def test_every_error_that_is_raised_has_a_code() -> None:
     found = {str(path): list(without_a_code(tree)) for path, tree in sources()}
     assert {path: lines for path, lines in found.items() if lines} == {}

@@ -83,6 +83,7 @@ def probe() -> Tensor:
     return torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.slow
 def test_a_safetensors_export_gives_a_fresh_model_the_same_outputs(
     trained: tuple[Tied, Path], export: Callable[..., tuple[int, str, str]]
 ) -> None:

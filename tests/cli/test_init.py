@@ -20,6 +20,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_job_file_passes_check_as_it_was_written(task: str, here: Path, capsys: Captured) -> None:
     assert main.run(["init", task]) == 0

@@ -332,6 +332,7 @@ FREE = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(WORDS, FREE, max_size=3))
 def test_any_free_values_survive_the_round_trip(init_args: dict[str, Any]) -> None:
@@ -350,6 +351,7 @@ ENTRY = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(ENTRY, max_size=5), st.lists(ENTRY, max_size=2))
 def test_no_job_file_and_no_override_raises_anything_but_a_config_error(

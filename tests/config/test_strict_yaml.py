@@ -132,6 +132,7 @@ def test_every_copy_of_a_duplicate_key_is_shown_also_inside_other_copies() -> No
     assert {one["b"] for one in shown} == {5, 6}
 
 
+@pytest.mark.slow
 def test_thousands_of_copies_of_a_key_are_all_reported_in_bounded_time() -> None:
     text = "a: 1\n" * 3000
     shown = list(readings(text, "job.yaml"))
@@ -139,6 +140,7 @@ def test_thousands_of_copies_of_a_key_are_all_reported_in_bounded_time() -> None
     assert len(shown[0].problems) == 2999
 
 
+@pytest.mark.slow
 def test_an_alias_bomb_is_an_error_and_not_a_wait() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
@@ -177,6 +179,7 @@ FRAGMENTS = st.sampled_from(
 ) | st.sampled_from(["? ", "---", "...", "010", "1:30", "<<", "\\", ",", "~", "\u2028", "\ufeff", "\x85", "\U0001f417"])
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.one_of(st.text(max_size=60), st.lists(FRAGMENTS, max_size=25).map("".join)))
 def test_no_text_raises_anything_but_a_config_error(text: str) -> None:
@@ -206,6 +209,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(TEXT, VALUES, max_size=3))
 def test_what_is_written_is_read_back_as_the_same_values(values: dict[str, object]) -> None:

@@ -43,6 +43,7 @@ def pair() -> tuple[nn.LSTM, CustomLstm]:
     return lstm, CustomLstm.like(lstm)
 
 
+@pytest.mark.slow
 def test_the_custom_lstm_is_torchs_given_the_same_weights(pair: tuple[nn.LSTM, CustomLstm]) -> None:
     lstm, custom = pair
     x, state = torch.randn(3, 11, 5), (torch.randn(2, 3, 7), torch.randn(2, 3, 7))
@@ -207,6 +208,7 @@ def test_what_is_likeliest_comes_next_at_temperature_zero() -> None:
     assert sample(Alphabet(), "abcde", "", 3, temperature=1e-300) == "bcd", "without a prompt from the first symbol"
 
 
+@pytest.mark.slow
 def test_the_temperature_says_how_often_something_else_comes() -> None:
     def share(temperature: float) -> float:
         text = "a" + sample(Alphabet(), "abcde", "a", 2000, temperature)
@@ -260,6 +262,7 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
     return run
 
 
+@pytest.mark.slow
 def test_a_run_knows_its_characters_and_writes_text(run: Path, say: Say) -> None:
     assert json.loads((run / "names.json").read_text())["names"]["symbols"] == sorted({*PLAY})
     status, text, _ = say("sample", run, "--prompt", "KATE:", "--length", 30)

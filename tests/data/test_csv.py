@@ -283,6 +283,7 @@ BAD_FILES: dict[str, tuple[bytes, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crime", BAD_FILES)
 def test_what_is_wrong_in_a_file_is_said_with_its_place(tmp_path: Path, crime: str) -> None:
     content, arguments, message = BAD_FILES[crime]

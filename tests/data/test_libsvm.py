@@ -41,6 +41,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "data.svm"
 
 
+@pytest.mark.slow
 def test_a_random_file_is_what_scikit_learn_reads(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces of a few rows, rows of any length, some empty; each row most frequent feature first."""
     monkeypatch.setattr(parsing_module, "PIECE", 3000)

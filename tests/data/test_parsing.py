@@ -113,6 +113,7 @@ def test_without_numba_the_error_says_what_to_install(file: Path, monkeypatch: p
     assert error.value.code == "usage/missing-extra"
 
 
+@pytest.mark.slow
 def test_nothing_is_written_past_the_places_a_piece_was_given() -> None:
     """As where a file was changed between two passes: it holds more than was counted."""
     from hogwild.kernels.parsing.columns import ratings, wide, words
@@ -235,6 +236,7 @@ def test_the_next_job_maps_what_this_one_parsed(
     assert any("1 lines that do not parse are left out" in one for one in said.sentences)
 
 
+@pytest.mark.slow
 def test_another_content_other_options_or_other_training_data_is_another_entry(file: Path) -> None:
     file.write_text("3,4,1\n5,6,2\n")
     train, keys = Ratings(file).pack(InTurn(0)), []
@@ -257,6 +259,7 @@ def test_another_content_other_options_or_other_training_data_is_another_entry(f
     assert len({*keys}) == len(keys) == 6
 
 
+@pytest.mark.slow
 def test_names_are_kept_words_and_numbers(file: Path, tmp_path: Path, nobody: HeadStart) -> None:
     file.write_text("zé,4,1\nal,6,2\nal,40,5\n")
     first, _ = load(Ratings(file), tmp_path, nobody)

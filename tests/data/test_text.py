@@ -62,6 +62,7 @@ def random_lines(seed: int, count: int = 300) -> list[str]:
 # ---- words and sentences
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_words_are_numbered_by_frequency_and_rare_ones_are_as_if_they_were_not_there(
     write: Callable[..., Path], name: str, monkeypatch: pytest.MonkeyPatch

@@ -42,6 +42,7 @@ def test_the_count_sees_an_allocation() -> None:
     assert allocated(lambda: torch.ones(1000)) == 4000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("state", ["private", "shared"])
 @pytest.mark.parametrize("clip", [None, 1e-3])

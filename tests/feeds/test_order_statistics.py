@@ -64,6 +64,7 @@ def test_with_fewer_rounds_the_measures_see_it(rounds: int) -> None:
     assert "neighbours" in suspicious(measured(lambda seed: Keyed(SAMPLES, seed, rounds)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [3, 4, 5])
 @pytest.mark.parametrize("kind", ["drawn", "chunks of 1", "chunks of 1000"])
 def test_every_order_of_a_few_samples_is_about_as_likely(kind: str, samples: int) -> None:

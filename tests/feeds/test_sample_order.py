@@ -52,6 +52,7 @@ def whole(order: Order, samples: int, epoch: int = 0) -> np.ndarray:
 # ---- every sample once, for whoever asks ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(samples=st.integers(1, 9000), epoch=st.integers(0, 3), batch_size=st.integers(1, 700))
 def test_every_sample_comes_once_in_an_epoch_of_any_size(kind: str, samples: int, epoch: int, batch_size: int) -> None:
@@ -71,6 +72,7 @@ def test_small_data_sets_and_those_of_about_one_block_are_permuted(kind: str, sa
         assert np.array_equal(np.sort(whole(KINDS[kind](samples, SEED), samples, epoch)), np.arange(samples))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(
     wanted=st.lists(
@@ -267,6 +269,7 @@ def train(shuffle: str, **settings: object) -> tuple[dict[str, torch.Tensor], ho
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}, result
 
 
+@pytest.mark.slow
 def test_chunks_learn_as_well_as_a_full_shuffle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sample_order, "CHUNK_ROWS", 32)  # two batches: as local as MNIST's chunks are
     accuracy = {
@@ -277,6 +280,7 @@ def test_chunks_learn_as_well_as_a_full_shuffle(monkeypatch: pytest.MonkeyPatch,
     assert abs(accuracy["full"] - accuracy["chunked"]) < 0.03, accuracy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shuffle", ["full", "chunked", "none"])
 def test_a_resumed_run_goes_on_with_the_same_order(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shuffle: str

@@ -134,6 +134,7 @@ def halved(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x / 2, y
 
 
+@pytest.mark.slow
 def test_functions_given_as_they_are_train_as_their_class_paths_do(tmp_path: Path) -> None:
     paths = {name: {"class_path": f"tests.job.test_combinations.{name}"} for name in ("doubled", "halved")}
     for given, name in (({"collate": doubled}, "doubled"), ({"feed": "stream", "transform": halved}, "halved")):
@@ -297,6 +298,7 @@ def test_no_exchange_is_longer_than_a_ring_holds_of_it_for_every_worker(slots: i
         assert choice.piece.stop - choice.piece.start <= (slots - REQUESTS_IN_HAND) // 2
 
 
+@pytest.mark.slow
 def test_a_ring_is_given_back_with_the_job(tmp_path: Path) -> None:
     trained(Net, Flat(), tmp_path / "before", feed="stream")
     gc.collect()
@@ -427,6 +429,7 @@ def test_a_batch_of_a_lane_that_is_computed_again_begins_with_the_same_state_and
     assert state.begin(0, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grad_clip", [None, 0.05], ids=["free", "clipped"])
 def test_gradients_in_fp16_on_a_device_have_the_norm_they_have_on_the_cpu(
     grad_clip: float | None, tmp_path: Path

@@ -106,6 +106,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", RIGHT)
 def test_a_right_backward_passes_and_the_model_is_as_before(what: str) -> None:
     model = RIGHT[what]()

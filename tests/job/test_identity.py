@@ -119,6 +119,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_resume_with_other_data_is_refused_and_says_what_differs(name: str, folder: Path, say: Say) -> None:
     change, words = CHANGES[name]
@@ -286,6 +287,7 @@ def rows_in(names: dict[str, Any], kind: str) -> list[str]:
     return [*rows, *(f"inverse of {row}" for row in rows)] if twice else rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MODELS)
 def test_no_row_ever_changes_its_name(path: str, tmp_path: Path) -> None:
     arguments, places = MODELS[path]
@@ -401,6 +403,7 @@ IDS = [0, 1, 2, 3] * 3
 X = torch.arange(12.0)[:, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "other", "settings", "words"),
     [

@@ -192,6 +192,7 @@ def test_a_bad_file_is_refused_before_anything_changes(what: str, tmp_path: Path
     assert all(map(torch.equal, model.parameters(), Net(2).parameters()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_file_that_was_overwritten_is_read_or_refused_and_nothing_else(zipped: bool, tmp_path: Path) -> None:
     path = tmp_path / "base.pt"
@@ -237,6 +238,7 @@ def test_names_that_only_the_models_own_state_dict_knows_are_an_error_and_not_sa
         load_initial(Renames(), str(path))
 
 
+@pytest.mark.slow
 def test_a_call_begins_with_the_file_and_a_resume_does_not_read_it(tmp_path: Path) -> None:
     path = saved(tmp_path, Net(1).state_dict())
     settings = {"model": {"init_from": str(path)}}

@@ -140,6 +140,7 @@ def test_the_smaller_side_is_copied_where_it_is_small() -> None:
     assert found.grid is None and "all 40 rows" in found.words[0]
 
 
+@pytest.mark.slow
 def test_two_large_sides_are_a_grid_of_four_blocks_a_side_and_worker() -> None:
     found = met(Factors(users=3000, items=2000, width=64), ratings(3000, 2000), procs=2)
     assert found.grid is not None and found.grid.sides == (8, 8) and not found.hot

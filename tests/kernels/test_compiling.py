@@ -87,6 +87,7 @@ def empty(file: Path) -> None:
 DAMAGES: tuple[Callable[[Path], None], ...] = (truncate, flip, empty, Path.unlink)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("which", ["*.nbi", "*.nbc", MANIFEST])
 def test_a_damaged_cache_is_removed_and_made_again(root: Path, damage: Callable[[Path], None], which: str) -> None:

@@ -106,6 +106,7 @@ def test_the_forward_sums_over_all_pairs() -> None:
         torch.testing.assert_close(found[row], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_kernel_goes_where_autograd_goes_sample_by_sample(name: str, rule: str) -> None:

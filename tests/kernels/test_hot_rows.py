@@ -58,6 +58,7 @@ def test_the_most_frequent_rows_are_hot_and_never_more_than_a_cache_holds() -> N
     assert len(choose_hot(counts, 500_000, 400).rows) == HOT_BYTES // 400
 
 
+@pytest.mark.slow
 def test_a_row_that_is_hardly_met_between_two_flushes_is_not_hot() -> None:
     counts = np.full(4_000_000, 10, np.int64)
     counts[[5, 7]] = 10_000_000, 9_000_000

@@ -136,6 +136,7 @@ def copies(model: SparseLinear, optimizer: torch.optim.Optimizer, rows: np.ndarr
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("rule", RULES)
 def test_the_kernel_goes_where_autograd_goes_sample_by_sample(name: str, rule: str) -> None:

@@ -76,6 +76,7 @@ def metrics_for(loss: Any) -> tuple[str, ...]:
     return Panel.of(None, NOBODY, loss).reported
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss by both:UserWarning")
 @pytest.mark.parametrize("name", CASES)
 @settings(max_examples=25)
@@ -86,6 +87,7 @@ def test_any_slicing_gives_the_loss_of_the_whole_set(name: str, cuts: list[int])
     assert values_over(CASES[name], cuts)["loss"] == pytest.approx(float(whole), rel=5e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "accuracy" in metrics_for(case[0])])
 @settings(max_examples=25)
 @given(cuts=st.lists(st.integers(1, N - 1), max_size=12))
@@ -254,6 +256,7 @@ def test_a_target_is_met_when_every_goal_is(
 SUMS = ["accuracy", "top1", "top3", "log_loss", "perplexity"]
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(cuts=st.lists(st.integers(1, N - 1), max_size=12))
 def test_any_slicing_gives_the_metrics_of_the_whole_set(cuts: list[int]) -> None:
@@ -292,6 +295,7 @@ def area_by_definition(scores: Tensor, wanted: Tensor) -> float:
     return float(((above > 0).double() + (above == 0).double() / 2).mean())
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=30))
 def test_the_area_under_the_curve_is_that_of_all_pairs_ties_included(pairs: list[tuple[int, bool]]) -> None:
     output = torch.tensor([[float(score)] for score, _ in pairs])

@@ -89,6 +89,7 @@ def same(left: nn.Module, right: nn.Module, tolerance: float = 1e-5) -> None:
 # ---- kernels and autograd -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"l2": 0.3}, {"bias": False, "l2": 0.1}], ids=str)
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rating_moves_the_rows_as_autograd_does(rule: str, options: dict[str, Any]) -> None:
@@ -111,6 +112,7 @@ class Told(BprFactorization):
         return torch.full(item.shape, self.other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"l2": 0.3}], ids=str)
 @pytest.mark.parametrize("rule", ["sgd", "adagrad"])
 def test_a_pair_moves_the_rows_as_autograd_does(rule: str, options: dict[str, Any]) -> None:

@@ -106,6 +106,7 @@ def test_listing_models_and_data_imports_neither_torch_nor_numpy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_the_default_job_learns_its_digits_in_a_plain_loop() -> None:
     """Everything the default job names, without hogwild's own machinery: what workers then have to reach."""
@@ -144,6 +145,7 @@ def test_the_example_of_an_own_model_is_plain_torch_and_learns() -> None:
     assert 0 < best < reached < 1.5 * best
 
 
+@pytest.mark.slow
 def test_a_table_of_numbers_and_categories_is_learnt_whatever_its_units() -> None:
     """Columns of a size of 1 and of a million, and a category that shifts the answer."""
     torch.manual_seed(0)

@@ -82,6 +82,7 @@ def weights(model: SkipGram) -> list[Tensor]:
 
 
 # The only word that is ever drawn as a negative is the last one, so both draw the same; a window of 1 is always 1.
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
 @pytest.mark.parametrize("negatives", [1, 5])
@@ -329,6 +330,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_kernel_and_autograd_learn_the_same(one_thread: None) -> None:
     """Losses of both models within 3 %; of 24 words in four topics each is nearer to its own than to any other."""
     arrays, losses = topics(5, 150), []

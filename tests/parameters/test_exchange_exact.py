@@ -34,6 +34,7 @@ SMOOTH: dict[str, Rule] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 4, 16])
 @pytest.mark.parametrize("rule", SMOOTH.values(), ids=SMOOTH.keys())
 def test_one_worker_with_delta_is_the_plain_loop_but_for_the_last_places(rule: Rule, every: int) -> None:
@@ -73,6 +74,7 @@ GOING_ON: dict[str, tuple[Callable[[], nn.Module], Rule, Sequence[Batch], str]] 
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", GOING_ON)
 def test_the_optimizers_state_goes_on_from_delta_to_direct_and_back(case: str) -> None:
     make, rule, batches, path = GOING_ON[case]

@@ -172,6 +172,7 @@ def said(run_dir: Path) -> str:
     return (run_dir / "logs" / "supervisor.log").read_text()
 
 
+@pytest.mark.slow
 def test_the_copies_of_every_checkpoint_are_discarded_once_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +189,7 @@ def test_the_copies_of_every_checkpoint_are_discarded_once_it_is_written(
     assert all(checkpoint.load(path)["model"]["0.weight"].any() for path in checkpoints.values())
 
 
+@pytest.mark.slow
 def test_with_short_memory_every_checkpoint_is_of_its_own_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

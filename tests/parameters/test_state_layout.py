@@ -228,6 +228,7 @@ def peak_bytes(what):
     return int(peak) * 1024 - before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("foreach", [False, True])
 def test_the_dry_step_takes_no_more_memory_than_is_asked_for(foreach, monkeypatch):
     monkeypatch.setattr(steps, "PORTION", 16 << 20)
@@ -326,6 +327,7 @@ def cold(rule=optim.Adagrad, procs=2, make=ConvNet):
     return build(model, rule(model.parameters()), procs=procs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", LATE_RULES.values(), ids=LATE_RULES.keys())
 def test_a_worker_that_comes_late_goes_on_from_the_state_of_the_others(rule):
     """To the bit: one worker, and after it another one, are the plain loop."""

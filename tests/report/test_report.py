@@ -83,6 +83,7 @@ def page(story_run: Path) -> Page:
 # ---- the page -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_page_holds_the_pictures_that_lie_beside_it_and_needs_nothing_else(story_run: Path, page: Page) -> None:
     files = {file.stem: file.read_bytes() for file in (story_run / "report").glob("*.png")}
     learning = {"learning-time", "learning-samples", "learning-updates"}
@@ -178,6 +179,7 @@ def test_the_report_is_made_without_torch_and_matplotlib_is_imported_only_to_dra
 # ---- several runs ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_runs_are_compared_by_what_differs(story_run: Path, tmp_path: Path) -> None:
     other = write_run(tmp_path / "other", Story(records=40, workers=3, per_worker=False, resume=False))
     (other / "resolved.yaml").write_text(RESOLVED.replace("SGD", "Adam"))

@@ -161,6 +161,7 @@ def test_what_the_system_refuses_is_the_same_error_and_leaves_no_descriptor() ->
 # ---- giving back ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_descriptors_and_memory_come_back_with_the_last_view() -> None:
     gc.collect()
     before = descriptor_count()

@@ -47,6 +47,7 @@ SAME_ORDER = {
 FUSED = {"adam": optim.Adam, "adamw": optim.AdamW, "adagrad": optim.Adagrad}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", SAME_ORDER.values(), ids=SAME_ORDER.keys())
 def test_twenty_updates_equal_the_plain_loop_to_the_bit(rule):
     ours, plain, _ = side_by_side(ConvNet, rule, images(20))
@@ -124,6 +125,7 @@ SPARSE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", SPARSE.values(), ids=SPARSE.keys())
 def test_sparse_embeddings_equal_stock(rule):
     torch.manual_seed(1)

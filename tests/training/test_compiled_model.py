@@ -97,6 +97,7 @@ def train(model: nn.Module, run_dir: Path, how: str, rule: Any = None, **setting
 # ---- script ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Normed, Recurrent, Tied])
 def test_a_scripted_model_trains_like_the_model_itself(tmp_path: Path, kind: Callable[[], nn.Module]) -> None:
     plain, script = made(kind), made(kind)
@@ -316,6 +317,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Counti
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++: the job would be refused")
 def test_what_a_worker_leaves_that_is_killed_while_it_compiles_goes_with_the_job(
     counting: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -339,6 +341,7 @@ def test_what_a_worker_leaves_that_is_killed_while_it_compiles_goes_with_the_job
 THAWED_BY = {"first.weight": 2, "first.bias": 3, "norm.weight": 4, "norm.bias": 6, "last.bias": 7}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made_before", [0, 5])
 def test_what_each_thaw_trains_is_compiled_before_the_first_batch(counting: Counting, made_before: int) -> None:
     """More graphs than torch makes of one function by default: it would give up, and run the model itself."""

@@ -96,6 +96,7 @@ def train(worker: WorkerModel, batches: Batches, clip: float | None = None, ever
     return update
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("model", ["images", "unused parameters", "BatchNorm"])

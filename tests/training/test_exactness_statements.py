@@ -129,6 +129,7 @@ STATEMENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_every_statement_has_the_tests_that_are_named_for_it(statement: str) -> None:
     for name in STATEMENTS[statement].split():

@@ -72,6 +72,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", [Thawing(epochs=3), Thawing(epochs=3, accumulate=3)], ids=["each", "accumulated"])
 @pytest.mark.parametrize("rule", RULES)
 def test_one_worker_thaws_at_that_update_to_the_bit_of_the_plain_loop(rule: str, loop: Thawing, tmp_path: Path) -> None:
@@ -85,6 +86,7 @@ def test_one_worker_thaws_at_that_update_to_the_bit_of_the_plain_loop(rule: str,
     assert all(param.requires_grad for param in ours.parameters())  # the caller's model is as it was given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_so_it_does_whatever_way_updates_go_but_for_rounding(setting: str, tmp_path: Path) -> None:
     ours, plain, loop = network(), network(), Thawing(epochs=2)

@@ -265,6 +265,7 @@ class Later(Seeing):
         return output * scale  # BatchNorm comes first: its averages have moved when this fails
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", ["direct", "delta"])
 def test_a_model_that_keeps_one_later_is_forgiven_and_evaluates_otherwise(exchange: str, tmp_path: Path) -> None:
     ours, plain = Later(tmp_path / "said"), Later(tmp_path / "plain")

@@ -168,6 +168,7 @@ def scale_of(result: hogwild.TrainResult) -> list[list[float]]:
     return scales
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("rule", RULES)
 def test_one_worker_is_torchs_own_loop_with_autocast_bit_for_bit(tmp_path: Path, precision: str, rule: str) -> None:
@@ -189,6 +190,7 @@ def test_it_is_another_result_than_that_of_fp32(tmp_path: Path) -> None:
     assert 0 < float((fp16 - fp32).abs().max()) < float((bf16 - fp32).abs().max()) < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loop",
     [PlainLoop(), PlainLoop(accumulate=3), PlainLoop(grad_clip=50.0), PlainLoop(accumulate=2, grad_clip=50.0)],
@@ -222,6 +224,7 @@ def test_the_scale_grows_after_many_finite_updates(tmp_path: Path, monkeypatch: 
     assert scale_of(result)[0][0] == scale
 
 
+@pytest.mark.slow
 def test_sparse_gradients_are_unscaled_row_by_row(tmp_path: Path) -> None:
     different, _, _, result = both(
         tmp_path, "fp16", PlainLoop(), lambda model: optim.SGD(model.parameters(), lr=0.1), words, texts(), Loud()

@@ -229,6 +229,7 @@ def test_the_bound_of_lazy_adam_does_not_bind_with_one_worker() -> None:
     assert square[0, 0] < LEAST * 1.01 * mean[0, 0] ** 2  # it was the worst
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_the_compiled_rule_is_the_python_one_that_was_raced(case: Case) -> None:
     seen, compiled = ({key: np.full(shape, 0.01, np.float32) for key, shape in case.state.items()} for _ in range(2))

@@ -87,6 +87,7 @@ def state_of(model: nn.Module, update: AutogradUpdate) -> dict[str, Tensor]:
     return {f"{i} {key}": torch.as_tensor(value).clone() for i, one in enumerate(own) for key, value in one.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("state", STATE)
 def test_thirty_updates_equal_those_of_the_rule_itself(name: str, state: str) -> None:

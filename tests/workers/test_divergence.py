@@ -270,6 +270,7 @@ class Renaming(nn.Linear):
         return super().forward(x)
 
 
+@pytest.mark.slow
 def test_a_model_whose_state_dict_is_its_own_goes_back_and_is_resumed_with_all_its_tensors(tmp_path: Path) -> None:
     Scene.begin(to_nan)
     model = Renaming()
@@ -289,6 +290,7 @@ def summary_of(run: Path) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.slow
 def test_the_run_directory_goes_back_in_the_errands_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A supervisor's loop must not wait for a long file to be rewritten, nor for checkpoints to be removed."""
     threads: list[str] = []
@@ -356,6 +358,7 @@ def test_a_model_that_exits_when_it_is_saved_at_the_end_costs_that_checkpoint_an
     assert "warning: at the end of the job: SystemExit: 3" in said
 
 
+@pytest.mark.slow
 def test_a_call_that_is_cancelled_while_its_model_goes_back_returns_when_that_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,6 +399,7 @@ def trained(place: Place, trainer: Trainer, batches: range) -> list[Tensor]:
     return [tensor.detach().clone() for tensor in place.model.state_dict().values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("sync_every", [0, 2])
 @pytest.mark.parametrize("kept", [0, 3])
