@@ -189,7 +189,7 @@ def code_of(error: BaseException) -> str:
 
 def hint(code: str) -> str:
     """The line under an error's message."""
-    return f"code {code}: cause and cure in docs/errors.md"
+    return f"code {code}: cause and fix in docs/errors.md"
 
 
 def nearest(name: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0.6) -> list[str]:

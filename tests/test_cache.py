@@ -119,7 +119,7 @@ def test_a_disk_without_room_is_a_word_and_no_error(
 ) -> None:
     monkeypatch.setattr("hogwild.data.cache.FREE_SHARE", 0.0)
     assert not cache.store(PRINT, SPECS, [X, Y])
-    assert "more than half of what is free" in said[0] and entries(cache) == []
+    assert "more than half of the free disk space" in said[0] and entries(cache) == []
 
 
 def test_a_disk_that_gets_full_leaves_nothing_behind(tmp_path: Path, said: list[str]) -> None:

@@ -134,7 +134,7 @@ def test_the_library_trains_on_a_device_in_the_process_itself(
 def test_a_device_without_room_is_a_clear_error_in_the_process_itself(tmp_path: Path) -> None:
     simulated.limit_memory(10_000)
     try:
-        with pytest.raises(DeviceMemoryError, match=r"GPU out of memory: simulated:0: .* 10,000 bytes are free"):
+        with pytest.raises(DeviceMemoryError, match=r"GPU out of memory: simulated:0: .* 9\.8 KiB free"):
             train("simulated", run_dir=tmp_path / "run")
     finally:
         simulated.limit_memory(None)
@@ -168,7 +168,7 @@ def test_memory_that_runs_out_once_ends_a_worker_and_not_the_job(jobs: dict[str,
 def test_memory_that_runs_out_again_fails_the_job_with_one_sentence(jobs: dict[str, Ended], name: str) -> None:
     job = jobs[name]
     assert (job.status, job.reason) == (1, ("failed", "device/memory"))
-    assert "GPU out of memory: simulated:" in job.stderr and "123,456 bytes were asked for" in job.stderr
+    assert "GPU out of memory: simulated:" in job.stderr and "121 KiB requested" in job.stderr
     assert len([event for event in job.events("exit") if event["kind"] == "died"]) <= 3 and not job.left_behind
 
 

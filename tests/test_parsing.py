@@ -102,7 +102,7 @@ def test_a_file_that_becomes_shorter_or_another_one_is_an_error(file: Path) -> N
 def test_what_is_unzipped_must_fit_into_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_bytes(gzip.compress(ROWS.encode()))
     monkeypatch.setattr("hogwild.shared_memory.region.host.available_memory", lambda: Memory(1000, "a test"))
-    with pytest.raises(MemoryShortError, match=r"cannot unzip text into memory: 0 bytes are read, and only 1,000"):
+    with pytest.raises(MemoryShortError, match=r"cannot unzip text into memory: 0 B are unzipped, and only 1\.0 KiB"):
         LibSvm(file).pack(InTurn(0))
 
 

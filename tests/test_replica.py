@@ -312,7 +312,7 @@ def test_where_there_is_no_room_nothing_stays_pinned() -> None:
     assert not device.registered
     known = device.explain(raised.value)
     assert known is not None and known.code == "device/memory"
-    assert "GPU out of memory: simulated:0: " in str(known) and "of 4,000 bytes are free" in str(known)
+    assert "GPU out of memory: simulated:0: " in str(known) and "of 3.9 KiB free" in str(known)
     assert device.explain(ValueError()) is None
 
 

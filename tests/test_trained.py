@@ -128,7 +128,7 @@ def test_recommend_says_that_rated_items_may_be_among_them_where_the_data_is_gon
     resolved = there / "resolved.yaml"
     resolved.write_text(resolved.read_text().replace("ratings.csv", "gone.csv"))
     status, lines, _ = say("recommend", there, "--user", "bob")
-    assert status == 0 and "may be among them" in lines[0] and len(lines) == 1 + len(ITEMS)
+    assert status == 0 and "may be included" in lines[0] and len(lines) == 1 + len(ITEMS)
 
 
 def test_predict_answers_every_row_of_a_file_with_the_training_data_s_features(

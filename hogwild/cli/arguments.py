@@ -1,4 +1,4 @@
-"""What the command line was given: a command, a job file, overrides, a run to go on with, a data folder."""
+"""Arguments of the command line: a command, a job file, overrides, a run to resume, a data folder."""
 
 import re
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ COMMANDS = (
 
 
 def with_command(argv: list[str]) -> list[str]:
-    """`argv` with `train` put in where no command was given. Raises UsageError for an unknown command."""
+    """Return `argv`, with `train` added if there is no command. Raises UsageError for an unknown command."""
     first = argv[0] if argv else ""
     if first in (*COMMANDS, "-h", "--help"):
         return argv
@@ -46,7 +46,7 @@ def with_command(argv: list[str]) -> list[str]:
 
 
 def _exists(argument: str) -> bool:
-    """False also for what no file can be called: a name of 256 characters is an error of the file system's."""
+    """Return whether the path exists; False for impossible names, such as one of 256 characters."""
     try:
         return Path(argument).exists()
     except (OSError, ValueError):
@@ -54,7 +54,7 @@ def _exists(argument: str) -> bool:
 
 
 def split_arguments(arguments: Sequence[str] | None) -> tuple[Path | None, list[str]]:
-    """The job file, if any, and the overrides, in any order. Raises UsageError for a second job file."""
+    """Return the job file, if any, and the overrides, given in any order. Raises UsageError for a second job file."""
     overrides: list[str] = []
     files: list[str] = []
     for argument in arguments or []:
@@ -63,25 +63,25 @@ def split_arguments(arguments: Sequence[str] | None) -> tuple[Path | None, list[
         (overrides if is_override else files).append(argument)
     if len(files) > 1:
         raise UsageError(
-            f"one job file at a time, got {' and '.join(files)}; a field is changed with key=value",
+            f"only one job file is allowed, got {' and '.join(files)}; change fields with key=value",
             code="usage/contradiction",
         )
     return (Path(files[0]) if files else None), overrides
 
 
 def refuse_beside_resume(job_file: Path | None, run_dir: Path | None) -> None:
-    """Raises UsageError for what would say a second time which job it is, or where."""
+    """Check that nothing beside --resume names a job or a run directory. Raises UsageError."""
     for value, what in ((job_file, "a job file"), (run_dir, "--run-dir")):
         if value is not None:
             raise UsageError(
-                f"--resume takes job and folder from the run; {what} ({value}) beside it contradicts that; "
-                "fields are changed with key=value",
+                f"--resume takes the job and the folder from the run, so {what} ({value}) is not allowed with it; "
+                "change fields with key=value",
                 code="usage/contradiction",
             )
 
 
 def profile_window(given: str | None) -> "Window | None":
-    """What --profile A:B asks for. Raises UsageError."""
+    """Return the window of --profile A:B. Raises UsageError."""
     if given is None:
         return None
     from hogwild.monitoring.profile_report import LONGEST, Window

@@ -1,8 +1,6 @@
-"""`check --deep`: model and data are built in a child process, so that user code cannot take the command
-line with it.
+"""`check --deep`: model and data are built in a child process, so that user code cannot crash the command line.
 
-The child answers on a file of its own, because what user code prints goes to stderr; its end is seen
-whatever it was.
+The child writes its answer to a temporary file, because user code may print.
 """
 
 import json
@@ -18,8 +16,8 @@ from hogwild.config.load import Job, load_job
 from hogwild.errors import BuildError, HogwildError
 from hogwild.version import PACKAGE_ROOT
 
-# -P and the explicit folder: a user's own hogwild/ or workers/ in the current folder must not be ours. A Ctrl-C at the
-# terminal reaches the child too, and is answered by us: it only ends.
+# -P and the explicit folder: a user's own hogwild/ or workers/ in the current folder must not shadow ours. Ctrl-C
+# reaches the child, too: it only ends, and the parent reports.
 _CHILD = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -31,7 +29,7 @@ child(int(sys.argv[2]))
 
 
 def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradients: bool = False) -> dict[str, Any]:
-    """What `hogwild.job.build.deep_check` finds, from a child process. Raises what it raised, with the same exit
+    """Return the result of `hogwild.job.build.deep_check` in a child process. Raises its error, with the same exit
     status."""
     task = {"job": job.to_yaml(), "job_file": _text(job_file), "data_dir": _text(data_dir), "gradients": gradients}
     home = PACKAGE_ROOT
@@ -49,7 +47,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
 
 
 def child(descriptor: int) -> None:
-    """The child's main: the task comes on stdin, the answer goes to `descriptor`."""
+    """Run the child: read the task from stdin, write the answer to `descriptor`."""
     task = json.load(sys.stdin)
     job_file, data_dir = _path(task["job_file"]), _path(task["data_dir"])
     try:

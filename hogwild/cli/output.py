@@ -1,5 +1,5 @@
-"""What every command of the command line uses: results on standard output, words on standard error, signals while it
-reads. Standard streams may be closed, full, or have a reader that is gone."""
+"""Output of all commands: results on standard output, messages on standard error. Standard streams may be closed, full,
+or have lost their reader."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ LAST_STANDARD = 2  # 0, 1, 2: standard input, output, error
 
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
-    """Around a job file, which may be a terminal or a pipe that does not end; not around the imports for it."""
+    """Raise on signals while a job file is read, which may be an endless pipe; not during the imports for it."""
     import hogwild.config.load  # noqa: F401
 
     with raising_on_signals():
@@ -23,27 +23,25 @@ def reading() -> Iterator[None]:
 
 
 def print_result(text: str) -> None:
-    """A result. A reader that has gone (`hogwild show | head`, a closed terminal) has what it wanted, and the status
-    says how the command went. Raises RunError for a disk that is full."""
+    """Print a result. A reader that has left (`hogwild show | head`, a closed terminal) is not an error. Raises
+    RunError, for example for a full disk."""
     try:
         print(text, flush=True)
     except OSError as error:
         if error.errno in (errno.EPIPE, errno.EIO):
             return
-        raise RunError(
-            f"the result cannot be written to standard output: {error.strerror}", code="run/stdout"
-        ) from error
+        raise RunError(f"cannot write the result to standard output: {error.strerror}", code="run/stdout") from error
 
 
 def say(message: str) -> None:
-    """To a person. Where nobody reads it, the exit status remains."""
+    """Print a message on standard error; ignore errors, as the exit status remains."""
     with contextlib.suppress(OSError):
         print(message, file=sys.stderr, flush=True)
 
 
 def hold_standard_streams() -> None:
-    """Takes the numbers 0 to 2 where they are closed: the next file or pipe would get them, and whatever is printed
-    by native code or a worker's start with it."""
+    """Open /dev/null as descriptors 0 to 2 if they are closed: otherwise the next file or pipe would get these numbers,
+    and everything that native code prints."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= LAST_STANDARD:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -52,7 +50,7 @@ def hold_standard_streams() -> None:
 
 
 def flush_results() -> None:
-    """The interpreter's own flush at exit would complain, and change the status, for what was dropped."""
+    """Flush both streams; on an error drop their content, or the flush at exit would change the exit status."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hogwild.formatting import size
+
 FORMAT = 1
 KEEP = 4  # entries: training and validation data of two jobs that take turns
 DATA, MANIFEST = "data.bin", "manifest.json"
@@ -184,7 +186,7 @@ class DatasetCache:
     def _check_room(self, nbytes: int) -> None:
         free = shutil.disk_usage(self.folder).free
         if nbytes > free * FREE_SHARE:
-            raise OSError(f"{nbytes:,} bytes are more than half of what is free on the disk ({free:,})")
+            raise OSError(f"{size(nbytes)} is more than half of the free disk space ({size(free)})")
 
     @contextlib.contextmanager
     def _aside(self, folder: Path) -> Iterator[Path]:

@@ -24,7 +24,7 @@ from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import ALIGNMENT, Region, aligned
 
 LOOK = 1 << 24  # numbers that are looked at in one go
-# Whose numbers an array holds: (array, column) -> size; a column of None is the whole array.
+# Upper bound of each id column: (array, column) -> name of the size; a column of None is the whole array.
 BOUNDS: Mapping[tuple[str, int | None], str] = {
     ("indices", None): "features",
     ("user", None): "users",

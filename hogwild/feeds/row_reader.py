@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hogwild import host
 from hogwild.errors import DataError, HogwildError, MemoryShortError
+from hogwild.formatting import size
 from hogwild.scheduling.seeds import item_seed
 
 CHECK_NUMBERS = 1 << 24  # elements per NaN check: keeps the temporaries small
@@ -96,7 +97,7 @@ class RowSource:
         needed, memory = self.count * self.row_bytes, host.available_memory()
         if needed > memory.bytes:
             raise MemoryShortError(
-                f"{self.what}: {self.count:,} items like the first take {needed:,} bytes, but only {memory.bytes:,} "
+                f"{self.what}: {self.count:,} items like the first take {size(needed)}, but only {size(memory.bytes)} "
                 f"are free ({memory.limited_by}); use less data, smaller types, or a larger limit",
                 code="run/memory-short",
             )

@@ -56,9 +56,9 @@ def _give_back(former: dict[int, Any]) -> None:
 class Manner(enum.Enum):
     """What `StopSignals` does with a signal."""
 
-    NOTES = enum.auto()  # and nothing else: what is undone, or handed over, is not to be broken off
-    ENDS = enum.auto()  # notes the first; the second ends the process at once, without a word
-    RAISES = enum.auto()  # and notes it: user code may swallow what is raised
+    NOTES = enum.auto()  # record only: cleanup and hand-over must not be interrupted
+    ENDS = enum.auto()  # record the first; the second ends the process at once, silently
+    RAISES = enum.auto()  # raise and record: user code may swallow the exception
 
 
 class StopSignals:

@@ -1,8 +1,8 @@
-"""What to recommend to a user, by a model that gives every item a score (`hogwild.models.MatrixFactorization`,
+"""Recommendations for a user from a model that scores every item (`hogwild.models.MatrixFactorization`,
 `BprFactorization`).
 
-Somebody whom the training data does not have gets what is good for everybody (`item_appeal`: the items' biases), and
-the answer says so. Items that the training data does not have are in no answer: nothing is known of them."""
+Unknown users get the most popular items (`item_appeal`: the items' biases), with a note. Items that are not in the
+training data are never recommended."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from hogwild.errors import UsageError
 
-UNKNOWN = "user {user} is not in the training data: these items are the best for everybody"
-WITH_RATED = "items that the user has rated may be among them: the training data is not at hand"
+UNKNOWN = "user {user} is not in the training data: these are the most popular items"
+WITH_RATED = "the training data is not available: items that the user has rated may be included"
 
 
 @dataclass(frozen=True, slots=True)

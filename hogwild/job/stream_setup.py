@@ -31,6 +31,7 @@ from hogwild.feeds.stream_reader import (
     state_of,
     travels,
 )
+from hogwild.formatting import size
 from hogwild.job.stream_choice import is_iterable
 from hogwild.planning.device_placement import SHARED, is_on_device
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
@@ -336,5 +337,5 @@ def _measured(job: Job, collator: Collator, records: list[Any], largest: int) ->
     sizes = {one.nbytes(shapes) * largest / len(part) for (one, shapes), part in zip(found, cut, strict=True)}
     needed = int(max(sizes)) if len(sizes) == 1 else int(MARGIN * max(sizes))
     times = "" if len(sizes) == 1 else f"{MARGIN} times "
-    words = f"a slot has {needed:,} bytes, {times}the largest of {len(cut)} batches"
+    words = f"a slot has {size(needed)}, {times}the largest of {len(cut)} batches"
     return form, needed + 64 * len(form.leaves), f"{words} (data.slot_bytes)"

@@ -181,6 +181,6 @@ OBJECTS: dict[str, Row] = {
         job("data.train={class_path: guilty.vast}", *VAST),
         1,
         "run/memory-short",
-        ("500,000,000,000,", "bytes of memory", "are free"),
+        ("the job needs", "TiB of memory", "are free"),
     ),
 }

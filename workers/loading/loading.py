@@ -27,6 +27,7 @@ from hogwild.data.text_parsing.passes import Parsed, Parsing
 from hogwild.feeds.materialise import Held, divided, division, ready_tensors
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.row_reader import RowSource
+from hogwild.formatting import size
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from workers.child.row_reader import Destination, Recipe
@@ -237,7 +238,7 @@ class Loading:
         if needed > host.available_memory().bytes:
             self._say(
                 f"{rows.what} is read here, {rows.count:,} rows in turn: {readers} copies of "
-                f"{type(rows.dataset).__name__} would take {needed:,} bytes"
+                f"{type(rows.dataset).__name__} would take {size(needed)}"
             )
             return None
         return written

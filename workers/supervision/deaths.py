@@ -117,7 +117,7 @@ class Burials:
             quarantined=[list(piece) for piece in release.quarantined],
         )
         lead = "could not start: " if end is End.COULD_NOT_START and not how.startswith("could not") else ""
-        journal.say(f"worker {handle.worker} (pid {handle.pid}): {lead}{error or how}; {batches} go to others")
+        journal.say(f"worker {handle.worker} (pid {handle.pid}): {lead}{error or how}; {batches} reassigned")
         for epoch, start, stop in release.quarantined:
             journal.say(f"quarantined: epoch {epoch}, batches {start} to {stop - 1}")
 
