@@ -179,7 +179,7 @@ def test_what_a_group_repeats_of_a_wrong_rule_is_said_once():
 def test_groups_beside_an_optimizer_object_are_an_error(tmp_path):
     model = Net()
     rule = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ConfigError, match=r"optimizer.groups: says how a file builds what is given here as an object"):
+    with pytest.raises(ConfigError, match=r"optimizer.groups: is for job files only, as the object is given here"):
         hogwild.train(model, samples(), nn.CrossEntropyLoss(), rule, optimizer={"groups": []}, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
