@@ -38,9 +38,7 @@ SCHEDULES = ("constant", "step", "linear", "cosine", "one_cycle")
 class Schedule(Section):
     """Fields of all schedules."""
 
-    warmup_updates: Whole = Field(
-        default=0, ge=0, description="Length of a linear warm-up to the full rate, in updates of all workers."
-    )
+    warmup_updates: Whole = Field(default=0, ge=0, description="Updates of the linear warm-up to the full rate.")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -80,9 +78,7 @@ class OneCycleSchedule(Schedule):
     """A rise to the full rate, then a fall."""
 
     name: Literal["one_cycle"] = Field(description="Like torch's OneCycleLR, without its momentum cycle.")
-    peak_fraction: float = Field(
-        default=0.3, gt=0, lt=1, description="Fraction of the updates in which the rate rises."
-    )
+    peak_fraction: float = Field(default=0.3, gt=0, lt=1, description="Fraction of updates in which the rate rises.")
 
 
 class OwnSchedule(Schedule):
@@ -152,12 +148,10 @@ class InitFrom(Section):
     """Initial values from a file, for the model's tensors that it contains."""
 
     path: str = Field(
-        min_length=1,
-        description="A state_dict (.pt, .pth, .bin), a .safetensors file, a checkpoint or a run directory.",
+        min_length=1, description="state_dict (.pt, .pth, .bin), .safetensors file, checkpoint or run directory."
     )
     skip: list[str] = Field(
-        default=[],
-        description="Patterns of tensor names that keep the constructor's values, such as a head of another size.",
+        default=[], description="Patterns of tensors that keep the constructor's values, such as a new head."
     )
 
 
@@ -175,20 +169,16 @@ class Model(Component):
     """The torch module to train."""
 
     init_from: Initial | None = Field(
-        default=None,
-        description="File with initial values; null: the constructor's values. Searched for like data files.",
+        default=None, description="File with initial values, searched for like data files; null: the constructor's."
     )
     freeze: list[Frozen] = Field(
-        default=[],
-        description="Shell patterns (* and ?) of parameter names that are not trained, always or until an update.",
+        default=[], description="Shell patterns (* and ?) of parameters not to train, always or until an update."
     )
     memory_format: Literal["auto", "contiguous", "channels_last"] = Field(
-        default="auto",
-        description="auto: channels_last (a third faster on the CPU) if the model has a Conv2d and supports it.",
+        default="auto", description="auto: channels_last (a third faster on CPUs) for models with Conv2d that allow it."
     )
     compile: Literal["none", "script", "inductor"] = Field(
-        default="none",
-        description="script: TorchScript; inductor: torch.compile, compiled once for all workers and cached.",
+        default="none", description="script: TorchScript; inductor: torch.compile, once for all workers and cached."
     )
 
 
@@ -220,56 +210,37 @@ class Padding(Section):
 
     value: float = Field(default=0, description="Fill value of shorter sequences.")
     longest: Whole | None = Field(default=None, ge=1, description="Maximum length; null: measured.")
-    target: float = Field(
-        default=-100, description="Fill value of targets of varying length; torch's losses ignore -100."
-    )
+    target: float = Field(default=-100, description="Fill value of varying targets; torch's losses ignore -100.")
 
 
 class Data(Section):
     """The training and validation data, and the way it reaches the workers."""
 
     train: Component = Field(description="Dataset of (input, ..., target): map-style, iterable, or an iterator.")
-    val: Val | None = Field(
-        default=None, description="Validation data: a dataset, {fraction: f} of the training data, or null for none."
-    )
+    val: Val | None = Field(default=None, description="Validation data: a dataset, {fraction: f} of `train`, or null.")
     batch_size: Whole = Field(default=64, ge=1, description="Samples per batch; work is leased and counted in batches.")
-    transform: Component | None = Field(
-        default=None, description="Called as transform(*inputs, target) on each training batch."
-    )
+    transform: Component | None = Field(default=None, description="transform(*inputs, target) of each training batch.")
     on_bad_line: Literal["fail", "skip"] = Field(
-        default="fail",
-        description="Action for a line of a text file that cannot be parsed; skip: leave it out, count and log it.",
+        default="fail", description="Action for a line of text that cannot be parsed; skip: count and log it."
     )
     drop_last: bool = Field(default=False, description="Leave out the last batch of an epoch if it is smaller.")
     feed: Literal["auto", "resident", "stream"] = Field(
-        default="auto",
-        description="resident: all data in shared memory; stream: read while training; auto: resident if it fits.",
+        default="auto", description="resident: in shared memory; stream: read during training; auto: what fits."
     )
-    loaders: Loaders = Field(
-        default="auto", description="Number of processes that read streamed data; auto: one per worker."
-    )
-    collate: Component | None = Field(
-        default=None, description="collate_fn([record, ...]) for streamed batches, as in DataLoader."
-    )
+    loaders: Loaders = Field(default="auto", description="Processes that read streamed data; auto: one per worker.")
+    collate: Component | None = Field(default=None, description="collate_fn([record, ...]) for streamed data.")
     padding: Padding | None = Field(
-        default=None, description="Pad sequences to the longest of their batch and add their lengths; null: no padding."
+        default=None, description="Pad sequences to the longest of their batch, and add their lengths."
     )
     slots: Slots = Field(
-        default="auto",
-        description="Buffer of streamed data, in batches; auto: twice as many as workers and loaders use at once.",
+        default="auto", description="Buffer of streamed data, in batches; auto: twice what processes use at once."
     )
-    slot_bytes: Slots = Field(
-        default="auto", description="Bytes per batch of streamed data; auto: measured on the first batches."
-    )
+    slot_bytes: Slots = Field(default="auto", description="Bytes per batch of streamed data; auto: measured.")
     shuffle: Literal["auto", "full", "chunked", "none"] = Field(
-        default="auto",
-        description="full (auto): a new random order per epoch; chunked: random chunks of neighbours, faster to read; "
-        "none: in the given order.",
+        default="auto", description="full (auto): a new random order per epoch; chunked: random chunks, faster to read."
     )
     lanes: Whole | None = Field(
-        default=None,
-        ge=1,
-        description="For recurrent models: read consecutive rows as this many sequences, each with its own state.",
+        default=None, ge=1, description="For recurrent models: number of sequences that keep their state."
     )
 
 
@@ -290,8 +261,7 @@ class Optimizer(Component):
         "for sparse gradients and RAdam.",
     )
     groups: list[Group] = Field(
-        default=[],
-        description="Parameter groups: the first match applies; all other parameters use the settings above.",
+        default=[], description="The first matching group applies; other parameters use the settings above."
     )
 
     @model_validator(mode="before")
@@ -310,21 +280,15 @@ class Train(Section):
     """Duration, device, and number of workers."""
 
     procs: Procs = Field(
-        default="auto",
-        description="Number of workers; 0: train in the parent process, for pdb; auto: chosen for this machine.",
+        default="auto", description="Number of workers; 0: train in the parent process, for pdb; auto: by CPU cores."
     )
     threads: Threads = Field(default="auto", description="Threads per worker; auto: OMP_NUM_THREADS, or cores / procs.")
     epochs: Whole = Field(default=1, ge=1, description="Passes over the data; the workers share each pass.")
-    max_updates: Whole | None = Field(
-        default=None, ge=1, description="Stop after exactly this many updates of all workers; null: no limit."
-    )
-    max_time_s: Seconds | None = Field(
-        default=None, description="Stop (resumable) this many seconds after the first update; null: no limit."
-    )
+    max_updates: Whole | None = Field(default=None, ge=1, description="Stop after exactly this many updates.")
+    max_time_s: Seconds | None = Field(default=None, description="Seconds of training until the job stops, resumable.")
     device: Device = Field(
         default="auto",
-        description="auto, cpu, cuda or cuda:N; simulated or simulated:N: run the GPU code on the CPU, for tests. "
-        "auto: a GPU if there is one.",
+        description="auto (a GPU if there is one), cpu, cuda, cuda:N, simulated or simulated:N (no GPU).",
     )
     device_per_worker: list[Annotated[Whole, Field(ge=0, le=999)]] | None = Field(
         default=None, description="GPU index of each worker; null: worker k uses GPU k modulo the number of GPUs."
@@ -335,36 +299,25 @@ class Train(Section):
         "cuda-shared: one copy on one GPU, written by all workers; auto: by the device.",
     )
     update: Literal["auto", "autograd", "fused"] = Field(
-        default="auto",
-        description="fused: the model's compiled kernel, or an error; auto: the kernel if possible, else autograd.",
+        default="auto", description="fused: the model's compiled kernel; auto: the kernel if possible, else autograd."
     )
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         default="fp32", description="Precision of forward and loss, by torch.autocast; parameters stay float32."
     )
     exchange: Literal["auto", "direct", "delta"] = Field(
-        default="auto",
-        description="direct: write each update; delta: write the sum of sync_every updates; auto: the faster one.",
+        default="auto", description="direct: write each update; delta: write sums of sync_every; auto: the faster one."
     )
-    sync_every: Whole = Field(
-        default=16, ge=1, le=MAX_ITEM_BATCHES, description="Updates between two exchanges (exchange: delta)."
-    )
+    sync_every: Whole = Field(default=16, ge=1, le=MAX_ITEM_BATCHES, description="Updates per exchange of delta.")
     max_staleness: Whole | None = Field(
-        default=None,
-        ge=0,
-        description="Skip an update if others made more than this many since it read the parameters; null: no limit.",
+        default=None, ge=0, description="Skip an update if others made more than N since it read the parameters."
     )
     pin: bool = Field(default=False, description="Bind each worker to its own CPU cores, if there are enough.")
     flush_denormal: bool = Field(
-        default=True, description="Round numbers below 1e-38 to 0; arithmetic with them is up to 100 times slower."
+        default=True, description="Round numbers below 1e-38 to 0; they are up to 100 times slower."
     )
-    grad_clip: float | None = Field(
-        default=None, gt=0, description="Maximum gradient norm; larger gradients are scaled down; null: off."
-    )
+    grad_clip: float | None = Field(default=None, gt=0, description="Maximum gradient norm; null: no limit.")
     accumulate: Whole = Field(
-        default=1,
-        ge=1,
-        le=MAX_ITEM_BATCHES,
-        description="Batches per update (gradient accumulation); the limit is a 16-bit counter.",
+        default=1, ge=1, le=MAX_ITEM_BATCHES, description="Batches per update; counted in 16 bits."
     )
 
 
@@ -381,45 +334,30 @@ Metrics = Annotated[
 class Evaluate(Section):
     """Evaluation on the validation data, and early stopping."""
 
-    every_epochs: Whole | None = Field(
-        default=1, ge=1, description="Evaluate every N epochs, while training pauses; null: only at the end."
-    )
+    every_epochs: Whole | None = Field(default=1, ge=1, description="Evaluate every N epochs; null: only at the end.")
     every_updates: Whole | None = Field(default=None, ge=1, description="Also evaluate every N updates.")
     metrics: Metrics = Field(
-        default="auto", description="auto: metrics that suit the loss, or those in the model's attribute `metrics`."
+        default="auto", description="auto: those that suit the loss, or the model's attribute `metrics`."
     )
     monitor: MetricName = Field(default="loss", description="Metric that decides the best checkpoint.")
     mode: Literal["auto", "min", "max"] = Field(
-        default="auto",
-        description="Best value of `monitor`: the smallest or the largest; auto: known for built-in metrics.",
+        default="auto", description="Best value of `monitor`; auto: known for built-in metrics."
     )
     target: dict[MetricName, float] = Field(
-        default={}, description="Stop with success at the first evaluation that reaches all of these values."
+        default={}, description="Stop with success when an evaluation reaches all of them."
     )
     patience: Whole | None = Field(
-        default=None,
-        ge=1,
-        description="Stop after this many evaluations in a row without a better `monitor`; null: never.",
+        default=None, ge=1, description="Stop after N evaluations without a better `monitor`."
     )
 
 
 class Checkpoint(Section):
     """Checkpoints: they limit the work that a crash of the parent or the machine can cost."""
 
-    every_s: Seconds | None = Field(
-        default=60.0, description="Seconds between checkpoints, so the most work a crash can cost; null: not by time."
-    )
-    every_updates: Whole | None = Field(
-        default=None, ge=1, description="Updates between checkpoints; null: not by updates."
-    )
-    keep: Whole = Field(
-        default=3,
-        ge=1,
-        description="Number of newest checkpoints to keep; more than one in case the newest is damaged.",
-    )
-    keep_best: bool = Field(
-        default=True, description="Write a checkpoint after the best evaluation at once, and keep it."
-    )
+    every_s: Seconds | None = Field(default=60.0, description="Seconds between checkpoints: what a crash can cost.")
+    every_updates: Whole | None = Field(default=None, ge=1, description="Updates between checkpoints.")
+    keep: Whole = Field(default=3, ge=1, description="Newest checkpoints to keep, in case one is damaged.")
+    keep_best: bool = Field(default=True, description="Write a checkpoint at the best evaluation and keep it.")
     on_signal: bool = Field(default=True, description="Write a checkpoint before stopping on Ctrl-C or SIGTERM.")
 
 
@@ -427,38 +365,28 @@ class Supervise(Section):
     """Supervision: limits after which a worker counts as lost, and the reaction to it."""
 
     max_restarts: Whole = Field(
-        default=10,
-        ge=0,
-        description="Restarts of one worker within window_s; after more, or 3 failed starts, it is not replaced.",
+        default=10, ge=0, description="Restarts of one worker within window_s; after that it is not replaced."
     )
     window_s: Seconds = Field(default=60.0, description="Seconds: deaths further apart are not a crash loop.")
-    start_timeout_s: Seconds = Field(
-        default=120.0, description="Seconds a worker may take to finish its first batch; imports can be slow."
-    )
+    start_timeout_s: Seconds = Field(default=120.0, description="Seconds for a worker's first batch; imports are slow.")
     stall_timeout_s: Seconds = Field(
-        default=60.0,
-        description="Seconds without a beat after which a worker has stalled; slow batches raise the limit.",
+        default=60.0, description="Seconds of silence until a worker is killed; slow batches raise it."
     )
     deadlock_timeout_s: Seconds = Field(
-        default=300.0, description="Seconds without a finished batch of any worker after which the job fails."
+        default=300.0, description="Seconds without a finished batch until the job fails."
     )
     grace_s: Seconds = Field(
-        default=10.0,
-        description="Seconds that workers have to finish a batch at a stop, then again to exit, before SIGKILL.",
+        default=10.0, description="Seconds to finish a batch at a stop, then to exit, before SIGKILL."
     )
     min_workers: Whole = Field(default=1, ge=1, description="The job fails if fewer workers are left.")
-    spares: Whole = Field(
-        default=0, ge=0, le=64, description="Processes that wait with torch imported, to replace a dead worker at once."
-    )
+    spares: Whole = Field(default=0, ge=0, le=64, description="Idle processes that replace dead workers at once.")
     max_item_attempts: Whole = Field(default=3, ge=1, description="Skip a batch after it crashed this many workers.")
     on_nan: Literal["skip", "rollback", "fail"] = Field(
         default="skip",
-        description="Action for a loss or gradient that is not finite. skip: leave the batch out; rollback: skip, and "
-        "after many return to the last good checkpoint; fail: stop the job.",
+        description="For a loss or gradient that is not finite; rollback: after many, go back to a good checkpoint.",
     )
     on_indeterminate: Literal["redo", "skip"] = Field(
-        default="redo",
-        description="Action for an update that a crash interrupted. redo: it may count twice; skip: it may be lost.",
+        default="redo", description="For an update that a crash interrupted. redo: perhaps twice; skip: perhaps lost."
     )
 
 
@@ -466,9 +394,7 @@ class Log(Section):
     """Records and progress display during training."""
 
     jsonl: bool = Field(default=True, description="Write metrics.jsonl, for programs; events.jsonl is always written.")
-    tensorboard: Progress = Field(
-        default="auto", description="Write TensorBoard files; auto: if the tensorboard package is installed."
-    )
+    tensorboard: Progress = Field(default="auto", description="Write TensorBoard files; auto: if it is installed.")
     histograms_every: Whole | None = Field(
         default=None, ge=1, description="Write parameter histograms to TensorBoard every N evaluations; null: never."
     )
@@ -484,9 +410,7 @@ class Job(Section):
     """One job of hogwild: lock-free training of one model by N processes."""
 
     version: Version = Field(default=1, description="Version of the file format.")
-    name: FileName = Field(
-        default="job", description="First part of the run directory's name; default: the file name without its ending."
-    )
+    name: FileName = Field(default="job", description="Start of the run directory's name; default: the file's stem.")
     seed: Whole = Field(default=1, ge=0, description="Random seed of initial values, sample order and dropout.")
     model: Model
     loss: Loss = Field(default_factory=Loss)
