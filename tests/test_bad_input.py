@@ -397,7 +397,7 @@ def test_a_second_ctrl_c_does_not_wait_for_workers_that_are_busy(folder: Path, c
     )
     wait_for("the evaluation", (folder / "evaluating").exists)
     job.process.send_signal(signal.SIGINT)
-    wait_for("the answer", lambda: "once more: stop now" in job.err)
+    wait_for("the answer", lambda: "send it again to stop at once" in job.err)
     wait_for("the checkpoint", lambda: [*(job.run_dir / "checkpoints").glob("update-*")])  # written while they leave
     job.process.send_signal(signal.SIGINT)
     assert job.status() == 130

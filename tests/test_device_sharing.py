@@ -187,5 +187,5 @@ def test_a_holder_that_is_killed_ends_the_job_with_a_clear_error(held_job: Job) 
     os.kill(holder["pid"], signal.SIGKILL)
     ended = held_job.wait()
     assert (ended.status, ended.reason) == (1, ("failed", "device/sharing"))
-    assert "that holds the parameters on the device is of no use" in ended.stderr and "--resume" in ended.stderr
+    assert "that holds the parameters on the device has failed" in ended.stderr and "--resume" in ended.stderr
     assert not ended.left_behind

@@ -414,9 +414,7 @@ def test_a_reader_that_is_stopped_is_replaced(early: HeadStart, tmp_path: Path) 
 
 
 def test_an_item_that_kills_whoever_reads_it_ends_the_job_with_its_number(early: HeadStart, tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"data.train: reading item 37 has ended the process that did it: .*SIGKILL"
-    ) as error:
+    with pytest.raises(DataError, match=r"data.train: reading item 37 crashed its process: .*SIGKILL") as error:
         read(early, slow(diary=str(tmp_path), crimes={"always is killed": 37}), max_item_attempts=1)
     assert error.value.code == "data/item-kills"
 
@@ -433,14 +431,18 @@ def test_the_lowest_bad_row_ends_the_reading_in_the_same_words(early: HeadStart)
 
 def test_what_cannot_be_given_to_others_or_be_read_there_is_read_here(early: HeadStart) -> None:
     for name, arguments, words in [
-        ("Unportable", {}, "Unportable cannot be given to the workers (TypeError: an open connection)"),
-        ("Unmakeable", {}, "RuntimeError: not in this process; it is read here"),
-        ("Slow", {"bad": {70: "raises in a worker"}}, "in a worker, and not here: data.train: reading item 70 raised"),
+        ("Unportable", {}, "Unportable cannot be sent to workers (TypeError: an open connection)"),
+        ("Unmakeable", {}, "RuntimeError: not in this process; the parent process reads it"),
+        (
+            "Slow",
+            {"bad": {70: "raises in a worker"}},
+            "reading failed in a worker only: data.train: reading item 70 raised",
+        ),
     ]:
         held, said = read(early, slow(name, **arguments))
         assert same(held, in_this_process(slow(pace_s=0.0))), name
         assert any(words in sentence for sentence in said.sentences), said.sentences
-        assert "this process in" in said.sentences[-1]
+        assert "the parent process in" in said.sentences[-1]
 
 
 def test_what_was_read_is_kept_beside_the_runs_for_the_next_job(early: HeadStart, tmp_path: Path) -> None:

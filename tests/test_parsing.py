@@ -194,7 +194,7 @@ def test_a_worker_that_is_killed_in_a_piece_loses_nothing(early: HeadStart, tmp_
 
 @pytest.mark.usefixtures("shared")
 def test_a_piece_that_kills_whoever_does_it_ends_the_job_with_its_number(early: HeadStart, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data.train: reading piece 20 of the file has ended 2 processes") as error:
+    with pytest.raises(DataError, match=r"data.train: reading piece 20 of the file crashed 2 processes") as error:
         squares(early, tmp_path, killed=20, often=99)
     assert error.value.code == "data/item-kills"
     assert squares(early, tmp_path)[0].tolist() == ALL  # the workers are good for the next pass

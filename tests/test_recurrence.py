@@ -248,5 +248,5 @@ def test_more_workers_than_lanes_are_refused_where_their_number_is_the_machines(
     cores = plan_here("auto", "auto", pin=False).procs
     if cores == 1:
         pytest.skip("this machine has one usable core: as many workers as one lane")
-    with pytest.raises(HogwildError, match=rf"data.lanes is 1, and {cores} workers would train"):
+    with pytest.raises(HogwildError, match=rf"data.lanes is 1, but there are {cores} workers"):
         trained(Chain(), tmp_path / "run", lanes=1, procs="auto")

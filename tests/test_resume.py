@@ -89,7 +89,7 @@ def test_one_signal_checkpoints_and_stops(stopped: dict[str, Ended], name: str) 
     assert job.ledger_adds_up()
     assert 0 < job.summary["samples"] < 2 * 1600
     assert int(job.effects().sum()) == job.summary["samples"]
-    assert f"{name}: writing a checkpoint and stopping (once more: stop now)" in job.stderr
+    assert f"{name}: writing a checkpoint and stopping (send it again to stop at once)" in job.stderr
     assert not job.left_behind
 
 

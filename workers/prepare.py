@@ -49,8 +49,8 @@ def check_lanes(job: Job, planned: Plan) -> None:
     lanes = job.data.lanes
     if lanes is not None and planned.procs > lanes:
         raise UsageError(
-            f"data.lanes is {lanes}, and {planned.procs} workers would train (train.procs: {job.train.procs}): one "
-            f"without a lane has nothing to do; set train.procs={lanes}, or cut the data into more lanes",
+            f"data.lanes is {lanes}, but there are {planned.procs} workers (train.procs: {job.train.procs}), and each "
+            f"needs a lane; set train.procs={lanes}, or raise data.lanes",
             code="config/contradiction",
         )
 
