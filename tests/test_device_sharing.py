@@ -107,12 +107,12 @@ def planned(monkeypatch: pytest.MonkeyPatch, *, procs: int = 2, device: str = "s
 
 @pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
 def test_expandable_segments_are_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    with pytest.raises(DeviceSharingError, match=f"{name}=.*cannot be mapped by other processes"):
+    with pytest.raises(DeviceSharingError, match=f"{name}=.*other processes cannot map memory"):
         planned(monkeypatch, **{name: "max_split_size_mb:64, expandable_segments:True"})
 
 
 def test_several_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DeviceSharingError, match="the workers are on simulated:0, simulated:1; name one"):
+    with pytest.raises(DeviceSharingError, match="they are on simulated:0, simulated:1; set train"):
         planned(monkeypatch, device="simulated")
 
 

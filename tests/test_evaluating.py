@@ -184,7 +184,7 @@ def test_metrics_that_end_whoever_computes_them_fail_the_job_and_are_named(
             ["evaluate.metrics=[judging.sideless]", "evaluate.monitor=sideless"],
             2,
             "config/metric-direction",
-            "is more of it better, or less?",
+            "unknown whether higher or lower is better",
         ),
         (["evaluate.patience=3", "data.val=null"], 1, "config/needs-validation", "evaluate.patience needs data.val"),
         (["evaluate.target={rmse: 1.0}"], 2, "config/unknown-metric", "it reports loss, accuracy"),

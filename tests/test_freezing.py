@@ -188,13 +188,13 @@ def train(model: nn.Module, rule: optim.Optimizer, folder: Path, freeze: list[An
 @pytest.mark.parametrize(
     ("freeze", "code", "words"),
     [
-        ([{"params": ["*"], "until": 3}], "model/no-parameters", "frozen until update 3, which never comes"),
+        ([{"params": ["*"], "until": 3}], "model/no-parameters", "frozen until update 3, so nothing is trained"),
         (
             [{"params": ["1.*"], "until": 3}],
             "model/no-match",
             "model.freeze[0].params: '1.*' matches no parameter",
         ),
-        (["0.*", {"params": ["0.bias"], "until": 3}], "model/no-match", "earlier entries took all"),
+        (["0.*", {"params": ["0.bias"], "until": 3}], "model/no-match", "earlier entries matched all"),
     ],
     ids=["everything", "no match", "taken"],
 )
@@ -237,6 +237,6 @@ def test_a_thaw_after_the_end_is_noted(tmp_path: Path) -> None:
     model = network()
     train(model, optim.SGD(model.parameters(), lr=0.1), tmp_path, [{"params": ["0.*"], "until": 500}])
     assert (
-        "what is frozen until update 500 stays so: the job has 10 updates"
+        "parameters frozen until update 500 stay frozen: the job has only 10 updates"
         in (tmp_path / "run" / "logs" / "supervisor.log").read_text()
     )

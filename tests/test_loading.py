@@ -155,7 +155,7 @@ def test_rows_of_another_number_are_refused(rows: Callable[[int], Any]) -> None:
         def rows(self, start: int, stop: int) -> tuple[Any, ...]:
             return torch.zeros(stop - start), rows(stop - start)
 
-    with pytest.raises(DataError, match=r"rows\(0, 1\) of Wrong are not \(input, …, target\)") as error:
+    with pytest.raises(DataError, match=r"rows\(0, 1\) of Wrong must return \(input, …, target\)") as error:
         materialise(Wrong(), "data.train")
     assert error.value.code == "data/bad-item"
 
@@ -250,8 +250,8 @@ def test_a_transform_sees_every_batch_and_draws_the_same_numbers_for_it_whenever
 @pytest.mark.parametrize(
     ("transform", "words"),
     [
-        (lambda x, y: x, "returned a Tensor that is no tuple of tensors"),
-        (lambda x, y: (x, 3), "returned a tuple that is no tuple of tensors"),
+        (lambda x, y: x, "returned a Tensor that is not a tuple of tensors"),
+        (lambda x, y: (x, 3), "returned a tuple that is not a tuple of tensors"),
         (lambda x, y: (x, x, y), "returned tensors of shape (5, 1), (5, 1), (5,) for a batch of 5"),
         (lambda x, y: (x[:4], y[:4]), "returned tensors of shape (4, 1), (4,) for a batch of 5"),
         (lambda x: x, "raised TypeError on the first samples: "),

@@ -100,12 +100,12 @@ def test_frozen_parameters_are_in_no_group():
     ("patterns", "words"),
     [
         ([["*.bias"], ["norm.*", "frist.weight"]], r"optimizer.groups\[1\].params\[1\]: 'frist.weight' matches no "),
-        ([["frist.weight"]], "near names: first.weight"),
-        ([["out"]], r"near names: out.*MODULE.\*"),
-        ([["first.bias"]], r"groups\[0\].params\[0\]: 'first.bias' matches frozen parameters only"),
+        ([["frist.weight"]], "similar names: first.weight"),
+        ([["out"]], r"similar names: out.*MODULE.\*"),
+        ([["first.bias"]], r"groups\[0\].params\[0\]: 'first.bias' matches only frozen parameters"),
         (
             [["norm.*"], ["out.*", "first.*"], ["*.bias"], ["out.weight", "norm.bias"]],
-            r"optimizer.groups\[3\]: optimizer.groups\[0\], optimizer.groups\[1\] took all its parameters",
+            r"optimizer.groups\[3\]: optimizer.groups\[0\], optimizer.groups\[1\] matched all its parameters",
         ),
     ],
 )

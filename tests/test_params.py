@@ -810,7 +810,7 @@ def test_freezing_by_pattern_returns_the_names():
 @pytest.mark.parametrize(("pattern", "near"), [("conv1.wieght", "conv1.weight"), ("hidden", "hidden.weight")])
 def test_a_pattern_that_freezes_nothing_is_an_error_with_near_names(pattern, near):
     model = ConvNet()
-    with pytest.raises(ModelError, match=f"'{pattern}' matches no parameter; near names: .*{near}"):
+    with pytest.raises(ModelError, match=f"'{pattern}' matches no parameter; similar names: .*{near}"):
         freeze_parameters(model, ["conv2.*", pattern])
     assert all(p.requires_grad for p in model.parameters())
 

@@ -230,7 +230,7 @@ def test_what_lanes_cannot_be_combined_with(settings: dict[str, Any], words: str
             Chain(),
             rows(11),
             {},
-            r"4 lanes of 3 columns \(data.batch_size\) need 12 rows at least, and data.train has 11",
+            r"4 lanes of 3 columns \(data.batch_size\) need at least 12 rows, but data.train has 11",
         ),
         (Chain(), rows(), {"val": {"fraction": 0.5}}, "data.val.* data set of its own"),
     ],

@@ -241,7 +241,7 @@ def test_that_a_single_last_record_is_left_out_is_said_before(
 ) -> None:
     job = job_with(**section)
     streamed = prepare(job, Counted(), None, None, "a test", loaders=1, channels_last=False, has_norm=has_norm)
-    said = [note for note in streamed.notes if "one record, which BatchNorm cannot train on, it is left out" in note]
+    said = [note for note in streamed.notes if "only one record, as BatchNorm cannot train on it" in note]
     assert len(said) == is_said
 
 
@@ -434,7 +434,7 @@ def test_a_data_set_that_cannot_travel_is_an_error_that_says_why() -> None:
             super().__init__()
             self.lock = threading.Lock()
 
-    with pytest.raises(DataError, match=r"cannot be given to loaders.*\(TypeError.*open files, locks"):
+    with pytest.raises(DataError, match=r"cannot be sent to loader processes.*\(TypeError.*open files, locks"):
         prepare(job_with(feed="stream"), Open(), None, None, "", loaders=1, channels_last=False, has_norm=False)
 
 

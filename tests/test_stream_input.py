@@ -194,7 +194,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str, str]] = {
         Stream(good),
         {"lr_schedule": COSINE},
         "data/no-length",
-        "lr_schedule.name: cosine is stretched over all updates of the job",
+        "lr_schedule.name: cosine needs the number of updates of the job",
     ),
 }
 

@@ -190,7 +190,7 @@ def _length(dataset: Any, what: str) -> int:
         return len(dataset)
     except (TypeError, NotImplementedError) as error:
         raise DataError(
-            f"{what}: {type(dataset).__name__} has no len(); give a map-style Dataset", code="data/no-length"
+            f"{what}: {type(dataset).__name__} has no len(); use a map-style Dataset", code="data/no-length"
         ) from error
     except (Exception, SystemExit) as error:
         raise DataError(
@@ -208,7 +208,7 @@ def _rows(dataset: Any, start: int, stop: int, what: str) -> tuple[Tensor, ...]:
     if not is_right:
         raise BadRow(
             start,
-            DataError(f"{where} are not (input, …, target), tensors of {stop - start} rows each", code="data/bad-item"),
+            DataError(f"{where} must return (input, …, target), each of {stop - start} rows", code="data/bad-item"),
         )
     return tuple(field.detach() for field in fields)
 
@@ -227,7 +227,7 @@ def _item(dataset: Any, index: int, what: str, seed: int) -> tuple[Tensor, ...]:
     try:
         return tuple(_as_tensor(field) for field in sample)
     except (TypeError, ValueError, RuntimeError) as error:
-        words = f"{what}: item {index} cannot be made into tensors: {error}"
+        words = f"{what}: item {index} cannot be converted to tensors: {error}"
         raise BadRow(index, DataError(words, code="data/bad-item")) from error
 
 

@@ -75,13 +75,13 @@ OBJECTS: dict[str, Row] = {
         job("optimizer.groups=[{params: [frist.*]}]"),
         1,
         "optimizer/no-match",
-        ("optimizer.groups[0].params[0]: 'frist.*' matches no trained parameter", "near names: first."),
+        ("optimizer.groups[0].params[0]: 'frist.*' matches no trained parameter", "similar names: first."),
     ),
     "a group that is left nothing": Row(
         job("optimizer.groups=[{params: ['*']}, {params: [first.*]}]"),
         1,
         "optimizer/empty-group",
-        ("optimizer.groups[1]: optimizer.groups[0] took all its parameters",),
+        ("optimizer.groups[1]: optimizer.groups[0] matched all its parameters",),
     ),
     "a group with an unknown argument": Row(
         job("optimizer.groups=[{params: ['*'], init_args: {wieght_decay: 0}}]"),
@@ -160,7 +160,7 @@ OBJECTS: dict[str, Row] = {
     ),
     "an item of another type": Row(items("wider"), 1, "data/unlike-items", ("item 5, field 0 is torch.float64",)),
     "an item without a target": Row(items("alone"), 1, "data/bad-item", ("item 5 is a tuple of 1",)),
-    "an item with a word": Row(items("a word"), 1, "data/bad-item", ("item 5 cannot be made into tensors",)),
+    "an item with a word": Row(items("a word"), 1, "data/bad-item", ("item 5 cannot be converted to tensors",)),
     "an item that is a map": Row(items("a map"), 1, "data/bad-item", ("item 5 is a dict",)),
     "an item of three": Row(items("three"), 1, "data/unlike-items", ("item 5 has 3 fields, item 0 has 2",)),
     "a stream": Row(
