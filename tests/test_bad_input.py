@@ -240,7 +240,7 @@ def test_a_loss_that_cannot_be_pickled_is_an_error_naming_it(calls: Callable[...
 
     error = calls(loss=Loss())
     assert isinstance(error, ModelError)
-    assert ".Loss) cannot be written for the workers" in str(error)
+    assert ".Loss) cannot be pickled for the workers" in str(error)
     assert "lock" in str(error)
     assert error.code == "model/not-picklable"
 
@@ -444,4 +444,4 @@ def test_a_result_that_cannot_be_written_is_an_error(folder: Path) -> None:
             command, cwd=folder, stdout=full_disk, stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE_S
         )
     assert done.returncode == 1
-    assert done.stderr.startswith("the result cannot be written to standard output: No space left on device\ncode ")
+    assert done.stderr.startswith("cannot write the result to standard output: No space left on device\ncode ")

@@ -287,7 +287,7 @@ def test_a_model_that_predicts_no_characters_writes_no_text(run: Path) -> None:
     with pytest.raises(UsageError, match="its model predicts no characters") as found:
         model.sample()
     assert found.value.code == "usage/no-symbols"
-    with pytest.raises(HogwildError, match="Linear carries no state"):
+    with pytest.raises(HogwildError, match="Linear is not recurrent"):
         sample(nn.Linear(1, 1), "ab", "a", 3)
 
 

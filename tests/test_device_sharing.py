@@ -90,7 +90,7 @@ def test_two_workers_see_each_other_at_once() -> None:
 def test_what_cannot_be_mapped_is_a_clear_error() -> None:
     shared, _ = made_twice("SGD")
     gone = {name: f"{os.getpid()} 9999" for name in shared.regions}
-    with pytest.raises(DeviceSharingError, match="memory of another process's cannot be mapped") as raised:
+    with pytest.raises(DeviceSharingError, match="memory of another process cannot be mapped") as raised:
         WorkerModel.attach(shared.structure, shared.regions, 0, accelerator=Simulated(1), lent=gone)
     assert raised.value.code == "device/sharing" and "cuda-replica" in str(raised.value)
 

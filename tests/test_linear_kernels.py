@@ -46,7 +46,7 @@ def test_a_feature_without_a_row_and_other_data_are_refused_before_a_kernel_read
         for given in ((wrong, None), (rows, wrong)):
             with pytest.raises(ModelError, match=f"names features .* and the model has {FEATURES}"):
                 model.see(*given)  # type: ignore[operator]
-    with pytest.raises(ModelError, match="learns from sparse rows"):
+    with pytest.raises(ModelError, match="needs sparse rows"):
         model.see({"user": rows["indices"]}, None)  # type: ignore[operator]
 
 

@@ -483,5 +483,5 @@ def test_names_are_found_as_text_and_there_are_never_more_items_than_are_left() 
 
 
 def test_a_model_without_scores_is_refused() -> None:
-    with pytest.raises(UsageError, match="Linear gives items no scores"):
+    with pytest.raises(UsageError, match="Linear cannot score items"):
         recommend(nn.Linear(2, 2), NAMES, "u3")

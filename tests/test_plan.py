@@ -262,7 +262,7 @@ def test_a_caller_that_imported_torch_first_gets_the_cores_back_that_openmp_took
     assert len(seen["narrowed"]) < len(seen["before"])  # or there is nothing to repair, and this tests nothing
     assert seen["after"] == seen["before"]
     assert seen["procs"] == int(host.usable_cores().usable)
-    assert f"{variable} had bound this process to 1 core of {len(seen['before'])}: undone" in seen["why"]
+    assert f"{variable} had bound this process to 1 core of {len(seen['before'])}; undone" in seen["why"]
 
 
 @several_cores

@@ -285,7 +285,7 @@ def test_a_frozen_table_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("rule", "arguments", "words"),
     [
-        (torch.optim.Adagrad, {}, "knows SGD, not Adagrad"),
+        (torch.optim.Adagrad, {}, "supports SGD, not Adagrad"),
         (torch.optim.SGD, {"momentum": 0.5}, "momentum"),
         (torch.optim.SGD, {"weight_decay": 0.1}, "weight_decay"),
     ],

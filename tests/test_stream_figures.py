@@ -83,7 +83,7 @@ def test_who_waits_for_whom_is_told_by_the_time_of_the_workers_and_the_free_slot
         (
             0.83,
             60.0,
-            "workers waited 83 % of the time for streamed batches: more data.loaders (2 loaders now, 3 usable",
+            "workers waited 83 % of the time for streamed batches: use more data.loaders (2 loaders now, 3 usable",
         ),
     ],
 )

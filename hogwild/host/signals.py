@@ -175,7 +175,7 @@ def require_main_thread() -> None:
     it."""
     if threading.current_thread() is not threading.main_thread():
         raise UsageError(
-            "training must be started from the main thread: signals and worker processes belong to it",
+            "training must be started from the main thread, which handles signals and worker processes",
             code="usage/main-thread",
         )
 

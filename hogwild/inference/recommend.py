@@ -49,8 +49,8 @@ def scores(model: nn.Module, user: int | None) -> Tensor:
     UsageError for a model without."""
     if not (hasattr(model, "scores") and hasattr(model, "item_appeal")):
         raise UsageError(
-            f"{type(model).__qualname__} gives items no scores; recommendations come from hogwild.models."
-            "MatrixFactorization and BprFactorization, and from models with their `scores` and `item_appeal`",
+            f"{type(model).__qualname__} cannot score items; use hogwild.models.MatrixFactorization, BprFactorization, "
+            "or a model with the methods `scores` and `item_appeal`",
             code="usage/no-users",
         )
     with torch.no_grad():

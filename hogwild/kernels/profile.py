@@ -31,7 +31,7 @@ class HotChoice:
     def words(self) -> str:
         """For the log."""
         if not len(self.rows):
-            return f"none of {self.of:,} rows has a private copy: no few of them take a good part of the accesses"
+            return f"none of {self.of:,} rows has a private copy: accesses are spread over too many rows"
         return f"{len(self.rows):,} of {self.of:,} rows have private copies: {self.share:.0%} of all accesses"
 
 

@@ -40,7 +40,7 @@ OBJECTS: dict[str, Row] = {
     "exits in its constructor": Row(
         model("ExitsInTheConstructor"), 1, "config/constructor-raised", ("raised SystemExit: 7", "guilty.py:")
     ),
-    "not a module": Row(model("blobs"), 1, "model/not-a-module", ("made a TensorDataset, not an nn.Module",)),
+    "not a module": Row(model("blobs"), 1, "model/not-a-module", ("returned a TensorDataset, not an nn.Module",)),
     "on meta": Row(model("OnMeta"), 1, "model/device", ("first.weight", "meta")),
     "lazy": Row(model("LazyNotYetShaped"), 1, "model/lazy", ("spare", "lazy")),
     "without parameters": Row(model("WithoutParameters"), 1, "model/no-parameters", ("no parameter to train",)),
@@ -49,7 +49,7 @@ OBJECTS: dict[str, Row] = {
         job("model.freeze=['*']"), 1, "model/no-parameters", ("no parameter to train after model.freeze",)
     ),
     "scripted with Python in it": Row(
-        model("scripted_with_python"), 1, "model/scripted", ("TorchScript cannot save it", "plain nn.Module")
+        model("scripted_with_python"), 1, "model/scripted", ("TorchScript cannot save it", "nn.Module")
     ),
     "made anew when it is read": Row(model("MadeAnew"), 1, "model/rebuilt", ("first.weight is another object",)),
     "keeps a view": Row(model("KeepsAView"), 1, "model/view", ("(KeepsAView)", "attribute table", "first.weight")),
