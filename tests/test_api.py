@@ -293,7 +293,7 @@ def test_a_call_in_a_folder_that_was_deleted_is_refused(tmp_path: Path, monkeypa
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    with pytest.raises(NotFoundError, match="the current folder was deleted; change into one that is there"):
+    with pytest.raises(NotFoundError, match="the current folder was deleted; change to an existing folder"):
         call(nn.Linear(4, 2), tmp_path)
     assert not (tmp_path / "run").exists()
 

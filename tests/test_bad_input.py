@@ -115,7 +115,7 @@ def full(path: Path) -> None:
 
 PLACES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a file": (lambda path: path.write_text("keep me"), "run/dir-not-empty", "it is a file"),
-    "not empty": (full, "run/dir-not-empty", "is not empty and not a run: nothing was written to it"),
+    "not empty": (full, "run/dir-not-empty", "is not empty and not a run; nothing was written to it"),
     "a dangling link": (
         lambda path: path.symlink_to("nowhere/at/all"),
         "run/not-writable",
@@ -433,7 +433,7 @@ def test_a_current_folder_that_was_deleted_is_one_sentence(tmp_path: Path, comma
     job = command(shell=f'cd {gone}; rmdir {gone}; exec "$@"')
     assert job.status() == 3
     assert job.err.startswith(
-        "the current folder was deleted; change into one that is there\ncode run/current-folder-gone:"
+        "the current folder was deleted; change to an existing folder\ncode run/current-folder-gone:"
     )
 
 

@@ -137,7 +137,7 @@ def test_a_text_is_read_as_it_is_written_and_what_is_none_is_refused(folder: Pat
     (folder / "latin.txt").write_bytes("gut\nnä\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"latin.txt: line 2: not UTF-8"):
         Characters(path="latin.txt", root=folder)
-    with pytest.raises(DataError, match="split val is 20 characters long: a window of 64"):
+    with pytest.raises(DataError, match="split val has 20 characters, too few for a window of 64"):
         Characters(split="val", root=folder)
     with pytest.raises(NotFoundError, match=r"no folder holds none\.txt"):
         Characters(path="none.txt", root=folder)

@@ -177,7 +177,7 @@ def test_metrics_that_end_whoever_computes_them_fail_the_job_and_are_named(
             ["evaluate.metrics=[judging.seconds]"],
             2,
             "config/metric-name",
-            "seconds: a record of an evaluation",
+            "seconds: evaluation records",
         ),
         (["evaluate.metrics=[judging.nothing]"], 2, "config/no-such-name", "has no 'nothing'"),
         (

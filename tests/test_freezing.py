@@ -209,7 +209,7 @@ def test_what_freezes_nothing_or_everything_is_refused(freeze: Any, code: str, w
 def test_what_no_group_would_train_is_refused(tmp_path: Path) -> None:
     model = network()
     rule = optim.SGD([*model.parameters()][2:], lr=0.1)
-    with pytest.raises(ModelError, match=r"0\.weight is frozen until update 3, and is in no group") as raised:
+    with pytest.raises(ModelError, match=r"0\.weight is frozen until update 3, but is in no optimizer group") as raised:
         train(model, rule, tmp_path, [{"params": ["0.*"], "until": 3}])
     assert raised.value.code == "model/thawed-untrained"
 

@@ -168,7 +168,7 @@ def test_a_model_that_cannot_be_double_says_so() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x @ torch.ones(5, 5, dtype=torch.float32)
 
-    with pytest.raises(ModelError, match=r"Sequential cannot be computed in float64: RuntimeError: .*") as raised:
+    with pytest.raises(ModelError, match=r"Sequential fails in float64: RuntimeError: .*") as raised:
         check_gradients(network(Single()), LOSS, SAMPLE)
     assert raised.value.code == "model/no-double"
 

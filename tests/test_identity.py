@@ -363,7 +363,7 @@ def test_a_file_without_names_has_no_rows_for_them(tmp_path: Path) -> None:
     old, new = (build(component, classes=3) for _ in range(2))
     path = tmp_path / "model.safetensors"
     save_file(old.state_dict(), path)
-    with pytest.raises(ModelError, match=r"head\.\w+ has rows for classes, and no names\.json") as refused:
+    with pytest.raises(ModelError, match=r"head\.\w+ has rows for classes, but no names\.json") as refused:
         load_initial(new, str(path), named(classes=["a", "b", "c"]), component)
     assert refused.value.code == "model/init-names"
 

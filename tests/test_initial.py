@@ -91,7 +91,7 @@ def test_a_head_of_another_size_is_an_error_that_says_how_to_leave_it_out(tmp_pa
     with pytest.raises(ModelError) as raised:
         load_initial(model, str(path))
     assert raised.value.code == "model/init-mismatch"
-    assert "head.weight is (7, 5) there and (3, 5) in the model" in str(raised.value)
+    assert "head.weight is (7, 5) in the file and (3, 5) in the model" in str(raised.value)
     assert 'skip: ["head.*"]' in str(raised.value)
     assert all(map(torch.equal, model.parameters(), Net(2).parameters()))
     load_initial(model, Spec(path, "head.*"))

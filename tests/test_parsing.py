@@ -228,7 +228,7 @@ def test_the_next_job_maps_what_this_one_parsed(
     assert os.readlink(f"/proc/self/fd/{second.region.descriptor}").endswith(f"/{DATA}")
     assert said.events[0]["cached"] and dataset.left_out == {"bad lines": 1}
     assert any("mapped from the cache" in one for one in said.sentences)
-    assert any("1 lines that do not parse are left out" in one for one in said.sentences)
+    assert any("1 lines cannot be parsed and are left out" in one for one in said.sentences)
 
 
 def test_another_content_other_options_or_other_training_data_is_another_entry(file: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_text_that_cannot_be_learnt_from_is_refused(
 
 def test_validation_text_without_a_known_word_is_refused(write: Callable[..., Path]) -> None:
     train = Text(write("a a"), min_count=1).pack(Here())
-    with pytest.raises(DataError, match="none of its words is one of the training data's") as caught:
+    with pytest.raises(DataError, match="none of its words is in the training data") as caught:
         Text(write("b", "b.txt")).pack(Here(), "data.val", train)
     assert caught.value.code == "data/no-words"
 
@@ -215,5 +215,5 @@ def test_pairs_that_cannot_be_used_are_refused(write: Callable[..., Path], conte
 
 
 def test_pairs_without_a_text_are_refused(write: Callable[..., Path]) -> None:
-    with pytest.raises(DataError, match=r"for data\.val"):
+    with pytest.raises(DataError, match=r"can only be data\.val"):
         WordPairs(write("cat\tdog\t3")).pack(Here())

@@ -182,7 +182,7 @@ def test_predict_finds_the_inputs_of_a_table_by_name_and_needs_no_target(say: Sa
         assert predicted(say, run, tmp_path / "new.csv") == pytest.approx(wanted, abs=1e-4), name
     (tmp_path / "new.csv").write_text("id,a\n1,2\n")
     status, _, said = say("predict", run, tmp_path / "new.csv")
-    assert status == 2 and "there is no column 'b', which the model was trained on" in said
+    assert status == 2 and "column 'b' of the training data is missing" in said
 
 
 def test_predict_needs_no_target_among_named_arrays_nor_in_a_data_set(say: Say, tmp_path: Path) -> None:
