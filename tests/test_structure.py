@@ -276,7 +276,7 @@ class Rereading(LossWith):
     [
         (Rewrapping, "model/rebuilt", r"0\.weight is another object .*__setstate__"),
         (Remade, "model/rebuilt", r"0\.weight is another object .*__reduce__"),
-        (Resetting, "model/rebuilt", r"parameter 0\.weight is written when a worker reads the model"),
+        (Resetting, "model/rebuilt", r"parameter 0\.weight is overwritten when a worker loads the model"),
         (lambda *_: ForgetsBuffers(2), "model/rebuilt", r"0\.running_mean is another object"),
         (Unreadable, "model/not-picklable", r"cannot be unpickled .*: LookupError: not here"),
     ],
