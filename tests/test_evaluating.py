@@ -164,7 +164,7 @@ def test_metrics_that_end_whoever_computes_them_fail_the_job_and_are_named(
         tmp_path / "job", JUDGING, "train.procs=1", *DIGITS, *metrics, extra={"JUDGING_DIARY": str(tmp_path)}
     ).wait()
     assert ended.status == 1 and ended.summary["error_code"] == "train/unevaluable"
-    assert "computing Dying from the outputs of data.val ended 1 worker " in ended.summary["error"]
+    assert "computing Dying from the outputs of data.val crashed 1 worker " in ended.summary["error"]
 
 
 @pytest.mark.parametrize(
