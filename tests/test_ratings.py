@@ -90,7 +90,7 @@ def test_columns_are_named_by_hand_where_they_cannot_be_seen(file: Path) -> None
     assert rows(packed(file, text, columns={"user": "who", "item": "what", "rating": 3})) == [(1, 2, 5.0)]
     assert rows(packed(file, text, columns={"user": "who", "item": "what"})) == [(1, 2, 1.0)]
     assert rows(packed(file, "3\t4\n1\t4\n")) == [(1, 4, 1.0), (3, 4, 1.0)]  # no ratings: each is 1
-    with pytest.raises(DataError, match="there is no column 'whom' for the users; it has who, when"):
+    with pytest.raises(DataError, match="there is no column 'whom' for the users; the file has who, when"):
         packed(file, text, columns={"user": "whom", "item": "what"})
     with pytest.raises(DataError, match="there is no column 7 for the items"):
         packed(file, text, columns={"user": 0, "item": 7})
@@ -100,7 +100,9 @@ def test_columns_are_named_by_hand_where_they_cannot_be_seen(file: Path) -> None
 
 def test_a_pair_that_is_there_twice(file: Path) -> None:
     text = f"{CSV}3,4,1,0\n1,1,1,0\n3,4,5,0\n1,1,2,0\n2,2,2,0\n"
-    with pytest.raises(DataError, match=r"line 3 and .*line 5: user 1 rated item 1 twice; 2 such ratings") as error:
+    with pytest.raises(
+        DataError, match=r"line 3 and .*line 5: user 1 rated item 1 twice; there are 2 such ratings"
+    ) as error:
         packed(file, text)
     assert error.value.code == "data/duplicate-rating"
     dataset = Ratings(file, duplicates="last")

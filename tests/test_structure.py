@@ -274,10 +274,10 @@ class Rereading(LossWith):
 @pytest.mark.parametrize(
     ("make", "code", "words"),
     [
-        (Rewrapping, "model/rebuilt", r"0\.weight is another object .*__setstate__"),
-        (Remade, "model/rebuilt", r"0\.weight is another object .*__reduce__"),
+        (Rewrapping, "model/rebuilt", r"0\.weight becomes another object .*__setstate__"),
+        (Remade, "model/rebuilt", r"0\.weight becomes another object .*__reduce__"),
         (Resetting, "model/rebuilt", r"parameter 0\.weight is overwritten when a worker loads the model"),
-        (lambda *_: ForgetsBuffers(2), "model/rebuilt", r"0\.running_mean is another object"),
+        (lambda *_: ForgetsBuffers(2), "model/rebuilt", r"0\.running_mean becomes another object"),
         (Unreadable, "model/not-picklable", r"cannot be unpickled .*: LookupError: not here"),
     ],
 )
@@ -297,7 +297,7 @@ def test_a_worker_that_reads_other_parameters_than_were_written_ends_with_the_sa
     shared = build(model, sgd(model))
     other = nn.Sequential(Rewrapping(2, 2))
     structure = dump_structure(shared.layout, (other, nn.CrossEntropyLoss(), sgd(other)))
-    with pytest.raises(ModelError, match=r"0\.weight is another object"):
+    with pytest.raises(ModelError, match=r"0\.weight becomes another object"):
         load_structure(structure, shared.regions, 0)
 
 
@@ -307,7 +307,7 @@ def test_a_loss_and_its_part_of_the_model_stay_one():
     worker = attach(shared)
     assert worker.loss.part is worker.model[0]
     assert not worker.loss.scale.is_shared()
-    with pytest.raises(ModelError, match=r"the loss's part\.weight is another object"):
+    with pytest.raises(ModelError, match=r"the loss's part\.weight becomes another object"):
         SharedModel.build(model, Rereading(model[0]), sgd(model), procs=1)
 
 

@@ -202,9 +202,9 @@ def test_pairs_are_numbers_of_the_training_words_and_unknown_ones_are_left_out(w
 @pytest.mark.parametrize(
     ("content", "code", "words"),
     [
-        ("cat\tdog\n", "data/bad-line", "line 1: two words and a number"),
+        ("cat\tdog\n", "data/bad-line", "line 1: must have two words and a number"),
         ("cat\tdog\tmuch\n", "data/bad-line", "line 1"),
-        ("ox\tcow\t3\n", "data/empty", "of 1 pairs none"),
+        ("ox\tcow\t3\n", "data/empty", "none of 1 pairs"),
     ],
 )
 def test_pairs_that_cannot_be_used_are_refused(write: Callable[..., Path], content: str, code: str, words: str) -> None:

@@ -46,7 +46,7 @@ CATALOG: dict[str, str] = {
     "Triples": "a knowledge graph: head, relation and tail in three columns (path)",
     "Text": "a text as word numbers: text8, or one sentence per line, plain or .gz (path, min_count, context)",
     "WordPairs": "word pairs with similarity scores, to evaluate word vectors: data.val of a text (path)",
-    "Characters": "windows of a text, tinyshakespeare or your own, for the next one (steps, split, fraction, path)",
+    "Characters": "windows of a text, to predict the next character (steps, split, fraction, path)",
     "Speakers": "lines of tinyshakespeare and their speakers, of any length (split, classes, lines, longest)",
     "Names": "names by class, one .txt file per class, one name per line; of any length (path, split, fraction)",
 }
