@@ -166,7 +166,7 @@ def test_speakers_are_those_with_most_lines_and_every_tenth_speech_is_held_back(
 
 def test_a_text_without_speeches_has_no_speakers(folder: Path) -> None:
     (folder / "prose.txt").write_text("Once upon a time\nthere was a king.\n")
-    with pytest.raises(DataError, match="split train has no line"):
+    with pytest.raises(DataError, match="split train has no speech"):
         Speakers(path="prose.txt", root=folder)
 
 
@@ -182,7 +182,7 @@ def test_names_are_read_from_a_file_per_class(folder: Path) -> None:
 def test_folders_that_are_none_of_names_are_refused(folder: Path) -> None:
     (folder / "one").mkdir()
     (folder / "one" / "Dutch.txt").write_text("Aart\n")
-    with pytest.raises(DataError, match=r"holds 1 .txt files, one per class"):
+    with pytest.raises(DataError, match=r"needs two .txt files \(classes\) or more, has 1"):
         Names("one", root=folder)
     with pytest.raises(NotFoundError, match="there is no such folder"):
         Names("none", root=folder)

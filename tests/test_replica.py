@@ -322,7 +322,7 @@ def test_where_there_is_no_room_nothing_stays_pinned() -> None:
 def test_weights_of_recurrent_layers_are_not_flattened_out_of_the_flat() -> None:
     model = nn.ModuleDict({"rnn": nn.LSTM(4, 5, num_layers=2), "out": nn.Linear(5, 2)})
     (said,) = keep_weights(model)
-    assert "the weights of rnn stay in the flat" in said
+    assert "the weights of rnn stay in the shared memory" in said
     places = [param.data_ptr() for param in model.parameters()]
     model["rnn"].flatten_parameters()  # type: ignore[operator]
     assert places == [param.data_ptr() for param in model.parameters()]

@@ -305,9 +305,9 @@ def test_another_loss_or_type_is_left_to_autograd() -> None:
 
 
 def test_a_text_of_other_words_is_refused() -> None:
-    with pytest.raises(ModelError, match="words is 3, and the text has 2"):
+    with pytest.raises(ModelError, match="words is 3, but the text has 2"):
         SkipGram(3).see(text([[0, 1]]), None)
-    with pytest.raises(ModelError, match="no text"):
+    with pytest.raises(ModelError, match="must be a text"):
         SkipGram(3).see({"user": np.zeros(3, np.int32)}, None)
 
 

@@ -51,7 +51,7 @@ OBJECTS: dict[str, Row] = {
     "scripted with Python in it": Row(
         model("scripted_with_python"), 1, "model/scripted", ("TorchScript cannot save it", "nn.Module")
     ),
-    "made anew when it is read": Row(model("MadeAnew"), 1, "model/rebuilt", ("first.weight is another object",)),
+    "made anew when it is read": Row(model("MadeAnew"), 1, "model/rebuilt", ("first.weight becomes another object",)),
     "keeps a view": Row(model("KeepsAView"), 1, "model/view", ("(KeepsAView)", "attribute table", "first.weight")),
     "hides parameters": Row(model("HidesParameters"), 1, "model/own-parameters", ("HidesParameters", "parameters()")),
     "overlapping": Row(model("overlapping"), 1, "model/overlapping", ("first.weight", "first.bias", "same memory")),
