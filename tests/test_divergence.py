@@ -124,7 +124,7 @@ def test_every_rollback_is_said(jobs: dict[str, Ended], name: str) -> None:
         assert event["lr_factor"] == 0.5**number
         assert event["checkpoint"] == f"update-{event['updates']:09d}"
         assert event["from_updates"] >= event["updates"]
-        words = f"to {event['checkpoint']}, and on at {event['lr_factor']:g} of the learning rate"
+        words = f"to {event['checkpoint']}, then at {event['lr_factor']:g} of the learning rate"
         assert words in (job.run_dir / "logs" / "supervisor.log").read_text()
 
 
