@@ -1,5 +1,5 @@
-"""`hogwild.train`, the library's one call. It runs the same code as a YAML job, from config checks to summary; only the
-objects come from the caller instead of class paths."""
+"""`hogwild.train` and `hogwild.load`, the library's calls. A call runs through the same code as a YAML job; only the
+objects come from the caller."""
 
 import os
 import time
@@ -21,15 +21,15 @@ from hogwild.user_code import claim_our_packages
 if TYPE_CHECKING:
     from hogwild.inference.trained_model import Trained
 
-SECTIONS = ("model", "loss", "data", "optimizer", "train")  # partly filled by the call itself
+SECTIONS = ("model", "loss", "data", "optimizer", "train")  # partly filled from the arguments
 WHOLE = ("lr_schedule", "evaluate", "checkpoint", "supervise", "log", "name", "seed")
-OF_OBJECTS = {"model", "loss", "optimizer"}  # both an object and the name of a section
-UNSET: Any = ...  # default of an object argument: given by its name instead, or missing
+OF_OBJECTS = {"model", "loss", "optimizer"}  # names of objects and also of sections
+UNSET: Any = ...  # default of an object: given by keyword, or missing
 
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """Result of a job: the fields of summary.json. Seconds are wall-clock time; `leases` counts batches; `state` is
+    """The result of a job: the fields of summary.json. Seconds are wall-clock time; `leases` counts batches; `state` is
     succeeded, stopped (resumable) or cancelled."""
 
     state: str
@@ -80,22 +80,22 @@ def train(
     optimizer_state: str | None = None,
     **settings: Any,
 ) -> TrainResult:
-    """Train `model` with worker processes over one shared set of parameters. Afterwards the model holds the result in
-    ordinary private memory, and the optimizer holds the state of the worker with the most updates (or the shared
-    state).
+    """Train `model` with several worker processes that share its parameters. Afterwards the model holds the result in
+    private memory, and the optimizer the shared state, or the state of the worker with the most updates.
 
-    `dataset` and `val` are data sets of (input, …, target), map-style or iterable; `val={"fraction": 0.2}` holds out a
-    seeded random part. `loss` is called as loss(output, target). `optimizer` is a torch.optim instance over
-    model.parameters(); its class, groups, hyper-parameters and state are used. All four may also be passed as keywords.
-    Every other keyword is a field of the job file's `train` or `data` section (`procs=4`, `epochs=3`, `batch_size=64`),
-    `name`, `seed`, or a section as a dict (`checkpoint={"every_s": 5}`, `model={"freeze": ["conv*"]}`: these stay
-    frozen until the call returns; `evaluate={"metrics": ["accuracy", gini]}`, where gini(outputs, targets) is a
-    function of all outputs). `collate` (of a list of records) and `transform` (of a batch's inputs and target) may be
-    functions. `optimizer_state` is "auto" (the default), "private" or "shared". `resume` continues an earlier call from
-    its run directory, with the same objects.
+    `dataset` and `val` are data sets of (input, …, target), map-style or iterable; `val={"fraction": 0.2}` uses a
+    random part of `dataset`. `loss` is called as loss(output, target). `optimizer` is a torch.optim instance over
+    model.parameters(); its class, groups, hyper-parameters and state are used. These four may also be given as
+    keywords. Every other keyword is a field of the job file's `train` or `data` section (`procs=4`, `epochs=3`,
+    `batch_size=64`), `name`, `seed`, or a section as a dict (`checkpoint={"every_s": 5}`). Examples:
+    `model={"freeze": ["conv*"]}` freezes parameters until the call returns; `evaluate={"metrics": ["accuracy", gini]}`
+    uses your function gini(outputs, targets) of all outputs. `collate` (of a list of records) and `transform` (of a
+    batch's inputs and target) may be functions. `optimizer_state` is "auto" (the default), "private" or "shared".
+    `resume` continues from the run directory of an earlier call with the same objects.
 
-    Call it from the main thread; a main guard is not needed. Raises HogwildError, with the same messages as the command
-    line, if the job cannot start or fails; a job stopped by Ctrl-C or `max_time_s` returns normally."""
+    Call it from the main thread; `if __name__ == "__main__"` is not needed. Raises HogwildError, with the messages of
+    the command line, if the job cannot start or fails. Returns if the job was stopped by Ctrl-C or `max_time_s`.
+    """
     began_s = time.monotonic()
     require_current_folder()
     _refuse_two_folders(run_dir, resume)
@@ -104,7 +104,8 @@ def train(
         raise ModelError(f"the model is a {type(model).__name__}, not a torch.nn.Module", code="model/not-a-module")
     if not callable(loss):
         raise BuildError(
-            f"the loss is a {type(loss).__name__}; it is called as loss(output, target)", code="model/loss-not-callable"
+            f"the loss is a {type(loss).__name__}; it must be callable as loss(output, target)",
+            code="model/loss-not-callable",
         )
     if optimizer_state is not None:
         settings["optimizer_state"] = optimizer_state
@@ -164,10 +165,10 @@ def train(
 
 
 def _own_functions(settings: dict[str, Any]) -> dict[str, Any]:
-    """Replace functions in `settings` by dotted paths; return the functions, by the field names of `Functions`."""
+    """Return the functions among the settings, by the field names of `Functions`; replace them by their paths."""
     found: dict[str, Any] = {}
     if isinstance(settings.get("data"), Mapping):
-        settings["data"] = dict(settings["data"])  # do not change the caller's dict
+        settings["data"] = dict(settings["data"])  # keep the caller's dict unchanged
     for place in (settings, settings.get("data")):
         for name in ("collate", "transform"):
             if isinstance(place, dict) and callable(place.get(name)):
@@ -188,16 +189,15 @@ def _refuse_two_folders(run_dir: str | Path | None, resume: str | Path | None) -
     if run_dir is None or resume is None or os.path.realpath(run_dir) == os.path.realpath(resume):
         return
     raise UsageError(
-        f"resume={str(resume)!r} goes on in that folder; run_dir={str(run_dir)!r} beside it contradicts that: "
-        "leave it out, or leave out resume for a new run",
+        f"resume={str(resume)!r} continues in that folder, but run_dir={str(run_dir)!r} names another; remove run_dir, "
+        "or remove resume for a new run",
         code="usage/contradiction",
     )
 
 
 def _objects(positional: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
-    """Return the four objects, given by position or by keyword; keywords are removed from `settings`. A dict under the
-    name of an object that is also given by position is a config section, and stays. Raises UsageError for a missing
-    object and for one given twice."""
+    """Return the four objects, given by position or by keyword; remove the latter from `settings`. A dict as keyword of
+    an object that is given by position is a section, and stays. Raises UsageError for a missing or repeated object."""
     given = dict(zip(("model", "dataset", "loss", "optimizer"), positional, strict=True))
     by_name = [name for name in given if name in settings]
     sections = [name for name in by_name if name in OF_OBJECTS and isinstance(settings[name], Mapping)]
@@ -206,7 +206,7 @@ def _objects(positional: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]
     if missing or twice:
         wrong = [f"{name} is missing" for name in missing] + [f"{name} is given twice" for name in twice]
         raise UsageError(
-            f"{LIBRARY} takes a model, a dataset, a loss and an optimizer: {', '.join(wrong)}", code="usage/objects"
+            f"{LIBRARY} needs a model, a dataset, a loss and an optimizer: {', '.join(wrong)}", code="usage/objects"
         )
     return [settings.pop(name) if thing is UNSET else thing for name, thing in given.items()]
 
@@ -214,8 +214,8 @@ def _objects(positional: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]
 def _job(
     model: nn.Module, dataset: Dataset, loss: Any, optimizer: Optimizer, val: Any, settings: Mapping[str, Any]
 ) -> Job:
-    """Return the call as a job config, with each object as the path of its class, so that the run directory records
-    what was trained. Raises ConfigError with all problems of the keywords."""
+    """Return the call as a job, with objects as the paths of their classes, so that the run directory records them.
+    Raises ConfigError with all errors of the keywords."""
     draft = _KeywordDraft(
         {
             "name": type(model).__name__.lower(),
@@ -240,11 +240,11 @@ def _job(
 
 @dataclass(slots=True)
 class _KeywordDraft:
-    """The sections of a job config, filled from keywords; `problems` collects errors in the keywords themselves."""
+    """Sections of a job file, filled from keywords; errors of a keyword itself are in `problems`."""
 
     values: dict[str, Any]
     problems: list[Problem] = field(default_factory=list)
-    _said: dict[tuple[str, str], str] = field(default_factory=dict)  # (section, field) -> the keyword that set it
+    _said: dict[tuple[str, str], str] = field(default_factory=dict)  # (section, field) -> its keyword
 
     def put_keyword(self, key: str, value: Any) -> None:
         value = dict(value) if isinstance(value, Mapping) else value
@@ -252,14 +252,14 @@ class _KeywordDraft:
             section, name = _home(key)
             self._put(section, name, value, f"{key}={value!r}")
         elif not isinstance(value, dict):
-            self._report(key, f"must be a dict of that section's fields, got {value!r}")
+            self._report(key, f"must be a dict of the section's fields, got {value!r}")
         else:
             for name, one in value.items():
                 self._put(key, name, one, f"{key}={{{name!r}: {one!r}}}")
 
     def put_val(self, val: Any) -> None:
         if isinstance(val, Mapping) and "class_path" in val:
-            self._report("data.val", "must be a data set, or {'fraction': f}; a class path is for a job file")
+            self._report("data.val", "must be a data set, or {'fraction': f}; class paths work in job files only")
         elif val is not None:
             self.values["data"]["val"] = dict(val) if isinstance(val, Mapping) else {"class_path": _path_of(val)}
 
@@ -268,9 +268,9 @@ class _KeywordDraft:
         if section is None:
             self.values[name] = value
         elif (section, name) == ("data", "val"):
-            self._report(path, "is a keyword of its own: val=…")
+            self._report(path, "must be given as the keyword val=…")
         elif (section in OF_OBJECTS and name in ("class_path", "init_args", "groups")) or path == "data.train":
-            self._report(path, "says how a file builds what is given here as an object; leave it out")
+            self._report(path, "is for job files only, as the object is given here; remove it")
         elif (section, name) in self._said:
             self._report(path, f"is given twice: {self._said[section, name]} and {said}")
         else:
@@ -282,8 +282,8 @@ class _KeywordDraft:
 
 
 def _home(key: str) -> tuple[str | None, str]:
-    """Return the section and the field that a keyword sets; the section is None for top-level fields. An unknown
-    keyword goes to the section of its closest match, so that the error can suggest it."""
+    """Return the section (None: top level) and the field of a keyword. An unknown keyword goes to the section of the
+    most similar name, for the error's suggestion."""
     homes: dict[str, tuple[str | None, str]] = {name: ("train", name) for name in Train.model_fields}
     homes |= {name: ("data", name) for name in Data.model_fields if name not in ("train", "val")}
     homes |= {name: (None, name) for name in (*WHOLE, *SECTIONS)} | {"optimizer_state": ("optimizer", "state")}
@@ -294,16 +294,15 @@ def _home(key: str) -> tuple[str | None, str]:
 
 
 def _path_of(thing: Any) -> str:
-    """Return the dotted path of a function, or of an object's class. For a class defined inside a function, keep the
-    readable parts."""
+    """Return the dotted path of a function or of an object's class; for a local class, only the valid parts."""
     named = thing if hasattr(thing, "__qualname__") and hasattr(thing, "__module__") else type(thing)
     parts = f"{named.__module__}.{named.__qualname__}".replace("<locals>.", "").split(".")
     return ".".join(part if part.isidentifier() else "anonymous" for part in parts)
 
 
 def load(source: str | Path, *, which: str | None = None, data_dir: str | Path | None = None) -> "Trained":
-    """Return a run's model, ready to use: its best checkpoint, `which="latest"`, or the checkpoint file `source`. See
-    `hogwild.inference.trained_model`. Raises NotFoundError, UsageError, CheckpointError, RunError."""
+    """Load a run's model, ready to use. `source` is a run directory (its best checkpoint, or `which="latest"`) or a
+    checkpoint. See `hogwild.inference.trained_model`. Raises NotFoundError, UsageError, CheckpointError, RunError."""
     from hogwild.config.of_run import checkpoint_of, data_folder, resumed
     from hogwild.data.locate import set_data_dir
     from hogwild.inference.trained_model import Trained

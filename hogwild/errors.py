@@ -5,7 +5,7 @@ exits with `exit_status`.
      |- UsageError                       2   the call or the command line is wrong
      |   |- ConfigError                  2   the job file is wrong: all problems at once, each with its place
      |   '- ClassPathError               2   a class path cannot be imported
-     |- NotFoundError                    3   a job file, a run or a data file is not there
+     |- NotFoundError                    3   a job file, a run or a data file does not exist
      |- BuildError                       1   the model, data, loss or optimizer cannot be trained as given
      |   |- DataError                    1   empty, NaN, labels out of range, truncated
      |   |- ModelError                   1   cannot be shared or pickled, lazy, on a GPU
@@ -17,17 +17,17 @@ exits with `exit_status`.
      '- TrainingError                    1   while training
          |- UserCodeError                1   an exception in the model, loss, data or optimizer, with its traceback
          |- WorkersLost                  1   workers died, stalled or could not start more often than allowed
-         |- CrashLoop                    1   workers keep dying, and nothing gets done
+         |- CrashLoop                    1   workers keep crashing without progress
          |- Deadlocked                   1   no worker committed a batch for too long
          |- Diverged                     1   parameters became NaN or infinite
          |- DeviceMemoryError            1   a GPU has too little free memory
-         |- DeviceSharingError           1   GPU memory cannot be shared by processes, or its owner is gone
+         |- DeviceSharingError           1   its memory cannot be shared by processes, or its owner process died
          '- TooManyQuarantined           1   more than 1 % of the batches could not be trained on
 
-The class gives the kind of error and the exit status; the *code* (`data/not-finite`) gives the exact cause. Codes are
-stable, because documentation and other programs refer to them. `CODES` lists them; docs/errors.md explains each: cause,
-how to see it, how to fix it. A class with a single cause has its own code; otherwise the code is passed when the error
-is raised."""
+A class gives the kind of error and the exit status; a *code* (`data/not-finite`) the exact cause. Codes are stable:
+documentation and other programs refer to them. `CODES` lists them, docs/errors.md explains each: cause, how to see, how
+to fix. A class with a single cause has the code; otherwise the code is given where the error is raised.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -39,10 +39,10 @@ from hogwild.error_codes import CODES as CODES
 
 class HogwildError(Exception):
     """Base of all our errors. The message is complete: what, where, value, rule, what to do. `code` is one of `CODES`;
-    it may be left out if the class has its own."""
+    optional if the class has one."""
 
     exit_status = 1
-    code: str = ""  # passed to the constructor if the class has none
+    code: str = ""
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
@@ -51,11 +51,11 @@ class HogwildError(Exception):
         assert self.code in CODES, f"{type(self).__name__} with {self.code!r}: not a code of hogwild.errors.CODES"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle with the code, which `Exception.__reduce__` would set only after the constructor's check."""
+        """Copy and pickle with the code, which `Exception` would set too late."""
         return partial(type(self), code=self.code), self.args, vars(self)
 
     def record(self) -> dict[str, Any]:
-        """Return the error as a dict for other programs (`--json`)."""
+        """Return the error for other programs (`--json`)."""
         return {"error": str(self), "error_code": self.code, "exit_status": self.exit_status}
 
 
@@ -65,8 +65,8 @@ class UsageError(HogwildError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem in a job file. `line` and `column` count from 1; both are 0 if the value came from the command line
-    (`source` then says so). `code` is one of `CODES`."""
+    """One error of a job file. `line` and `column` count from 1; they are 0 if the value is from the command line (see
+    `source`). `code` is one of `CODES`."""
 
     source: str
     line: int
@@ -82,8 +82,7 @@ class Problem:
 
 
 class ConfigError(UsageError):
-    """The job file or the overrides break the schema. `problems` holds all problems, found in one pass; if all have the
-    same code, the error has that code too."""
+    """Errors of the job file or the overrides. `problems` has all of them; if they have one code, so has this error."""
 
     code = "config/invalid"
 
@@ -96,7 +95,7 @@ class ConfigError(UsageError):
         super().__init__("\n".join(lines), code=codes.pop() if len(codes) == 1 else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Rebuild from `problems`; the message is derived from them."""
+        """Rebuild from the problems."""
         return type(self), (self.problems,)
 
     def record(self) -> dict[str, Any]:
@@ -179,7 +178,7 @@ class TooManyQuarantined(TrainingError):
     code = "train/quarantined"
 
 
-NOT_FINITE = "train/not-finite"  # training raises its own exception with it, which is passed on in two ways
+NOT_FINITE = "train/not-finite"  # raised in trainers as a separate exception, and reported in two ways
 
 
 def code_of(error: BaseException) -> str:
@@ -188,18 +187,18 @@ def code_of(error: BaseException) -> str:
 
 
 def hint(code: str) -> str:
-    """Return the line printed below an error's message."""
-    return f"code {code}: cause and cure in docs/errors.md"
+    """Return the line under an error's message."""
+    return f"code {code}: cause and fix in docs/errors.md"
 
 
 def nearest(name: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0.6) -> list[str]:
-    """Return the names that `name` is most like, the best first."""
+    """Return the names most similar to `name`, the best first."""
     from difflib import get_close_matches
 
     return get_close_matches(name, list(known), n=most, cutoff=cutoff)
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """Return `; did you mean 'x'?`, or nothing where no known name is like it."""
+    """Return `; did you mean 'x'?`, or "" if no known name is similar."""
     close = nearest(str(name), map(str, known), most=1, cutoff=0.65)
     return f"; did you mean '{close[0]}'?" if close else ""

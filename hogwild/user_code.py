@@ -119,8 +119,8 @@ def claim_our_packages() -> None:
     where = Path(workers.__file__ or "nowhere").resolve().parent.parent
     if where != home:
         raise UsageError(
-            f"'workers' was imported from {where} before hogwild's own, which lies in {home}; "
-            "import hogwild first, or give your package another name",
+            f"'workers' was imported from {where} before hogwild's own in {home}; import "
+            "hogwild first, or rename your package",
             code="usage/shadowed-package",
         )
 
@@ -158,7 +158,9 @@ def _no_module(class_path: str, name: str) -> str:
     folders = [entry or "." for entry in sys.path[:2]]
     near = [module.name for module in pkgutil.iter_modules(folders)]
     close = did_you_mean(name, [*near, *sys.modules])
-    return f"{class_path}: there is no module {name!r}{close}; looked in {', '.join(folders)} and what is installed"
+    return (
+        f"{class_path}: there is no module {name!r}{close}; looked in {', '.join(folders)} and the installed packages"
+    )
 
 
 def _no_attribute(class_path: str, found: Any, owner: str, name: str) -> str:

@@ -54,8 +54,8 @@ from workers.supervision.supervisor import Supervisor
 WRITE_LOOK_S = 0.1  # between two checks for a second signal while the last checkpoint is written
 LET_GO_S = 30.0  # how long a cancelled call waits for a thread that uses the caller's model
 DIVERGED = Diverged(
-    "parameters are NaN or infinite at the end of the job: it has diverged. Lower the learning rate or set "
-    "train.grad_clip; checkpoints written before are finite"
+    "the job has diverged: parameters are NaN or infinite at its end. Lower the learning rate or set "
+    "train.grad_clip; the checkpoints written before are finite"
 )
 
 

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hogwild.errors import RunError
+from hogwild.formatting import size
 
 RECORD = struct.Struct("<II")
 LOOK = 0  # no item has this id
@@ -69,7 +70,7 @@ class Task:
         payload = json.dumps({"task": type(self).__name__, **asdict(self)}).encode()
         if len(payload) >= MAX_DATAGRAM:
             raise RunError(
-                f"sys.path and what has changed in os.environ take {len(payload):,} bytes, too many to send",
+                f"sys.path and the changes in os.environ take {size(len(payload))}, too much to send to a worker",
                 code="run/environment-too-large",
             )
         assert len(descriptors) < MAX_DESCRIPTORS
@@ -134,7 +135,7 @@ def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
         raise ParentGone("the supervisor closed the socket before the set-up was sent")
     if flags & socket.MSG_CTRUNC:  # the kernel drops descriptors beyond the limit and delivers the rest
         raise RunError(
-            f"only {len(descriptors)} descriptors of shared memory arrived; raise the limit (ulimit -n)",
+            f"only {len(descriptors)} descriptors of shared memory arrived; raise the limit on open files (ulimit -n)",
             code="run/open-files",
         )
     for descriptor in descriptors:

@@ -14,6 +14,7 @@ from hogwild.errors import MemoryShortError, UsageError
 from hogwild.feeds.packed import Spec
 from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.ring import Ring, RingSpec
+from hogwild.formatting import size
 from hogwild.job.build import arrange, bytes_needed, schedule_of
 from hogwild.job.checks import batch_of
 from hogwild.job.data import ring_spec_of
@@ -48,8 +49,8 @@ def check_lanes(job: Job, planned: Plan) -> None:
     lanes = job.data.lanes
     if lanes is not None and planned.procs > lanes:
         raise UsageError(
-            f"data.lanes is {lanes}, and {planned.procs} workers would train (train.procs: {job.train.procs}): one "
-            f"without a lane has nothing to do; set train.procs={lanes}, or cut the data into more lanes",
+            f"data.lanes is {lanes}, but there are {planned.procs} workers (train.procs: {job.train.procs}), and each "
+            f"needs a lane; set train.procs={lanes}, or raise data.lanes",
             code="config/contradiction",
         )
 
@@ -79,8 +80,8 @@ def _require(needed: int, data: int) -> None:
     memory = host.available_memory()
     if needed > memory.bytes:
         raise MemoryShortError(
-            f"the job needs {needed:,} bytes of memory ({data:,} of them data), but only {memory.bytes:,} are "
-            f"free ({memory.limited_by}); use less data, a smaller model, fewer procs, or a larger limit",
+            f"the job needs {size(needed)} of memory ({size(data)} of it for data), but only {size(memory.bytes)} "
+            f"are free ({memory.limited_by}); use less data, a smaller model, fewer procs, or a larger limit",
             code="run/memory-short",
         )
 

@@ -63,7 +63,7 @@ class ChaosRequest:
         schedule.check(kills, seed, every_s)
         if read[0].train.procs == 0:
             raise UsageError(
-                "train.procs: 0 trains inside the parent: there is no worker to be killed; use 1 or more",
+                "train.procs: 0 trains in the parent process, so there is no worker to kill; use 1 or more",
                 code="usage/bad-value",
             )
         kinds = schedule.checked_kinds(faults)
@@ -88,12 +88,15 @@ class ChaosRequest:
         return [f"{key}={value}" for key, value in wanted.items() if key not in given]
 
     def notes(self) -> list[str]:
-        notes = [f"changed for this run, as a kill is nobody's fault: {' '.join(self.changes)}"] if self.changes else []
+        notes = (
+            [f"changed for this run, because of the injected faults: {' '.join(self.changes)}"] if self.changes else []
+        )
         stops = {schedule.STOP, schedule.LOADER_STOP} & {*(self.kinds or schedule.USUAL)}
         if stops and not self.limits.stops_past_stall:
             notes.append(
-                f"no stop lasts longer than {self.limits.longest_short_s:g} s, and none past the stall limit of "
-                f"{self.limits.stall_s:g} s: with supervise.stall_timeout_s={schedule.LONG_STOP_S:g} or less some do"
+                f"stops last at most {self.limits.longest_short_s:g} s, less than the stall limit of "
+                f"{self.limits.stall_s:g} s; for longer stops set supervise.stall_timeout_s={schedule.LONG_STOP_S:g} "
+                "or less"
             )
         return notes
 
@@ -102,7 +105,7 @@ class ChaosRequest:
         if injected == self.kills:
             return []
         few = f"{injected} of {self.kills} faults, one every {self.every_s:g} s"
-        return [f"the job was too short: {few}, were injected; give it more train.epochs, or --every less"]
+        return [f"the job was too short: only {few}, were injected; raise train.epochs or lower --every"]
 
     def arguments(self, run_dir: Path, folder: Path) -> list[str]:
         """Return the arguments of the command that starts the job. A job file from a pipe has been read and would be
@@ -123,10 +126,9 @@ def _check_loaders(job: Job, kinds: Sequence[str]) -> None:
     if not asked or surely_streams(job):
         return
     why_not = cannot_stream(job)
-    why = f"this job has none ({why_not})" if why_not else "data.feed: auto may need none"
+    why = f"this job has no loaders ({why_not})" if why_not else "with data.feed: auto the job may have no loaders"
     raise UsageError(
-        f"--faults: {asked[0]} is a fault of loaders, which read streamed data, and {why}; with data.feed=stream it "
-        "has some",
+        f"--faults: {asked[0]} hits loaders, which read streamed data, but {why}; set data.feed=stream",
         code="usage/bad-value",
     )
 
@@ -184,7 +186,7 @@ def _end(story: FaultRecord, run_dir: Path) -> Check:
         return Check("attempts", False, f"processes that outlived the supervisor: {'; '.join(left)}")
     if story.interrupted:
         return Check("attempts", None, f"{host.signal_name(story.interrupted)} ended the job")
-    words = f"{len(story.attempts)} in all, the last one ended with {host.describe_exit(last.status or 0)}"
+    words = f"{len(story.attempts)} in total, the last one ended with {host.describe_exit(last.status or 0)}"
     return Check("attempts", last.status in (0, 75), words)
 
 
@@ -193,7 +195,7 @@ def _refused(fault_run: FaultRun, story: FaultRecord) -> tuple[int, list[str]]:
     if story.interrupted:
         return 128 + story.interrupted, []
     error = HogwildError(
-        f"{fault_run.said()}\nchaos: the job did not begin; nothing was injected", code="run/chaos-refused"
+        f"{fault_run.said()}\nchaos: the job did not start; nothing was injected", code="run/chaos-refused"
     )
     error.exit_status = story.attempts[-1].status or 1
     raise error

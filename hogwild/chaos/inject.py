@@ -148,7 +148,7 @@ class FaultRun:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise RunError(f"the job cannot be started: {error}", code="run/cannot-start") from error
+                raise RunError(f"cannot start the job: {error}", code="run/cannot-start") from error
         with process:
             yield process
 

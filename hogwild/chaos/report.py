@@ -119,7 +119,7 @@ class ChaosReport:
                 yield f"  NOT SURVIVED: {outcome.hit.fault} at {outcome.hit.since_s:.1f} s: {outcome.words}"
         for check in self.checks:
             if check.holds is not True:
-                yield f"  {'BROKEN' if check.holds is False else 'not looked at'}: {check.name}: {check.words}"
+                yield f"  {'BROKEN' if check.holds is False else 'not checked'}: {check.name}: {check.words}"
         yield f"  report: {self.run_dir / 'report' / 'chaos.md'}"
         yield self.verdict
 
@@ -132,12 +132,12 @@ class ChaosReport:
             "",
             *(f"* {note}" for note in self.notes),
             "",
-            "| at, s | fault | pid | what became of it |",
+            "| at, s | fault | pid | outcome |",
             "|---:|---|---:|---|",
         ]
         lines += [f"| {o.hit.since_s:.1f} | {o.hit.fault} | {o.hit.pid} | {_cell(o.words)} |" for o in self.outcomes]
         lines += ["", "| invariant | holds | |", "|---|---|---|"]
-        answers = {True: "yes", False: "**no**", None: "not looked at"}
+        answers = {True: "yes", False: "**no**", None: "not checked"}
         lines += [f"| {check.name} | {answers[check.holds]} | {_cell(check.words)} |" for check in self.checks]
         return "\n".join(lines) + "\n"
 
@@ -208,15 +208,15 @@ def _of_supervisor(hit: Hit, story: FaultRecord, events: Sequence[Mapping[str, A
         return FaultOutcome(hit, "went on", True)
     if attempt.left:
         listed = "; ".join(f"{pid}: {command}" for pid, command in attempt.left.items())
-        return FaultOutcome(hit, f"processes outlived it: {listed}", False)
+        return FaultOutcome(hit, f"processes survived it: {listed}", False)
     if not attempt.is_to_be_resumed:
         return FaultOutcome(hit, f"the job had ended before it, status {attempt.status}", attempt.status == 0)
     again = next((e for e in events if e["event"] == "start" and e["attempt"] > hit.attempt), None)
     if again is None:
         return FaultOutcome(hit, "it was not resumed", bool(story.interrupted))
     took_s = again["time"] - hit.time
-    gone = f"nobody left after {attempt.gone_s:.2f} s"
-    return FaultOutcome(hit, f"{gone}; training began again after {took_s:.1f} s", True, round(took_s, 3))
+    gone = f"no process left after {attempt.gone_s:.2f} s"
+    return FaultOutcome(hit, f"{gone}; training resumed after {took_s:.1f} s", True, round(took_s, 3))
 
 
 # ---- picture --------------------------------------------------------------------------------------------------------
@@ -227,10 +227,10 @@ def draw(report: ChaosReport) -> str:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return f"no picture: matplotlib is not installed ({INSTALL})"
+        return f"no plot: matplotlib is not installed ({INSTALL})"
     records = _records(report.run_dir / METRICS)
     if not records:
-        return "no picture: the job wrote no metrics (log.jsonl)"
+        return "no plot: the job wrote no metrics (log.jsonl)"
     began = report.story.attempts[0].began
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots()

@@ -89,7 +89,7 @@ def checked_kinds(given: str | None) -> tuple[str, ...]:
     for kind in kinds:
         if kind not in KINDS:
             raise UsageError(
-                f"--faults: {kind!r} is no kind of fault{did_you_mean(kind, KINDS)} (kinds: {', '.join(KINDS)})",
+                f"--faults: unknown kind {kind!r}{did_you_mean(kind, KINDS)} (kinds: {', '.join(KINDS)})",
                 code="usage/bad-value",
             )
     return kinds
@@ -103,7 +103,7 @@ def check(kills: int, seed: int, every_s: float) -> None:
         raise UsageError(f"--seed {seed}: must be at least 0", code="usage/bad-value")
     if not (every_s > 0 and math.isfinite(every_s)):
         raise UsageError(
-            f"--every {every_s:g}: must be more than 0, the mean seconds between two faults", code="usage/bad-value"
+            f"--every {every_s:g}: must be > 0, the mean seconds between two faults", code="usage/bad-value"
         )
 
 

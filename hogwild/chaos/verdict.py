@@ -149,7 +149,10 @@ def _processes(run: _Run, before: Baseline) -> Answer:
 
     _, left = other_jobs.wait_until_gone(alive, ORPHANS_S)
     listed = "; ".join(f"{pid}: {command}" for pid, command in sorted(left.items()))
-    return not left, f"{len(left)} still live: {listed}" if left else f"none of {len(workers) + len(supervisors)} lives"
+    return (
+        not left,
+        f"{len(left)} still alive: {listed}" if left else f"none of {len(workers) + len(supervisors)} is alive",
+    )
 
 
 def _shared_memory(before: Baseline) -> Answer:
@@ -164,7 +167,7 @@ def _open_files(before: Baseline) -> Answer:
 
 def _temporary_files(before: Baseline) -> Answer:
     if before.temporary is None:
-        return None, "the job had no folder of its own for them"
+        return None, "the job had no separate folder for temporary files"
     left = sorted(name for name in _names(before.temporary) - before.temporary_names if NOT_OURS not in name)
     return not left, f"left in {before.temporary}: {', '.join(left)}" if left else "nothing left"
 
@@ -182,7 +185,7 @@ def _checkpoint(run: _Run) -> Answer:
         return False, "; ".join(rejected)
     if path is None:
         is_due = run.summary.get("state") == "succeeded"
-        return (False, "there is none") if is_due else (None, "none was written before the job ended")
+        return (False, "there is no checkpoint") if is_due else (None, "no checkpoint was written before the job ended")
     latest = (run.folder / "checkpoints" / "latest").resolve().name
     if latest != path.name:
         return False, f"`latest` points to {latest}, the newest is {path.name}"
@@ -198,10 +201,18 @@ def _checkpoint_ledger(run: _Run) -> Answer:
     there = {name: saved["ledger"][name] for name in COUNTED} | {key: saved[key] for key in ("updates", "samples")}
     here = {name: summary["leases"][name] for name in COUNTED} | {key: summary[key] for key in ("updates", "samples")}
     if _is_final(run):
-        differing = [f"{name}: {there[name]} there, {here[name]} here" for name in here if there[name] != here[name]]
+        differing = [
+            f"{name}: {there[name]} in the checkpoint, {here[name]} in the summary"
+            for name in here
+            if there[name] != here[name]
+        ]
         return not differing, "; ".join(differing) or f"{here['updates']} updates, {here['samples']} samples in both"
-    later = [f"{name}: {there[name]} there, {here[name]} here" for name in here if there[name] > here[name]]
-    return not later, "; ".join(later) or f"{there['updates']} of {here['updates']} updates are in it"
+    later = [
+        f"{name}: {there[name]} in the checkpoint, {here[name]} in the summary"
+        for name in here
+        if there[name] > here[name]
+    ]
+    return not later, "; ".join(later) or f"{there['updates']} of {here['updates']} updates are in the checkpoint"
 
 
 def _is_final(run: _Run) -> bool:
@@ -233,8 +244,8 @@ def _ledger(run: _Run) -> Answer:
     if (run.summary["state"], run.summary["reason"]) != ("succeeded", "epochs") or run.state is None:
         return True, f"{words} = {total}"
     epochs, batches = run.resolved["train"]["epochs"], run.state["ledger"]["plan"]["batches"]
-    if batches == OPEN:  # a stream; the loaders find its end
-        return True, f"{words} = {total}, of {epochs} epochs that end where their stream does"
+    if batches == OPEN:  # a stream, whose end the loaders find
+        return True, f"{words} = {total}, in {epochs} epochs of a stream"
     if total != epochs * batches:
         return False, f"{words} = {total}, but {epochs} epochs of {batches} batches are {epochs * batches}"
     return True, f"{words} = {total}, all batches of {epochs} epochs"
@@ -253,7 +264,7 @@ def _ending(run: _Run, status: int | None) -> Answer:
     if status is not None and status not in STATUS[state]:
         return False, f"{SUMMARY} says {said}, the exit status is {host.describe_exit(status)}"
     if state == "failed" and not summary.get("error"):
-        return False, f"{said}, without the error's words"
+        return False, f"{said}, without an error message"
     return True, said + ("" if status is None else f", exit status {status}")
 
 
@@ -268,7 +279,9 @@ def _deaths(run: _Run, hits: Sequence[Hit]) -> Answer:
         words for key, done in victims.items() if (words := _misfit(done, exits.get(key), _end_of(run.events, key[0])))
     ]
     died = sum(key in exits for key in victims)
-    return not wrong, "; ".join(wrong) or f"{len(victims)} processes were hit, {died} died of it, each with its cause"
+    return not wrong, "; ".join(
+        wrong
+    ) or f"{len(victims)} processes were hit, {died} died, each with its cause recorded"
 
 
 def _misfit(done: Sequence[Hit], event: Mapping[str, Any] | None, end: float) -> str:
@@ -281,7 +294,7 @@ def _misfit(done: Sequence[Hit], event: Mapping[str, Any] | None, end: float) ->
     words = f"{event['how']} {event.get('error', '')}"
     causes = "|".join([CAUSES[hit.fault.kind] for hit in deadly] + [ENDED_BY_SUPERVISOR])
     if re.search(OF_INTERRUPT, words) or (deadly and not re.search(causes, words)):
-        return f"{what}: its exit says {words.strip()!r}"
+        return f"{what}: its exit event says {words.strip()!r}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Parsing of command-line arguments: command, job file, overrides, run to resume, profile window."""
+"""Arguments of the command line: a command, a job file, overrides, a run to resume, a data folder."""
 
 import re
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ COMMANDS = (
 
 
 def with_command(argv: list[str]) -> list[str]:
-    """Return `argv`, with `train` inserted if no command is given. Raises UsageError for an unknown command."""
+    """Return `argv`, with `train` added if there is no command. Raises UsageError for an unknown command."""
     first = argv[0] if argv else ""
     if first in (*COMMANDS, "-h", "--help"):
         return argv
@@ -46,7 +46,7 @@ def with_command(argv: list[str]) -> list[str]:
 
 
 def _exists(argument: str) -> bool:
-    """Return whether the file exists; False also for impossible names: 256 characters raise an OSError."""
+    """Return whether the path exists; False for impossible names, such as one of 256 characters."""
     try:
         return Path(argument).exists()
     except (OSError, ValueError):
@@ -63,19 +63,19 @@ def split_arguments(arguments: Sequence[str] | None) -> tuple[Path | None, list[
         (overrides if is_override else files).append(argument)
     if len(files) > 1:
         raise UsageError(
-            f"one job file at a time, got {' and '.join(files)}; a field is changed with key=value",
+            f"only one job file is allowed, got {' and '.join(files)}; change fields with key=value",
             code="usage/contradiction",
         )
     return (Path(files[0]) if files else None), overrides
 
 
 def refuse_beside_resume(job_file: Path | None, run_dir: Path | None) -> None:
-    """Raise UsageError for arguments that contradict --resume: a job file, or --run-dir."""
+    """Check that nothing beside --resume names a job or a run directory. Raises UsageError."""
     for value, what in ((job_file, "a job file"), (run_dir, "--run-dir")):
         if value is not None:
             raise UsageError(
-                f"--resume takes job and folder from the run; {what} ({value}) beside it contradicts that; "
-                "fields are changed with key=value",
+                f"--resume takes the job and the folder from the run, so {what} ({value}) is not allowed with it; "
+                "change fields with key=value",
                 code="usage/contradiction",
             )
 

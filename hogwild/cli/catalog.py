@@ -1,4 +1,4 @@
-"""Commands for getting started: what can be chosen, the schema of job files, a job as it is resolved."""
+"""Commands before training: list what comes with hogwild, print the schema of job files, print a resolved job."""
 
 import json
 from collections.abc import Iterator
@@ -26,16 +26,18 @@ GROUPS = {
 
 
 def show(arguments: Arguments = None) -> None:
-    """Prints the resolved job: every field, defaults and overrides included."""
+    """Print the resolved job: every field, with defaults and overrides."""
     with reading():
         job, _ = load(*split_arguments(arguments))
     print_result(job.to_yaml().rstrip("\n"))
 
 
 def schema(
-    markdown: Annotated[bool, typer.Option("--markdown", help="The same for people: docs/job-file.md.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the reference for people, docs/job-file.md.")
+    ] = False,
 ) -> None:
-    """Prints the job file's JSON Schema, for editors."""
+    """Print the JSON Schema of job files, for editors."""
     text = reference_text() if markdown else schema_text()
     raise_noted()
     print_result(text.rstrip("\n"))
@@ -44,7 +46,7 @@ def schema(
 def list_(
     what: Annotated[str | None, typer.Argument(metavar="[models|data|configs|metrics|tasks]")] = None,
 ) -> None:
-    """Lists what comes with hogwild: everything, or one kind of it."""
+    """List what comes with hogwild: everything, or one kind."""
     if what is not None and what not in GROUPS:
         raise UsageError(f"cannot list {what!r}; choose {', '.join(GROUPS)}", code="usage/bad-value")
     groups = {name: dict(_rows(name)) for name in ([what] if what else GROUPS)}
@@ -58,7 +60,7 @@ def list_(
 
 
 def _rows(group: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, one-line description)."""
+    """Yield each name with a line about it."""
     if group in ("models", "data"):
         package = f"hogwild.{group}"
         yield from ((f"{package}.{name}", text) for name, text in import_module(package).CATALOG.items())

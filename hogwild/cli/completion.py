@@ -2,8 +2,8 @@
 
     shell, at TAB ──► _HOGWILD_COMPLETE=bash hogwild WORDS... ──► one `word <TAB> what it is` per line
 
-The words are arguments, the last one unfinished; no shell quoting is parsed here. Everything comes from the parser
-itself and from job.schema.json. Neither torch nor pydantic is imported: completion must be fast."""
+The words are arguments, the last one unfinished; no shell quoting is parsed here. The candidates come from the command
+line parser and job.schema.json; neither torch nor pydantic is imported, because the user waits."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,9 @@ from hogwild.config.locate import source
 from hogwild.errors import UsageError
 
 VARIABLE = "_HOGWILD_COMPLETE"  # set to the shell's name by its script
-Word = tuple[str, str]  # a possible word, its description
+Word = tuple[str, str]  # candidate, description
 
-# bash splits words at = and :, so they are joined again, and the answer is cut in the same way.
+# bash splits words at = and :, so the script joins them, and the answer is cut in the same way.
 BASH = """\
 _hogwild_completion() {
     local IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}" words=()
@@ -62,15 +62,15 @@ CHOICES = {"--format": ("safetensors", "state_dict"), "--which": ("best", "lates
 
 
 def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish")]) -> None:
-    """Prints a script that completes commands, options and fields in a shell."""
+    """Print a script that completes commands, options and fields in a shell."""
     if shell not in SCRIPTS:
         raise UsageError(f"no completion for {shell!r}: must be one of {', '.join(SCRIPTS)}", code="usage/bad-value")
     print_result(SCRIPTS[shell].rstrip("\n"))
 
 
 def answer(shell: str, words: Sequence[str], group: Any) -> int:
-    """Print candidates for the last of `words`, which are the arguments after the program's name. `group` is the
-    parser's own command group."""
+    """Print the candidates for the last of `words`, the words after the program's name. `group` is the parser's
+    command group."""
     unfinished = words[-1] if words else ""
     for word, about in candidates(list(words[:-1]), unfinished, group):
         if shell == "bash":
@@ -81,7 +81,7 @@ def answer(shell: str, words: Sequence[str], group: Any) -> int:
 
 
 def candidates(before: list[str], unfinished: str, group: Any) -> list[Word]:
-    """Return the words that start with `unfinished` and may follow `before`."""
+    """Return the words that begin with `unfinished` and may follow `before`."""
     return [found for found in _all(before, unfinished, group) if found[0].startswith(unfinished)]
 
 
@@ -123,16 +123,16 @@ def _options(command: Any) -> Iterator[Word]:
         for option in param.opts:
             if option.startswith("--"):
                 yield option, _first_line(getattr(param, "help", ""))
-    yield "--help", "Shows the options."
+    yield "--help", "Show the options."
 
 
 def _paths(unfinished: str, ending: str) -> Iterator[Word]:
-    """Yield folders, and files with that ending."""
+    """Yield folders, and files with this ending."""
     shown, slash, _ = unfinished.rpartition("/")
     folder = Path(shown + slash).expanduser()
     try:
         entries = sorted(folder.iterdir())
-    except OSError:  # missing or not readable: nothing to offer
+    except OSError:  # missing, or not readable
         return
     for entry in entries:
         if entry.name.startswith("."):
@@ -144,7 +144,7 @@ def _paths(unfinished: str, ending: str) -> Iterator[Word]:
 
 
 def _fields(unfinished: str) -> Iterator[Word]:
-    """Yield `train.`, then `train.procs=`, then its values that are words."""
+    """Yield `train.`, then `train.procs=`, then the field's values that are words."""
     schema = json.loads(source(SCHEMA).read_text("utf-8"))
     key, equals, _ = unfinished.partition("=")
     sections: set[str] = set()
@@ -160,7 +160,7 @@ def _fields(unfinished: str) -> Iterator[Word]:
 
 
 def _leaves(schema: Any, section: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield every field that is no section, with its path in a job file."""
+    """Yield every field that is not a section, with its path in a job file."""
     for name, field in section.get("properties", {}).items():
         sections = [one for one in _kinds(schema, field) if one.get("properties")]
         for one in sections:
@@ -170,7 +170,7 @@ def _leaves(schema: Any, section: Any, path: tuple[str, ...]) -> Iterator[tuple[
 
 
 def _kinds(schema: Any, field: Any) -> Iterator[Any]:
-    """Yield a field's type, or each of its alternatives."""
+    """Yield each type that a field may have."""
     if "$ref" in field:
         yield from _kinds(schema, schema["$defs"][field["$ref"].rpartition("/")[2]])
     elif options := field.get("anyOf") or field.get("oneOf"):
@@ -189,7 +189,7 @@ def _words(schema: Any, field: Any) -> Iterator[str]:
 
 
 def _is_open(schema: Any, field: Any) -> bool:
-    """Return whether it is a map with the user's own keys, such as init_args."""
+    """Return whether the field is a map with any keys, such as init_args."""
     return any(kind.get("type") == "object" for kind in _kinds(schema, field))
 
 
@@ -198,5 +198,5 @@ def _first_line(text: str | None) -> str:
 
 
 def _last_part(word: str) -> str:
-    """Return the part that bash replaces: after the last character that splits words there."""
+    """Return the part that bash replaces: after the last character that splits words in bash."""
     return word[max(word.rfind("="), word.rfind(":")) + 1 :]

@@ -1,7 +1,7 @@
-"""`check --deep`: builds model and data in a child process, so that a crash in user code does not crash the command.
+"""`check --deep`: model and data are built in a child process, so that user code cannot crash the command line.
 
-The child writes its answer to a separate file, because user output goes to stderr; the parent notices its end, whatever
-the cause."""
+The child writes its answer to a temporary file, because user code may print.
+"""
 
 import json
 import os
@@ -16,8 +16,8 @@ from hogwild.config.load import Job, load_job
 from hogwild.errors import BuildError, HogwildError
 from hogwild.version import PACKAGE_ROOT
 
-# -P and the explicit folder: a user's own hogwild/ or workers/ in the current folder must not shadow ours. A Ctrl-C at
-# the terminal reaches the child too; it simply dies, and the parent reports.
+# -P and the explicit folder: a user's own hogwild/ or workers/ in the current folder must not shadow ours. Ctrl-C
+# reaches the child, too: it only ends, and the parent reports.
 _CHILD = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -29,8 +29,8 @@ child(int(sys.argv[2]))
 
 
 def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradients: bool = False) -> dict[str, Any]:
-    """Return the result of `hogwild.job.build.deep_check`, run in a child process. Raises the child's error, with the
-    same exit status."""
+    """Return the result of `hogwild.job.build.deep_check` in a child process. Raises its error, with the same exit
+    status."""
     task = {"job": job.to_yaml(), "job_file": _text(job_file), "data_dir": _text(data_dir), "gradients": gradients}
     home = PACKAGE_ROOT
     with tempfile.TemporaryFile() as answer:
@@ -47,7 +47,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
 
 
 def child(descriptor: int) -> None:
-    """Run in the child: read the task from stdin, write the answer to `descriptor`."""
+    """Run the child: read the task from stdin, write the answer to `descriptor`."""
     task = json.load(sys.stdin)
     job_file, data_dir = _path(task["job_file"]), _path(task["data_dir"])
     try:

@@ -1,5 +1,5 @@
-"""`hogwild doctor`: describes this machine in plain words, one finding per line. Whatever needs torch runs in a child
-process, so that a torch that fails to load is a finding like any other."""
+"""`hogwild doctor`: a report about this machine, one finding per line. torch is imported in a child process, so that a
+torch that crashes is a finding, too."""
 
 import contextlib
 import json
@@ -22,42 +22,42 @@ from hogwild.version import PACKAGE, PACKAGE_ROOT, __version__
 
 PREFIXES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "NUMBA_NUM", "TORCHELASTIC_RUN_ID")
 WORDS: dict[str, str] = {
-    OMP: "train.threads: auto takes it, instead of cores / procs",
+    OMP: "train.threads: auto uses it instead of cores / procs",
     "OMP_PROC_BIND": "binds threads to cores",
     "OMP_PLACES": "binds threads to these places",
     "GOMP_CPU_AFFINITY": "binds threads of GCC's OpenMP to these cores",
     "KMP_AFFINITY": "binds threads of Intel's OpenMP to cores",
-    "OMP_WAIT_POLICY": "ACTIVE lets idle threads spin, which takes the cores of other workers",
-    "GOMP_SPINCOUNT": "how long idle threads spin; a large one takes the cores of other workers",
-    "KMP_BLOCKTIME": "how long idle threads of Intel's OpenMP spin; a large one takes the cores of other workers",
-    "OMP_DYNAMIC": "lets the runtime use fewer threads than it is told",
-    "MKL_DYNAMIC": "lets MKL use fewer threads than it is told",
-    "OMP_THREAD_LIMIT": "no process has more threads than that, whatever the plan says",
-    "TORCHELASTIC_RUN_ID": f"torchrun started this: {OMP}=1 is its doing, and not taken as yours",
+    "OMP_WAIT_POLICY": "ACTIVE lets idle threads spin, which slows other workers",
+    "GOMP_SPINCOUNT": "how long idle threads spin; a large value slows other workers",
+    "KMP_BLOCKTIME": "how long idle threads of Intel's OpenMP spin; a large value slows other workers",
+    "OMP_DYNAMIC": "lets the runtime use fewer threads than requested",
+    "MKL_DYNAMIC": "lets MKL use fewer threads than requested",
+    "OMP_THREAD_LIMIT": "limits the threads of each process, even below the plan",
+    "TORCHELASTIC_RUN_ID": f"started by torchrun, which sets {OMP}=1; hogwild ignores that value",
 }
 
 
 def variable_findings(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for every set variable that a numerical library reads."""
+    """Yield a line for every variable in `environ` that numerical libraries read."""
     binding = {entry.partition("=")[0] for entry in binding_variables(environ)}
     for name in sorted(environ):
         if not name.startswith(PREFIXES):
             continue
-        words = WORDS.get(name, "hogwild leaves it as it is")
+        words = WORDS.get(name, "hogwild does not change it")
         if name in binding:
-            words += "; hogwild undoes that, in itself and in its workers (cores of their own: train.pin: true)"
+            words += "; hogwild undoes that in all its processes (to bind workers to cores: train.pin: true)"
         elif name in VARIABLES and name != OMP:
-            words = "in a worker it is the plan's number of threads instead"
+            words = "workers use the plan's number of threads instead"
         yield f"{name}={environ[name]}: {words}"
 
 
-TORCH_SERIES = "2.13."  # as pinned in pyproject.toml
-# The other core packages. Those that --help and check need are present, or this code would not run.
+TORCH_SERIES = "2.13."  # as pyproject.toml pins it
+# The other core packages; those that --help and check need are installed if this code runs.
 PACKAGES = ("numpy", "psutil", "cloudpickle", "safetensors", "threadpoolctl")
-DATA_FOLDERS = ("mnist", "fashion_mnist")  # folders that hogwild.data looks for below the data folder
-MEMORY_FOR_A_WORKER = 400 * 2**20  # bytes: torch loaded, a small model, its batch
+DATA_FOLDERS = ("mnist", "fashion_mnist")  # subfolders of the data folder that hogwild.data uses
+MEMORY_FOR_A_WORKER = 400 * 2**20  # bytes: torch, a small model and a batch
 PROBE_BYTES = 1 << 20
-CHILD_S = 120.0  # an upper limit: importing torch takes seconds, on a cold disk a minute
+CHILD_S = 120.0  # importing torch takes seconds, from a cold disk a minute
 
 _CHILD = """
 import json, sys
@@ -74,7 +74,7 @@ print(json.dumps(answer))
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. `status`: ok; note (worth knowing); problem (should be fixed). Some problems stop all training."""
+    """A finding. `status`: ok; note (worth knowing); problem (to be fixed). Some problems prevent all training."""
 
     topic: str
     status: Literal["ok", "note", "problem"]
@@ -83,7 +83,7 @@ class Finding:
 
 
 def answer(data_dir: Path | None, *, as_json: bool) -> tuple[int, list[str]]:
-    """Return the exit status and the lines of `hogwild doctor`: 1 if something that training needs is missing."""
+    """Return the exit status and the lines of `hogwild doctor`. The status is 1 if a problem prevents training."""
     findings = examine(data_dir)
     stops = any(finding.stops_training for finding in findings)
     if as_json:
@@ -115,7 +115,7 @@ def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"{finding.status:<7}  {finding.topic:<{width}}  {finding.text}"
     problems = [finding for finding in findings if finding.status == "problem"]
     if any(finding.stops_training for finding in problems):
-        yield "hogwild cannot train here until the problems above are mended"
+        yield "hogwild cannot train here until the problems above are fixed"
     else:
         yield f"hogwild can train here; {counted(len(problems), 'problem')} found"
 
@@ -133,7 +133,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _ask_torch() -> Mapping[str, Any] | str:
-    """Return torch's description of itself, or the reason why it cannot be loaded."""
+    """Return torch's properties, or the reason why it cannot be imported."""
     home = PACKAGE_ROOT
     try:
         ended = subprocess.run(
@@ -145,16 +145,16 @@ def _ask_torch() -> Mapping[str, Any] | str:
             timeout=CHILD_S,
         )
     except subprocess.TimeoutExpired:
-        return f"importing it takes more than {CHILD_S:g} s"
+        return f"importing torch takes more than {CHILD_S:g} s"
     if ended.returncode:
-        said = ended.stderr.strip().splitlines() or ["it says nothing"]
+        said = ended.stderr.strip().splitlines() or ["no message"]
         return f"cannot be imported ({host.describe_exit(ended.returncode)}): {said[-1]}"
     answer: Mapping[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return answer
 
 
 def torch_findings(answer: Mapping[str, Any] | str) -> Iterator[Finding]:
-    """Yield findings from `_ask_torch`'s answer."""
+    """Yield the findings about torch from the result of `_ask_torch`."""
     if isinstance(answer, str):
         yield Finding("torch", "problem", answer, stops_training=True)
         return
@@ -162,11 +162,13 @@ def torch_findings(answer: Mapping[str, Any] | str) -> Iterator[Finding]:
     if answer["torch"].startswith(TORCH_SERIES):
         yield Finding("torch", "ok", text)
     else:
-        yield Finding("torch", "note", f"{text}; hogwild is made for and tested with {TORCH_SERIES}x")
+        yield Finding("torch", "note", f"{text}; hogwild is tested with {TORCH_SERIES}x only")
     for description, threads in answer["pools"]:
-        yield Finding("thread pool", "ok", f"{description}: {counted(threads, 'thread')} here; a worker's as planned")
+        yield Finding(
+            "thread pool", "ok", f"{description}: {counted(threads, 'thread')} here; workers use the plan's number"
+        )
     gpus = answer["gpus"]
-    words = f"torch sees {gpus}; this version trains on the CPU" if gpus else "torch sees none; none is needed"
+    words = f"torch sees {gpus}; this version trains on the CPU" if gpus else "torch sees none (not required)"
     yield Finding("gpu", "note" if gpus else "ok", words)
 
 
@@ -174,7 +176,7 @@ def torch_findings(answer: Mapping[str, Any] | str) -> Iterator[Finding]:
 
 
 def processor_findings(described: Mapping[str, Any], cores: host.Cores) -> Iterator[Finding]:
-    """Yield findings from `host.describe_host` and `host.usable_cores`."""
+    """Yield the findings about the CPU from `host.describe_host` and `host.usable_cores`."""
     nodes = {core.node for core in cores.physical}
     physical, threads = len(cores.physical), max(len(core.cpus) for core in cores.physical)
     smt = f"{threads} threads each (SMT)" if threads > 1 else "no SMT"
@@ -188,9 +190,9 @@ def processor_findings(described: Mapping[str, Any], cores: host.Cores) -> Itera
     if cores.quota is None:
         yield Finding("quota", "ok", "none")
     elif cores.quota < physical:
-        yield Finding("quota", "note", f"{cores.reason}: {cores.usable:g} of {physical} cores' time can be used")
+        yield Finding("quota", "note", f"{cores.reason}: {cores.usable:g} of {physical} cores can be used")
     else:
-        yield Finding("quota", "ok", f"{cores.quota:g} cores, no less than there are")
+        yield Finding("quota", "ok", f"{cores.quota:g} cores, not below the number of cores")
 
 
 def _plan() -> Finding:
@@ -203,10 +205,10 @@ def _plan() -> Finding:
 
 
 def memory_finding(memory: host.Memory) -> Finding:
-    """Return a problem if not even one worker fits."""
-    words = f"{size(memory.bytes)} can be taken; the limit is {memory.limited_by}"
+    """Return the finding about free memory: a problem if not even one worker fits."""
+    words = f"{size(memory.bytes)} free; the limit is {memory.limited_by}"
     if memory.bytes < MEMORY_FOR_A_WORKER:
-        return Finding("memory", "problem", f"{words}; a worker alone takes {size(MEMORY_FOR_A_WORKER)}")
+        return Finding("memory", "problem", f"{words}; one worker needs {size(MEMORY_FOR_A_WORKER)}")
     return Finding("memory", "ok", words)
 
 
@@ -215,11 +217,11 @@ def _shared_memory() -> Iterator[Finding]:
     if why:
         yield Finding("shared memory", "problem", f"memfd does not work: {why}", stops_training=True)
     else:
-        yield Finding("shared memory", "ok", "memfd works; what is there of memory can be shared")
-    with contextlib.suppress(OSError):  # not mounted: we do not use it
+        yield Finding("shared memory", "ok", "memfd works; all free memory can be shared")
+    with contextlib.suppress(OSError):  # not mounted: hogwild does not need it
         space = os.statvfs("/dev/shm")
         whole, free = (size(space.f_frsize * blocks) for blocks in (space.f_blocks, space.f_bavail))
-        yield Finding("/dev/shm", "ok", f"{whole}, {free} free; hogwild does not use it, a DataLoader of yours may")
+        yield Finding("/dev/shm", "ok", f"{whole}, {free} free; not used by hogwild, but perhaps by your DataLoader")
 
 
 def _try_memfd() -> None:
@@ -231,16 +233,15 @@ def _try_memfd() -> None:
 
 
 def files_finding(limit: int, held: int, workers_wanted: int) -> Finding:
-    """Return a problem if the limit on open files, with `held` in use, is too low for the workers of `procs: auto`."""
+    """Return the finding about the limit on open files, `held` of which are open: a problem if it is too low for the
+    workers of `procs: auto`."""
     workers = (limit - held - FILES) // (FILES_PER_WORKER + FILES_ON_THEIR_WAY)
-    words = (
-        f"a process may hold {limit:,}, hogwild raises that as far as it may: enough for {workers:,} workers as it is"
-    )
+    words = f"limit {limit:,} per process, enough for {workers:,} workers; hogwild raises it if it can"
     needed = max(1, workers_wanted)
     if workers >= needed:
         return Finding("open files", "ok", words)
     return Finding(
-        "open files", "problem", f"a process may hold {limit:,}, too few for {counted(needed, 'worker')} (ulimit -n)"
+        "open files", "problem", f"limit {limit:,} per process, too low for {counted(needed, 'worker')} (ulimit -n)"
     )
 
 
@@ -248,7 +249,7 @@ def _kernel() -> Finding:
     why = _refusal(_try_pidfd)
     words = f"Linux {platform.release()}"
     if why:
-        text = f"{words}: pidfd does not work ({why}); Linux 5.3 or later is needed, and a sandbox that allows it"
+        text = f"{words}: pidfd does not work ({why}); use Linux 5.3 or later, and a sandbox that allows pidfd"
         return Finding("kernel", "problem", text, stops_training=True)
     return Finding("kernel", "ok", f"{words}, pidfd works")
 
@@ -256,7 +257,7 @@ def _kernel() -> Finding:
 def _try_pidfd() -> None:
     descriptor = host.pidfd_open(os.getpid())
     try:
-        host.kill_by_pidfd(descriptor, 0)  # no signal; only checks permission
+        host.kill_by_pidfd(descriptor, 0)  # signal 0 only checks the permission
     finally:
         os.close(descriptor)
 
@@ -264,7 +265,7 @@ def _try_pidfd() -> None:
 def _refusal(attempt: Callable[[], None]) -> str:
     try:
         attempt()
-    except (OSError, AttributeError) as error:  # AttributeError: a Python built without it
+    except (OSError, AttributeError) as error:  # Python was built without it
         return str(error)
     return ""
 
@@ -274,7 +275,7 @@ def _refusal(attempt: Callable[[], None]) -> str:
 
 def _data(data_dir: Path | None) -> Iterator[Finding]:
     if data_dir is None:
-        yield Finding("data", "ok", "no data folder is named (HOGWILD_DATA, --data-dir); the bundled digits need none")
+        yield Finding("data", "ok", "no data folder is set (HOGWILD_DATA, --data-dir); the bundled digits need none")
     elif not data_dir.is_dir():
         yield Finding("data", "problem", f"HOGWILD_DATA: there is no folder {data_dir}")
     else:
@@ -282,5 +283,5 @@ def _data(data_dir: Path | None) -> Iterator[Finding]:
         known = [name for name in DATA_FOLDERS if name in there]
         missing = [name for name in DATA_FOLDERS if name not in there]
         others = [name for name in there if name not in DATA_FOLDERS]
-        parts = (("there", known), ("not there", missing), ("others", others))
+        parts = (("found", known), ("missing", missing), ("others", others))
         yield Finding("data", "ok", f"{data_dir}: " + "; ".join(f"{what}: {', '.join(n)}" for what, n in parts if n))

@@ -3,8 +3,8 @@
     RUN/checkpoints/update-000003600/model.safetensors ── every hash checked ──► digits-update-000003600.safetensors
                                     /state.pt          ─────────────────────► ... .pt, a state_dict
 
-A safetensors file is a JSON header and then the tensors' bytes. The bytes are copied unchanged; only the header is
-rewritten, with information about the job. Needs no torch, unlike `state_dict`."""
+A safetensors file is a JSON header and then the tensors' bytes. The bytes are copied unchanged; only the
+header is rewritten, with metadata of the job. This needs no torch; `state_dict` does."""
 
 import errno
 import json
@@ -26,30 +26,32 @@ if TYPE_CHECKING:
     from hogwild.storage.checkpoint_format import Manifest
 
 ENDINGS = {"safetensors": ".safetensors", "state_dict": ".pt"}
-PREFIX = "hogwild."  # prefix of our header keys; the header also holds the names of tied parameters
+PREFIX = "hogwild."  # prefix of our keys in the header, which also has the names of tied parameters
 Which = Annotated[
-    str | None, typer.Option(help="Of a RUN; default: the best, if it was evaluated.", metavar="best|latest")
+    str | None,
+    typer.Option(help="Checkpoint of a RUN; default: best, or latest without evaluations.", metavar="best|latest"),
 ]
-ALIGNMENT = 8  # bytes: alignment of the first tensor, as in the format's own writer
+ALIGNMENT = 8  # bytes: alignment of the tensors, as in the format's own writer
 
 
 def export(
-    source: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A run directory, or one checkpoint of it.")],
+    source: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="Run directory, or one of its checkpoints.")],
     format_: Annotated[
         str,
         typer.Option(
             "--format",
-            help="safetensors; or state_dict: torch.load(FILE, weights_only=True) reads it.",
+            help="safetensors; or state_dict, for torch.load(FILE, weights_only=True).",
             metavar="safetensors|state_dict",
         ),
     ] = "safetensors",
     out: Annotated[
-        Path | None, typer.Option(help="A file or a folder; default: JOB-update-N in the current one.", metavar="FILE")
+        Path | None,
+        typer.Option(help="File or folder to write; default: JOB-update-N in the current folder.", metavar="FILE"),
     ] = None,
     which: Which = None,
-    force: Annotated[bool, typer.Option("--force", help="Replaces FILE.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
 ) -> int:
-    """Writes a run's model to one file: every hash is checked first."""
+    """Write a run's model to one file, after checking every hash."""
     _check_choice("--format", format_, tuple(ENDINGS))
     check_choice(which)
     with reading():
@@ -67,7 +69,7 @@ def export(
 
 
 def check_choice(which: str | None) -> None:
-    """Raise UsageError for an invalid `--which`."""
+    """Check the value of `--which`. Raises UsageError."""
     if which is not None:
         _check_choice("--which", which, CHOICES)
 
@@ -78,8 +80,8 @@ def _check_choice(option: str, given: str, choices: tuple[str, ...]) -> None:
 
 
 def _job_name(checkpoint: Path) -> str:
-    """Return the job name in the run's resolved.yaml. A checkpoint that was copied out of its run has none, nor has a
-    run with a damaged file: use the folder's name then."""
+    """Return the name in the run's resolved.yaml. If that file is missing or damaged (a copied checkpoint), return the
+    name of the run's folder."""
     from hogwild.config.load import load_job
 
     run = checkpoint.parent.parent
@@ -99,11 +101,11 @@ def _target(out: Path | None, default: str, force: bool) -> Path:
 
 
 def _exists(file: Path) -> str:
-    return f"{file}: is there already, and is not replaced; --force replaces it, --out names another"
+    return f"{file} already exists; replace it with --force, or choose another file with --out"
 
 
 def _words(manifest: "Manifest", job: str) -> dict[str, str]:
-    """Return the header entries that describe the checkpoint."""
+    """Return the header's metadata of the checkpoint."""
     words = {"job": job, "checkpoint": manifest.name, "updates": str(manifest.update), "created": manifest.created}
     if "samples" in manifest.meta:
         words["samples"] = str(manifest.meta["samples"])
@@ -113,8 +115,8 @@ def _words(manifest: "Manifest", job: str) -> dict[str, str]:
 
 
 def _safetensors(path: Path, job: str) -> Callable[[BinaryIO], None]:
-    """Return a function that writes the checkpoint's file with more entries in its header. Tensor offsets count from
-    the header's end, so they stay valid. Raises CheckpointError for an incomplete checkpoint."""
+    """Return a function that writes the checkpoint's model file with more metadata in its header. The tensors' offsets
+    count from the end of the header, so they stay the same. Raises CheckpointError for a damaged checkpoint."""
     from hogwild.storage.checkpoint_format import MODEL, verify
 
     words = _words(verify(path), job)
@@ -133,8 +135,8 @@ def _safetensors(path: Path, job: str) -> Callable[[BinaryIO], None]:
 
 
 def _state_dict(path: Path) -> Callable[[BinaryIO], None]:
-    """Return a function that writes the state_dict from state.pt, which also has values that are no tensors
-    (`get_extra_state`) and keeps ties. Raises CheckpointError for an incomplete checkpoint."""
+    """Return a function that writes the model of state.pt, which also has non-tensors (`get_extra_state`) and tied
+    parameters. Raises CheckpointError for a damaged checkpoint."""
     import torch
 
     from hogwild.storage.checkpoint import load
@@ -144,7 +146,7 @@ def _state_dict(path: Path) -> Callable[[BinaryIO], None]:
 
 
 def _write(file: Path, write: Callable[[BinaryIO], None], force: bool) -> None:
-    """Write the file completely or not at all, durably. Raises RunError, and UsageError for a file that appeared."""
+    """Write the file atomically and durably. Raises RunError, and UsageError if the file appeared meanwhile."""
     from hogwild.storage.files import sync_folder, temporary
 
     try:
@@ -157,18 +159,18 @@ def _write(file: Path, write: Callable[[BinaryIO], None], force: bool) -> None:
         sync_folder(file.parent)
     except FileExistsError:
         raise UsageError(_exists(file), code="usage/file-exists") from None
-    except (OSError, RuntimeError) as error:  # torch's zip writer turns OSError into RuntimeError
+    except (OSError, RuntimeError) as error:  # torch's zip writer turns an OSError into a RuntimeError
         reason = getattr(error, "strerror", None) or error
         raise RunError(f"{file}: cannot be written: {reason}", code="run/output-not-written") from error
 
 
 def _give_its_name(aside: Path, file: Path, force: bool) -> None:
-    """Give the temporary file its name. Without `force` by a link: unlike a rename, it fails if the name exists."""
+    """Rename the file; without `force` by a hard link, which fails if the name exists."""
     try:
         if not force:
             os.link(aside, file)
             return
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):  # errors of a file system without links
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):  # file systems without hard links
             raise
     aside.replace(file)

@@ -1,5 +1,5 @@
-"""`hogwild init`: a commented job file for a task, with the files it needs. All of them come from configs/, which our
-own tests train. job.schema.json is included, because an editor reports a missing schema as an error of the job file."""
+"""`hogwild init`: a commented job file for a task, and the files it needs. They are copies of those in configs/, which
+the tests train. job.schema.json is included because editors report a missing schema as an error of the job file."""
 
 import os
 from dataclasses import dataclass
@@ -20,8 +20,7 @@ STDOUT = Path("-")
 
 @dataclass(frozen=True, slots=True)
 class InitTask:
-    """A task. `job`: its file in configs/; `beside`: files needed in its own folder; `change`: what a user must
-    edit."""
+    """A task. `job`: the file in configs/; `beside`: files it needs in its folder; `change`: fields that users edit."""
 
     job: str
     change: str
@@ -30,9 +29,9 @@ class InitTask:
 
 TASKS: dict[str, InitTask] = {
     "digits": InitTask("digits.yaml", "nothing: its data is bundled"),
-    "mnist": InitTask("mnist.yaml", "nothing: --data-dir DIR says where MNIST's four files are"),
-    "fashion-mnist": InitTask("fashion_mnist.yaml", "nothing: --data-dir DIR says where its four files are"),
-    "mnist-stream": InitTask("mnist_stream.yaml", "shifted.py beside it: a data set of your own", ("shifted.py",)),
+    "mnist": InitTask("mnist.yaml", "nothing; --data-dir DIR is the folder of MNIST's four files"),
+    "fashion-mnist": InitTask("fashion_mnist.yaml", "nothing; --data-dir DIR is the folder of its four files"),
+    "mnist-stream": InitTask("mnist_stream.yaml", "shifted.py beside it: your own data set", ("shifted.py",)),
     "csv-regression": InitTask(
         "csv_regression.yaml", "path, target, inputs, categorical and the model's numbers", ("houses.csv",)
     ),
@@ -44,7 +43,7 @@ TASKS: dict[str, InitTask] = {
     "libsvm": InitTask("imdb.yaml", "path, and the rate"),
     "libsvm-pairs": InitTask("a9a.yaml", "path, factors, and the rate"),
     "ratings": InitTask("ratings.yaml", "path, and factors"),
-    "ratings-jester": InitTask("jester.yaml", "nothing: --data-dir DIR says where its zip file is"),
+    "ratings-jester": InitTask("jester.yaml", "nothing; --data-dir DIR is the folder of its zip file"),
     "implicit": InitTask("implicit.yaml", "path, and factors"),
     "words": InitTask("skipgram.yaml", "path, min_count, and dim"),
     "words-text8": InitTask("text8.yaml", "path, and dim"),
@@ -61,12 +60,12 @@ TASKS: dict[str, InitTask] = {
 
 
 def init(
-    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="What to train; --list names them.")] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE|-", help="The job file; - prints it.")] = Path("job.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Replaces FILE; nothing beside it.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="Lists the tasks.")] = False,
+    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Task; see --list.")] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE|-", help="Job file to write; -: print it.")] = Path("job.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists; no other file.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the tasks.")] = False,
 ) -> int:
-    """Writes a commented job file to begin with."""
+    """Write a commented job file for a task."""
     if list_ or task is None:
         raise_noted()
         for line in task_lines():
@@ -76,7 +75,7 @@ def init(
     text = job_text(chosen)
     if out == STDOUT:
         print_result(text.rstrip("\n"))
-        say(f"{SCHEMA}, for an editor, is what hogwild schema prints{_also(chosen)}")
+        say(f"hogwild schema prints {SCHEMA}, for editors{_also(chosen)}")
         return 0
     _write(out, text, force)
     print_result(f"wrote {out}: change {chosen.change}")
@@ -87,7 +86,7 @@ def init(
 
 
 def task_lines() -> list[str]:
-    """Return lines of `name description`."""
+    """Return a line per task: `name  description`."""
     from hogwild.config.locate import first_sentence
 
     width = max(map(len, TASKS))
@@ -95,7 +94,7 @@ def task_lines() -> list[str]:
 
 
 def job_text(task: InitTask) -> str:
-    """Return the text of the job file; its first line names the schema in the same folder."""
+    """Return the job file's text; its first line names the schema beside it."""
     first, _, rest = source(task.job).read_text("utf-8").partition("\n")
     assert first.startswith(MODELINE), task.job
     return f"{MODELINE}./{SCHEMA}\n{rest}"
@@ -107,16 +106,16 @@ def _task(name: str) -> InitTask:
     from hogwild.errors import did_you_mean
 
     raise UsageError(
-        f"no task {name!r}{did_you_mean(name, [*TASKS])} (tasks: {', '.join(TASKS)})", code="usage/unknown-task"
+        f"unknown task {name!r}{did_you_mean(name, [*TASKS])} (tasks: {', '.join(TASKS)})", code="usage/unknown-task"
     )
 
 
 def _also(task: InitTask) -> str:
-    return f"; {' and '.join(task.beside)} is written with --out FILE" if task.beside else ""
+    return f"; use --out FILE to also write {' and '.join(task.beside)}" if task.beside else ""
 
 
 def _bring(task: InitTask, folder: Path) -> list[str]:
-    """Write the files that the job needs beside it. Existing files stay, whatever they hold: they may be the user's."""
+    """Write the files that the job needs beside it. Existing files are kept: they may be the user's."""
     lines = []
     for name in (*task.beside, SCHEMA):
         content = source(name).read_text("utf-8")
@@ -125,31 +124,31 @@ def _bring(task: InitTask, folder: Path) -> list[str]:
             _write(file, content, force=False)
             lines.append(f"wrote {file}")
         elif not _holds(file, content):
-            hint = f"; hogwild schema > {file} renews it" if name == SCHEMA else ""
-            lines.append(f"kept {file}, which is not the one of this version{hint}")
+            hint = f"; update it with: hogwild schema > {file}" if name == SCHEMA else ""
+            lines.append(f"kept {file}, which differs from this version's file{hint}")
     return lines
 
 
 def _holds(file: Path, content: str) -> bool:
     try:
         return file.read_bytes() == content.encode()
-    except OSError:  # a folder, or not readable: not ours
+    except OSError:  # a folder, or not readable: not our file
         return False
 
 
 def _write(file: Path, text: str, force: bool) -> None:
-    """Write the file. Raises UsageError if it exists, NotFoundError without a folder, RunError for other errors."""
+    """Write the file. Raises UsageError if it exists, NotFoundError without its folder, RunError for other errors."""
     try:
         with open(file, "w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
         raise UsageError(
-            f"{file}: is there already, and is not replaced; --force replaces it, --out names another",
+            f"{file} already exists; replace it with --force, or choose another file with --out",
             code="usage/file-exists",
         ) from None
     except FileNotFoundError:
         raise NotFoundError(
-            f"--out {file}: there is no folder {file.parent.absolute()}; make it first", code="usage/no-folder"
+            f"--out {file}: there is no folder {file.parent.absolute()}; create it first", code="usage/no-folder"
         ) from None
     except OSError as error:
         raise RunError(f"{file}: cannot be written: {error.strerror}", code="run/output-not-written") from error

@@ -1,10 +1,11 @@
 """The command line: `hogwild`, `python -m hogwild` and `python run.py`. Without a sub-command it trains.
 
-This module, --help and check import nothing heavy: torch alone takes longer than a person waits for an answer. Results
-go to stdout, everything else to stderr; the exit status tells the outcome (docs: exit statuses).
+Nothing heavy is imported here or by --help and check: importing torch takes seconds. Results go to stdout, everything
+else to stderr; the exit status tells how the command ended (docs: exit statuses).
 
-During imports a stop signal is only noted (`__main__.py`) and raised afterwards by `raise_noted`. It is raised at once
-where the program may wait: `raising_on_signals`."""
+A signal to stop during imports is only noted (`__main__.py`) and raised after them: `raise_noted`. It is raised at once
+where we may wait: `raising_on_signals`.
+"""
 
 import contextlib
 import json
@@ -26,21 +27,21 @@ from hogwild.host import end_at_second, raise_noted, raising_on_signals, require
 from hogwild.storage.run_directory import require_current_folder
 
 STATUS = {"succeeded": 0, "failed": 1, "stopped": 75, "cancelled": 130}
-INTERRUPT = 2  # the number of SIGINT; a status of 128 + n means that signal n ended it
-# ClickException, from either module: typer imports click or, in newer versions, has its own copy.
+INTERRUPT = 2  # the number of SIGINT; a status of 128 + n says that signal n ended it
+# ClickException: older versions of typer import click, newer ones contain their own.
 _CLICK_ERROR: Any = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     add_completion=False,
-    rich_markup_mode=None,  # rich alone would take half of --help's time
+    rich_markup_mode=None,  # importing rich would take as long as the rest of --help
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Lock-free asynchronous training of any PyTorch module. Without a command: train.",
-    epilog="--debug, anywhere, shows the traceback of an error.",
+    help="Lock-free asynchronous training of any PyTorch module. The default command is train.",
+    epilog="Add --debug to any command to see the traceback of an error.",
 )
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command; return the exit status. No error of ours escapes."""
+    """Run one command and return its exit status. Never raises."""
     debug = "--debug" in argv
     try:
         hold_standard_streams()
@@ -51,7 +52,7 @@ def run(argv: Sequence[str]) -> int:
             return completion.answer(shell, argv, typer.main.get_command(app))
         arguments = with_command([argument for argument in argv if argument != "--debug"])
         command = typer.main.get_command(app)
-        # Not `app(...)`: for a Ctrl-C or a closed pipe it exits with a bare status before we can print anything.
+        # Not `app(...)`: it turns Ctrl-C and a closed pipe into an exit status without a message.
         with command.make_context("hogwild", arguments) as context:
             return int(command.invoke(context) or 0)
     except BrokenPipeError:  # as in `hogwild --help | head`
@@ -78,15 +79,15 @@ def train(
     procs: Procs = None,
     run_dir: NewRun = None,
     data_dir: DataDir = None,
-    resume: Annotated[Path | None, typer.Option(help="Goes on with a run.", metavar="RUN")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Everything up to starting workers.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="Resume a run.", metavar="RUN")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Stop before workers are started.")] = False,
     as_json: Json = False,
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress line.")] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress.")] = False,
     profile: Annotated[
-        str | None, typer.Option(help="Traces and times updates A to B-1 of each worker.", metavar="A:B")
+        str | None, typer.Option(help="Trace and time updates A to B-1 of each worker.", metavar="A:B")
     ] = None,
 ) -> int:
-    """Trains a job; without a job file the embedded one: digits, no download."""
+    """Train a job. Without a job file: the bundled digits job, which needs no download."""
     window = profile_window(profile)
     job_file, overrides = split_arguments(arguments)
     flags = _flags(procs)
@@ -130,12 +131,12 @@ def train(
 @app.command()
 def check(
     arguments: Arguments = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Also builds model and data, in a child.")] = False,
-    gradcheck: Annotated[bool, typer.Option("--gradcheck", help="Also compares gradients, in float64.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also build the model and the data.")] = False,
+    gradcheck: Annotated[bool, typer.Option("--gradcheck", help="Also check gradients numerically.")] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> int:
-    """Checks a job file: all errors, with their places, in one pass."""
+    """Check a job file and list all its errors, with line and column."""
     from hogwild.cli.text import plain_lines, plan_lines
 
     job_file, overrides = split_arguments(arguments)
@@ -160,11 +161,11 @@ def check(
 @app.command()
 def plan(
     arguments: Arguments = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Tries a few settings on the job itself.")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure a few settings on this job.")] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> int:
-    """Prints how many workers and threads the job gets on this machine, and why."""
+    """Print the number of workers and threads for this machine, with the reason."""
     from hogwild.cli.plan import answer, question_of
 
     job_file, overrides = split_arguments(arguments)
@@ -191,7 +192,7 @@ def chaos(
     dry_run: ScheduleOnly = False,
     as_json: Json = False,
 ) -> int:
-    """Runs a job under random faults: kills, stops, resumes; says whether anything was lost."""
+    """Run a job under random faults (kills, stops, resumes) and report any lost work."""
     from hogwild.chaos.command import ChaosRequest, answer, dry_run_lines
 
     job_file, overrides = split_arguments(arguments)
@@ -209,7 +210,7 @@ def chaos(
 
 @app.command()
 def doctor(data_dir: DataDir = None, as_json: Json = False) -> int:
-    """Says in plain words what this machine offers, and what stands in the way of training."""
+    """Report what this machine offers, and any problem that would prevent training."""
     from hogwild.cli.doctor import answer
 
     with raising_on_signals():
@@ -234,7 +235,7 @@ app.command("completion")(completion.completion)
 
 
 def _flags(procs: str | None) -> dict[str, object]:
-    """Return --procs as an override of the job."""
+    """Return --procs as a field of the job."""
     return {} if procs is None else {"train.procs": int(procs) if procs.isdecimal() else procs}
 
 
@@ -251,7 +252,7 @@ def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
 
 
 def _failed(error: HogwildError, argv: Sequence[str], debug: bool) -> int:
-    """Print message and code; with --json also as an object, unless standard output is full."""
+    """Print the message and code on stderr; with --json also as an object on stdout, unless that fails."""
     message = str(error) if isinstance(error, ConfigError) else f"{error}\n{hint(error.code)}"
     status = _report(message, error.exit_status, debug)
     if "--json" in argv:
@@ -268,10 +269,10 @@ def _report(message: str, status: int, debug: bool) -> int:
 
 
 def _unexpected(error: Exception) -> str:
-    """Return the message of an unexpected exception, with its last place in the code."""
+    """Return the message for an unexpected exception, with the file and line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}\nThe same command with --debug shows the traceback."
+    return f"{type(error).__name__}: {error}{place}\nAdd --debug to the command to see the traceback."
 
 
 def _message(error: BaseException) -> str:

@@ -7,36 +7,35 @@ import typer
 
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[JOB.yaml] [key=value]...", help="A job file; fields to change."),
+    typer.Argument(metavar="[JOB.yaml] [key=value]...", help="Job file, and fields to change."),
 ]
 Procs = Annotated[
     str | None,
     typer.Option(
-        help="Workers; 0 trains inside this process. auto given here tries a few settings on the job first (not beside "
-        "--resume or --dry-run); in a job file it is a rule: one per core.",
+        help="Number of workers; 0: train in this process. auto: measure a few settings on the job first (not with "
+        "--resume or --dry-run); in a job file, auto means one worker per core.",
         metavar="N|auto",
     ),
 ]
-NewRun = Annotated[Path | None, typer.Option(help="Default: runs/NAME-DATE-TIME.", metavar="DIR")]
-DataDir = Annotated[
-    Path | None, typer.Option(help="Where data files are looked for; default: $HOGWILD_DATA.", metavar="DIR")
-]
-Json = Annotated[bool, typer.Option("--json", help="Prints the result as one JSON object, the last line.")]
+NewRun = Annotated[Path | None, typer.Option(help="Run directory; default: runs/NAME-DATE-TIME.", metavar="DIR")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder with data files; default: $HOGWILD_DATA.", metavar="DIR")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]
 
 # ---- chaos ----------------------------------------------------------------------------------------------------------
 
-Kills = Annotated[int, typer.Option(help="How many faults.", metavar="N")]
+Kills = Annotated[int, typer.Option(help="Number of faults.", metavar="N")]
 Seed = Annotated[
-    int | None, typer.Option(help="The same seed, the same faults; default: drawn, and said.", metavar="S")
+    int | None,
+    typer.Option(help="Random seed; the same seed gives the same faults. Default: random, printed.", metavar="S"),
 ]
 Every = Annotated[float, typer.Option(help="Mean time between two faults.", metavar="SECONDS")]
 Faults = Annotated[
     str | None,
     typer.Option(
         help="Kinds, comma-separated: kill, stop, terminate, interrupt, loader-kill, loader-stop (with data.feed: "
-        "stream), supervisor-kill, supervisor-terminate, supervisor-pause. Default: mostly kill; stop, terminate, "
-        "those of loaders, and 1 in 10 of the supervisor.",
+        "stream), supervisor-kill, supervisor-terminate, supervisor-pause. Default: mostly kill; also stop, terminate, "
+        "the loader kinds, and in 1 of 10 faults a supervisor kind.",
         metavar="KINDS",
     ),
 ]
-ScheduleOnly = Annotated[bool, typer.Option("--dry-run", help="Prints the faults and starts nothing.")]
+ScheduleOnly = Annotated[bool, typer.Option("--dry-run", help="Print the faults and start nothing.")]

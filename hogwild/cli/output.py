@@ -1,5 +1,5 @@
 """Output of all commands: results on standard output, messages on standard error. Standard streams may be closed, full,
-or have a reader that is gone."""
+or have lost their reader."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ LAST_STANDARD = 2  # 0, 1, 2: standard input, output, error
 
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
-    """Let signals interrupt the reading of a job file, which may be an endless pipe; not the imports for it."""
+    """Raise on signals while a job file is read, which may be an endless pipe; not during the imports for it."""
     import hogwild.config.load  # noqa: F401
 
     with raising_on_signals():
@@ -23,27 +23,25 @@ def reading() -> Iterator[None]:
 
 
 def print_result(text: str) -> None:
-    """Print a result. A reader that is gone (`hogwild show | head`, a closed terminal) is no error. Raises RunError if
-    the disk is full."""
+    """Print a result. A reader that has left (`hogwild show | head`, a closed terminal) is not an error. Raises
+    RunError, for example for a full disk."""
     try:
         print(text, flush=True)
     except OSError as error:
         if error.errno in (errno.EPIPE, errno.EIO):
             return
-        raise RunError(
-            f"the result cannot be written to standard output: {error.strerror}", code="run/stdout"
-        ) from error
+        raise RunError(f"cannot write the result to standard output: {error.strerror}", code="run/stdout") from error
 
 
 def say(message: str) -> None:
-    """Print a message for a person; ignores a closed stderr, since the exit status remains."""
+    """Print a message on standard error; ignore errors, as the exit status remains."""
     with contextlib.suppress(OSError):
         print(message, file=sys.stderr, flush=True)
 
 
 def hold_standard_streams() -> None:
-    """Open /dev/null on the descriptors 0 to 2 that are closed. Otherwise the next file or pipe would get these
-    numbers, and with them all output of native code or of a worker's start."""
+    """Open /dev/null as descriptors 0 to 2 if they are closed: otherwise the next file or pipe would get these numbers,
+    and everything that native code prints."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= LAST_STANDARD:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -52,7 +50,7 @@ def hold_standard_streams() -> None:
 
 
 def flush_results() -> None:
-    """Flush here: the interpreter's own flush at exit would report lost output and change the exit status."""
+    """Flush both streams; on an error drop their content, or the flush at exit would change the exit status."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

@@ -1,4 +1,4 @@
-"""`hogwild plan`, and the measurement of `train --procs auto`."""
+"""`hogwild plan`, and the measurement of `train --procs auto` before training."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from hogwild.planning.cpu_plan import omp_threads, plan_here
 def answer(
     job: Job, question: Question, say: Callable[[str], None], *, measure: bool, as_json: bool
 ) -> tuple[int, list[str]]:
-    """Return the exit status and the lines of `hogwild plan`: 1 if it measured and no trial worked."""
+    """Return the exit status and the lines of `hogwild plan`. The status is 1 if every trial failed."""
     values = plan_values(job)
     trials = trials_of(job, question, say) if measure else []
     status = int(bool(trials) and best(trials) is None)
@@ -25,12 +25,12 @@ def answer(
         return status, [json.dumps({"job": job.name, "plan": values, **(trial_values(trials) if measure else {})})]
     lines = [*plain_lines(values, ""), *(table(trials) if trials else ())]
     if measure and not trials:
-        lines.append("one core, or one setting: nothing to measure")
+        lines.append("only one possible setting: nothing to measure")
     return status, lines
 
 
 def plan_values(job: Job) -> dict[str, Any]:
-    """Return the plan of a job on this machine, for a person or as JSON."""
+    """Return the plan of a job on this machine, as plain values."""
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
     values: dict[str, Any] = {"procs": planned.procs, "threads": planned.threads, "why": planned.reason}
     if planned.cores:
@@ -39,8 +39,8 @@ def plan_values(job: Job) -> dict[str, Any]:
 
 
 def trials_of(job: Job, question: Question, say: Callable[[str], None]) -> list[SettingTrial]:
-    """Try every sensible setting, and print which one is running. Empty if there is only one setting. A number of
-    threads given by the job or OMP_NUM_THREADS stays."""
+    """Try every sensible setting and report progress; empty if there is only one. A number of threads from the job or
+    OMP_NUM_THREADS is kept."""
     threads = job.train.threads if job.train.threads != "auto" else omp_threads(os.environ)
     chosen = settings(host.usable_cores(), threads)
     trials: list[SettingTrial] = []
@@ -51,7 +51,7 @@ def trials_of(job: Job, question: Question, say: Callable[[str], None]) -> list[
 
 
 def trial_values(trials: list[SettingTrial]) -> dict[str, Any]:
-    """Return the content of `table` as JSON; `best` is null if every trial failed."""
+    """Return the same as `table`, for JSON; `best` is None if every trial failed."""
     chosen = best(trials)
     rows = [
         {
@@ -66,15 +66,15 @@ def trial_values(trials: list[SettingTrial]) -> dict[str, Any]:
 
 
 def with_measured_plan(job: Job, question: Question, flags: Mapping[str, object], say: Callable[[str], None]) -> Job:
-    """Return `job` with the fastest procs and threads of a trial, as numbers, so that resolved.yaml records what ran
-    and a resume does the same. If nothing could be measured, the rule decides. Prints the reason."""
+    """Return `job` with the fastest measured procs and threads as numbers, so that resolved.yaml records them and a
+    resume uses them. If nothing could be measured, return `job` unchanged. Reports the reason."""
     trials = trials_of(job, question, say)
     for line in table(trials) if trials else ():
         say(line)
     chosen = best(trials)
     if chosen is None:
-        why = "no trial worked" if trials else "one core: nothing to choose"
-        say(f"procs auto: {why}; the rule is taken (hogwild plan)")
+        why = "every trial failed" if trials else "only one possible setting"
+        say(f"procs auto: {why}; using the default plan (see hogwild plan)")
         return job
     say(f"procs auto: {chosen.setting.procs} x {chosen.setting.threads} threads, the fastest on this job")
     measured = {"train.procs": chosen.setting.procs, "train.threads": chosen.setting.threads}
@@ -87,5 +87,5 @@ def _listed(cpus: tuple[int, ...]) -> str:
 
 
 def question_of(job: Job, job_file: Path | None, job_text: str, overrides: list[str], data: Path | None) -> Question:
-    """Return the arguments of `train` or `plan` as a trial's question."""
+    """Return the job of `train` or `plan` in the form that trials take."""
     return Question(job_file, job_text, overrides, data, job.train.exchange)

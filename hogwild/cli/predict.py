@@ -1,4 +1,4 @@
-"""Commands that use a run's model: predict, most-similar, recommend, sample."""
+"""Commands that use a trained model: predict, most-similar, recommend, sample."""
 
 import json
 from pathlib import Path
@@ -15,21 +15,23 @@ from hogwild.host import raise_noted, raising_on_signals
 if TYPE_CHECKING:
     from hogwild.inference.trained_model import Trained
 
-Run = Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A run directory, or one checkpoint of it.")]
-Top = Annotated[int, typer.Option(min=1, help="How many.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="Run directory, or one of its checkpoints.")]
+Top = Annotated[int, typer.Option(min=1, help="Number of results.")]
 
 
 def predict(
     source: Run,
-    input_: Annotated[Path, typer.Argument(metavar="INPUT", help="A file like the training data's.")],
+    input_: Annotated[Path, typer.Argument(metavar="INPUT", help="File in the format of the training data.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="Writes all outputs there; else one line per sample.", metavar="FILE.npz|FILE.csv"),
+        typer.Option(
+            help="Write all outputs to this file; default: print one line per sample.", metavar="FILE.npz|FILE.csv"
+        ),
     ] = None,
     which: Which = None,
     data_dir: DataDir = None,
 ) -> int:
-    """What a run's model answers for the samples of a file."""
+    """Predict with a run's model for the samples of a file."""
     if out is not None:
         with reading():
             check_file("--out", out)
@@ -49,12 +51,12 @@ def predict(
 
 def most_similar(
     source: Run,
-    word: Annotated[str, typer.Argument(metavar="WORD", help="One the model was trained on.")],
+    word: Annotated[str, typer.Argument(metavar="WORD", help="Word of the training data.")],
     top: Top = 10,
     which: Which = None,
     as_json: Json = False,
 ) -> int:
-    """The words whose vectors are nearest to a word's, with their cosines."""
+    """Print the words with the nearest vectors, and their cosines."""
     found = _model(source, which, None).most_similar(word, top)
     if as_json:
         print_result(json.dumps({"word": word, "similar": [[name, cosine] for name, cosine in found]}))
@@ -66,12 +68,12 @@ def most_similar(
 
 def recommend(
     source: Run,
-    user: Annotated[str, typer.Option(help="As the training data names it.")],
+    user: Annotated[str, typer.Option(help="User, as named in the training data.")],
     top: Top = 10,
     which: Which = None,
     as_json: Json = False,
 ) -> int:
-    """Items for a user, best first, without those it has rated."""
+    """Recommend items to a user, best first, without those already rated."""
     found = _model(source, which, None).recommend(user, top)
     if as_json:
         print_result(json.dumps({"user": user, "items": [[name, score] for name, score in found.items]}))
@@ -85,14 +87,14 @@ def recommend(
 
 def sample(
     source: Run,
-    prompt: Annotated[str, typer.Option(help="What comes before; it is printed, too.")] = "",
-    length: Annotated[int, typer.Option(min=1, help="Characters.")] = 400,
-    temperature: Annotated[float, typer.Option(min=0.0, help="Below 1: surer; 0: always the likeliest.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Another number, another text.")] = 1,
+    prompt: Annotated[str, typer.Option(help="Beginning of the text; also printed.")] = "",
+    length: Annotated[int, typer.Option(min=1, help="Number of characters.")] = 400,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Below 1: less random; 0: always the likeliest.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 1,
     which: Which = None,
     as_json: Json = False,
 ) -> int:
-    """Text written by a model of characters."""
+    """Generate text with a character model."""
     found = _model(source, which, None).sample(prompt, length, temperature, seed)
     if as_json:
         print_result(json.dumps({"prompt": prompt, "text": found}))

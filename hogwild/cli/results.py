@@ -1,4 +1,4 @@
-"""Commands on a finished run: its report, and its evaluation again."""
+"""Commands for finished runs: report and eval."""
 
 import json
 from pathlib import Path
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from hogwild.report.report import WrittenReport
 
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs; several are laid over each other.")]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs; several are compared on one page.")]
 
 
 def report(
     runs: Runs,
-    out: Annotated[Path | None, typer.Option(help="A folder; default: report/ in the (first) run.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write; default: report/ in the first run.")] = None,
     as_json: Json = False,
 ) -> int:
-    """Writes one page with plots and tables of a run, or of several side by side."""
+    """Write one page with plots and tables of a run, or a comparison of several runs."""
     raise_noted()
     with raising_on_signals():
         status, lines = answer(runs, out=out, as_json=as_json)
@@ -35,15 +35,15 @@ def report(
 
 
 def eval_(
-    source: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="A run directory, or one checkpoint of it.")],
+    source: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="Run directory, or one of its checkpoints.")],
     which: Which = None,
     predictions: Annotated[
-        Path | None, typer.Option(help="Also writes all outputs and targets there.", metavar="FILE.npz|FILE.csv")
+        Path | None, typer.Option(help="Also write all outputs and targets to this file.", metavar="FILE.npz|FILE.csv")
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> int:
-    """Evaluates a run's best checkpoint, or another, on its validation data again."""
+    """Evaluate a run's best checkpoint, or another, on its validation data again."""
     check_choice(which)
     with reading():
         path = checkpoint_of(source, which)
@@ -74,7 +74,7 @@ def eval_(
 
 
 def check_file(option: str, file: Path) -> None:
-    """Raise UsageError for a file that predictions cannot be written to, NotFoundError if its folder does not exist."""
+    """Check a file for predictions. Raises UsageError for a wrong ending, NotFoundError if its folder is missing."""
     if file.suffix not in (".npz", ".csv"):
         raise UsageError(f"{option} {file}: must end in .npz or .csv", code="usage/bad-value")
     if not file.parent.is_dir():
@@ -84,8 +84,8 @@ def check_file(option: str, file: Path) -> None:
 def answer(runs: list[Path], *, out: Path | None, as_json: bool) -> tuple[int, list[str]]:
     """Write the page and its pictures; return the exit status and the lines for stdout. One run: RUN/report; several:
     RUN/report/report-NAME1-NAME2 of the first; or `out`. Raises NotFoundError for a missing run, UsageError without
-    matplotlib or for a run named twice, RunDirError if nothing can be written."""
-    from hogwild.report.report import write_comparison, write_report  # imports numpy, and matplotlib to draw
+    matplotlib or for a run named twice, RunDirError if the page cannot be written."""
+    from hogwild.report.report import write_comparison, write_report  # numpy, and matplotlib to draw
 
     written = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out)
     return 0, [_json(written)] if as_json else _lines(written)
@@ -95,7 +95,7 @@ def _lines(written: "WrittenReport") -> list[str]:
     names = ", ".join(path.stem for path in written.pictures)
     return [
         str(written.index),
-        f"  pictures: {names or 'none: there is nothing to draw'}" + (" (PNG files beside it)" if names else ""),
+        f"  pictures: {names or 'none: there is no data to plot'}" + (" (PNG files beside it)" if names else ""),
         *(f"  {line}" for line in written.missing),
     ]
 

@@ -1,4 +1,4 @@
-"""Formatting for the command line: a plan, a summary, plain lines. Results go to stdout, the rest to stderr."""
+"""Texts of the command line: a job in a few lines, a summary, plain values."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,17 +21,17 @@ def plan_lines(job: Job) -> Iterator[str]:
     yield f"  optimizer  {_call(job.optimizer)}, state {job.optimizer.state}, lr {job.lr_schedule.name}"
     for group in job.optimizer.groups:
         own = ", ".join(f"{name}={value!r}" for name, value in group.init_args.items())
-        yield f"    group    {' '.join(group.params)}: {own or 'nothing of its own'}"
+        yield f"    group    {' '.join(group.params)}: {own or 'no own settings'}"
     limits = "".join(f", {name} {value}" for name, value in _limits(job) if value is not None)
     yield f"  train      {train.epochs} epochs{limits}; procs {train.procs}, threads {train.threads}"
 
 
 def summary_lines(summary: Mapping[str, Any], program: str) -> Iterator[str]:
-    """Yield the end of a job for a person: what it reached, what it cost, and how to continue."""
+    """Yield the summary of a finished job: results, cost, and the command to resume it."""
     state, run_dir = summary["state"], summary.get("run_dir", "")
     yield f"{state}: {summary.get('reason') or 'done'}"
-    rate = summary.get("samples_per_s")  # nothing to say after a single update
-    who = f"by {counted(summary['procs'], 'worker')}" if summary["procs"] else "in the parent"
+    rate = summary.get("samples_per_s")  # None after a single update
+    who = f"by {counted(summary['procs'], 'worker')}" if summary["procs"] else "in the parent process"
     did = f"{summary['samples']:,} samples in {counted(summary['updates'], 'update')} {who}"
     yield f"  {did}" + (f", {rate:,.0f} samples/s" if rate else "")
     metrics = summary.get("metrics") or {}
@@ -45,7 +45,7 @@ def summary_lines(summary: Mapping[str, Any], program: str) -> Iterator[str]:
         yield f"  {summary['advice']}"
     yield f"  run directory: {run_dir}"
     if state in ("stopped", "cancelled"):
-        yield f"  go on with: {program} train --resume {run_dir}"
+        yield f"  resume with: {program} train --resume {run_dir}"
 
 
 def plain_lines(values: Mapping[str, Any], indent: str = "  ") -> Iterator[str]:

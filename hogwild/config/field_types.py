@@ -36,7 +36,7 @@ def _class_path(text: str) -> str:
 def _file_name(text: str) -> str:
     if not text.strip() or len(text) > 100 or text[0] in ".-" or not text.isprintable() or set(text) & set("/\\"):
         raise rule(
-            "must be usable as a folder name: 1 to 100 characters, no slash, no dot or dash first",
+            "must be usable as a folder name: 1 to 100 characters, no slash, no leading dot or dash",
             code="config/bad-name",
         )
     return text
@@ -77,7 +77,7 @@ def _auto_or_bool(value: Any) -> Any:
 
 def _version(value: Any) -> Any:
     if value != 1 or type(value) is not int:
-        raise rule("must be 1, the only version of the job file there is", code="config/unknown-choice")
+        raise rule("must be 1, the only version of the job file", code="config/unknown-choice")
     return value
 
 
@@ -95,7 +95,7 @@ def _metric(text: str) -> str:
         return _class_path(text)
     if catalog.known(text) is None:
         raise rule(
-            f"must be one of {', '.join(catalog.CATALOG)}, or the class path of a function of your own",
+            f"must be one of {', '.join(catalog.CATALOG)}, or the class path of your own function",
             code="config/unknown-metric",
         )
     return text
@@ -128,7 +128,7 @@ InitArgs = Annotated[dict[str, Any], AfterValidator(_plain)]
 
 
 class Section(BaseModel):
-    """One map of the job file: nothing unknown, nothing converted unasked, nothing changed later."""
+    """One map of the job file: strict types, no unknown keys, frozen."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -136,5 +136,5 @@ class Section(BaseModel):
 class Component(Section):
     """Any importable class or function and its keyword arguments."""
 
-    class_path: ClassPath = Field(description="Where to import it from; user code needs no registration.")
-    init_args: InitArgs = Field(default={}, description="Its keyword arguments, read as YAML 1.2.")
+    class_path: ClassPath = Field(description="Import path; user code needs no registration.")
+    init_args: InitArgs = Field(default={}, description="Keyword arguments, read as YAML 1.2.")

@@ -87,7 +87,7 @@ def _parse_override(text: str) -> _Change:
     key, equals, value = text.partition("=")
     path = tuple(key.split("."))
     if not equals or not all(path):
-        message = f"{text!r} is no override; write key.path=value, such as train.epochs=3"
+        message = f"{text!r} is not an override; write key.path=value, such as train.epochs=3"
         return _Change((), None, [Problem(COMMAND_LINE, 0, 0, "", message, code="config/bad-override")])
     try:
         shown = list(readings(value, COMMAND_LINE, is_text, path))

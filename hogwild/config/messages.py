@@ -25,7 +25,7 @@ _TYPES = {
     "bool_type": "must be true or false",
     "string_type": "must be text",
     "list_type": "must be a list",
-    "too_short": "must have an entry",
+    "too_short": "must have at least one entry",
     "dict_type": "must be a map of keys and values",
     "model_type": "must be a map of keys and values",
     "finite_number": "must be finite",

@@ -24,7 +24,7 @@ def checkpoint_of(source: Path, which: str | None) -> Path:
     if (source / MANIFEST).exists():
         if which is not None:
             raise UsageError(
-                f"--which {which}: {source} is one checkpoint already; --which is for a run", code="usage/contradiction"
+                f"--which {which}: {source} is already a checkpoint; --which needs a run", code="usage/contradiction"
             )
         return source.resolve()
     folder = source / "checkpoints"
@@ -37,17 +37,15 @@ def checkpoint_of(source: Path, which: str | None) -> Path:
 
 def _nothing_there(source: Path, folder: Path, which: str | None) -> str:
     if not folder.is_dir():
-        return f"{source}: neither a run, which has a folder checkpoints, nor a checkpoint, which has a manifest.json"
+        return f"{source}: neither a run (no folder checkpoints/) nor a checkpoint (no manifest.json)"
     from hogwild.storage.checkpoint_format import NAME
 
     there = sorted(entry.name for entry in folder.iterdir() if NAME.fullmatch(entry.name))
     if which == "best" and there:
-        return f"{source}: has no best checkpoint: nothing was evaluated before its end; --which latest takes the last"
+        return f"{source}: has no best checkpoint, as nothing was evaluated; use --which latest for the last checkpoint"
     if there:
-        return (
-            f"{folder}: there is no '{which or 'latest'}'; it holds {', '.join(there)}: try export {folder / there[-1]}"
-        )
-    return f"{folder}: holds no checkpoint: the job ended before its first one"
+        return f"{folder}: there is no '{which or 'latest'}', only {', '.join(there)}; try export {folder / there[-1]}"
+    return f"{folder}: contains no checkpoint: the job ended before its first one"
 
 
 def load(
@@ -73,12 +71,12 @@ def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) ->
     resolved = run / "resolved.yaml"
     if not resolved.is_file():
         raise NotFoundError(
-            f"run {run}: is no run, it has no resolved.yaml (looked for {resolved.absolute()})", code="run/not-a-run"
+            f"run {run}: not a run: it has no resolved.yaml (looked for {resolved.absolute()})", code="run/not-a-run"
         )
     if _environment(run).get("caller") == LIBRARY:
         raise UsageError(
-            f"run {run} was made by a call of {LIBRARY}, with objects that no file can build again: class paths are "
-            f"recorded, their arguments are not. Go on by the same call, with resume={str(run)!r} and the same objects",
+            f"run {run} was made by a call of {LIBRARY} with objects that cannot be rebuilt from its files: their "
+            f"arguments are not recorded. Resume by the same call with resume={str(run)!r} and the same objects",
             code="usage/library-run",
         )
     if any(line.startswith(MEASURED) for line in read_job_file(resolved).splitlines()) and any(
@@ -119,5 +117,6 @@ def _environment(run: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, TypeError) as error:
         raise NotFoundError(
-            f"{env}: cannot be read ({error}); it names the run's data folder: mend or remove it", code="run/not-a-run"
+            f"{env}: cannot be read ({error}); it names the run's data folder: repair or remove it",
+            code="run/not-a-run",
         ) from error

@@ -39,12 +39,12 @@ def _devices(values: Mapping[str, Any]) -> Iterator[Finding]:
         (
             ("train", "exchange"),
             train.get("exchange"),
-            ("delta", "direct or auto: what is shared on a device is written there")
+            ("delta", "direct or auto: workers write the parameters on the device")
             if is_shared
-            else ("direct", "delta or auto: a copy on a device is exchanged"),
+            else ("direct", "delta or auto: each worker has a copy on its device"),
         ),
         (("train", "update"), train.get("update"), ("fused", "auto or autograd: kernels run on the CPU")),
-        (("optimizer", "state"), state, ("shared", "private: each worker's state lies on its device")),
+        (("optimizer", "state"), state, ("shared", "private: each worker's state is on its device")),
     ):
         if value == rule[0]:
             yield path, f"must be {rule[1]} (train.device is {kind}), got {value!r}", False, CONTRADICTION
@@ -54,9 +54,7 @@ def _placement(kind: str, placement: Any) -> Iterator[Finding]:
     if kind == "cpu" and placement in ("cuda-replica", "cuda-shared"):
         rule = "must be auto or cpu where train.device is cpu"
     elif kind in accelerators() and placement == "cpu":
-        rule = (
-            f"must be auto or cuda-replica where train.device is {kind}: parameters lie where the mathematics is done"
-        )
+        rule = f"must be auto or cuda-replica where train.device is {kind}: parameters must be on the device"
     else:
         return
     yield ("train", "placement"), f"{rule}, got {placement!r}", False, CONTRADICTION
@@ -70,7 +68,7 @@ def _workers(train: Mapping[str, Any], kind: str) -> Iterator[Finding]:
     if device not in accelerators():
         yield (
             here,
-            f"needs train.device: cuda, without an index, and it is {device}",
+            f"needs train.device: cuda, without an index, got {device}",
             True,
             CONTRADICTION,
         )
@@ -81,7 +79,7 @@ def _workers(train: Mapping[str, Any], kind: str) -> Iterator[Finding]:
 # Arguments that torch reads from the constructor and never from a group.
 _FOR_ALL = dict.fromkeys(
     ("differentiable", "initial_accumulator_value"),
-    "is one for all groups; torch takes it in optimizer.init_args only",
+    "applies to all groups; set it in optimizer.init_args",
 )
 
 _CLASS_PATHS: Mapping[Path, str | None] = {
@@ -269,16 +267,16 @@ def _spares(values: Mapping[str, Any]) -> Iterator[Finding]:
     spares = _at(values, ("supervise", "spares"))
     if type(spares) is not int or spares <= 0:
         return
-    for path, why in ((("train", "procs"), "no worker"), (("supervise", "max_restarts"), "no restart")):
+    for path in (("train", "procs"), ("supervise", "max_restarts")):
         value = _at(values, path)
         if type(value) is int and value == 0:
-            message = f"must be 0 where {'.'.join(path)} is 0: there is {why} to wait for, got {spares}"
+            message = f"must be 0 where {'.'.join(path)} is 0: no worker is ever replaced, got {spares}"
             yield ("supervise", "spares"), message, False, CONTRADICTION
 
 
 def _exchange(values: Mapping[str, Any]) -> Iterator[Finding]:
     if _at(values, ("train", "exchange")) == "delta" and _at(values, ("optimizer", "state")) == "shared":
-        message = "must be direct where optimizer.state is shared: a state for all belongs to parameters for all"
+        message = "must be direct where optimizer.state is shared: a shared state needs shared parameters"
         yield ("train", "exchange"), f"{message}, got 'delta'", False, CONTRADICTION
     accumulate, sync_every = (_at(values, ("train", name)) for name in ("accumulate", "sync_every"))
     if type(accumulate) is int and type(sync_every) is int and accumulate * sync_every > MAX_ITEM_BATCHES >= sync_every:
@@ -299,7 +297,7 @@ def _stream(values: Mapping[str, Any]) -> Iterator[Finding]:
         value = data.get(name, default)
         if value != default:
             message = (
-                f"means nothing with data.feed: resident, where nobody reads while others train, got {show(value)}"
+                f"has no effect with data.feed: resident, where no loader reads during training, got {show(value)}"
             )
             yield ("data", name), message, False, CONTRADICTION
 
@@ -312,16 +310,16 @@ def _lanes(values: Mapping[str, Any]) -> Iterator[Finding]:
     procs, accumulate = _at(values, ("train", "procs")), _at(values, ("train", "accumulate"))
     shuffle, feed, val = (_at(values, ("data", name)) for name in ("shuffle", "feed", "val"))
     if isinstance(shuffle, str) and shuffle not in ("auto", "none"):
-        message = f"must be auto or none with data.lanes: a lane is read in its order, got {show(shuffle)}"
+        message = f"must be auto or none with data.lanes: lanes are read in order, got {show(shuffle)}"
         yield ("data", "shuffle"), message, False, CONTRADICTION
     if isinstance(feed, str) and feed not in ("auto", "resident"):
-        message = f"must be auto or resident with data.lanes: its rows are found by their numbers, got {show(feed)}"
+        message = f"must be auto or resident with data.lanes: lanes read rows by index, got {show(feed)}"
         yield ("data", "feed"), message, False, CONTRADICTION
     if isinstance(val, Mapping) and "fraction" in val:
-        message = "must be a data set of its own with data.lanes: what is drawn at random leaves gaps in the sequence"
+        message = "must be a separate data set with data.lanes: a random split leaves gaps in the sequence"
         yield ("data", "val"), message, False, CONTRADICTION
     if type(accumulate) is int and accumulate > 1:
-        message = f"must be 1 with data.lanes: a state is passed on at each batch, got {accumulate}"
+        message = f"must be 1 with data.lanes: the state is passed on after each batch, got {accumulate}"
         yield ("train", "accumulate"), message, False, CONTRADICTION
     if type(procs) is int and procs > lanes:
         message = f"must be >= train.procs ({procs}): a worker without a lane has nothing to do, got {lanes}"
@@ -348,9 +346,9 @@ def _metrics(section: Any) -> Iterator[Finding]:
         if not isinstance(name, str) or name in names or (listed == "auto" and metric_names.known(name)):
             continue
         known = metric_names.CATALOG if listed == "auto" else names
-        rule = "must be a metric that we know, or be listed in evaluate.metrics" if listed == "auto" else _LISTED
-        words = f"{rule}{did_you_mean(name, known)} (they are: {', '.join(known)}), got {show(name)}"
+        rule = "must be a known metric, or be listed in evaluate.metrics" if listed == "auto" else _LISTED
+        words = f"{rule}{did_you_mean(name, known)} (known: {', '.join(known)}), got {show(name)}"
         yield ("evaluate", *path), words, len(path) > 1, "config/unknown-metric"
 
 
-_LISTED = "must be one that evaluate.metrics lists"
+_LISTED = "must be listed in evaluate.metrics"

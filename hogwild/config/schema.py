@@ -1,7 +1,7 @@
-"""The job file as one frozen tree: every field, its type, its range, its default, and why it is there.
+"""The job file as one frozen tree: every field with its type, range, default and reason.
 
-Torch-free. What a value means where types cannot say it (an argument of a torch class, two fields that must
-agree) is in `rules.py`; how an error is worded is in `messages.py`; loading is in `load.py`.
+Torch-free. Rules that types cannot express (arguments of torch classes, fields that must agree) are in `rules.py`,
+error messages in `messages.py`, loading in `load.py`.
 """
 
 from collections.abc import Mapping
@@ -36,59 +36,59 @@ SCHEDULES = ("constant", "step", "linear", "cosine", "one_cycle")
 
 
 class Schedule(Section):
-    """What all schedules have."""
+    """Fields of all schedules."""
 
-    warmup_updates: Whole = Field(default=0, ge=0, description="A straight line up to the full rate first.")
+    warmup_updates: Whole = Field(default=0, ge=0, description="Updates of the linear warm-up to the full rate.")
 
     @property
     def options(self) -> dict[str, Any]:
-        """The schedule's own keys."""
+        """Return the fields that only this schedule has."""
         return self.model_dump(exclude={"name", "warmup_updates"})
 
 
 class ConstantSchedule(Schedule):
-    """The factor 1."""
+    """A constant rate."""
 
-    name: Literal["constant"] = Field(default="constant", description="No schedule unless one is asked for.")
+    name: Literal["constant"] = Field(default="constant", description="The default.")
 
 
 class StepSchedule(Schedule):
-    """Times `gamma` after every `every_updates` updates."""
+    """Multiply the rate by `gamma` every `every_updates` updates."""
 
-    name: Literal["step"] = Field(description="As torch's StepLR.")
+    name: Literal["step"] = Field(description="Like torch's StepLR.")
     every_updates: Whole = Field(ge=1, description="Length of a step, in updates of all workers.")
-    gamma: float = Field(default=0.1, gt=0, description="What each step multiplies the rate by.")
+    gamma: float = Field(default=0.1, gt=0, description="Factor on the rate at each step.")
 
 
 class LinearSchedule(Schedule):
-    """A straight line from 1 to `final_factor` over the planned updates."""
+    """A linear change of the factor from 1 to `final_factor` over the planned updates."""
 
-    name: Literal["linear"] = Field(description="As torch's LinearLR.")
-    final_factor: float = Field(default=0.0, ge=0, description="The factor at the end.")
+    name: Literal["linear"] = Field(description="Like torch's LinearLR.")
+    final_factor: float = Field(default=0.0, ge=0, description="Factor at the end.")
 
 
 class CosineSchedule(Schedule):
-    """Half a cosine from 1 to `final_factor` over the planned updates."""
+    """A half cosine from 1 to `final_factor` over the planned updates."""
 
-    name: Literal["cosine"] = Field(description="As torch's CosineAnnealingLR.")
-    final_factor: float = Field(default=0.0, ge=0, description="The factor at the end.")
+    name: Literal["cosine"] = Field(description="Like torch's CosineAnnealingLR.")
+    final_factor: float = Field(default=0.0, ge=0, description="Factor at the end.")
 
 
 class OneCycleSchedule(Schedule):
-    """Up to the full rate and down again."""
+    """A rise to the full rate, then a fall."""
 
-    name: Literal["one_cycle"] = Field(description="As torch's OneCycleLR, without its momentum cycle.")
-    peak_fraction: float = Field(default=0.3, gt=0, lt=1, description="The part of the updates that goes up.")
+    name: Literal["one_cycle"] = Field(description="Like torch's OneCycleLR, without its momentum cycle.")
+    peak_fraction: float = Field(default=0.3, gt=0, lt=1, description="Fraction of updates in which the rate rises.")
 
 
 class OwnSchedule(Schedule):
-    """A user's own: called with the global update count, answers the factor."""
+    """Your own schedule: called with the number of updates of all workers, returns the factor."""
 
     name: ClassPath = Field(
-        description="A function, or a class that is built with init_args and then called.",
-        json_schema_extra={"pattern": r"\."},  # or an editor would take `linear` for one, too, and refuse it
+        description="A function, or a class: built with init_args, then called.",
+        json_schema_extra={"pattern": r"\."},  # otherwise `linear` matches twice, and editors refuse it
     )
-    init_args: InitArgs = Field(default={}, description="Its keyword arguments.")
+    init_args: InitArgs = Field(default={}, description="Keyword arguments.")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -129,10 +129,10 @@ SGD = "torch.optim.SGD"
 
 
 class FrozenUntil(Section):
-    """Parameters that the first updates leave alone: a backbone, until the new head has learnt something."""
+    """Parameters that are frozen at first: for example a backbone, until the new head has learnt something."""
 
-    params: list[str] = Field(min_length=1, description="Patterns (as in a shell) of parameter names.")
-    until: Whole = Field(ge=1, description="The update of the whole job that trains them first, counted from 0.")
+    params: list[str] = Field(min_length=1, description="Shell patterns (* and ?) of parameter names.")
+    until: Whole = Field(ge=1, description="Number of updates of all workers after which they are trained.")
 
 
 def _frozen_kind(value: Any) -> str:
@@ -145,14 +145,13 @@ Frozen = Annotated[
 
 
 class InitFrom(Section):
-    """Values that the model starts from, for those of its tensors that the file has."""
+    """Initial values from a file, for the model's tensors that it contains."""
 
     path: str = Field(
-        min_length=1,
-        description="A state_dict (.pt, .pth, .bin), a .safetensors file, a checkpoint or a run directory.",
+        min_length=1, description="state_dict (.pt, .pth, .bin), .safetensors file, checkpoint or run directory."
     )
     skip: list[str] = Field(
-        default=[], description="Patterns of tensor names that keep their own first values: a head of another size."
+        default=[], description="Patterns of tensors that keep the constructor's values, such as a new head."
     )
 
 
@@ -167,35 +166,32 @@ Initial = Annotated[
 
 
 class Model(Component):
-    """The module to train."""
+    """The torch module to train."""
 
     init_from: Initial | None = Field(
-        default=None,
-        description="What it starts from instead of its constructor's values; looked for like a file of your own.",
+        default=None, description="File with initial values, searched for like data files; null: the constructor's."
     )
     freeze: list[Frozen] = Field(
-        default=[],
-        description="Patterns (as in a shell) of parameter names that are not trained, for good or until an update.",
+        default=[], description="Shell patterns (* and ?) of parameters not to train, always or until an update."
     )
     memory_format: Literal["auto", "contiguous", "channels_last"] = Field(
-        default="auto",
-        description="auto: channels_last, a third faster on the CPU, if there is a Conv2d and the model works in it.",
+        default="auto", description="auto: channels_last (a third faster on CPUs) for models with Conv2d that allow it."
     )
     compile: Literal["none", "script", "inductor"] = Field(
-        default="none", description="script: TorchScript; inductor: torch.compile, once for all workers, and kept."
+        default="none", description="script: TorchScript; inductor: torch.compile, once for all workers and cached."
     )
 
 
 class Loss(Component):
-    """Called as loss(output, target); must answer one number."""
+    """The loss function: called as loss(output, target), returns one number."""
 
-    class_path: ClassPath = Field(default="torch.nn.CrossEntropyLoss", description="A classifier's usual loss.")
+    class_path: ClassPath = Field(default="torch.nn.CrossEntropyLoss", description="The usual loss of a classifier.")
 
 
 class Split(Section):
-    """Validation data cut from the training data by the job's seed."""
+    """Validation data drawn at random from the training data, by the job's seed."""
 
-    fraction: float = Field(gt=0, lt=1, description="The part of the training data that is held back.")
+    fraction: float = Field(gt=0, lt=1, description="Fraction of the training data used for validation.")
 
 
 def _val_kind(value: Any) -> str:
@@ -210,72 +206,68 @@ Val = Annotated[
 
 
 class Padding(Section):
-    """How records of different length become one batch: (B, longest of the batch, ...), and lengths (B,) after it."""
+    """Padding of sequences to one batch: (B, longest of the batch, ...), followed by the lengths (B,)."""
 
-    value: float = Field(default=0, description="What fills up the shorter ones.")
-    longest: Whole | None = Field(default=None, ge=1, description="The most there can be; null: measured.")
-    target: float = Field(default=-100, description="What fills up targets that vary; torch's losses ignore -100.")
+    value: float = Field(default=0, description="Fill value of shorter sequences.")
+    longest: Whole | None = Field(default=None, ge=1, description="Maximum length; null: measured.")
+    target: float = Field(default=-100, description="Fill value of varying targets; torch's losses ignore -100.")
 
 
 class Data(Section):
-    """What is trained on, and how it reaches the workers."""
+    """The training and validation data, and the way it reaches the workers."""
 
-    train: Component = Field(description="A dataset of (input, ..., target): map-style, iterable, or an iterator.")
-    val: Val | None = Field(default=None, description="Evaluated: a dataset, {fraction: f}, or nothing.")
-    batch_size: Whole = Field(default=64, ge=1, description="Samples; the batch is the unit of the ledger.")
-    transform: Component | None = Field(default=None, description="transform(*inputs, target) of a training batch.")
+    train: Component = Field(description="Dataset of (input, ..., target): map-style, iterable, or an iterator.")
+    val: Val | None = Field(default=None, description="Validation data: a dataset, {fraction: f} of `train`, or null.")
+    batch_size: Whole = Field(default=64, ge=1, description="Samples per batch; work is leased and counted in batches.")
+    transform: Component | None = Field(default=None, description="transform(*inputs, target) of each training batch.")
     on_bad_line: Literal["fail", "skip"] = Field(
-        default="fail", description="A line of a text file that does not parse; skip: counted, and said."
+        default="fail", description="Action for a line of text that cannot be parsed; skip: count and log it."
     )
-    drop_last: bool = Field(default=False, description="Leaves out the last, smaller batch of an epoch.")
+    drop_last: bool = Field(default=False, description="Leave out the last batch of an epoch if it is smaller.")
     feed: Literal["auto", "resident", "stream"] = Field(
-        default="auto", description="resident: all in shared memory; stream: loaders fill slots; auto: what fits."
+        default="auto", description="resident: in shared memory; stream: read during training; auto: what fits."
     )
-    loaders: Loaders = Field(default="auto", description="Processes that read a stream; auto: as many as workers.")
-    collate: Component | None = Field(
-        default=None, description="collate_fn([record, ...]) of a streamed batch, as in DataLoader."
-    )
+    loaders: Loaders = Field(default="auto", description="Processes that read streamed data; auto: one per worker.")
+    collate: Component | None = Field(default=None, description="collate_fn([record, ...]) for streamed data.")
     padding: Padding | None = Field(
-        default=None, description="Sequences are padded to the longest of their batch; lengths follow them."
+        default=None, description="Pad sequences to the longest of their batch, and add their lengths."
     )
     slots: Slots = Field(
-        default="auto",
-        description="Batches that a stream's ring holds; auto: twice what workers and loaders have in hand.",
+        default="auto", description="Buffer of streamed data, in batches; auto: twice what processes use at once."
     )
-    slot_bytes: Slots = Field(default="auto", description="Of a batch of a stream; auto: measured on the first.")
+    slot_bytes: Slots = Field(default="auto", description="Bytes per batch of streamed data; auto: measured.")
     shuffle: Literal["auto", "full", "chunked", "none"] = Field(
-        default="auto",
-        description="full (auto): a seeded permutation per epoch; chunked: of neighbourhoods, kinder to memory.",
+        default="auto", description="full (auto): a new random order per epoch; chunked: random chunks, faster to read."
     )
     lanes: Whole | None = Field(
-        default=None, ge=1, description="Rows continue each other: so many rows of batches, each with its state."
+        default=None, ge=1, description="For recurrent models: number of sequences that keep their state."
     )
 
 
 class Group(Section):
-    """Parameters with settings of their own: no weight decay for biases, a smaller rate for a backbone."""
+    """A parameter group with its own settings, such as no weight decay for biases or a smaller rate for a backbone."""
 
-    params: list[str] = Field(min_length=1, description="Patterns (as in a shell) of parameter names.")
-    init_args: InitArgs = Field(default={}, description="Instead of the optimizer's own, for these alone.")
+    params: list[str] = Field(min_length=1, description="Shell patterns (* and ?) of parameter names.")
+    init_args: InitArgs = Field(default={}, description="Optimizer arguments for these parameters only.")
 
 
 class Optimizer(Component):
-    """Any torch.optim class; every worker applies it to the shared parameters."""
+    """Any torch.optim class. Each worker applies it to the shared parameters."""
 
-    class_path: ClassPath = Field(default=SGD, description="Hogwild's proofs are about plain SGD.")
+    class_path: ClassPath = Field(default=SGD, description="Plain SGD, the optimizer of the Hogwild proofs.")
     state: Literal["auto", "private", "shared"] = Field(
         default="auto",
-        description="Momentum and the like: per worker, or one for all, without a lock; auto: one where gradients are "
-        "sparse, and for RAdam.",
+        description="Momentum and the like. private: one per worker; shared: one for all, without a lock; auto: shared "
+        "for sparse gradients and RAdam.",
     )
     groups: list[Group] = Field(
-        default=[], description="The first that matches takes a parameter; what is left has the settings above."
+        default=[], description="The first matching group applies; other parameters use the settings above."
     )
 
     @model_validator(mode="before")
     @classmethod
     def _default_lr(cls, value: Any) -> Any:
-        """SGD without an lr gets the one this project's examples use, not torch's 0.001."""
+        """Set the lr of SGD to 0.01 if it is not given: torch's 0.001 is too small for the examples."""
         if not isinstance(value, Mapping) or value.get("class_path", SGD) != SGD:
             return value
         init_args = value.get("init_args", {})
@@ -285,48 +277,47 @@ class Optimizer(Component):
 
 
 class Train(Section):
-    """How long, on what, by how many."""
+    """Duration, device, and number of workers."""
 
-    procs: Procs = Field(default="auto", description="Workers; 0 trains inside the parent, for pdb.")
-    threads: Threads = Field(default="auto", description="Per worker; auto: OMP_NUM_THREADS, or cores / procs.")
-    epochs: Whole = Field(default=1, ge=1, description="Every sample once per epoch, over all workers.")
-    max_updates: Whole | None = Field(default=None, ge=1, description="Ends the job after exactly so many.")
-    max_time_s: Seconds | None = Field(default=None, description="From the first update; then it stops, resumable.")
+    procs: Procs = Field(
+        default="auto", description="Number of workers; 0: train in the parent process, for pdb; auto: by CPU cores."
+    )
+    threads: Threads = Field(default="auto", description="Threads per worker; auto: OMP_NUM_THREADS, or cores / procs.")
+    epochs: Whole = Field(default=1, ge=1, description="Passes over the data; the workers share each pass.")
+    max_updates: Whole | None = Field(default=None, ge=1, description="Stop after exactly this many updates.")
+    max_time_s: Seconds | None = Field(default=None, description="Seconds of training until the job stops, resumable.")
     device: Device = Field(
         default="auto",
-        description="auto, cpu, cuda or cuda:N. auto: a GPU if there is one.",
+        description="auto (a GPU if there is one), cpu, cuda or cuda:N.",
     )
     device_per_worker: list[Annotated[Whole, Field(ge=0, le=999)]] | None = Field(
-        default=None, description="The GPU of each worker, by index; null: worker k takes k modulo their number."
+        default=None, description="GPU index of each worker; null: worker k uses GPU k modulo the number of GPUs."
     )
     placement: Literal["auto", "cpu", "cuda-replica", "cuda-shared"] = Field(
         default="auto",
-        description="cuda-replica: a copy on each worker's GPU, exchanged through host memory; cuda-shared: on one "
-        "GPU, written by all; auto: as the device.",
+        description="Place of the parameters. cuda-replica: one copy per worker on its GPU, exchanged in host memory; "
+        "cuda-shared: one copy on one GPU, written by all workers; auto: by the device.",
     )
     update: Literal["auto", "autograd", "fused"] = Field(
-        default="auto", description="fused: the model's own kernel, or an error; auto: that, or autograd, and why."
+        default="auto", description="fused: the model's compiled kernel; auto: the kernel if possible, else autograd."
     )
     precision: Literal["fp32", "bf16", "fp16"] = Field(
-        default="fp32", description="Of forward and loss, by torch's autocast; parameters stay float32."
+        default="fp32", description="Precision of forward and loss, by torch.autocast; parameters stay float32."
     )
     exchange: Literal["auto", "direct", "delta"] = Field(
-        default="auto",
-        description="direct: each update goes in; delta: sums of sync_every; auto: the faster, measured.",
+        default="auto", description="direct: write each update; delta: write sums of sync_every; auto: the faster one."
     )
-    sync_every: Whole = Field(
-        default=16, ge=1, le=MAX_ITEM_BATCHES, description="Updates between two exchanges of delta."
-    )
+    sync_every: Whole = Field(default=16, ge=1, le=MAX_ITEM_BATCHES, description="Updates per exchange of delta.")
     max_staleness: Whole | None = Field(
-        default=None, ge=0, description="Drops an update older than so many updates of others; counted as skipped."
+        default=None, ge=0, description="Skip an update if others made more than N since it read the parameters."
     )
-    pin: bool = Field(default=False, description="Gives each worker cores of its own, where there are enough.")
+    pin: bool = Field(default=False, description="Bind each worker to its own CPU cores, if there are enough.")
     flush_denormal: bool = Field(
-        default=True, description="Numbers below 1e-38 become 0; with them arithmetic is up to 100 times slower."
+        default=True, description="Round numbers below 1e-38 to 0; they are up to 100 times slower."
     )
-    grad_clip: float | None = Field(default=None, gt=0, description="Larger gradient norms shrink to it.")
+    grad_clip: float | None = Field(default=None, gt=0, description="Maximum gradient norm; null: no limit.")
     accumulate: Whole = Field(
-        default=1, ge=1, le=MAX_ITEM_BATCHES, description="Batches per update; a commit word counts them in 16 bits."
+        default=1, ge=1, le=MAX_ITEM_BATCHES, description="Batches per update; counted in 16 bits."
     )
 
 
@@ -341,77 +332,86 @@ Metrics = Annotated[
 
 
 class Evaluate(Section):
-    """What is measured on the validation data, and when it is enough."""
+    """Evaluation on the validation data, and early stopping."""
 
-    every_epochs: Whole | None = Field(default=1, ge=1, description="Training pauses meanwhile; null: only at the end.")
-    every_updates: Whole | None = Field(default=None, ge=1, description="Besides, every so many updates.")
+    every_epochs: Whole | None = Field(default=1, ge=1, description="Evaluate every N epochs; null: only at the end.")
+    every_updates: Whole | None = Field(default=None, ge=1, description="Also evaluate every N updates.")
     metrics: Metrics = Field(
-        default="auto", description="auto: what suits the loss, or what the model names in its attribute `metrics`."
+        default="auto", description="auto: those that suit the loss, or the model's attribute `metrics`."
     )
-    monitor: MetricName = Field(default="loss", description="The metric that says which checkpoint is the best.")
-    mode: Literal["auto", "min", "max"] = Field(default="auto", description="auto: known for our own metrics.")
+    monitor: MetricName = Field(default="loss", description="Metric that decides the best checkpoint.")
+    mode: Literal["auto", "min", "max"] = Field(
+        default="auto", description="Best value of `monitor`; auto: known for built-in metrics."
+    )
     target: dict[MetricName, float] = Field(
-        default={}, description="Ends the job as succeeded at the first evaluation that meets all of them."
+        default={}, description="Stop with success when an evaluation reaches all of them."
     )
     patience: Whole | None = Field(
-        default=None, ge=1, description="Ends the job after so many evaluations in a row without a better `monitor`."
+        default=None, ge=1, description="Stop after N evaluations without a better `monitor`."
     )
 
 
 class Checkpoint(Section):
-    """What a crash of the parent, or of the machine, may cost."""
+    """Checkpoints: they limit the work that a crash of the parent or the machine can cost."""
 
-    every_s: Seconds | None = Field(default=60.0, description="The most seconds of work that can be lost.")
-    every_updates: Whole | None = Field(default=None, ge=1, description="The same in updates.")
-    keep: Whole = Field(default=3, ge=1, description="More than one, should the newest be damaged.")
-    keep_best: bool = Field(default=True, description="The best evaluation's is made at once, and kept.")
-    on_signal: bool = Field(default=True, description="Ctrl-C and SIGTERM write one before stopping.")
+    every_s: Seconds | None = Field(default=60.0, description="Seconds between checkpoints: what a crash can cost.")
+    every_updates: Whole | None = Field(default=None, ge=1, description="Updates between checkpoints.")
+    keep: Whole = Field(default=3, ge=1, description="Newest checkpoints to keep, in case one is damaged.")
+    keep_best: bool = Field(default=True, description="Write a checkpoint at the best evaluation and keep it.")
+    on_signal: bool = Field(default=True, description="Write a checkpoint before stopping on Ctrl-C or SIGTERM.")
 
 
 class Supervise(Section):
-    """When a worker counts as lost, and what is done about it."""
+    """Supervision: limits after which a worker counts as lost, and the reaction to it."""
 
-    max_restarts: Whole = Field(default=10, ge=0, description="Of one worker in window_s, or 3 failed starts.")
-    window_s: Seconds = Field(default=60.0, description="Deaths further apart than this are no crash loop.")
-    start_timeout_s: Seconds = Field(default=120.0, description="To the first commit; imports can be slow.")
-    stall_timeout_s: Seconds = Field(default=60.0, description="Silence is a hang; slow batches raise it.")
-    deadlock_timeout_s: Seconds = Field(default=300.0, description="No commit by anybody fails the job.")
-    grace_s: Seconds = Field(default=10.0, description="For workers to park at a stop, then to leave, before SIGKILL.")
-    min_workers: Whole = Field(default=1, ge=1, description="With fewer left the job fails.")
-    spares: Whole = Field(default=0, ge=0, le=64, description="Processes that wait, torch imported, to replace one.")
-    max_item_attempts: Whole = Field(default=3, ge=1, description="What killed so many workers is put aside.")
+    max_restarts: Whole = Field(
+        default=10, ge=0, description="Restarts of one worker within window_s; after that it is not replaced."
+    )
+    window_s: Seconds = Field(default=60.0, description="Seconds: deaths further apart are not a crash loop.")
+    start_timeout_s: Seconds = Field(default=120.0, description="Seconds for a worker's first batch; imports are slow.")
+    stall_timeout_s: Seconds = Field(
+        default=60.0, description="Seconds of silence until a worker is killed; slow batches raise it."
+    )
+    deadlock_timeout_s: Seconds = Field(
+        default=300.0, description="Seconds without a finished batch until the job fails."
+    )
+    grace_s: Seconds = Field(
+        default=10.0, description="Seconds to finish a batch at a stop, then to exit, before SIGKILL."
+    )
+    min_workers: Whole = Field(default=1, ge=1, description="The job fails if fewer workers are left.")
+    spares: Whole = Field(default=0, ge=0, le=64, description="Idle processes that replace dead workers at once.")
+    max_item_attempts: Whole = Field(default=3, ge=1, description="Skip a batch after it crashed this many workers.")
     on_nan: Literal["skip", "rollback", "fail"] = Field(
         default="skip",
-        description="A loss or gradient that is not finite; rollback: many of them, to the last good checkpoint.",
+        description="For a loss or gradient that is not finite; rollback: after many, go back to a good checkpoint.",
     )
     on_indeterminate: Literal["redo", "skip"] = Field(
-        default="redo",
-        description="An update that a death interrupted: applied once or twice, or once or never.",
+        default="redo", description="For an update that a crash interrupted. redo: perhaps twice; skip: perhaps lost."
     )
 
 
 class Log(Section):
-    """What is written down while training."""
+    """Records and progress display during training."""
 
-    jsonl: bool = Field(default=True, description="metrics.jsonl, for programs; events.jsonl is always written.")
-    tensorboard: Progress = Field(default="auto", description="auto: where its package is installed.")
+    jsonl: bool = Field(default=True, description="Write metrics.jsonl, for programs; events.jsonl is always written.")
+    tensorboard: Progress = Field(default="auto", description="Write TensorBoard files; auto: if it is installed.")
     histograms_every: Whole | None = Field(
-        default=None, ge=1, description="Parameters as TensorBoard histograms, every so many evaluations."
+        default=None, ge=1, description="Write parameter histograms to TensorBoard every N evaluations; null: never."
     )
-    progress: Progress = Field(default="auto", description="The line on stderr; auto: only on a terminal.")
-    every_s: Seconds = Field(default=1.0, description="Between two records.")
+    progress: Progress = Field(default="auto", description="Show progress on stderr; auto: only on a terminal.")
+    every_s: Seconds = Field(default=1.0, description="Seconds between two records.")
 
 
 def _default_optimizer() -> Optimizer:
-    return Optimizer.model_validate({})  # through the validator, which fills in lr
+    return Optimizer.model_validate({})  # use the validator, which sets lr
 
 
 class Job(Section):
     """One job of hogwild: lock-free training of one model by N processes."""
 
-    version: Version = Field(default=1, description="Of this file's format.")
-    name: FileName = Field(default="job", description="Begins the run directory's name; default: the file's stem.")
-    seed: Whole = Field(default=1, ge=0, description="Of all that is random: initial values, order, dropout.")
+    version: Version = Field(default=1, description="Version of the file format.")
+    name: FileName = Field(default="job", description="Start of the run directory's name; default: the file's stem.")
+    seed: Whole = Field(default=1, ge=0, description="Random seed of initial values, sample order and dropout.")
     model: Model
     loss: Loss = Field(default_factory=Loss)
     data: Data
@@ -424,32 +424,32 @@ class Job(Section):
     log: Log = Field(default_factory=Log)
 
     def to_yaml(self) -> str:
-        """The resolved job file: every field, and read back by `load_job` as an equal job."""
+        """Return the resolved job file with every field. `load_job` reads it back as an equal job."""
         from hogwild.config.strict_yaml import dump
 
         return dump(self.model_dump())
 
 
 def surely_streams(job: Job) -> bool:
-    """Loaders will read the training data, whatever it is. A job that streams because its data set is an iterable, or
-    does not fit into memory, is not among these."""
+    """Return whether the job file alone shows that loaders will read the training data. A job may also stream because
+    its data set is an iterable or does not fit into memory."""
     data = job.data
     is_asked_for = data.feed == "stream" or data.collate is not None or data.padding is not None
     return is_asked_for and data.lanes is None and data.feed != "resident" and job.train.procs != 0
 
 
 def cannot_stream(job: Job) -> str:
-    """Why no loader will be there; "" where some will, or may."""
+    """Return why the job has no loaders; "" if it has, or may have, some."""
     if job.train.procs == 0:
-        return "train.procs: 0 reads in the parent"
+        return "train.procs: 0 reads in the parent process"
     if job.data.lanes is not None:
-        return "data.lanes keeps its data in memory"
+        return "data.lanes keeps the data in memory"
     return "data.feed: resident" if job.data.feed == "resident" else ""
 
 
 def loaders_for(job: Job, procs: int) -> int:
-    """How many processes read a stream: as many as train; more would take cores from them. 1 in `procs: 0`, where the
-    only process there is does it."""
+    """Return the number of processes that read a stream. auto: one per worker; more would take cores from training.
+    1 for `procs: 0`, where the parent reads."""
     if procs == 0:
         return 1
     return procs if job.data.loaders == "auto" else job.data.loaders

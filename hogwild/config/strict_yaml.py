@@ -231,7 +231,7 @@ class _NodeReader:
     def _value(self, node: Node, path: Path, trail: Path) -> tuple[Any, bool]:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            message = f"more than {MAX_NODES:,} values once aliases are expanded"
+            message = f"more than {MAX_NODES:,} values after expanding aliases"
             raise ConfigError([self._place(node).problem(path, message, code="config/too-large")])
         tag = _TAGS.get(node.tag, node.tag)
         if tag not in (*_KINDS, _Composer.PLAIN):

@@ -149,14 +149,14 @@ OPTIMIZERS: Mapping[str, Mapping[str, Check]] = {
     "SparseAdam": {"lr": _RATE, "betas": _BETAS, "eps": _EPS, "maximize": flag()},
 }
 REFUSED = {
-    "LBFGS": "needs a closure that evaluates the loss again and again; a worker applies one gradient",
-    "Optimizer": "is only the base class; name one of torch.optim's own",
+    "LBFGS": "needs a closure that evaluates the loss several times; a worker applies one gradient",
+    "Optimizer": "is the base class; name one of its subclasses",
 }
 FILLED_IN = {"params": "is filled in with the model's parameters; remove it"}
 
-_OLD = {name: nothing("was replaced by 'reduction' long ago; remove it") for name in ("size_average", "reduce")}
+_OLD = {name: nothing("is deprecated in torch; use 'reduction'") for name in ("size_average", "reduce")}
 _REDUCTION = {"reduction": choice("mean", "sum")}  # none gives a tensor, which backward cannot use
-_TENSOR = nothing("is a tensor, which a job file cannot hold; give it in a loss class of your own")
+_TENSOR = nothing("is a tensor, which a job file cannot hold; set it in your own loss class")
 _BASIC = {**_OLD, **_REDUCTION}
 _MARGIN = {**_BASIC, "margin": _ANY}
 _CLASSES = {**_BASIC, "weight": _TENSOR, "ignore_index": whole()}

@@ -39,14 +39,14 @@ CATALOG: dict[str, str] = {
     "Csv": "your own table as text, plain or .gz (path, target, inputs, categorical, missing, target_type, …)",
     "ImageFolder": "your own pictures, a folder per class (path, size, split, channels, mean, deviation, classes)",
     "LibSvm": "sparse rows as text, label index:value …, plain or .gz (path, features, one_based, labels, normalise)",
-    "Ratings": "who rated what how: u.data, ratings.dat, ratings.csv, or a table of yours (path, duplicates, holdout)",
-    "Jester": "the Jester jokes: a line per person, 100 ratings each, the original zip file (path, holdout)",
-    "Triples": "a knowledge graph, head, relation and tail in three columns (path)",
-    "Text": "a text as numbers of words: text8, or one sentence a line, plain or .gz (path, min_count, context)",
-    "WordPairs": "pairs of words that people have scored, to judge vectors by: data.val of a text (path)",
-    "Characters": "windows of a text, tinyshakespeare or yours: what comes next (steps, split, fraction, path)",
-    "Speakers": "lines of tinyshakespeare, and who says them; of any length (split, classes, lines, longest)",
-    "Names": "names by class, a .txt file per class, a name per line; of any length (path, split, fraction)",
+    "Ratings": "ratings of items by users: u.data, ratings.dat, ratings.csv, your table (path, duplicates, holdout)",
+    "Jester": "the Jester jokes: one line per person with 100 ratings, the original zip file (path, holdout)",
+    "Triples": "a knowledge graph: head, relation and tail in three columns (path)",
+    "Text": "a text as word numbers: text8, or one sentence per line, plain or .gz (path, min_count, context)",
+    "WordPairs": "word pairs with similarity scores, to evaluate word vectors: data.val of a text (path)",
+    "Characters": "windows of a text, to predict the next character (steps, split, fraction, path)",
+    "Speakers": "lines of tinyshakespeare and their speakers, of any length (split, classes, lines, longest)",
+    "Names": "names by class, one .txt file per class, one name per line; of any length (path, split, fraction)",
 }
 
 _HOMES = {

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hogwild.formatting import size
+
 FORMAT = 1
 KEEP = 4  # entries: training and validation data of two alternating jobs
 DATA, MANIFEST = "data.bin", "manifest.json"
@@ -126,7 +128,7 @@ class DatasetCache:
                 self.reject(folder, f"there is no {MANIFEST}")
             return None
         except OSError as error:
-            self.say(f"cannot read the cache {folder} ({error.strerror or error}); the data is read from its files")
+            self.say(f"cannot read the cache {folder} ({error.strerror or error}); reading the original files")
             return None
         entry = self._entry(folder, raw)
         if entry is not None:
@@ -139,7 +141,7 @@ class DatasetCache:
         that failed. Raises ValueError for buffers whose size does not match."""
         unknown = [spec.dtype for spec in specs if spec.dtype not in ITEM_BYTES]
         if unknown:
-            self.say(f"the data is not kept in {self.folder} for the next job: it holds {unknown[0]}")
+            self.say(f"the data is not cached in {self.folder}: it contains {unknown[0]}")
             return False
         views = _views(specs, buffers)
         folder = self._place(fingerprint)
@@ -151,13 +153,13 @@ class DatasetCache:
                 _publish(aside, folder)
             self._prune(folder)
         except OSError as error:
-            self.say(f"the data is not kept in {self.folder} for the next job: {error.strerror or error}")
+            self.say(f"the data is not cached in {self.folder}: {error.strerror or error}")
             return False
         return True
 
     def reject(self, folder: Path, why: str) -> None:
-        """Remove an unusable entry, with a message."""
-        self.say(f"the cache {folder} cannot be used: {why}; it is removed, and the data read from its files again")
+        """Removes an entry that cannot be used, and says so."""
+        self.say(f"the cache {folder} cannot be used: {why}; it is removed, and the original files are read")
         _remove(folder)
 
     def _place(self, fingerprint: str) -> Path:
@@ -184,7 +186,7 @@ class DatasetCache:
     def _check_room(self, nbytes: int) -> None:
         free = shutil.disk_usage(self.folder).free
         if nbytes > free * FREE_SHARE:
-            raise OSError(f"{nbytes:,} bytes are more than half of what is free on the disk ({free:,})")
+            raise OSError(f"{size(nbytes)} is more than half of the free disk space ({size(free)})")
 
     @contextlib.contextmanager
     def _aside(self, folder: Path) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from hogwild.errors import DataError, UsageError
 OWN_FOLDER, FILE = "tinyshakespeare", "input.txt"
 ADVICE = (
     "tinyshakespeare is one file of 1,115,394 characters, published by A. Karpathy (karpathy/char-rnn on GitHub, "
-    "data/tinyshakespeare/input.txt); any text of your own in UTF-8 does as well: path names it."
+    "data/tinyshakespeare/input.txt); to use your own UTF-8 text, set path."
 )
 
 
@@ -43,9 +43,7 @@ class Characters(TensorDataset):
         who = f"Characters(path={str(path)!r})"
         check_split("Characters", split, ("train", "val"))
         if type(steps) is not int or steps < 1:
-            raise UsageError(
-                f"{who}: steps must be a whole number from 1 on, got {steps!r}", code="config/bad-argument"
-            )
+            raise UsageError(f"{who}: steps must be a whole number >= 1, got {steps!r}", code="config/bad-argument")
         check_fraction(who, fraction)
         self.path = find_own(who, path, root, OWN_FOLDER, ADVICE)
         text = text_of(self.path)
@@ -56,8 +54,7 @@ class Characters(TensorDataset):
         windows = (len(part) - 1) // steps
         if windows < 1:
             raise DataError(
-                f"{self.path}: split {split} is {len(part):,} characters long: a window of {steps} and the character "
-                "that follows it do not fit in",
+                f"{self.path}: split {split} has {len(part):,} characters, too few for a window of {steps} + 1",
                 code="data/empty",
             )
         used = torch.from_numpy(part[: windows * steps + 1].astype(np.int64))

@@ -89,8 +89,8 @@ def _folder_errors(folder: Path, who: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"{who}: cannot write into {folder}: {error.strerror or error}; name another folder with init_args.root or "
-            "--data-dir",
+            f"{who}: cannot write into {folder}: {error.strerror or error}; choose another folder with init_args.root "
+            "or --data-dir",
             code="data/download-folder",
         ) from error
 
@@ -135,8 +135,8 @@ def _failure(file: Published, folder: Path, who: str, said: Sequence[str], is_da
     lines = [
         f"{who}: cannot download {file.name} into {folder}:",
         *said,
-        f"Without a connection, get the file elsewhere and put it into {folder} yourself; its checksum is "
-        f"{file.checksum}. Behind a proxy set https_proxy; another mirror is named with init_args.mirror.",
+        f"Without a connection, copy the file into {folder} yourself; its checksum is {file.checksum}. Behind a proxy "
+        "set https_proxy; choose another mirror with init_args.mirror.",
     ]
     kind, code = (DataError, "data/checksum") if is_damaged else (NotFoundError, "data/download")
     return kind("\n".join(lines), code=code)

@@ -39,7 +39,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
             code="data/truncated-file",
         )
     if shape[0] == 0:
-        raise DataError(f"{path}: holds no items: its header says {_times(shape)}", code="data/empty")
+        raise DataError(f"{path}: contains no items: its header says {_times(shape)}", code="data/empty")
     return np.frombuffer(content, np.uint8, promised, start).reshape(shape)
 
 

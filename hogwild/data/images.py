@@ -141,7 +141,7 @@ def _find(path: Path, split: str | None, root: str | os.PathLike[str] | None, wh
     looked = "\n".join(f"  {place}: {'is a file' if place.exists() else 'no such folder'}" for place in places)
     raise NotFoundError(
         f"{who}: there is no such folder{f' with a part {split!r}' if split else ''}. Looked at:\n{looked}\n"
-        "Say where it is with --data-dir DIR, the environment variable HOGWILD_DATA=DIR or init_args.root.",
+        "Set the folder with --data-dir DIR, the environment variable HOGWILD_DATA=DIR or init_args.root.",
         code="data/not-found",
     )
 
@@ -153,12 +153,12 @@ def _classes(folder: Path, wanted: Sequence[str] | None, who: str) -> tuple[str,
     if not there:
         found = f"it holds {len(beside_them)} files" if beside_them else "it is empty"
         raise DataError(
-            f"{folder}: there are no class folders in it ({found}); put the pictures of each class into a folder of "
-            "its own" + ("" if not beside_them else ", or say with split which part is meant"),
+            f"{folder}: it has no class folders ({found}); put the pictures of each class into a separate "
+            "folder" + ("" if not beside_them else ", or choose a part with split"),
             code="data/image-classes",
         )
     if beside_them:
-        log.warning("%s: %s beside the class folders are not read: %s", folder, *_counted(beside_them))
+        log.warning("%s: %s next to the class folders skipped: %s", folder, *_counted(beside_them))
     return there if wanted is None else _chosen(folder, there, wanted, who)
 
 
@@ -193,7 +193,7 @@ def _pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], list[int
                 code="data/image-classes",
             )
     if others:
-        log.warning("%s: %s that are no pictures (by extension) are not read: %s", folder, *_counted(others))
+        log.warning("%s: %s skipped (not a picture by extension): %s", folder, *_counted(others))
     if not names:
         raise DataError(f"{folder}: holds no picture of any of the classes {', '.join(classes)}", code="data/empty")
     return names, counts

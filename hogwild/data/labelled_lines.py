@@ -89,8 +89,7 @@ class Speakers(LabelledLines):
                 labels += [number[speaker]] * len(kept)
         if not texts:
             raise DataError(
-                f"{self.path}: split {split} has no line: speeches have an empty line between them, and begin with "
-                "a line `NAME:`",
+                f"{self.path}: split {split} has no speech (an empty line, a line `NAME:` and text)",
                 code="data/empty",
             )
         super().__init__(texts, labels, symbols, speakers)
@@ -134,7 +133,7 @@ class Names(LabelledLines):
         self.path = _folder(who, Path(path), root)
         files = sorted(self.path.glob("*.txt"))
         if len(files) < 2:
-            raise DataError(f"{self.path}: holds {len(files)} .txt files, one per class; two at least. {NAMES_ADVICE}",
+            raise DataError(f"{self.path}: needs two .txt files (classes) or more, has {len(files)}. {NAMES_ADVICE}",
                             code="data/wrong-format")  # fmt: skip
         texts: list[str] = []
         labels: list[int] = []

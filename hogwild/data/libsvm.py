@@ -91,7 +91,7 @@ class LibSvm(PackedFile):
         return _LibSvmParsing(self, what, like, on_bad_line)
 
 
-ADVICE = "It is a file of your own in libsvm format: a row a line, label index:value index:value …"
+ADVICE = "It is your own file in libsvm format, one row per line: label index:value index:value …"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,10 +274,10 @@ class _LibSvmParsing:
         twice = finds.regions["twice"].array("u1", (len(keep),))
         if not (many := int(twice.sum())):
             return
-        words = f"{self._place_of(int(twice.argmax()), finds)}: a feature stands there twice"
+        words = f"{self._place_of(int(twice.argmax()), finds)}: a feature occurs twice"
         if self.on_bad_line != "skip":
             raise DataError(
-                f"{words}; add the values up (data.on_bad_line: skip leaves out such lines and counts them)",
+                f"{words}; add the two values (data.on_bad_line: skip leaves such lines out and counts them)",
                 code="data/bad-line",
             )
         keep[twice == 1] = False
@@ -338,7 +338,7 @@ class _LibSvmParsing:
         if "classes" not in self.like.names:
             raise DataError(
                 f"{self.source.path}: labels: classes, but data.train has labels: {self.like.spec.arrays[-1].dtype}; "
-                "both need labels: classes",
+                "set labels: classes for both",
                 code="data/val-unlike-train",
             )
         return np.asarray(self.like.names["classes"], np.float32)

@@ -70,10 +70,10 @@ def find(wanted: Sequence[Wanted], where: Sequence[Path], who: str, advice: str)
         "\n".join(
             [
                 f"{who}: no folder holds {names}. Looked in:",
-                *(looked or ["  nowhere: no folder was named"]),
+                *(looked or ["  nowhere: no data folder is set"]),
                 advice,
-                "Say where the files are with --data-dir DIR, the environment variable HOGWILD_DATA=DIR or"
-                " init_args.root in the job file.",
+                "Set the folder with --data-dir DIR, the environment variable HOGWILD_DATA=DIR or init_args.root in the"
+                " job file.",
             ]
         ),
         code="data/not-found",

@@ -66,7 +66,7 @@ class Mnist(TensorDataset):
         wanted = [_wanted(_STEMS[split], "images", 3), _wanted(_STEMS[split], "labels", 1)]
         where = folders(root, self.own_folder)
         if mirror is not None and not download:
-            raise UsageError(f"{who}: mirror means nothing without download: true", code="config/contradiction")
+            raise UsageError(f"{who}: mirror has no effect without download: true", code="config/contradiction")
         if download:
             where = self._downloaded(wanted, where, mirror, who)
         image_file, label_file = find(wanted, where, who, self.advice)
@@ -126,7 +126,7 @@ def _read_pair(image_file: Path, label_file: Path) -> tuple[np.ndarray, np.ndarr
     if len(images) != len(labels):
         raise DataError(
             f"{image_file} holds {len(images):,} images, {label_file} holds {len(labels):,} labels: "
-            "they must be as many; the two do not belong together",
+            "the numbers must be equal; the two files do not belong together",
             code="data/fields",
         )
     if labels.max() >= CLASSES:

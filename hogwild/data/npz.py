@@ -52,7 +52,7 @@ class Npz(TensorDataset):
 def _find(path: Path, root: str | os.PathLike[str] | None) -> Path:
     where = [path.parent] if path.is_absolute() else [*folders(root, None), *beside()]
     name = path.name if path.is_absolute() else str(path)
-    advice = "It is a file of your own: write one with numpy.savez(path, x=..., y=...)."
+    advice = "It is your own file: write it with numpy.savez(path, x=..., y=...)."
     return find([Wanted((name,))], where, f"Npz(path={str(path)!r})", advice)[0]
 
 
@@ -74,9 +74,9 @@ def _read(file: Path, names: Sequence[str]) -> list[np.ndarray]:
     rows = {name: len(array) for name, array in zip(names, arrays, strict=True)}
     if len(set(rows.values())) > 1:
         counts = ", ".join(f"{name} {count:,}" for name, count in rows.items())
-        raise DataError(f"{file}: the arrays must have as many rows each, found {counts}", code="data/fields")
+        raise DataError(f"{file}: the arrays must have the same number of rows, found {counts}", code="data/fields")
     if not len(arrays[-1]):
-        raise DataError(f"{file}: holds no samples: its arrays have no rows", code="data/empty")
+        raise DataError(f"{file}: contains no samples: its arrays have no rows", code="data/empty")
     return arrays
 
 
@@ -123,7 +123,8 @@ def _target_tensor(file: Path, name: str, array: np.ndarray) -> Tensor:
 def _check_signed_range(file: Path, name: str, array: np.ndarray) -> None:
     if array.dtype.name == "uint64" and int(array.max(initial=0)) > np.iinfo(np.int64).max:
         raise DataError(
-            f"{file}: array {name!r} holds {array.max()}, more than a signed 64-bit number can", code="data/bad-value"
+            f"{file}: array {name!r} contains {array.max()}, which does not fit into a signed 64-bit number",
+            code="data/bad-value",
         )
 
 

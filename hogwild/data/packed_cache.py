@@ -23,8 +23,8 @@ from hogwild.data.text_parsing.passes import Parsed
 from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import ALIGNMENT, Region, aligned
 
-LOOK = 1 << 24  # numbers checked at a time
-# Upper bound of each id array: (array, column) -> size name; a column of None means the whole array.
+LOOK = 1 << 24  # numbers that are looked at in one go
+# Upper bound of each id column: (array, column) -> name of the size; a column of None is the whole array.
 BOUNDS: Mapping[tuple[str, int | None], str] = {
     ("indices", None): "features",
     ("user", None): "users",

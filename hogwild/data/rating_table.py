@@ -48,7 +48,7 @@ def form_of(path: Path, first_line: str, delimiter: str, header: bool | str, col
         delimiter = next((one for one in DELIMITERS if one in first_line), "\t")
     fields = [field.strip().strip('"') for field in first_line.rstrip("\r\n").split(delimiter)]
     if len(fields) < 2:
-        raise _wrong(path, f"the first line has one column: {first_line[:60]!r}; say delimiter")
+        raise _wrong(path, f"the first line has only one column: {first_line[:60]!r}; set delimiter")
     has_header = _looks_like_names(fields) if header == "auto" else bool(header)
     if columns is not None:
         return Form(delimiter, _chosen(path, fields, has_header, columns), has_header)
@@ -74,7 +74,7 @@ def _named(path: Path, fields: Sequence[str]) -> tuple[int, int, int]:
     for what, names in NAMES.items():
         found = [place for place, field in enumerate(fields) if _letters(field) in names]
         if not found and what != "rating":
-            raise _wrong(path, f"no column of the header is that of the {what}s; it has {', '.join(fields)}")
+            raise _wrong(path, f"the header has no column for the {what}s, only {', '.join(fields)}")
         places[what] = found[0] if found else -1
     return places["user"], places["item"], places["rating"]
 
@@ -83,8 +83,8 @@ def _chosen(path: Path, fields: Sequence[str], has_header: bool, columns: Column
     places = {"rating": -1}
     for what, column in columns.items():
         if isinstance(column, str) and (not has_header or column not in fields):
-            has = ", ".join(fields) if has_header else f"no header, but {len(fields)} columns, the first is number 0"
-            raise _wrong(path, f"there is no column {column!r} for the {what}s; it has {has}")
+            has = ", ".join(fields) if has_header else f"no header, only {len(fields)} columns, numbered from 0"
+            raise _wrong(path, f"there is no column {column!r} for the {what}s; the file has {has}")
         places[what] = fields.index(column) if isinstance(column, str) else column
         if not 0 <= places[what] < len(fields):
             raise _wrong(path, f"there is no column {column} for the {what}s; the first line has {len(fields)}")
@@ -93,8 +93,7 @@ def _chosen(path: Path, fields: Sequence[str], has_header: bool, columns: Column
 
 def _wrong(path: Path, words: str) -> DataError:
     return DataError(
-        f"{path}: {words}; say which columns are meant: columns={{user: …, item: …, rating: …}}, by name, or by number "
-        "from 0 on",
+        f"{path}: {words}; set columns={{user: …, item: …, rating: …}} to names or numbers, counted from 0",
         code="data/rating-columns",
     )
 
@@ -206,8 +205,8 @@ def _in_order(
         pair = str(names["users"][user[first]]), str(names["items"][item[first]])
         where = " and ".join(places(*pair)[:2]) or str(wishes.path)
         raise DataError(
-            f"{where}: user {pair[0]} rated item {pair[1]} twice; {int(is_again.sum()):,} such ratings are there; say "
-            "duplicates: last (the one further down counts) or keep",
+            f"{where}: user {pair[0]} rated item {pair[1]} twice; there are {int(is_again.sum()):,} such ratings; set "
+            "duplicates: last (use the later one) or keep",
             code="data/duplicate-rating",
         )
     left_out["earlier ratings"] = int(is_again.sum())

@@ -33,7 +33,7 @@ from hogwild.shared_memory.region import Region
 
 VERSION = 1
 LONGEST_HEADER = 1 << 16
-ADVICE = "It is a file of your own: user, item and rating a line; MovieLens has such at grouplens.org/datasets."
+ADVICE = "It is your own file, one line per rating: user, item, rating; for example MovieLens (grouplens.org/datasets)."
 RULES: dict[int, str] = {
     3: "TOKEN: a rating must be a number",
     4: "TOKEN is NaN or infinite; clean the data first",
@@ -120,7 +120,7 @@ def _check_columns(who: str, columns: Any) -> None:
     is_right = isinstance(columns, Mapping) and {"user", "item"} <= columns.keys() <= {"user", "item", "rating"}
     if not is_right or any(type(column) not in (str, int) for column in columns.values()):
         raise UsageError(
-            f"{who}: columns must be {{user: …, item: …, rating: …}}, names or numbers from 0 on, got {columns!r}",
+            f"{who}: columns must be {{user: …, item: …, rating: …}}, names, or numbers from 0, got {columns!r}",
             code="config/bad-argument",
         )
 

@@ -12,11 +12,11 @@ from hogwild.errors import DataError, UsageError
 from hogwild.feeds.packed import Packed
 from hogwild.shared_memory.region import Region
 
-VERSION = 1  # of this class's output for a file; part of the cache key
-LONGEST = 10_000  # words in a sentence: a text in one line, such as text8, is cut there
-AT_ONCE = 1 << 20  # word numbers written at a time
-FIRST_WORDS, FIRST_BYTES = 1 << 16, 1 << 20  # initial capacity for distinct words, and for their bytes
-ADVICE = "It is a text of your own: words with spaces between them, one line or one sentence a line, plain or .gz."
+VERSION = 1  # of what this class makes of a file: a part of what it is kept under
+LONGEST = 10_000  # words in a sentence: a text of one line, such as text8, is cut there
+AT_ONCE = 1 << 20  # numbers of words written in one go
+FIRST_WORDS, FIRST_BYTES = 1 << 16, 1 << 20  # room for so many different words at first, and for their bytes
+ADVICE = "It is your own text: words separated by spaces, one sentence per line or one long line, plain or .gz."
 
 
 class Text(PackedFile):
@@ -45,7 +45,7 @@ class Text(PackedFile):
         for name, value in (("min_count", min_count), ("context", context)):
             if type(value) is not int or not 0 < value < 1 << 31:
                 raise UsageError(
-                    f"{who}: {name} must be a whole number from 1 on, got {value!r}", code="config/bad-argument"
+                    f"{who}: {name} must be a whole number >= 1, got {value!r}", code="config/bad-argument"
                 )
         self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
         self.min_count, self.context = min_count, context
@@ -117,7 +117,7 @@ class TextParsing:
     def _no_words(self, table: "WordTable", found: list[str | None]) -> DataError:
         counts = table.counts
         if self.like is not None:
-            rule = "none of its words is one of the training data's"
+            rule = "none of its words is in the training data"
         else:
             rule = f"none of its words occurs {self.data.min_count} times (min_count)"
         often = f"; the most frequent, {found[int(counts.argmax())]!r}, {counts.max():,} times" if len(counts) else ""

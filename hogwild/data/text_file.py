@@ -47,7 +47,7 @@ class TextFile:
 
     def changed(self) -> DataError:
         return DataError(
-            f"{self.path}: was changed after its rows were counted; start again when nobody writes to it any more",
+            f"{self.path}: was changed after its rows were counted; start again when the file is complete",
             code="data/file-changed",
         )
 
@@ -226,7 +226,7 @@ def _refuse_open_quote(text: TextFile, start: int, first_line: int) -> None:
     odd = next((i for i, each in enumerate(content) if each.count(b'"') % 2), None)
     place = f"line {line + odd}" if odd is not None else f"after line {line + len(content) - 1}"
     raise DataError(
-        f'{text.path}: {place}: a quote (") is opened and the file ends before it is closed; a quote inside a value is '
-        'written twice, and the value in quotes: "5"" pipe"',
+        f'{text.path}: {place}: a quote (") is not closed before the end of the file; write a quote in a value '
+        'twice, and the value in quotes: "5"" pipe"',
         code="data/csv-quotes",
     )

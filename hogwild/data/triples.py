@@ -24,7 +24,7 @@ from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 
 VERSION = 1
-ADVICE = "It is a file of your own: head, relation and tail a line, with tabs between them."
+ADVICE = "It is your own file, one triple per line: head, relation and tail, separated by tabs."
 RULES: dict[int, str] = {
     7: "a line must be head, relation and tail, three fields",
     8: "a field is empty",

@@ -12,7 +12,7 @@ from hogwild.data.locate import Wanted, beside, find, folders
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 
-ADVICE = "It is a file of your own: two words and a score a line, with tabs between them, as wordsim353.tsv."
+ADVICE = "It is your own file, like wordsim353.tsv: two words and a score per line, separated by tabs."
 log = logging.getLogger(__name__)
 
 
@@ -38,7 +38,7 @@ class WordPairs:
         """Read the few hundred pairs in this process. `like`: the training data, whose word numbers they use."""
         if like is None or "words" not in like.names:
             raise DataError(
-                f"{what}: WordPairs are pairs of a text's words: for data.val, with hogwild.data.Text as data.train",
+                f"{what}: WordPairs can only be data.val, with hogwild.data.Text as data.train",
                 code="data/fields",
             )
         place = {word: number for number, word in enumerate(like.names["words"])}
@@ -50,7 +50,7 @@ class WordPairs:
         ]
         if not known:
             raise DataError(
-                f"{self.path}: of {len(pairs):,} pairs none has two words of the training data", code="data/empty"
+                f"{self.path}: none of {len(pairs):,} pairs has both words in the training data", code="data/empty"
             )
         self.left_out = {"pairs with an unknown word": len(pairs) - len(known)} if len(known) < len(pairs) else {}
         for why, many in self.left_out.items():
@@ -74,7 +74,7 @@ def read_pairs(path: Path) -> Iterator[tuple[str, str, float]]:
             yield first, second, float(score)
         except ValueError:
             raise DataError(
-                f"{path}: line {number}: two words and a number are wanted, not {line[:60]!r}", code="data/bad-line"
+                f"{path}: line {number}: must have two words and a number, got {line[:60]!r}", code="data/bad-line"
             ) from None
 
 

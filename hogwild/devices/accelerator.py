@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import DeviceMemoryError
+from hogwild.formatting import size
 
 
 class Accelerator(Protocol):
@@ -76,10 +77,10 @@ class Accelerator(Protocol):
 
 def memory_error(name: str, asked: int | None, free: int, total: int, more: str = "") -> DeviceMemoryError:
     """Return the error for a GPU with too little memory."""
-    wanted = f"{asked:,} bytes were asked for, " if asked is not None else ""
+    wanted = f"{size(asked)} requested, " if asked is not None else ""
     return DeviceMemoryError(
-        f"GPU out of memory: {name}: {wanted}{free:,} of {total:,} bytes are free{more}. Take a smaller "
-        "data.batch_size or model, fewer train.procs on this GPU (each has copies of its own), or end what else uses it"
+        f"GPU out of memory: {name}: {wanted}{size(free)} of {size(total)} free{more}. Use a smaller data.batch_size "
+        "or model, fewer train.procs on this GPU (each has its own copies), or stop other programs that use it"
     )
 
 

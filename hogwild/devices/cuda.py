@@ -90,7 +90,7 @@ class Cuda:
             self._broken = self._broken or "CUDA error" in str(error)
             return None
         asked = re.search(r"Tried to allocate ([\d.]+ \wi?B)", str(error))
-        more = f" ({asked[1]} were asked for)" if asked else ""
+        more = f" ({asked[1]} requested)" if asked else ""
         return memory_error(self.name, None, *self.memory(), more)
 
     def is_broken(self) -> bool:

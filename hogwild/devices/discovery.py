@@ -38,12 +38,12 @@ def resolve(device: str) -> str:
     there = count(kind)
     if there == 0:
         raise UsageError(
-            f"train.device: {device}: there is no GPU that torch could use ({why_no_gpu()}); take auto or cpu",
+            f"train.device: {device}: torch finds no usable GPU ({why_no_gpu()}); use auto or cpu",
             code="device/none",
         )
     if index and int(index) >= there:
         have = f"{kind}:0" if there == 1 else f"{kind}:0 to {kind}:{there - 1}"
-        raise UsageError(f"train.device: {device}: there is no such device (there: {have})", code="device/index")
+        raise UsageError(f"train.device: {device}: no such device (available: {have})", code="device/index")
     return kind
 
 
@@ -51,7 +51,9 @@ def why_no_gpu() -> str:
     """Return why torch sees no GPU. Creates no context."""
     if not torch.backends.cuda.is_built():
         return f"torch {torch.__version__} was built without CUDA"
-    return f"torch {torch.__version__}, CUDA {torch.version.cuda}, sees no GPU: driver, or CUDA_VISIBLE_DEVICES"
+    return (
+        f"torch {torch.__version__}, CUDA {torch.version.cuda}, sees no GPU: check the driver and CUDA_VISIBLE_DEVICES"
+    )
 
 
 def require_cpu(tensors: Iterable[tuple[str, torch.Tensor]], what: str) -> None:
@@ -60,8 +62,7 @@ def require_cpu(tensors: Iterable[tuple[str, torch.Tensor]], what: str) -> None:
     for name, tensor in tensors:
         if tensor.device.type != "cpu":
             raise ModelError(
-                f"{what}: {name} is on {tensor.device}, and its memory cannot be shared by the workers; "
-                f"move it with .to('cpu') first",
+                f"{what}: {name} is on {tensor.device}; workers can share only CPU memory: use .to('cpu') first",
                 code="model/device",
             )
 

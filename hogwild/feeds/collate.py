@@ -156,7 +156,7 @@ class Collator:
         dtype, rest = tensors[0].dtype, tuple(tensors[0].shape[1:])
         for number, tensor in enumerate(tensors):
             if tensor.dim() == 0:
-                raise BadBatch(f"has a single number as field {field}, which is to be padded", "data/padding", number)
+                raise BadBatch(f"has a single number as field {field}, which data.padding pads", "data/padding", number)
             if tuple(tensor.shape[1:]) != rest or tensor.dtype != dtype:
                 words = f"field {field} is {_shape(tensor)}, in the first {_shape(tensors[0])}"
                 raise BadBatch(f"{words}; only the first dimension may vary", "data/unlike-items", number)
@@ -182,14 +182,13 @@ class Collator:
         for leaf in leaves:
             if not isinstance(leaf, (Tensor, np.ndarray, *NUMBERS)):
                 raise BadBatch(
-                    f"collate_fn returned a {type(leaf).__name__} inside its batch; tensors, arrays and numbers can "
-                    "lie in "
-                    "shared memory",
+                    f"collate_fn returned a {type(leaf).__name__} inside its batch; return only tensors, arrays and "
+                    "numbers",
                     "data/bad-batch",
                 )
             tensor = _tensor(leaf)
             if tensor.layout != torch.strided:
-                raise BadBatch(f"collate_fn returned a {tensor.layout} tensor; give dense ones", "data/bad-batch")
+                raise BadBatch(f"collate_fn returned a {tensor.layout} tensor; return dense ones", "data/bad-batch")
             columns.append(BatchLeaf(tensor.detach(), tensor.dtype, tuple(tensor.shape)))
         return tree, columns
 
@@ -218,9 +217,8 @@ class Collator:
             views = ring.reserve(slot, shapes)
         except TooLarge as error:
             raise BadBatch(
-                f"takes {error.args[0]:,} bytes ({', '.join(map(str, shapes))}), and a slot has "
-                f"{ring.spec.data_bytes:,}: "
-                "set data.slot_bytes, or data.padding.longest",
+                f"takes {error.args[0]:,} bytes ({', '.join(map(str, shapes))}), but a slot has only "
+                f"{ring.spec.data_bytes:,}: set data.slot_bytes, or data.padding.longest",
                 "data/batch-too-large",
             ) from error
         for column, view in zip(columns, views, strict=True):
@@ -257,7 +255,7 @@ def _stacked(pieces: list[Any], field: int) -> BatchLeaf:
             if not (are_tensors or isinstance(piece, Tensor)) or piece.shape != shape or piece.dtype != dtype:
                 raise _unlike(piece, first, field, number)
         if first.layout != torch.strided:
-            raise BadBatch(f"field {field} is a {first.layout} tensor; give dense ones", "data/not-dense", 0)
+            raise BadBatch(f"field {field} is a {first.layout} tensor; use dense ones", "data/not-dense", 0)
         return BatchLeaf(pieces, dtype, (len(pieces), *shape))
     if isinstance(first, np.ndarray):
         for number, piece in enumerate(pieces):
@@ -266,7 +264,7 @@ def _stacked(pieces: list[Any], field: int) -> BatchLeaf:
         return BatchLeaf(pieces, torch.from_numpy(np.empty(0, first.dtype)).dtype, (len(pieces), *first.shape))
     for number, piece in enumerate(pieces) if not _are(pieces, NUMBERS) else ():
         if not isinstance(piece, NUMBERS):
-            words = f"field {field} is a {type(piece).__name__}; give tensors, arrays or numbers, or a data.collate"
+            words = f"field {field} is a {type(piece).__name__}; use tensors, arrays or numbers, or set data.collate"
             raise BadBatch(words, "data/bad-item", number)
     is_float = any(issubclass(kind, float) and not issubclass(kind, np.floating) for kind in set(map(type, pieces)))
     whole = torch.tensor(pieces, dtype=torch.float32) if is_float else torch.from_numpy(np.array(pieces))

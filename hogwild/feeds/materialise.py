@@ -103,7 +103,7 @@ def division(count: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     held = round(count * fraction)
     if not 0 < held < count:
         raise DataError(
-            f"data.val.fraction {fraction} of {count} samples leaves {held} to evaluate; both parts need one",
+            f"data.val.fraction {fraction} of {count} samples leaves {held} to evaluate; both parts need at least one",
             code="data/split",
         )
     order = torch.randperm(count, generator=torch.Generator().manual_seed(mix(seed, -2)))
@@ -117,7 +117,7 @@ def ready_tensors(dataset: Any, what: str) -> tuple[Tensor, ...] | None:
     """Return the checked tensors of a data set that has them; None for one that must be read. Raises DataError."""
     if isinstance(dataset, IterableDataset):
         raise DataError(
-            f"{what}: an IterableDataset has no positions, and data.feed is resident; set data.feed: stream",
+            f"{what}: an IterableDataset cannot be resident; set data.feed: stream",
             code="data/stream",
         )
     tensors = _ready_tensors(dataset)
@@ -144,9 +144,7 @@ def _ready_tensors(dataset: Any) -> tuple[Tensor, ...] | None:
 
 def _check_fields(tensors: Sequence[Tensor], what: str) -> None:
     if len(tensors) < 2:
-        raise DataError(
-            f"{what}: samples have one field; at least an input and a target are needed", code="data/fields"
-        )
+        raise DataError(f"{what}: samples have only one field; they need an input and a target", code="data/fields")
     lengths = {len(tensor) for tensor in tensors}
     if len(lengths) > 1:
         raise DataError(

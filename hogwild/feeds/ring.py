@@ -240,8 +240,8 @@ class Ring:
         """Write an iterator state. Raises DataError if it has outgrown its space."""
         if len(state) > self.spec.state_bytes:
             raise DataError(
-                f"data.train: the state of the iterator takes {len(state):,} bytes by now, and a slot has room for "
-                f"{self.spec.state_bytes:,}, from its first; keep in state_dict() where it is, not what it has read",
+                f"data.train: the iterator's state has grown to {len(state):,} bytes, but a slot has room for "
+                f"{self.spec.state_bytes:,} (by its first state); keep only the position in state_dict(), not the data",
                 code="data/stream-state",
             )
         word = Head.AFTER_BYTES if is_after else Head.BEFORE_BYTES

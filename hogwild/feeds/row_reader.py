@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hogwild import host
 from hogwild.errors import DataError, HogwildError, MemoryShortError
+from hogwild.formatting import size
 from hogwild.scheduling.seeds import item_seed
 
 CHECK_NUMBERS = 1 << 24  # elements per NaN check: keeps the temporaries small
@@ -96,7 +97,7 @@ class RowSource:
         needed, memory = self.count * self.row_bytes, host.available_memory()
         if needed > memory.bytes:
             raise MemoryShortError(
-                f"{self.what}: {self.count:,} items like the first take {needed:,} bytes, but only {memory.bytes:,} "
+                f"{self.what}: {self.count:,} items like the first take {size(needed)}, but only {size(memory.bytes)} "
                 f"are free ({memory.limited_by}); use less data, smaller types, or a larger limit",
                 code="run/memory-short",
             )
@@ -189,7 +190,7 @@ def _length(dataset: Any, what: str) -> int:
         return len(dataset)
     except (TypeError, NotImplementedError) as error:
         raise DataError(
-            f"{what}: {type(dataset).__name__} has no len(); give a map-style Dataset", code="data/no-length"
+            f"{what}: {type(dataset).__name__} has no len(); use a map-style Dataset", code="data/no-length"
         ) from error
     except (Exception, SystemExit) as error:
         raise DataError(
@@ -207,7 +208,7 @@ def _rows(dataset: Any, start: int, stop: int, what: str) -> tuple[Tensor, ...]:
     if not is_right:
         raise BadRow(
             start,
-            DataError(f"{where} are not (input, …, target), tensors of {stop - start} rows each", code="data/bad-item"),
+            DataError(f"{where} must return (input, …, target), each of {stop - start} rows", code="data/bad-item"),
         )
     return tuple(field.detach() for field in fields)
 
@@ -226,7 +227,7 @@ def _item(dataset: Any, index: int, what: str, seed: int) -> tuple[Tensor, ...]:
     try:
         return tuple(_as_tensor(field) for field in sample)
     except (TypeError, ValueError, RuntimeError) as error:
-        words = f"{what}: item {index} cannot be made into tensors: {error}"
+        words = f"{what}: item {index} cannot be converted to tensors: {error}"
         raise BadRow(index, DataError(words, code="data/bad-item")) from error
 
 

@@ -348,8 +348,8 @@ def read_state(state: bytes) -> Any:
         return _StateReader(io.BytesIO(state)).load()
     except Exception as error:  # a hostile pickle can make its reader raise nearly anything
         raise CheckpointError(
-            f"the state of the data's iterator cannot be loaded safely: {error}. If an older hogwild wrote it, finish "
-            "the run with that version, or begin a new one with its model (model.init_from)",
+            f"the state of the data iterator cannot be loaded safely: {error}. If an older hogwild wrote it, finish "
+            "the run with that version, or start a new run from its model (model.init_from)",
             code="checkpoint/unsafe",
         ) from error
 
@@ -372,9 +372,9 @@ class _StateWriter(pickle.Pickler):
             return NotImplemented
         kind = thing if isinstance(thing, type) else type(thing)
         raise DataError(
-            f"the state_dict() of {self._owner} holds a {kind.__module__}.{kind.__qualname__}; checkpoints keep it and "
-            "are read without running code: return numbers, text, bytes, None, lists, tuples, dicts, sets, tensors and "
-            "numpy arrays, and make the rest in load_state_dict()",
+            f"the state_dict() of {self._owner} holds a {kind.__module__}.{kind.__qualname__}, but checkpoints "
+            "are loaded without running code: return numbers, text, bytes, None, lists, tuples, dicts, sets, tensors "
+            "and numpy arrays, and rebuild the rest in load_state_dict()",
             code="data/state-not-plain",
         )
 

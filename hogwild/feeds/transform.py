@@ -42,7 +42,7 @@ def transformed(transform: Transform, fields: Sequence[Any]) -> tuple[Any, ...]:
     answer = transform(*fields)
     leaves = tree_leaves(answer) if isinstance(answer, (tuple, list)) else []
     if not leaves or not all(isinstance(field, Tensor) for field in leaves):
-        raise _refused(f"returned a {type(answer).__name__} that is no tuple of tensors", fields)
+        raise _refused(f"returned a {type(answer).__name__} that is not a tuple of tensors", fields)
     # With a user's collate_fn only the target is certain to have one row per sample.
     is_plain = all(isinstance(field, Tensor) for field in fields)
     wrong = any(not leaf.dim() or len(leaf) != rows for leaf in (leaves if is_plain else leaves[-1:]))
@@ -70,6 +70,6 @@ def tried(transform: Transform, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def _refused(what: str, fields: Sequence[Tensor]) -> DataError:
     return DataError(
         f"data.transform {what}; it is called as transform(*inputs, target) with {len(fields)} tensors of one batch "
-        f"and returns {len(fields)} tensors with as many rows",
+        f"and must return {len(fields)} tensors with the same number of rows",
         code="data/transform",
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from hogwild.formatting import size
 from hogwild.host.topology import ROOT, Core, physical_cores, read_if_known
 
 LOWEST_QUOTA = 0.01  # cores; the kernel accepts no less, and floor(usable / procs) must not divide by zero
@@ -220,7 +221,7 @@ def _memory_limit(group: ControlGroup) -> tuple[int, str] | None:
     """Return (bytes above which the kernel kills, the limit in words). Version 1 writes a huge number for 'none'."""
     name = "memory.max" if group.version == 2 else "memory.limit_in_bytes"
     limit = group.number(name)
-    return (limit, f"limit {limit:,} bytes, {group.folder / name}") if limit is not None and limit < 1 << 60 else None
+    return (limit, f"limit {size(limit)}, {group.folder / name}") if limit is not None and limit < 1 << 60 else None
 
 
 def _memory_left(group: ControlGroup) -> int | None:

@@ -26,7 +26,7 @@ CAUSES = {
     "SIGKILL": "perhaps out of memory",
     "SIGSEGV": "a crash in native code",
     "SIGBUS": "a mapped file was truncated, or memory ran out at first touch",
-    "SIGABRT": "native code gave up, see the log",
+    "SIGABRT": "native code aborted, see the log",
     "SIGFPE": "an integer division by zero in native code",
     "SIGILL": "native code built for another processor",
     "SIGXCPU": "a limit on processor time",

@@ -57,8 +57,8 @@ class Manner(enum.Enum):
     """The reaction of `StopSignals` to a signal."""
 
     NOTES = enum.auto()  # record only: cleanup and hand-over must not be interrupted
-    ENDS = enum.auto()  # the first is noted; the second ends the process at once, silently
-    RAISES = enum.auto()  # raises and notes it: user code may swallow the exception
+    ENDS = enum.auto()  # record the first; the second ends the process at once, silently
+    RAISES = enum.auto()  # raise and record: user code may swallow the exception
 
 
 class StopSignals:
@@ -175,7 +175,7 @@ def require_main_thread() -> None:
     started them."""
     if threading.current_thread() is not threading.main_thread():
         raise UsageError(
-            "training must be started from the main thread: signals and worker processes belong to it",
+            "training must be started from the main thread, which handles signals and worker processes",
             code="usage/main-thread",
         )
 

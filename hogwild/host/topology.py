@@ -113,7 +113,7 @@ def restore_affinity(environ: Mapping[str, str]) -> str:
     except OSError:  # our cpuset lost them all meanwhile: keep what the runtime left
         return ""
     had = f"{len(now)} core{'' if len(now) == 1 else 's'}"
-    return f"{', '.join(variables)} had bound this process to {had} of {len(whole)}: undone, here and in the workers"
+    return f"{', '.join(variables)} had bound this process to {had} of {len(whole)}; undone, here and in the workers"
 
 
 def _places() -> frozenset[int]:

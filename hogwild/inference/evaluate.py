@@ -54,7 +54,7 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
     validation data, and all errors of building the job."""
     if job.data.val is None:
         raise UsageError(
-            f"{checkpoint}: its job has no data.val: there is nothing to evaluate it on",
+            f"{checkpoint}: its job has no data.val, so there is nothing to evaluate",
             code="config/needs-validation",
         )
     state = load(checkpoint)
@@ -62,7 +62,7 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
     parts = build(job, data_dir, is_fresh=False)
     require_same(state, checkpoint.parent.parent, parts.names, {"names": parts.identity["names"]})
     if keep_outputs and parts.output is None:
-        raise UsageError("--predictions: the model does not answer one tensor per batch", code="usage/no-predictions")
+        raise UsageError("--predictions: the model does not return one tensor per batch", code="usage/no-predictions")
     with contextlib.closing(_Loaded.of(job, parts, state)) as loaded:
         values, outputs, targets = loaded.evaluate(keep_outputs)
     is_same = state["evaluated_at"] == updates

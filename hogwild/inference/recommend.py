@@ -1,8 +1,8 @@
-"""Recommendations for a user, by a model that gives every item a score (`hogwild.models.MatrixFactorization`,
+"""Recommendations for a user from a model that scores every item (`hogwild.models.MatrixFactorization`,
 `BprFactorization`).
 
-Unknown users get the most popular items (`item_appeal`: the items' biases), and a note says so. Items outside the
-training data are never recommended: the model knows nothing about them."""
+Unknown users get the most popular items (`item_appeal`: the items' biases), with a note. Items that are not in the
+training data are never recommended."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from hogwild.errors import UsageError
 
-UNKNOWN = "user {user} is not in the training data: these items are the best for everybody"
-WITH_RATED = "items that the user has rated may be among them: the training data is not at hand"
+UNKNOWN = "user {user} is not in the training data: these are the most popular items"
+WITH_RATED = "the training data is not available: items that the user has rated may be included"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ def scores(model: nn.Module, user: int | None) -> Tensor:
     UsageError for a model without scores."""
     if not (hasattr(model, "scores") and hasattr(model, "item_appeal")):
         raise UsageError(
-            f"{type(model).__qualname__} gives items no scores; recommendations come from hogwild.models."
-            "MatrixFactorization and BprFactorization, and from models with their `scores` and `item_appeal`",
+            f"{type(model).__qualname__} cannot score items; use hogwild.models.MatrixFactorization, BprFactorization, "
+            "or a model with the methods `scores` and `item_appeal`",
             code="usage/no-users",
         )
     with torch.no_grad():

@@ -22,7 +22,7 @@ def sample(
     state, and for characters in the prompt that it does not know."""
     if not takes_state(model):
         raise UsageError(
-            f"{type(model).__qualname__} carries no state: its forward has no argument `state` with a default",
+            f"{type(model).__qualname__} is not recurrent: its forward has no argument `state` with a default",
             code="usage/no-symbols",
         )
     if not temperature >= 0 or temperature == float("inf"):

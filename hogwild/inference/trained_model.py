@@ -82,7 +82,7 @@ class Trained:
             self._reader, "input", self._like(), self.job.data.on_bad_line
         )  # fmt: skip
         if not packed.samples:
-            raise DataError("input: there is no sample in it", code="data/empty")
+            raise DataError("input: it contains no samples", code="data/empty")
         plan = BatchPlan(packed.samples, BATCH)
         feed = open_feed(packed, plan, seed=0, order="none")
         return self._outputs(packed.samples, lambda a, b: feed.gather(0, a // BATCH).inputs)
@@ -153,7 +153,7 @@ class Trained:
         name = next((one for one in ("path", "file", "folder") if one in _parameters(spec.class_path)), None)
         if name is None:
             raise UsageError(
-                f"{spec.class_path} has no argument path: give a data set instead of a file, from Python",
+                f"{spec.class_path} has no argument path; call it from Python with a data set instead of a file",
                 code="usage/no-input",
             )
         arguments = {key: value for key, value in arguments.items() if key not in ("split", "holdout")}

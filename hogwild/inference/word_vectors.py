@@ -143,8 +143,8 @@ class WordVectors:
         near = nearest(word, alike)
         if word.lower() in self._number and word.lower() not in near:
             near = [word.lower(), *near[:2]]
-        hint = f"; near it: {', '.join(near)}" if near else ""
-        return UsageError(f"{word!r} is none of the {len(self.words):,} words{hint}", code="usage/unknown-word")
+        hint = f"; similar: {', '.join(near)}" if near else ""
+        return UsageError(f"{word!r} is not among the {len(self.words):,} words{hint}", code="usage/unknown-word")
 
     # ---- files
 
@@ -152,7 +152,9 @@ class WordVectors:
         """Write the format of word2vec.c, text or binary, which gensim and others load. Text keeps every digit of a
         float32. Raises UsageError for a word with white space, which the format cannot represent."""
         if bad := next((word for word in self.words if not word or word.split() != [word]), None):
-            raise UsageError(f"{path}: {bad!r} is no word of word2vec's formats: white space", code="usage/bad-value")
+            raise UsageError(
+                f"{path}: {bad!r} cannot be written in word2vec's formats: it has white space", code="usage/bad-value"
+            )
         with open(path, "wb") as file:
             file.write(f"{len(self.words)} {self.matrix.shape[1]}\n".encode())
             numbers = " ".join(["%.9g"] * self.matrix.shape[1])
@@ -180,9 +182,11 @@ class WordVectors:
             words.append(word)
             vectors.append(row)
         if len(words) != count:
-            raise _wrong(path, f"the header promises {count:,} words, the file holds {len(words):,}: is it truncated?")
+            raise _wrong(
+                path, f"the header promises {count:,} words, but the file holds {len(words):,}; perhaps it is truncated"
+            )
         if len(set(words)) != count:
-            raise _wrong(path, "a word is there twice")
+            raise _wrong(path, "a word occurs twice")
         return cls(words, np.stack(vectors) if vectors else np.empty((0, width), np.float32))
 
 
@@ -195,7 +199,7 @@ def _sections(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
             name, questions = line[1:].strip(), []
             continue
         if len(line.split()) != 4:
-            raise DataError(f"{path}: line {number}: four words are wanted, not {line[:60]!r}", code="data/bad-line")
+            raise DataError(f"{path}: line {number}: must have four words, got {line[:60]!r}", code="data/bad-line")
         questions.append(line.split())
     if questions:
         yield name, questions
@@ -213,7 +217,7 @@ def _text_rows(path: object, body: bytes, count: int, width: int) -> Iterator[tu
                 raise ValueError(f"{len(numbers)} numbers")
             yield word.decode(), np.array([float(each) for each in numbers], np.float32)
         except ValueError as error:
-            raise _wrong(path, f"line {number}: a word and {width} numbers are wanted: {error}") from None
+            raise _wrong(path, f"line {number}: must have a word and {width} numbers: {error}") from None
 
 
 def _binary_rows(path: object, body: bytes, count: int, width: int) -> Iterator[tuple[str, np.ndarray]]:
@@ -225,7 +229,7 @@ def _binary_rows(path: object, body: bytes, count: int, width: int) -> Iterator[
         try:
             word = body[at:end].lstrip(b"\n").decode()  # word2vec.c ends a row with a new line, gensim does not
         except UnicodeDecodeError as error:
-            raise _wrong(path, f"word {number + 1:,} is no text: {error}; is the file binary?") from None
+            raise _wrong(path, f"word {number + 1:,} is not text: {error}; perhaps the file is binary") from None
         yield word, np.frombuffer(body, "<f4", width, end + 1)
         at = end + 1 + 4 * width
 

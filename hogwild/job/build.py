@@ -42,7 +42,7 @@ from hogwild.training.without_dynamo import sparing_the_compiler
 from hogwild.user_code import build as build_component
 from hogwild.user_code import build_callable
 
-NO_KERNEL = UpdateChoice(None, "autograd: on a device, where no kernel of a model's own runs", is_worth_saying=False)
+NO_KERNEL = UpdateChoice(None, "autograd: compiled kernels run on the CPU only", is_worth_saying=False)
 
 
 def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_fresh: bool = True) -> Parts:
@@ -57,7 +57,7 @@ def build(job: Job, data_dir: Path | None, reader: Reader | None = None, *, is_f
     model = build_component(job.model, **sizes_for(job.model, data.sizes))
     if not isinstance(model, nn.Module):
         raise ModelError(
-            f"model.class_path {job.model.class_path} made a {type(model).__name__}, not an nn.Module",
+            f"model.class_path {job.model.class_path} returned a {type(model).__name__}, not an nn.Module",
             code="model/not-a-module",
         )
     loss = build_callable(job.loss)

@@ -74,7 +74,7 @@ def _inspect(job: Job, parts: "Parts") -> None:
     if plan.batches == 0:
         raise DataError(
             f"data.train has {plan.samples} samples, fewer than data.batch_size {plan.batch_size}, and data.drop_last "
-            "is true: there is no batch to train on",
+            "is true: there is no full batch to train on",
             code="data/no-batch",
         )
     if plan.merges:
@@ -102,13 +102,13 @@ def _check_steps(job: Job, model: nn.Module) -> None:
     for name in (name for name, is_there in steps.items() if is_there):
         setting, lost = "", ""
         if job.model.compile != "none":
-            setting, lost = f"model.compile: {job.model.compile}", "what was compiled would not be used"
+            setting, lost = f"model.compile: {job.model.compile}", "the compiled model would not be used"
         elif job.data.lanes is not None and name == "training_step":
-            setting, lost = "data.lanes", "nobody would carry the state on"
+            setting, lost = "data.lanes", "the state would not be passed on"
         if setting:
             raise ModelError(
-                f"{type(model).__name__} has a {name}, which calls the model itself: with {setting} {lost}; take one "
-                "of the two out",
+                f"{type(model).__name__} has a {name}, which calls the model itself: with {setting} {lost}; "
+                "remove one of the two",
                 code="model/own-step",
             )
 
@@ -141,7 +141,7 @@ def directions(evaluate: Evaluate, panel: Panel) -> dict[str, bool]:
         higher = evaluate.mode == "max" if is_said else panel.higher_is_better(name)
         if higher is None:
             raise UsageError(
-                f"evaluate.{key}: {name}: is more of it better, or less? Give the function an attribute "
+                f"evaluate.{key}: {name}: unknown whether higher or lower is better; give the function an attribute "
                 "higher_is_better = True or False" + (", or set evaluate.mode" if key == "monitor" else ""),
                 code="config/metric-direction",
             )
@@ -156,7 +156,8 @@ def _check_evaluation(job: Job, parts: "Parts") -> None:
         asked = [key for key in ("target", "patience", "every_updates") if getattr(evaluate, key)]
         if asked:
             raise BuildError(
-                f"evaluate.{asked[0]} needs data.val: without it nothing is evaluated", code="config/needs-validation"
+                f"evaluate.{asked[0]} needs data.val, as nothing is evaluated without it",
+                code="config/needs-validation",
             )
         return
     *inputs, target = parts.val.spread()
@@ -167,14 +168,14 @@ def _check_evaluation(job: Job, parts: "Parts") -> None:
     parts.output = output[:0].clone() if isinstance(output, Tensor) and output.dim() else None
     if parts.panel.whole and (parts.output is None or len(output) != len(target)):
         raise BuildError(
-            f"evaluate.metrics: {', '.join(parts.panel.whole)}: need an output per sample in one tensor, and "
+            f"evaluate.metrics: {', '.join(parts.panel.whole)}: need one tensor with an output per sample, but "
             f"{len(target)} samples gave {_described(output) if isinstance(output, Tensor) else type(output).__name__}",
             code="model/metric",
         )
     if parts.panel.whole and not (judged is target or torch.equal(judged, target)):
         raise BuildError(
-            f"evaluate.metrics: {', '.join(parts.panel.whole)}: judged over all samples with the targets of data.val, "
-            f"and {type(parts.model).__name__}.evaluation_step answers others",
+            f"evaluate.metrics: {', '.join(parts.panel.whole)}: computed with the targets of data.val, but "
+            f"{type(parts.model).__name__}.evaluation_step returns other targets",
             code="model/metric",
         )
     directions(evaluate, parts.panel)
@@ -225,8 +226,8 @@ def _try_forward(job: Job, parts: "Parts") -> None:
     made = [name for name, param in parts.model.named_parameters() if id(param) not in constructed]
     if made:
         raise ModelError(
-            f"{type(parts.model).__name__} creates parameter {made[0]} in forward; the optimizer, built before that, "
-            "would never train it. Create all parameters in the constructor",
+            f"{type(parts.model).__name__} creates parameter {made[0]} in forward, after the optimizer was built: it "
+            "would never be trained. Create all parameters in the constructor",
             code="model/gained-parameters",
         )
     parts.output_shape = tuple(output.shape) if isinstance(output, Tensor) else ()
@@ -271,8 +272,8 @@ def _try_compiled(job: Job, parts: "Parts") -> None:
             script(*_copied(inputs))
     except Exception as error:
         raise ModelError(
-            f"{type(parts.model).__name__} as TorchScript (model.compile: script) does not compute the first samples, "
-            f"and does without it: {str(error).strip()}",
+            f"{type(parts.model).__name__} fails on the first samples as TorchScript (model.compile: script), but not "
+            f"without it: {str(error).strip()}",
             code="model/not-scriptable",
         ) from error
 
@@ -298,7 +299,7 @@ def _refuse_single(parts: "Parts") -> None:
             hook.remove()
     if starved:
         raise DataError(
-            "BatchNorm cannot train on a batch of one sample; give more samples or a larger data.batch_size",
+            "BatchNorm cannot train on a batch of one sample; use more samples or a larger data.batch_size",
             code="data/batch-norm",
         )
 

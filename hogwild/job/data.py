@@ -33,13 +33,13 @@ def lane_plan(job: Job, model: nn.Module, trained: Held, val: Any, notes: list[s
     assert lanes is not None
     if trained.packed is not None:
         raise DataError(
-            "data.lanes: rows that continue each other are a data set of tensors; data.train is packed, and its "
-            "samples are read in any order",
+            "data.lanes needs a data set of consecutive rows as tensors; data.train is packed, and its samples are "
+            "read in any order",
             code="data/lanes",
         )
     if isinstance(val, Split):
         raise DataError(
-            "data.val.fraction: with data.lanes give a data set of its own: rows drawn at random leave gaps in the "
+            "data.val.fraction: data.lanes needs a separate validation data set: a random split leaves gaps in the "
             "sequence",
             code="data/split",
         )
@@ -52,8 +52,8 @@ def lane_plan(job: Job, model: nn.Module, trained: Held, val: Any, notes: list[s
     steps = trained.samples // (lanes * columns)
     if steps == 0:
         raise DataError(
-            f"data.lanes: {lanes} lanes of {columns} columns (data.batch_size) need {lanes * columns:,} rows at least, "
-            f"and data.train has {trained.samples:,}; fewer lanes, or a smaller batch",
+            f"data.lanes: {lanes} lanes of {columns} columns (data.batch_size) need at least {lanes * columns:,} rows, "
+            f"but data.train has {trained.samples:,}; use fewer lanes or a smaller batch",
             code="data/lanes",
         )
     if rest := trained.samples - lanes * columns * steps:
@@ -70,9 +70,9 @@ def check_length(job: Job, plan: EpochPlan) -> None:
     is_endless = isinstance(plan, StreamPlan) and plan.length is None and job.train.max_updates is None
     if is_endless and name in NAMED and name not in ("constant", "step"):
         raise DataError(
-            f"lr_schedule.name: {name} is stretched over all updates of the job, and nobody knows how many there are: "
-            "data.train is an iterable without len(); set train.max_updates, give its class a __len__, or use a "
-            "schedule that needs no length: constant, step, or one of your own",
+            f"lr_schedule.name: {name} needs the number of updates of the job, which is unknown: data.train is an "
+            "iterable without len(); set train.max_updates, give its class a __len__, or use a schedule that needs no "
+            "length: constant, step, or your own",
             code="data/no-length",
         )
 
@@ -81,8 +81,8 @@ def refuse_loader(dataset: Any, what: str) -> None:
     """Raise DataError for a DataLoader in place of the data set."""
     if isinstance(dataset, DataLoader):
         raise DataError(
-            f"{what} is a DataLoader; give the data set itself, and batch_size, shuffle, drop_last and collate as "
-            "settings of the job",
+            f"{what} is a DataLoader; pass the data set itself, and batch_size, shuffle, drop_last and collate as "
+            "fields of the job",
             code="data/loader",
         )
 

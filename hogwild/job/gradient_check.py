@@ -67,7 +67,7 @@ def check_gradients(model: nn.Module, loss: Any, sample: Sequence[Tensor]) -> di
         parts = _parts(twin, whole.call)
     except (Exception, SystemExit) as error:
         raise ModelError(
-            f"--gradcheck: {type(model).__name__} cannot be computed in float64: {type(error).__name__}: {error}",
+            f"--gradcheck: {type(model).__name__} fails in float64: {type(error).__name__}: {error}",
             code="model/no-double",
         ) from error
     for tried in (*parts, whole):
@@ -201,8 +201,8 @@ def _compare(tried: Tried) -> None:
     for (name, tensor), one, other in zip(tried.tensors.items(), first, second, strict=True):
         if not torch.allclose(one, other):
             raise ModelError(
-                f"--gradcheck: {tried.what}: backward answers something else every time for {name}, from the same "
-                "numbers; it may depend on nothing but its inputs and what was saved for it",
+                f"--gradcheck: {tried.what}: backward returns different gradients for {name} from the same numbers; it "
+                "must depend only on its inputs and saved tensors",
                 code="model/wrong-gradient",
             )
         direction = torch.randn(tensor.shape, dtype=tensor.dtype, generator=random)
@@ -244,8 +244,8 @@ def _blame(
 def _wrong(tried: Tried, what: str, slopes: Slopes) -> ModelError:
     numeric = (slopes.left + slopes.right) / 2
     return ModelError(
-        f"--gradcheck: {tried.what}: {what} is {slopes.analytic:.6g} by backward, and {numeric:.6g} by differences of "
-        f"the outputs (float64, {SAMPLES} samples); look at the backward of what computes it",
+        f"--gradcheck: {tried.what}: {what} is {slopes.analytic:.6g} by backward, but {numeric:.6g} by differences of "
+        f"the outputs (float64, {SAMPLES} samples); correct its backward",
         code="model/wrong-gradient",
     )
 

@@ -90,10 +90,8 @@ def require_same(state: Mapping[str, Any], run: Path, names: Mapping[str, Any] |
                 changed.append(f"{what}: {key}: {words}was {old}, now {new}")
     if changed:
         raise DataError(
-            "the data is not what this run was trained on:\n  "
-            + "\n  ".join(changed)
-            + "\nBring it back as it was, or "
-            f"begin a new run with this one's model, whose rows are taken over by name: model.init_from={run}",
+            "the data has changed since this run was trained:\n  " + "\n  ".join(changed) + "\nRestore the data, or "
+            f"start a new run from this run's model, with rows matched by name: model.init_from={run}",
             code="data/changed",
         )
     return "data" in state
@@ -163,9 +161,9 @@ def by_name(
             many = (len(theirs.get(kind, ())), len(ours.get(kind, ())))
             is_known = kind in pairs and (times == 1 or (times > 1 and kind in getattr(model, "in_blocks", ())))
             if not is_known or (there, here) != (times * many[0], times * many[1]):
-                why = f"which are others now, of {there:,} there and {here:,} here none can be told"
+                why = f"which differ now: none of {there:,} in the file can be matched to the {here:,} here"
                 if not theirs:
-                    why = f"and no {NAMES} beside it or in its run says for which; put it there"
+                    why = f"but no {NAMES} beside it or in its run names them; put that file there"
                 raise ModelError(f"{name} has rows for {kind}, {why}", code="model/init-names")
             blocks = torch.arange(times)[:, None]
             old, new = ((blocks * count + rows).flatten() for count, rows in zip(many, pairs[kind], strict=True))

@@ -77,7 +77,7 @@ def load_initial(
     try:
         by_their_names, counts = by_name(model, chosen, ours, theirs, rows_of(component, model, names))
     except ModelError as error:
-        raise ModelError(f"model.init_from: {path}: {error}; or leave it out (skip)", code=error.code) from None
+        raise ModelError(f"model.init_from: {path}: {error}; or add it to skip", code=error.code) from None
     chosen |= by_their_names
     for name, value in chosen.items():
         _check(path, name, own[name], value)
@@ -85,7 +85,7 @@ def load_initial(
     for name in chosen.keys() & parameters.keys():  # not the buffers: a mask may well hold infinity
         if not state_dicts.is_finite(chosen[name]):
             raise ModelError(
-                f"model.init_from: {path}: {name} is NaN or infinite; nothing can be learnt from there",
+                f"model.init_from: {path}: {name} is NaN or infinite; training cannot start from it",
                 code="model/init-mismatch",
             )
     try:
@@ -93,7 +93,7 @@ def load_initial(
     except RuntimeError as error:
         raise ModelError(f"model.init_from: {path}: {error}", code="model/init-mismatch") from error
     if unknown := getattr(left, "unexpected_keys", ()):
-        words = "the model's state_dict() names them so, and its load_state_dict() does not know them; give it a hook"
+        words = "the model's state_dict() has these names, but its load_state_dict() rejects them; add a load hook"
         raise ModelError(f"model.init_from: {path}: {_some(unknown)}: {words}", code="model/init-mismatch")
     return "; ".join([_words(path, own, saved, chosen, left_out), *counts])
 
@@ -114,7 +114,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Sequence[Any]], 
         found = next((file for file in (folder / NAMES, folder.parent.parent / NAMES) if file.exists()), None)
         names, recorded = read_names(found) if found else None, state.get("data", {}).get("names")
         if names and recorded is not None and identity_of(names)["names"] != recorded:
-            raise ModelError(f"model.init_from: {found} is not of {folder}", code="model/init-names")
+            raise ModelError(f"model.init_from: {found} does not belong to {folder}", code="model/init-names")
         return saved, names_by_kind(names), recorded
     except (OSError, EOFError, ValueError, RuntimeError, AttributeError, pickle.UnpicklingError) as error:
         raise ModelError(f"model.init_from: {path}: cannot be read: {error}", code="model/init-unreadable") from error
@@ -140,8 +140,7 @@ def _checkpoint_in(folder: Path) -> Path:
     checkpoints = folder / "checkpoints"
     if not checkpoints.is_dir():
         raise ModelError(
-            f"model.init_from: {folder}: is neither a checkpoint, which has a {MANIFEST}, nor a run, which has a "
-            "folder checkpoints",
+            f"model.init_from: {folder}: neither a checkpoint (no {MANIFEST}) nor a run (no folder checkpoints/)",
             code="model/init-unreadable",
         )
     if (checkpoints / BEST).exists():
@@ -161,8 +160,8 @@ def _look_whether_it_came(path: Path) -> None:
     if begins.startswith(LFS_POINTER):
         raise _unreadable(
             path,
-            "is a git-LFS pointer, a text that stands for the file: the file itself was not downloaded. Run `git lfs "
-            "pull` in its repository, or fetch it from the page it is on",
+            "is only a git-LFS pointer; the file itself was not downloaded. Run `git lfs pull` in its repository, or "
+            "download it from its web page",
         )
 
 
@@ -196,7 +195,7 @@ def _state_dict(path: Path) -> dict[str, Any]:
     if not isinstance(saved, Mapping) or not any(isinstance(value, Tensor) for value in saved.values()):
         held = f"a dict of {_some(map(str, saved))}" if isinstance(saved, Mapping) else f"a {type(saved).__name__}"
         raise _unreadable(
-            path, f"holds {held}, no state_dict: tensors by name, or such a dict under {' or '.join(WRAPPED)}"
+            path, f"holds {held}, not a state_dict (tensors by name, or such a dict under {' or '.join(WRAPPED)})"
         )
     return dict(saved)
 
@@ -208,11 +207,13 @@ def _load(path: Path) -> Any:
     if not begins.startswith((ZIP, PICKLE)):
         raise _unreadable(
             path,
-            f"is no file of torch.save: it begins with {begins!r}. A page of a web server's instead of the file? "
-            "Another format? A .safetensors file must be named so",
+            f"is not a file of torch.save: it begins with {begins!r}. Perhaps it is a web page or another format? "
+            "The name of a safetensors file must end in .safetensors",
         )
     if begins.startswith(ZIP) and not zipfile.is_zipfile(path):
-        raise _unreadable(path, "cannot be read: it is cut off: a zip archive without its end; fetch or copy it again")
+        raise _unreadable(
+            path, "cannot be read: it is truncated (a zip archive without its end); download or copy it again"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # about the file's format: reported below if it matters
@@ -225,14 +226,14 @@ def _why(error: Exception) -> str:
     words = str(error)
     if code := re.search(r"GLOBAL (\S+)", words):
         return (
-            f"holds more than tensors and plain values ({code[1]}), which would run code to be loaded, or is damaged. "
-            "Where you made it and trust it, load it there and save model.state_dict() alone"
+            f"is damaged, or holds objects ({code[1]}) that would run code when loaded. If you trust the file, load it "
+            "yourself and save only model.state_dict()"
         )
     if "TorchScript" in words:
         return "is a TorchScript archive; save the state_dict() of that module with torch.save"
     if isinstance(error, pickle.UnpicklingError):
-        return "cannot be read: it is cut off, damaged, or a pickle that torch.save did not write"
-    return f"cannot be read: {words or 'it is cut off'}"
+        return "cannot be read: it is truncated, damaged, or a pickle that torch.save did not write"
+    return f"cannot be read: {words or 'it is truncated'}"
 
 
 def _skipped(patterns: Sequence[str], names: Sequence[str]) -> set[str]:
@@ -249,14 +250,14 @@ def _skipped(patterns: Sequence[str], names: Sequence[str]) -> set[str]:
 def _check(path: Path, name: str, own: Any, saved: Any) -> None:
     if isinstance(own, Tensor) != isinstance(saved, Tensor):
         raise ModelError(
-            f"model.init_from: {path}: {name} is a {type(saved).__name__} there, and a {type(own).__name__} in the "
-            "model",
+            f"model.init_from: {path}: {name} is a {type(saved).__name__} in the file, but a {type(own).__name__} in "
+            "the model",
             code="model/init-mismatch",
         )
     if isinstance(own, Tensor) and not is_lazy(own) and own.shape != saved.shape:
         raise ModelError(
-            f"model.init_from: {path}: {name} is {tuple(saved.shape)} there and {tuple(own.shape)} in the model; give "
-            f"the model the same sizes, or leave it out: init_from: {{path: {path.name}, skip: "
+            f"model.init_from: {path}: {name} is {tuple(saved.shape)} in the file and {tuple(own.shape)} in the model; "
+            f"give the model the same sizes, or skip it: init_from: {{path: {path.name}, skip: "
             f"{json.dumps([_of_module(name)])}}}",
             code="model/init-mismatch",
         )
@@ -270,7 +271,7 @@ def _of_module(name: str) -> str:
 
 def _nothing_fits(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     words = (
-        f"model.init_from: {path}: nothing in it fits the model. It holds {_some(saved)}; the model's tensors are "
+        f"model.init_from: {path}: no tensor in it fits the model. It holds {_some(saved)}; the model's tensors are "
         f"{_some(own)}"
     )
     first = next(iter(saved), "")
@@ -285,7 +286,7 @@ def _words(
 ) -> str:
     missing = [name for name in own if name not in saved and name not in left_out]
     unexpected = [name for name in saved if name not in own and name not in left_out]
-    parts = [f"model.init_from: {path}: {len(chosen)} of the model's {len(own)} tensors are from there"]
+    parts = [f"model.init_from: {path}: {len(chosen)} of the model's {len(own)} tensors are from this file"]
     if missing:
         parts.append(f"missing there, as the constructor made them: {_some(missing)}")
     if unexpected:

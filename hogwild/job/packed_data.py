@@ -77,8 +77,7 @@ def read_packed(job: Job, train: Any, val: Any, reader: Reader) -> tuple[Held, H
     if isinstance(val, Split):
         if packed.spec.form == "tokens":
             raise DataError(
-                "data.val.fraction: a text is not divided by words; give a data set of its own "
-                "(hogwild.data.WordPairs)",
+                "data.val.fraction: a text cannot be split; use a separate data set (hogwild.data.WordPairs)",
                 code="data/split",
             )
         parts = division(packed.samples, val.fraction, job.seed)
@@ -88,7 +87,7 @@ def read_packed(job: Job, train: Any, val: Any, reader: Reader) -> tuple[Held, H
         return Held((), None, packed), None
     if not packs(val) and not isinstance(val, Packed):
         raise DataError(
-            f"data.val: a {type(val).__name__} cannot be packed, and data.train is; give one of the same kind",
+            f"data.val: a {type(val).__name__} cannot be packed, but data.train is; use a data set of the same kind",
             code="data/val-unlike-train",
         )
     held_back = val if isinstance(val, Packed) else val.pack(reader, "data.val", packed, job.data.on_bad_line)

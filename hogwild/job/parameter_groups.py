@@ -44,8 +44,8 @@ def param_groups(model: nn.Module, groups: Sequence[GroupSpec]) -> list[dict[str
         if all(one in taken for one in found):
             earlier = ", ".join(f"optimizer.groups[{other}]" for other in sorted({taken[one] for one in found}))
             raise OptimizerError(
-                f"{place}: {earlier} took all its parameters; the first group that matches takes a parameter, so put "
-                "the narrower patterns first",
+                f"{place}: {earlier} matched all its parameters already; the first match applies, so put the narrower "
+                "patterns first",
                 code="optimizer/empty-group",
             )
         taken |= {one: number for one in found if one not in taken}
@@ -61,7 +61,9 @@ def no_match(place: str, pattern: str, names: Sequence[str], what: str = "parame
     """Return the message that `pattern` at `place` matches none of `names`, with the nearest of them."""
     near = nearest(pattern, names, cutoff=0.4)
     near = near or [name for name in names if name.startswith(pattern.rstrip(".*"))][:3] or list(names[:3])
-    return f"{place}: {pattern!r} matches no {what}; near names: {', '.join(near)}. A module's parameters are MODULE.*"
+    return (
+        f"{place}: {pattern!r} matches no {what}; similar names: {', '.join(near)}. A module's parameters are MODULE.*"
+    )
 
 
 def _matching(
@@ -74,7 +76,7 @@ def _matching(
         here = f"{place}.params[{position}]"
         if not matching and fnmatch.filter(named, pattern):
             raise OptimizerError(
-                f"{here}: {pattern!r} matches frozen parameters only, which no optimizer trains",
+                f"{here}: {pattern!r} matches only frozen parameters, which are not trained",
                 code="optimizer/no-match",
             )
         if not matching:
@@ -126,22 +128,22 @@ def require_trained(
     stranger = next((name for name in late if id(named[name]) not in owned), None)
     if stranger is not None:
         raise ModelError(
-            f"model.freeze: {stranger} is frozen until update {late[stranger]}, and is in no group of the optimizer: "
-            "nobody would train it then. Build the optimizer over all of model.parameters()",
+            f"model.freeze: {stranger} is frozen until update {late[stranger]}, but is in no optimizer group: it "
+            "would never be trained. Build the optimizer over all of model.parameters()",
             code="model/thawed-untrained",
         )
     first = min(late.values())
     if not any(param.requires_grad and id(param) in owned and name not in late for name, param in named.items()):
         raise ModelError(
-            f"model.freeze: every parameter is frozen until update {first}, which never comes: until then nothing is "
-            "trained. Leave out of it what is trained from the beginning, a head",
+            f"model.freeze: every parameter is frozen until update {first}, so nothing is trained, and that update "
+            "never comes. Leave some parameters unfrozen, such as the head",
             code="model/no-parameters",
         )
     never = sorted(until for until in set(late.values()) if until >= planned_updates > 0)
     if not never:
         return None
     return (
-        f"model.freeze: what is frozen until update {', '.join(map(str, never))} stays so: the job has "
+        f"model.freeze: parameters frozen until update {', '.join(map(str, never))} stay frozen: the job has only "
         f"{planned_updates} updates"
     )
 
@@ -156,7 +158,7 @@ def _assigned(named: Mapping[str, nn.Parameter], entries: "Sequence[str | Until]
         matching = [name for pattern in patterns for name in _of(pattern, named, place)]
         if until is not None and all(id(named[name]) in until_of for name in matching):
             raise ModelError(
-                f"{place}: earlier entries took all its parameters; the first that matches decides, so put the "
+                f"{place}: earlier entries matched all its parameters already; the first match applies, so put the "
                 "narrower patterns first",
                 code="model/no-match",
             )

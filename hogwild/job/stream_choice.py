@@ -18,6 +18,7 @@ from hogwild.errors import DataError
 from hogwild.feeds.collate import NUMBERS
 from hogwild.feeds.materialise import Part, division, ready_tensors
 from hogwild.feeds.row_reader import RowSource
+from hogwild.formatting import size
 
 RESIDENT_SHARE = 0.5  # of the free memory: a larger data set is streamed (feed: auto)
 LEAVES = (Tensor, np.ndarray, *NUMBERS)
@@ -39,12 +40,12 @@ def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
     if data.feed == "resident":
         needs = next((name for name in ("collate", "padding") if getattr(data, name) is not None), "")
         if needs:
-            raise DataError(f"data.{needs} needs data.feed: stream, and the job says resident", code="data/stream-only")
+            raise DataError(f"data.{needs} needs data.feed: stream, but the job sets resident", code="data/stream-only")
         return "", ""
     if data.feed == "stream":
-        return "the job says so", ""
+        return "set by data.feed", ""
     if is_iterable(dataset):
-        return f"{type(dataset).__name__} is read from its beginning to its end", ""
+        return f"{type(dataset).__name__} can only be read from start to end", ""
     for name in ("collate", "padding"):
         if getattr(data, name) is not None:
             return f"data.{name} is set", ""
@@ -57,10 +58,9 @@ def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
             return f"the inputs of {type(dataset).__name__} are nested", ""
         raise
     needed, memory = rows.count * rows.row_bytes, host.available_memory()
-    numbers = f"{rows.count:,} records of {rows.row_bytes:,} bytes are {needed:,} bytes, {memory.bytes:,} are free"
     if needed > RESIDENT_SHARE * memory.bytes:
-        return f"it does not fit into memory: {numbers}", ""
-    return "", f"{what}: resident: {numbers} (data.feed: auto)"
+        return f"it needs {size(needed)}, more than half of the free memory ({size(memory.bytes)})", ""
+    return "", f"{what}: resident: {size(needed)} loaded into memory ({size(memory.bytes)} free; data.feed: auto)"
 
 
 def _is_nested(dataset: Any) -> bool:
@@ -78,8 +78,7 @@ def split(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:
     """Return (training data, held-out data) of a map-style data set. Raises DataError for an iterable."""
     if is_iterable(dataset):
         raise DataError(
-            f"data.val.fraction: {type(dataset).__name__} is read from its beginning to its end; give data.val a data "
-            "set",
+            f"data.val.fraction: {type(dataset).__name__} can only be read from start to end; give data.val a data set",
             code="data/split",
         )
     trained, held = division(len(dataset), fraction, seed)

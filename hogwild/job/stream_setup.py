@@ -31,6 +31,7 @@ from hogwild.feeds.stream_reader import (
     state_of,
     travels,
 )
+from hogwild.formatting import size
 from hogwild.job.stream_choice import is_iterable
 from hogwild.planning.device_placement import SHARED, is_on_device
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
@@ -105,8 +106,7 @@ def slots_of(job: Job, procs: int, loaders: int) -> int:
     if job.data.slots < least:
         raise UsageError(
             f"data.slots: must be >= {least} for {max(1, procs)} workers, {loaders} loaders and exchanges of "
-            f"{exchange} "
-            f"batches, got {job.data.slots}",
+            f"{exchange} batches, got {job.data.slots}",
             code="config/contradiction",
         )
     return job.data.slots
@@ -201,8 +201,8 @@ def _travelling(
         if spec is not None:
             return Origin(None, spec, generator)
         raise DataError(
-            f"{what}: a {type(dataset).__name__} can be read only once, and every epoch reads all of it; give "
-            "something that begins anew with every iter(…): an IterableDataset, or a class with __iter__",
+            f"{what}: a {type(dataset).__name__} can be read only once, but every epoch reads all of it; use an "
+            "IterableDataset, or a class whose __iter__ starts again",
             code="data/read-once",
         )
     own = Origin(dataset)
@@ -212,8 +212,8 @@ def _travelling(
     if spec is not None and not travels(Stream(Origin(None, spec), collator, plan, "none", 0)):
         return Origin(None, spec, generator)
     raise DataError(
-        f"{what}: {type(dataset).__name__} or data.collate cannot be given to loaders, which are other processes "
-        f"({why_not}); open files, locks and connections when the first record is read, not in the constructor",
+        f"{what}: {type(dataset).__name__} or data.collate cannot be sent to loader processes ({why_not}); open "
+        "files, locks and connections when the first record is read, not in the constructor",
         code="data/not-picklable",
     )
 
@@ -223,9 +223,8 @@ def _said_of_shards(dataset: Any, what: str, shards: int, loaders: int) -> str:
         return f"{what}: {shards} loaders, each with its own shard ({type(dataset).__name__} asks get_worker_info())"
     if loaders > 1:
         return (
-            f"{what}: one loader reads it: {type(dataset).__name__} does not divide its records by get_worker_info(), "
-            "so "
-            "that every loader would read all of them"
+            f"{what}: only one loader reads it, as {type(dataset).__name__} does not use get_worker_info(): with more, "
+            "every loader would read all records"
         )
     return ""
 
@@ -236,8 +235,8 @@ def _said_of_single(plan: StreamPlan, what: str) -> str:
         return ""
     of_each = " of a loader's shard" if plan.shards > 1 else ""
     return (
-        f"{what}: where the last batch of an epoch{of_each} would hold one record, which BatchNorm cannot train on, it "
-        "is left out"
+        f"{what}: the last batch of an epoch{of_each} is left out if it has only one record, as BatchNorm cannot train "
+        "on it"
     )
 
 
@@ -336,5 +335,5 @@ def _measured(job: Job, collator: Collator, records: list[Any], largest: int) ->
     sizes = {one.nbytes(shapes) * largest / len(part) for (one, shapes), part in zip(found, cut, strict=True)}
     needed = int(max(sizes)) if len(sizes) == 1 else int(MARGIN * max(sizes))
     times = "" if len(sizes) == 1 else f"{MARGIN} times "
-    words = f"a slot has {needed:,} bytes, {times}the largest of {len(cut)} batches"
+    words = f"a slot has {size(needed)}, {times}the largest of {len(cut)} batches"
     return form, needed + 64 * len(form.leaves), f"{words} (data.slot_bytes)"

@@ -16,6 +16,7 @@ from torch import nn
 
 from hogwild.config.load import Job
 from hogwild.errors import UsageError
+from hogwild.formatting import size
 from hogwild.kernels.fused import FusedUpdate, Side
 from hogwild.kernels.profile import HOT_BYTES, choose_hot
 from hogwild.scheduling.grid_plan import MOST_SIDE, Grid
@@ -61,7 +62,7 @@ def choose(
     choice = _choose(job, model, loss, optimizer, packed)
     if job.train.update == "fused" and choice.update is None:
         raise UsageError(
-            f"train.update: fused: {choice.why.removeprefix('autograd: ')}; take it out, and autograd trains",
+            f"train.update: fused: {choice.why.removeprefix('autograd: ')}; remove this field to train with autograd",
             code="train/not-fused",
         )
     return choice
@@ -71,16 +72,14 @@ def _choose(
     job: Job, model: nn.Module, loss: Any, optimizer: torch.optim.Optimizer, packed: "Packed | None"
 ) -> UpdateChoice:
     if job.train.update == "autograd":
-        return UpdateChoice(None, "autograd: train.update says so")
+        return UpdateChoice(None, "autograd: set by train.update")
     offer = getattr(model, "fused", None)
     if not callable(offer):
-        return UpdateChoice(None, "autograd: the model brings no fused update", is_worth_saying=False)
+        return UpdateChoice(None, "autograd: no compiled kernel for this model", is_worth_saying=False)
     if has_training_step(model):
         return UpdateChoice(None, "autograd: the model has a training_step of its own")
     if packed is None:
-        return UpdateChoice(
-            None, "autograd: the model's fused update needs packed data (hogwild.data.LibSvm and the like)"
-        )
+        return UpdateChoice(None, "autograd: the model's kernel needs packed data (such as hogwild.data.LibSvm)")
     try:
         update = offer(loss, optimizer)
     except ModuleNotFoundError as error:
@@ -143,7 +142,7 @@ def _two_sided(model: nn.Module, packed: "Packed", sides: tuple[Side, ...], proc
     if procs == 1 and rows * width <= GRID_BYTES:
         return Meetings()
     if rows * width <= HOT_BYTES:
-        words = f"{smaller.array}: all {rows:,} rows are private copies: they take {rows * width:,} bytes"
+        words = f"{smaller.array}: each worker has private copies of all {rows:,} rows ({size(rows * width)})"
         return Meetings({smaller.array: np.arange(rows, dtype=np.int32)}, None, (words,))
     blocks = min(BLOCKS_PER_WORKER * procs, MOST_SIDE)
     return _grid(model, packed, sides, (blocks, blocks))

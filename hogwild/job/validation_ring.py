@@ -11,6 +11,7 @@ from hogwild import host
 from hogwild.errors import MemoryShortError
 from hogwild.feeds.ring import Ring, RingSpec, SlotWord
 from hogwild.feeds.stream_reader import Filler, Unreadable
+from hogwild.formatting import size
 from hogwild.job.stream_setup import Streamed, own_random_state
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
 
@@ -83,9 +84,9 @@ class _Room:
             room = memory.bytes - nbytes - (self.batches + 1) * max(self.largest, nbytes)
             if room < 0:
                 raise MemoryShortError(
-                    f"{self.what}: {self.records:,} records are read and take {self.nbytes:,} bytes, there are more, "
-                    f"and only {memory.bytes:,} are free ({memory.limited_by}): all of them are kept in memory, and "
-                    "twice while they are read; give fewer (an iterable must come to an end), or a larger limit",
+                    f"{self.what}: after {self.records:,} records, which take {size(self.nbytes)}, only "
+                    f"{size(memory.bytes)} are free ({memory.limited_by}), and there are more records. All are kept in "
+                    "memory, and twice while they are read: use fewer records (an iterable must end) or a larger limit",
                     code="run/memory-short",
                 )
             self._left = max(nbytes, room // LOOKS)

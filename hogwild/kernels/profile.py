@@ -31,8 +31,8 @@ class HotChoice:
     def words(self) -> str:
         """The choice as text for the log."""
         if not len(self.rows):
-            return f"none of {self.of:,} rows has a private copy: no few of them take a good part of the accesses"
-        return f"{len(self.rows):,} of {self.of:,} rows are private copies: {self.share:.0%} of all accesses"
+            return f"none of {self.of:,} rows has a private copy: accesses are spread over too many rows"
+        return f"{len(self.rows):,} of {self.of:,} rows have private copies: {self.share:.0%} of all accesses"
 
 
 def choose_hot(counts: np.ndarray, samples: int, width_bytes: int) -> HotChoice:

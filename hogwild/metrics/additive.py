@@ -41,7 +41,7 @@ def _right(output: Any, target: Tensor, loss: Loss) -> tuple[float, float]:
 def _among_the_largest(k: int, output: Any, target: Tensor, loss: Loss) -> tuple[float, float]:
     given = judged(output, target, loss)
     if isinstance(given, Answers):
-        raise UnsuitableError("there are no classes to rank, only yes and no")
+        raise UnsuitableError("the problem is binary: there are no classes to rank")
     if k > given.logits.shape[1]:
         raise UnsuitableError(f"there are only {given.logits.shape[1]} classes")
     hits = given.logits.topk(k, 1).indices == given.wanted[:, None]

@@ -19,12 +19,12 @@ class Known:
 
 CATALOG: Mapping[str, Known] = {
     LOSS: Known("the job's loss over all samples; always reported", False),
-    "accuracy": Known("share of right predictions: the largest output, or a yes above one half", True),
+    "accuracy": Known("share of correct predictions: the largest output, or a probability above 0.5", True),
     "top5": Known("share of targets among the k largest outputs; any k: top3, top10", True),
     "auc": Known("area under the ROC curve; several classes: the mean of one against the rest", True),
     "log_loss": Known("mean negative logarithm of the probability of the target, unweighted", False),
-    "perplexity": Known("exp of log_loss: between how many classes the model wavers", False),
-    "macro_f1": Known("F1 of every class, then their mean: rare classes count as much", True),
+    "perplexity": Known("exp of log_loss: the effective number of classes the model chooses between", False),
+    "macro_f1": Known("mean of the F1 of all classes: rare classes count equally", True),
     "rmse": Known("root of the mean squared difference between output and target", False),
     "mae": Known("mean absolute difference between output and target", False),
 }

@@ -51,8 +51,8 @@ class Panel:
         own = {name: metric for name, metric in metrics.items() if not isinstance(metric, str)}
         if taken := [name for name in own if name in RECORDED]:
             raise UsageError(
-                f"evaluate.metrics: {', '.join(taken)}: a record of an evaluation has that field already; give the "
-                "function another name",
+                f"evaluate.metrics: {', '.join(taken)}: evaluation records already have a field of this name; "
+                "rename the function",
                 code="config/metric-name",
             )
         return cls(tuple(metrics), own)
@@ -123,7 +123,9 @@ class Panel:
                 unsuitable[name] = f"{type(error).__name__}: {error}"
         if unsuitable and not self.is_auto:
             lines = "\n  ".join(f"{name}: {why}" for name, why in unsuitable.items())
-            raise BuildError(f"evaluate.metrics: not with this model, loss and data:\n  {lines}", code="model/metric")
+            raise BuildError(
+                f"evaluate.metrics: not possible with this model, loss and data:\n  {lines}", code="model/metric"
+            )
         return replace(self, names=tuple(name for name in self.names if name not in unsuitable))
 
     def try_out(self, output: Any, target: Tensor, loss: Loss) -> None:

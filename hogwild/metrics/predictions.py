@@ -41,7 +41,7 @@ class Answers:
 def judged(output: Any, target: Tensor, loss: Loss) -> Classes | Answers:
     """Return predictions as classes or as yes and no; `loss` as a module. Raises UnsuitableError for neither."""
     if not isinstance(output, Tensor):
-        raise UnsuitableError(f"the model answers a {type(output).__name__}, not one tensor")
+        raise UnsuitableError(f"the model returns a {type(output).__name__}, not one tensor")
     shapes = f"output {tuple(output.shape)} {output.dtype}, target {tuple(target.shape)} {target.dtype}"
     is_whole = not target.is_floating_point()
     if isinstance(loss, BY_CLASS) or (not isinstance(loss, BY_SIGN) and is_whole and output.dim() == target.dim() + 1):
@@ -52,7 +52,7 @@ def judged(output: Any, target: Tensor, loss: Loss) -> Classes | Answers:
         width = output[:1].numel()
         wanted = target.reshape(-1, width) > 0.5
         return Answers(output.reshape(-1, width), wanted, not isinstance(loss, nn.BCELoss))
-    raise UnsuitableError(f"neither classes nor yes and no: the loss does not say what a prediction is ({shapes})")
+    raise UnsuitableError(f"neither a class nor a binary problem: the loss does not define predictions ({shapes})")
 
 
 def numbers(output: Any, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,7 +79,7 @@ def _classes(output: Tensor, target: Tensor, loss: Loss, shapes: str) -> Classes
     rows = output.movedim(dim, -1)
     # A language model's loss may flatten (B, T, C) itself; torch's own always has the classes in dimension 1.
     if rows.shape[:-1] != target.shape or (dim == -1 and isinstance(loss, BY_CLASS) and is_torch_loss(loss)):
-        raise UnsuitableError(f"the output must have one dimension more than the target, for the classes ({shapes})")
+        raise UnsuitableError(f"the output must have one more dimension than the target, for the classes ({shapes})")
     rows, wanted = rows.reshape(-1, rows.shape[-1]), target.reshape(-1)
     kept = wanted != getattr(loss, "ignore_index", IGNORED)
     return Classes(rows, wanted) if bool(torch.all(kept)) else Classes(rows[kept], wanted[kept])

@@ -153,7 +153,7 @@ class KnowledgeGraph(nn.Module):
             known = ", ".join(kind.__name__ for kind in LOSSES)
             return f"its fused update is for {known}, not for {type(loss).__qualname__}"
         if not self.entities.weight.is_cpu:
-            return f"its fused update is for the CPU, and the model is on {self.entities.weight.device}"
+            return f"its fused update is for the CPU, but the model is on {self.entities.weight.device}"
         return why_not(self, optimizer, [*RULES]) or GraphUpdate(self, loss, optimizer)
 
 
@@ -241,8 +241,8 @@ class GraphUpdate:
 def _check(triples: np.ndarray, model: KnowledgeGraph) -> None:
     if triples.ndim != 2 or triples.shape[1] != 3 or triples.dtype != np.int32:
         raise ModelError(
-            f"{type(model).__name__} learns from triples: an array `triple` (N, 3) int32; the data has "
-            f"{triples.dtype} {triples.shape}: see hogwild.data.Triples",
+            f"{type(model).__name__} needs an array `triple` (N, 3) int32 (see hogwild.data.Triples); the data "
+            f"has {triples.dtype} {triples.shape}",
             code="model/unlike-data",
         )
     relations = len(model.relations.weight) // (2 if model.reciprocal else 1)
@@ -250,9 +250,9 @@ def _check(triples: np.ndarray, model: KnowledgeGraph) -> None:
     for column, (what, size) in enumerate(sizes.items()):
         if len(triples) and not (triples[:, column].min() >= 0 and triples[:, column].max() < size):
             raise ModelError(
-                f"{type(model).__name__} has {size:,} rows for {what}, and the data names "
-                f"{triples[:, column].min():,} to {triples[:, column].max():,}; leave model.init_args.entities and "
-                "relations out, and they follow from the data",
+                f"{type(model).__name__} has {size:,} rows for {what}, but the data has ids "
+                f"{triples[:, column].min():,} to {triples[:, column].max():,}; remove model.init_args.entities and "
+                "relations to take them from the data",
                 code="model/unlike-data",
             )
 

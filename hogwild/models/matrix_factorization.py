@@ -228,8 +228,8 @@ def check_arrays(arrays: Mapping[str, np.ndarray], users: int, items: int) -> No
         if array is None or array.ndim != 1 or array.dtype != np.int32 or not _is_rated(arrays):
             found = ", ".join(f"{key} {value.dtype} {value.shape}" for key, value in arrays.items())
             raise ModelError(
-                "this model learns from ratings: arrays user, item (int32) and rating (float32); the data has "
-                f"{found}: see hogwild.data.Ratings",
+                "this model needs ratings, arrays user, item (int32) and rating (float32) (see hogwild.data.Ratings); "
+                f"the data has {found}",
                 code="model/unlike-data",
             )
         require_ids(f"{name}s", array, count)
@@ -248,13 +248,13 @@ def why_not(model: nn.Module, optimizer: torch.optim.Optimizer, known: list[Any]
     """Return why kernels cannot do this optimizer's update, as text for the log, or None."""
     name = type(optimizer).__qualname__
     if type(optimizer) not in known:
-        return f"its fused update knows {', '.join(rule.__qualname__ for rule in known)}, not {name}"
+        return f"its fused update supports {', '.join(rule.__qualname__ for rule in known)}, not {name}"
     if type(optimizer) is not RowWiseAdagrad and (reason := optimizer_rules.why_not(optimizer)):
         return reason
     if any(not group.get("eps", 1.0) > 0 for group in optimizer.param_groups):
         return f"{name} with eps=0 may divide by 0"
     wide = [key for key, param in model.named_parameters() if param.dtype != torch.float32]
-    return f"its fused update is for float32, and {wide[0]} is {model.get_parameter(wide[0]).dtype}" if wide else None
+    return f"its fused update is for float32, but {wide[0]} is {model.get_parameter(wide[0]).dtype}" if wide else None
 
 
 def _name(loss: Any) -> str:

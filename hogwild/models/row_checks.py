@@ -11,8 +11,8 @@ def require_ids(what: str, ids: np.ndarray, count: int) -> None:
     """Raise ModelError unless all `ids` (…) are in [0, count); `what` is the name of the model's argument."""
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < count:
         raise ModelError(
-            f"the data names {what} {ids.min()} to {ids.max()}, and the model has {count:,}: leave {what} out of "
-            "model.init_args, then they are counted",
+            f"the data has {what} {ids.min()} to {ids.max()}, but the model has {count:,}; remove {what} from "
+            "model.init_args to count them",
             code="model/unlike-data",
         )
 
@@ -22,6 +22,6 @@ def require_csr(arrays: Mapping[str, np.ndarray], features: int) -> None:
     if "indices" not in arrays:
         found = ", ".join(f"{key} {value.dtype} {value.shape}" for key, value in arrays.items())
         raise ModelError(
-            f"this model learns from sparse rows (hogwild.data.LibSvm); the data has {found}", code="model/unlike-data"
+            f"this model needs sparse rows (hogwild.data.LibSvm); the data has {found}", code="model/unlike-data"
         )
     require_ids("features", arrays["indices"], features)

@@ -66,11 +66,11 @@ class SkipGram(nn.Module):
         """Copy the word counts from the data's arrays; called before training. Raises ModelError if the data is not
         text, or has other words."""
         if "tokens" not in train:
-            raise ModelError("SkipGram: data.train is no text (hogwild.data.Text)", code="model/unlike-data")
+            raise ModelError("SkipGram: data.train must be a text (hogwild.data.Text)", code="model/unlike-data")
         if len(train["counts"]) != len(self.counts):
             raise ModelError(
-                f"SkipGram: words is {len(self.counts):,}, and the text has {len(train['counts']):,} of them; leave "
-                "the argument out, and it is taken from the data",
+                f"SkipGram: words is {len(self.counts):,}, but the text has {len(train['counts']):,}; remove the "
+                "argument to take it from the data",
                 code="model/unlike-data",
             )
         self.counts.copy_(torch.from_numpy(np.array(train["counts"])))
@@ -99,14 +99,14 @@ class SkipGram(nn.Module):
         if type(loss) is not NegativeSampling:
             return f"its fused update is for hogwild.losses.NegativeSampling, not for {type(loss).__qualname__}"
         if type(optimizer) is not torch.optim.SGD:
-            return f"its fused update knows SGD, not {type(optimizer).__qualname__}"
+            return f"its fused update supports SGD, not {type(optimizer).__qualname__}"
         for group in optimizer.param_groups:
             for option in ("momentum", "dampening", "weight_decay", "maximize"):
                 if group[option]:
-                    return f"its fused update does not know {option} of SGD"
+                    return f"its fused update does not support {option} of SGD"
         for name, param in self.named_parameters():
             if param.dtype != torch.float32:
-                return f"its fused update is for float32, and {name} is {param.dtype}"
+                return f"its fused update is for float32, but {name} is {param.dtype}"
         return SkipGramUpdate()
 
     # ---- random draws

@@ -83,7 +83,7 @@ def unsuitable(model: nn.Module) -> str:
         if param.dtype != torch.float32 or param.device.type != "cpu" or not param.is_contiguous():
             return f"{name} is not contiguous float32 memory of the CPU"
         if not param.requires_grad:
-            return f"{name} does not learn"
+            return f"{name} is frozen"
     return ""
 
 

@@ -225,7 +225,7 @@ def _price(records: Sequence[PhaseRecord]) -> list[str]:
     work = [phase for phase in PHASES if phase != "wait"]
     if not timed.us(*work):
         return []
-    return [f"while it was traced an update took {traced.us(*work) / timed.us(*work):.2f} x as long (median)"]
+    return [f"with tracing, an update took {traced.us(*work) / timed.us(*work):.2f} x as long (median)"]
 
 
 def _cell(us: float, column: _Column) -> str:
@@ -269,7 +269,7 @@ def conclude(folder: Path, workers: int, window: Window) -> str:
     records = {worker: read_phases(folder, worker) for worker in range(workers)}
     entered = [record for record in records.values() if record is not None]
     if not entered:
-        return f"profile {window}: no worker reached its update {window.start:,} before it ended; nothing was recorded"
+        return f"profile {window}: nothing was recorded, as no worker reached update {window.start:,}"
     missing: dict[int, str] = {}
     with explained(f"cannot write {folder / 'merged.json'}"):
         _write_merged(folder, range(workers), missing)

@@ -62,7 +62,12 @@ def _of_the_job(glance: Glance) -> Iterator[Family]:
     yield one("elapsed_seconds", "gauge", "Since the run began, stops left out.", glance.wall_s)
     yield one("left_seconds", "gauge", "Until the job ends, at the speed until now.", glance.left_s)
     yield one("batches_skipped_total", "counter", "Batches that were not applied.", glance.skipped)
-    yield one("batches_quarantined_total", "counter", "Batches that were put aside.", glance.quarantined)
+    yield one(
+        "batches_quarantined_total",
+        "counter",
+        "Batches skipped because they crashed too many workers.",
+        glance.quarantined,
+    )
     yield one("restarts_total", "counter", "Of workers.", glance.restarts)
     yield one("rollbacks_total", "counter", "To a checkpoint, because training diverged.", glance.rollbacks)
     yield one("memory_bytes", "gauge", "PSS of all processes of the job.", glance.pss_bytes)

@@ -29,8 +29,8 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     train."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise OptimizerError(
-            f"the optimizer is a {type(optimizer).__qualname__}; give an instance of a torch.optim.Optimizer "
-            "over model.parameters()",
+            f"the optimizer is a {type(optimizer).__qualname__}; it must be a torch.optim.Optimizer over "
+            "model.parameters()",
             code="optimizer/not-one",
         )
     if needs_closure(optimizer):
@@ -59,8 +59,8 @@ def _check_names(model: nn.Module) -> None:
     every = [id(param) for _, param in nn.Module.named_parameters(model)]
     if not every == [id(param) for param in model.parameters()] == [id(param) for _, param in model.named_parameters()]:
         raise ModelError(
-            f"{type(model).__qualname__} has a parameters() or named_parameters() of its own that does not return what "
-            "torch's does; give it another name, and give the optimizer what it returns",
+            f"{type(model).__qualname__} overrides parameters() or named_parameters() with a result unlike torch's; "
+            "rename the method, and pass its result to the optimizer",
             code="model/own-parameters",
         )
 
@@ -73,8 +73,8 @@ def _check_tensor(kind: str, name: str, tensor: Tensor) -> None:
         )
     if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         raise ModelError(
-            f"{kind} {name} is a {type(tensor).__qualname__}, a class of tensors that holds its numbers in its own "
-            "way; only ordinary tensors can be shared",
+            f"{kind} {name} is a {type(tensor).__qualname__}, which stores its values in its own way; only ordinary "
+            "tensors can be shared",
             code="model/not-dense",
         )
     if tensor.layout != torch.strided:
@@ -84,8 +84,8 @@ def _check_tensor(kind: str, name: str, tensor: Tensor) -> None:
         )
     if tensor.device.type != "cpu":
         raise ModelError(
-            f"{kind} {name} is on {tensor.device}; shared parameters live in host memory. Call model.cpu()"
-            + (" after giving it values (to_empty and an initialisation)" if tensor.device.type == "meta" else ""),
+            f"{kind} {name} is on {tensor.device}; shared parameters are in host memory. Call model.cpu()"
+            + (" after initialising it (to_empty and values)" if tensor.device.type == "meta" else ""),
             code="model/device",
         )
 
@@ -97,7 +97,7 @@ def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:
         is_plain = kind == "buffer" or is_dense_without_overlap(tensor.shape, tensor.stride())
         if not is_plain and len(_words(tensor).unique()) < tensor.numel():
             raise ModelError(
-                f"parameter {name} uses one word for several elements (expand?); give it its own: .clone()",
+                f"parameter {name} has several elements at one address (expand?); use .clone()",
                 code="model/overlapping",
             )
         if tensor.numel():
@@ -109,8 +109,8 @@ def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:
             size = max(tensor.element_size(), other.element_size())
             if torch.isin(_words(tensor) // size, _words(other) // size).any():  # columns of one matrix do not overlap
                 raise ModelError(
-                    f"{name} and {other_name} are different tensors over the same memory; tie them by assigning one "
-                    "object to both places, or give each its own memory: .clone()",
+                    f"{name} and {other_name} are different tensors over the same memory; to tie them, assign one "
+                    "object to both places; otherwise use .clone()",
                     code="model/overlapping",
                 )
 
@@ -131,6 +131,6 @@ def _check_ownership(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
                 raise OptimizerError(
                     f"parameter {i} of the optimizer's group {g} (shape {tuple(param.shape)}) is not a "
                     "parameter of the model; build the optimizer over model.parameters() after the model has "
-                    "its final parameters, and make a loss with parameters of its own a part of the model",
+                    "its final parameters, and make a loss with parameters a part of the model",
                     code="optimizer/foreign-parameters",
                 )

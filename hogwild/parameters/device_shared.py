@@ -17,8 +17,8 @@ from hogwild.parameters.flat_layout import FlatLayout, region_name
 from hogwild.shared_memory.region import Region
 
 REFUSED = (
-    "{name}: memory of another process's cannot be mapped here: {error}. A container needs the host's IPC and process "
-    "namespaces for CUDA IPC (docker run --ipc=host --pid=host); or take train.placement: cuda-replica"
+    "{name}: GPU memory of another process cannot be mapped: {error}. In a container, CUDA IPC needs the host's IPC "
+    "and process namespaces (docker run --ipc=host --pid=host); or use train.placement: cuda-replica"
 )
 
 

@@ -30,7 +30,7 @@ def why_no_flat_rule(optimizer: torch.optim.Optimizer, flats: FlatLayout) -> str
     if any(span.is_dense and not span.dtype.is_floating_point for span in flats.spans):
         return "a parameter is not real"
     if any(span.is_dense and span.dtype.itemsize < 4 for span in flats.spans):
-        return "a parameter has 16 bits, and torch rounds otherwise over other lengths, or its fused SGD is wrong"
+        return "a parameter has 16 bits, for which torch's results depend on the tensor's length"
     return why_only_step(optimizer)
 
 

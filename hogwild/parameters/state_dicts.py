@@ -129,7 +129,8 @@ def load_model(model: nn.Module, snapshot: Mapping[str, Any]) -> None:
     unexpected = [name for name in saved if not (name in own or name in derived or name in extras)]
     if missing or unexpected:
         raise CheckpointError(
-            f"the checkpoint is of another model: it lacks {_some(missing)}, and this one has no {_some(unexpected)}",
+            f"the checkpoint belongs to another model: it lacks {_some(missing)}, and this model lacks "
+            f"{_some(unexpected)}",
             code="checkpoint/other-model",
         )
     for name, value in own.items():
@@ -137,7 +138,7 @@ def load_model(model: nn.Module, snapshot: Mapping[str, Any]) -> None:
     for name, _ in model.named_parameters():  # not the buffers: a mask may well hold infinity
         if not is_finite(saved[name]):
             raise CheckpointError(
-                f"{name} is NaN or infinite in the checkpoint; nothing can be learnt from there",
+                f"{name} is NaN or infinite in the checkpoint; training cannot continue from it",
                 code="checkpoint/not-finite",
             )
     with torch.no_grad():
@@ -189,7 +190,7 @@ def checked_state(
             if (i, key) not in slots:
                 raise CheckpointError(
                     f"the checkpoint has optimizer state {key} for parameter {names[i]}, which "
-                    f"{type(optimizer).__qualname__} does not keep; it is of another optimizer",
+                    f"{type(optimizer).__qualname__} does not have; it belongs to another optimizer",
                     code="checkpoint/other-optimizer",
                 )
             slot = slots[i, key]
@@ -215,7 +216,7 @@ def check_groups(layout: StateLayout, optimizer: torch.optim.Optimizer, saved: l
     ]
     if changed:
         raise CheckpointError(
-            f"the optimizer, {type(optimizer).__qualname__}, has other hyper-parameters than the checkpoint's: "
+            f"the optimizer {type(optimizer).__qualname__} has other hyper-parameters than the checkpoint: "
             + "; ".join(changed),
             code="checkpoint/other-optimizer",
         )
@@ -243,8 +244,8 @@ def _check_counts(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]])
     here, there = ([len(g["params"]) for g in groups] for groups in (optimizer.param_groups, saved))
     if here != there:
         raise CheckpointError(
-            f"the checkpoint's optimizer has groups of {there} parameters, this one of {here}; it is "
-            "of another optimizer",
+            f"the checkpoint's optimizer has groups of {there} parameters, this one of {here}; the checkpoint belongs "
+            "to another optimizer",
             code="checkpoint/other-optimizer",
         )
 

@@ -105,13 +105,13 @@ def check_structure(layout: SharedLayout, parts: Parts, regions: Mapping[str, Re
     except ModelError:
         raise
     except Exception as error:
-        words = f"the model, written for the workers, cannot be read again: {type(error).__name__}: {error}"
+        words = f"the model cannot be unpickled after pickling it for the workers: {type(error).__name__}: {error}"
         raise ModelError(words, code="model/not-picklable") from error
     for slot, param in zip(layout.flats.params, params, strict=True):
         if param.numel() and any(bool(param.detach()[(end,) * param.dim()] != 0) for end in (0, -1)):
             raise ModelError(
-                f"parameter {slot.name} is written when a worker reads the model, by a __setstate__ perhaps: one that "
-                "starts later would undo what was trained. Give parameters their values in the constructor",
+                f"parameter {slot.name} is overwritten when a worker loads the model, perhaps by a __setstate__: one "
+                "that starts later would undo the training. Set parameters in the constructor",
                 code="model/rebuilt",
             )
     for tensor in _tensors(model):  # a user's reference cycle would keep the regions' memory until garbage collection
@@ -125,11 +125,11 @@ def check_apart(model: nn.Module, what: str, thing: Any) -> None:
         writer.dump(thing)
     except Exception as error:
         code = error.code if isinstance(error, ModelError) else "model/not-picklable"
-        raise ModelError(f"{what} cannot be written for the workers: {error}", code=code) from error
+        raise ModelError(f"{what} cannot be pickled for the workers: {error}", code=code) from error
     if writer.has_written:
         raise ModelError(
-            f"{what} holds the model, or a part of it: the workers would use a copy that is never trained. Only the "
-            "model, the loss and the optimizer may hold parameters and buffers",
+            f"{what} contains the model, or a part of it: workers would use a copy that is never trained. Only the "
+            "model, the loss and the optimizer may contain parameters and buffers",
             code="model/view",
         )
 
@@ -187,8 +187,8 @@ class _StructureWriter(cloudpickle.Pickler):  # type: ignore[misc]
         start, end = extent(thing)
         for i in np.flatnonzero((self._starts < end) & (self._ends > start))[:1]:
             raise ModelError(
-                f"a tensor or array there shares memory with {self._names[i]} and is another object. Parameters and "
-                "buffers move to shared memory, and it would keep the old values. Take the parameter itself in "
+                f"a tensor or array there shares memory with {self._names[i]} but is another object. Parameters and "
+                "buffers move to shared memory, and it would keep the old values. Use the parameter itself in "
                 "forward, or keep a copy (.clone())",
                 code="model/view",
             )
@@ -234,8 +234,8 @@ def _without_graph(value: Tensor) -> Tensor:
 
 def _refuse_gradient(_: Tensor) -> None:
     raise ModelError(
-        "the loss depends on a tensor that was computed from parameters before training and kept (on self, in a list, "
-        "in a closure): its gradient would reach no parameter. Compute it in forward",
+        "the loss depends on a tensor that was computed from parameters before training and stored (on self, in a "
+        "list, in a closure): no parameter would get its gradient. Compute it in forward",
         code="model/backward-twice",
     )
 
@@ -258,7 +258,7 @@ def _script_bytes(script: torch.jit.ScriptModule, tensors: Mapping[str, Tensor])
         with not_calling_script_deprecated():
             torch.jit.save(script, file)
     except Exception as error:  # TorchScript can run but not export some things, such as a Python function
-        words = f"TorchScript cannot save it: {str(error).strip()}. Give the plain nn.Module it was made from"
+        words = f"TorchScript cannot save it: {str(error).strip()}. Use the nn.Module that it was made from"
         raise ModelError(words, code="model/scripted") from error
     finally:
         for tensor, values in kept.values():
@@ -328,10 +328,9 @@ def _check_bound(written: Bound, read: Bound) -> None:
     if written != read:
         differing = [was[0] for was, now in zip(written, read, strict=False) if was != now]
         raise ModelError(
-            f"{(differing or ['a parameter'])[0]} is another object once it was written for the workers and read "
-            "again, as each of them reads it: what a worker learns would reach nobody. A class with a __reduce__, "
-            "__getstate__ or __setstate__ of its own must pass parameters, buffers and modules on as they are; or "
-            "leave that method out",
+            f"{(differing or ['a parameter'])[0]} becomes another object when the model is pickled for a worker and "
+            "loaded again, so its updates would be lost. A class with its own __reduce__, __getstate__ or "
+            "__setstate__ must keep parameters, buffers and modules unchanged; or remove that method",
             code="model/rebuilt",
         )
 
@@ -346,8 +345,8 @@ def _blame(parts: Parts, error: Exception) -> str:
         if (cause := _failure(model, thing)) is not None:
             inside = getattr(thing, "__dict__", {}).items()
             where = next((f"in its attribute {key}, " for key, value in inside if _failure(model, value)), "")
-            return f"{place} ({type(thing).__qualname__}) cannot be written for the workers: {where}{cause}"
-    return f"model, loss and optimizer cannot be written for the workers: {type(error).__name__}: {error}"
+            return f"{place} ({type(thing).__qualname__}) cannot be pickled for the workers: {where}{cause}"
+    return f"model, loss and optimizer cannot be pickled for the workers: {type(error).__name__}: {error}"
 
 
 def _suspects(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
@@ -367,8 +366,8 @@ def _failure(model: nn.Module, thing: Any) -> str | None:
         return str(error)
     except Exception as error:
         return (
-            f"{type(error).__name__}: {error}. Workers are new processes; keep locks, open files and generators out of "
-            "what they need"
+            f"{type(error).__name__}: {error}. Workers are new processes: they cannot get locks, open files and "
+            "generators"
         )
     return None
 

@@ -151,14 +151,16 @@ class WorkerModel:
         buffers."""
         for module, key, name, param, address in self._parameter_places:
             if _entry(module._parameters, key) is not param:
-                raise ModelError(f"parameter {name} was replaced while training; {_ADVICE}", code="model/rebound")
+                raise ModelError(f"parameter {name} was replaced during training; {_ADVICE}", code="model/rebound")
             if param.data_ptr() != address:
-                raise ModelError(f"parameter {name} no longer lies where it was put; {_ADVICE}", code="model/rebound")
+                raise ModelError(
+                    f"the memory of parameter {name} was replaced during training; {_ADVICE}", code="model/rebound"
+                )
         for module, path, sizes in self._module_sizes:
             if _sizes(module) != sizes:
                 raise ModelError(
                     f"module {path or '(the model itself)'} gained or lost parameters, persistent buffers or modules "
-                    "while training; create all of them in the constructor: later ones would be one worker's alone",
+                    "during training; create all of them in the constructor: later ones would not be shared",
                     code="model/gained-parameters",
                 )
         if self.runs is not self.model:
@@ -200,8 +202,8 @@ class WorkerModel:
             if value is None or value.shape != view.shape or value.dtype != view.dtype:
                 found = "None" if value is None else f"{value.dtype} {tuple(value.shape)}"
                 raise ModelError(
-                    f"buffer {name} became {found} while training, from {view.dtype} {tuple(view.shape)}; "
-                    "shared buffers keep their shape and dtype",
+                    f"buffer {name} changed from {view.dtype} {tuple(view.shape)} to {found} during training; "
+                    "shared buffers must keep their shape and dtype",
                     code="model/buffer-changed",
                 )
             with torch.no_grad():
@@ -210,8 +212,8 @@ class WorkerModel:
 
 
 _ADVICE = (
-    "its updates would reach nobody. Write into it instead (param.data.copy_(…), load_state_dict without "
-    "assign=True), and convert dtypes before training"
+    "its updates would be lost. Write into it instead (param.data.copy_(…), load_state_dict without assign=True), and "
+    "convert dtypes before training"
 )
 
 
@@ -257,6 +259,6 @@ def check_same_memory(runs: nn.Module, model: nn.Module) -> None:
         if compiled.data_ptr() != own.data_ptr():
             raise ModelError(
                 f"{name} is another tensor in the compiled model than in the model (model.compile): its updates would "
-                "reach nobody. Write into it in place (copy_, add_) instead of assigning to it",
+                "be lost. Write into it in place (copy_, add_) instead of assigning to it",
                 code="model/rebound",
             )

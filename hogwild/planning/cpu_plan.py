@@ -107,10 +107,10 @@ def _procs(procs: int | Literal["auto"], cores: Cores) -> tuple[int, str]:
     if procs != "auto":
         return procs, "as given"
     if cores.usable < 1:
-        return 1, "less than one core is usable: one worker"
+        return 1, "one worker, as less than one core is usable"
     if cores.usable < 2:
-        return 1, "one whole core is usable: one worker"
-    return math.floor(cores.usable), "one for each usable core"
+        return 1, "one worker, as one whole core is usable"
+    return math.floor(cores.usable), "one per usable core"
 
 
 def _threads(threads: int | Literal["auto"], procs: int, cores: Cores, environ: Mapping[str, str]) -> tuple[int, str]:
@@ -130,7 +130,7 @@ def _first_number(value: str) -> int:
     numbers = [part.strip() for part in value.split(",")]
     if not all(part.isascii() and part.isdigit() and 0 < int(part) <= MOST_THREADS for part in numbers):
         raise UsageError(
-            f"{OMP}={value}: must be a whole number from 1 to {MOST_THREADS}; unset it, or give train.threads a number",
+            f"{OMP}={value}: must be a whole number from 1 to {MOST_THREADS}; unset it, or set train.threads",
             code="usage/omp-threads",
         )
     return int(numbers[0])
@@ -147,9 +147,9 @@ def _warning(procs: int, threads: int, cores: Cores) -> str:
     if threads > 1 and workers * threads > room:
         times = 1 + LOSS_PER_THREAD * (workers * threads / room - 1)
         return (
-            f"{workers} worker{'' if workers == 1 else 's'} x {threads} threads want more than {has}: threads wait for "
-            f"those that are off their core, by estimate about {times:.2g} x slower than train.threads: auto "
-            "(measured: 182 s instead of 24 s, 2 x 2 on 2 cores)"
+            f"{workers} worker{'' if workers == 1 else 's'} x {threads} threads need more than {has}: threads wait for "
+            f"each other, about {times:.2g} x slower than train.threads: auto by estimate (measured: 182 s instead of "
+            "24 s, 2 x 2 on 2 cores)"
         )
     if workers > room:
         return (
@@ -165,12 +165,12 @@ def _warning(procs: int, threads: int, cores: Cores) -> str:
 def _pinned(procs: int, threads: int, physical: Sequence[Core]) -> tuple[tuple[tuple[int, ...], ...], str, str]:
     """Return (the logical CPUs of each worker, text for the reason, warning)."""
     if procs == 0:
-        return (), "; not pinned: there is no worker", ""
+        return (), "; not pinned, as there is no worker", ""
     needed = procs * threads
     logical = [Core((cpu,), core.node) for core in physical for cpu in core.cpus]
     cores = physical if needed <= len(physical) else logical
     if needed > len(cores):
-        words = f"train.pin: {procs} x {threads} cores are needed, {len(cores)} are there: workers are not pinned"
+        words = f"train.pin: workers are not pinned: {procs} x {threads} cores are needed, {len(cores)} are available"
         return (), "", words
     shared = "" if cores is physical else ", SMT siblings counted as cores"
     return _dealt(procs, threads, cores), f"; pinned: {threads} for each worker{shared}", ""

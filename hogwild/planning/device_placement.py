@@ -43,14 +43,14 @@ def _check_sharing(devices: Sequence[str], environ: Mapping[str, str]) -> None:
     """Check all conditions known here. A container may still forbid sharing, which the first worker finds out."""
     if len(set(devices)) > 1:
         raise DeviceSharingError(
-            f"train.placement: {SHARED}: the parameters lie on one GPU, and the workers are on {', '.join(devices)}; "
-            f"name one (train.device: {devices[0]}), or take {REPLICA}"
+            f"train.placement: {SHARED}: all workers must be on one GPU, but they are on {', '.join(devices)}; set "
+            f"train.device: {devices[0]}, or use {REPLICA}"
         )
     for name in ALLOCATOR:
         if "expandable_segments:true" in environ.get(name, "").replace(" ", "").lower():
             raise DeviceSharingError(
-                f"train.placement: {SHARED}: {name}={environ[name]}: memory in expandable segments cannot be mapped by "
-                f"other processes; take expandable_segments out, or take {REPLICA}"
+                f"train.placement: {SHARED}: {name}={environ[name]}: other processes cannot map memory in expandable "
+                f"segments; remove expandable_segments, or use {REPLICA}"
             )
 
 

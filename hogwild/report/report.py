@@ -65,7 +65,7 @@ def write_comparison(paths: Sequence[Path], out: Path | None = None) -> WrittenR
     resolved = [path.resolve() for path in paths]
     twice = next((path for place, path in enumerate(resolved) if path in resolved[:place]), None)
     if twice is not None:
-        raise UsageError(f"{twice} is named twice: a run is compared with others", code="usage/contradiction")
+        raise UsageError(f"{twice} is named twice; name different runs to compare", code="usage/contradiction")
     runs = [read_run(path) for path in paths]
     with _matplotlib():
         from hogwild.report.overlays import NAMES, overlays

@@ -210,7 +210,7 @@ def read_run(path: Path) -> Run:
         raise NotFoundError(f"run {path}: there is no such folder (looked for {path.absolute()})", code="run/not-found")
     resolved = path / RESOLVED
     if not resolved.is_file():
-        words = f"run {path}: is no run, it has no {RESOLVED} (looked for {resolved.absolute()})"
+        words = f"run {path}: not a run: it has no {RESOLVED} (looked for {resolved.absolute()})"
         raise NotFoundError(words, code="run/not-a-run")
     records = MetricRecords()
     for record in _lines(path / "metrics.jsonl", records):

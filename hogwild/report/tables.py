@@ -74,10 +74,10 @@ def _unfinished(run: Run, state: str) -> tuple[str, str]:
     silent_s = max(0.0, run.read_at - heard)
     every_s = dict(flat(plain_values(run.resolved_text))).get("log.every_s")
     if silent_s <= max(QUIET_S, 10 * every_s if isinstance(every_s, (int, float)) else 0.0):
-        return state, f"last heard of {duration(silent_s)} before this page"
+        return state, f"last record {duration(silent_s)} before this page"
     return (
         "interrupted",
-        f"no end was recorded, and nothing since {duration(silent_s)} before this page: killed, or stuck",
+        f"no end was recorded; the last record is {duration(silent_s)} before this page: killed, or stuck",
     )
 
 
@@ -214,20 +214,20 @@ def missing(run: Run) -> list[str]:
     """Return a line for each part that a reader might miss, with the reason if it is known."""
     records = run.records
     lines = {
-        "No training records: metrics.jsonl is empty or not there (log.jsonl: false, or a job that just began).": (
+        "No training records: metrics.jsonl is empty or missing (log.jsonl: false, or the job just started).": (
             not records.train.rows
         ),
         "No evaluation was recorded (no data.val, or none was due yet).": not records.evaluations.rows,
-        "No figures of each worker: the records have no workers.": (
+        "No figures per worker: the records have no workers.": (
             bool(records.train.rows) and not any(table.names for table in records.workers.values())
         ),
-        "No phases of workers were recorded: the timeline has only births and deaths.": (
+        "No phases of workers were recorded: the timeline shows only starts and exits.": (
             bool(run.workers) and not records.phases.names
         ),
         f"No histogram of staleness was recorded{_percentiles(run)}.": not sum(records.staleness),
         "No memory was recorded.": "pss_bytes" not in records.train,
-        "No events: events.jsonl is empty or not there.": not run.events,
-        "No env.json: the machine and the plan are not known.": not run.env,
+        "No events: events.jsonl is empty or missing.": not run.events,
+        "No env.json: the machine and the plan are unknown.": not run.env,
         f"{records.unreadable} line(s) could not be read: torn by a kill, or still being written.": records.unreadable
         > 0,
     }

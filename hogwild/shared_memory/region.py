@@ -16,6 +16,7 @@ import numpy as np
 
 from hogwild import host
 from hogwild.errors import MemoryShortError
+from hogwild.formatting import size
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +52,7 @@ class Region:
         memory = host.available_memory()
         if nbytes > memory.bytes:  # a memfd has no limit: the kernel would allocate page after page, then kill
             raise MemoryShortError(
-                f"cannot allocate {nbytes:,} bytes of shared memory for {name}: only {memory.bytes:,} are free "
+                f"cannot allocate {size(nbytes)} of shared memory for {name}: only {size(memory.bytes)} are free "
                 f"({memory.limited_by})",
                 code="run/shm-full",
             )
@@ -63,7 +64,7 @@ class Region:
         except OSError as error:
             os.close(descriptor)
             raise MemoryShortError(
-                f"cannot allocate {nbytes:,} bytes of shared memory for {name}: {error}", code="run/shm-full"
+                f"cannot allocate {size(nbytes)} of shared memory for {name}: {error}", code="run/shm-full"
             ) from error
         return cls(descriptor, nbytes)
 
@@ -76,29 +77,29 @@ class Region:
 
     @classmethod
     def of_stream(cls, name: str, chunks: Iterable[bytes]) -> "tuple[Region, int]":
-        """Allocate a region with everything read from `chunks`; return it with its size in bytes. Raises
+        """Allocate a region with everything read from `chunks`; return it with their number of bytes. Raises
         MemoryShortError."""
-        descriptor, size, room = os.memfd_create(f"hogwild-{name}", os.MFD_CLOEXEC), 0, 0
+        descriptor, done, room = os.memfd_create(f"hogwild-{name}", os.MFD_CLOEXEC), 0, 0
         try:
             for chunk in chunks:
                 if (room := room - len(chunk)) < 0:
                     memory = host.available_memory()
                     if (room := memory.bytes // 2) < len(chunk):
                         raise MemoryShortError(
-                            f"cannot unzip {name} into memory: {size:,} bytes are read, and only {memory.bytes:,} are "
-                            f"free ({memory.limited_by})",
+                            f"cannot unzip {name} into memory: {size(done)} are unzipped, and only "
+                            f"{size(memory.bytes)} are free ({memory.limited_by})",
                             code="run/shm-full",
                         )
                 rest = memoryview(chunk)
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]
-                size += len(chunk)
-            nbytes = max(aligned(size), ALIGNMENT)
+                done += len(chunk)
+            nbytes = max(aligned(done), ALIGNMENT)
             os.ftruncate(descriptor, nbytes)
         except BaseException:
             os.close(descriptor)
             raise
-        return cls(descriptor, nbytes), size
+        return cls(descriptor, nbytes), done
 
     @classmethod
     def attach(cls, descriptor: int, nbytes: int) -> "Region":
@@ -149,10 +150,10 @@ class Region:
 def is_dense_without_overlap(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Return whether the elements fill one contiguous piece of memory, in any order of dimensions."""
     expected = 1
-    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
+    for stride, length in sorted((stride, length) for length, stride in zip(shape, strides, strict=True) if length > 1):
         if stride != expected:
             return False
-        expected *= size
+        expected *= length
     return True
 
 

@@ -87,7 +87,7 @@ def write(
         raise
     except Exception as error:  # disk errors, and whatever torch and safetensors refuse to write
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        words = f"cannot write checkpoint {folder / name}: {reason}; the ones before are kept"
+        words = f"cannot write checkpoint {folder / name}: {reason}; earlier checkpoints are kept"
         raise CheckpointError(words, code="checkpoint/not-written") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)

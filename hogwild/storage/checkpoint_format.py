@@ -69,7 +69,7 @@ def newest_good(folder: Path, older_than: int | None = None) -> tuple[Path | Non
         found = _checkpoints(folder)
     except OSError as error:
         raise CheckpointError(
-            f"cannot look for checkpoints in {folder}: {error.strerror}", code="checkpoint/unreadable"
+            f"cannot read the folder {folder} of checkpoints: {error.strerror}", code="checkpoint/unreadable"
         ) from error
     for path in sorted(found, key=lambda found: update_of(found.name), reverse=True):
         if older_than is not None and update_of(path.name) >= older_than:
@@ -77,7 +77,7 @@ def newest_good(folder: Path, older_than: int | None = None) -> tuple[Path | Non
         try:
             if path.is_symlink():
                 raise CheckpointError(
-                    f"checkpoint {path} is a symbolic link, and may lead out of the run directory",
+                    f"checkpoint {path} is a symbolic link, which may lead out of the run directory",
                     code="checkpoint/link",
                 )
             verify(path)
@@ -157,7 +157,7 @@ def update_of(name: str) -> int:
     match = NAME.fullmatch(name)
     if match is None:
         raise CheckpointError(
-            f"a checkpoint's name must be like {checkpoint_name(1000)}, got {name!r}", code="checkpoint/foreign"
+            f"the name of a checkpoint must be like {checkpoint_name(1000)}, got {name!r}", code="checkpoint/foreign"
         )
     return int(match[1])
 
@@ -222,7 +222,7 @@ def _read_manifest(path: Path) -> Manifest:
     if isinstance(number, int) and number > FORMAT:
         raise CheckpointError(
             f"checkpoint {path}: {MANIFEST} says format {number}; this version of hogwild reads up to {FORMAT}: use a "
-            f"newer one{'' if intact else ', or it is damaged'}",
+            f"newer version{'' if intact else ', or the file is damaged'}",
             code="checkpoint/newer-format",
         )
     if not intact:
@@ -234,7 +234,7 @@ def _read_manifest(path: Path) -> Manifest:
         manifest = Manifest(**content)
     except TypeError as error:
         raise CheckpointError(
-            f"checkpoint {path}: {MANIFEST} is not one of ours: {error}", code="checkpoint/foreign"
+            f"checkpoint {path}: {MANIFEST} was not written by hogwild: {error}", code="checkpoint/foreign"
         ) from error
     if not isinstance(manifest.files, dict) or set(manifest.files) != set(FILES):
         raise CheckpointError(
@@ -243,7 +243,7 @@ def _read_manifest(path: Path) -> Manifest:
         )
     if manifest.name != path.name:
         raise CheckpointError(
-            f"checkpoint {path} is {manifest.name} renamed: it would be taken for another update",
+            f"checkpoint {path} was renamed from {manifest.name}; restore its name, which gives its update",
             code="checkpoint/foreign",
         )
     if (manifest.format, manifest.update) != (FORMAT, update_of(path.name)):

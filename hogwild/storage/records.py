@@ -75,7 +75,7 @@ class Records:
             if written < len(line):
                 os.ftruncate(self._descriptor, before)
         if written < len(line):
-            raise OSError(f"only {written} of {len(line)} bytes fitted on the disk")
+            raise OSError(f"only {written} of {len(line)} bytes could be written (disk full?)")
 
 
 def to_json(value: Any) -> Any:

@@ -42,7 +42,7 @@ def require_current_folder() -> None:
         os.getcwd()
     except FileNotFoundError:
         raise NotFoundError(
-            "the current folder was deleted; change into one that is there", code="run/current-folder-gone"
+            "the current folder was deleted; change to an existing folder", code="run/current-folder-gone"
         ) from None
 
 
@@ -230,7 +230,8 @@ class RunDir:
 def _make(folder: Path) -> None:
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise RunDirError(
-            f"cannot make the run directory {folder}: it is a file; choose another --run-dir", code="run/dir-not-empty"
+            f"cannot create the run directory {folder}: it is a file; choose another --run-dir",
+            code="run/dir-not-empty",
         )
     with explained(f"cannot make the run directory {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -253,7 +254,7 @@ def _make_unique(runs: Path, name: str) -> Path:
             with contextlib.suppress(FileExistsError):
                 folder.mkdir()
                 return folder
-    raise RunDirError(f"cannot make a run directory: {base} and 998 more of that name exist", code="run/dir-taken")
+    raise RunDirError(f"cannot create a run directory: {base} and 998 more with this name exist", code="run/dir-taken")
 
 
 def _take_lock(folder: Path) -> int:
@@ -302,11 +303,11 @@ def _refuse_content(folder: Path) -> None:
     if RESOLVED in content:
         os.close(_take_lock(folder))  # raises if a job is running there
         raise RunDirError(
-            f"{folder} holds a run already: go on with it by --resume {folder}, or choose another --run-dir",
+            f"{folder} already contains a run: resume it with --resume {folder}, or choose another --run-dir",
             code="run/dir-taken",
         )
     raise RunDirError(
-        f"{folder} is not empty and not a run: nothing was written to it; choose another --run-dir",
+        f"{folder} is not empty and not a run; nothing was written to it; choose another --run-dir",
         code="run/dir-not-empty",
     )
 

@@ -42,7 +42,7 @@ def check_precision(precision: str, model: nn.Module) -> None:
     for name, param in model.named_parameters():
         if param.requires_grad and param.dtype == torch.float16:
             raise ModelError(
-                f"parameter {name} is float16; train.precision: fp16 keeps parameters in float32 and casts them where "
-                "that is safe: call model.float(), or leave train.precision out",
+                f"parameter {name} is float16, but train.precision: fp16 needs float32 parameters, which it casts "
+                "where that is safe: call model.float(), or remove train.precision",
                 code="model/precision",
             )

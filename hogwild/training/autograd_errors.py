@@ -22,14 +22,14 @@ KNOWN = (
         "modified by an inplace operation",
         "model/inplace",
         "a tensor that backward needs was changed in place (x += …, x[i] = …, an activation with inplace=True) "
-        "after it was used. It is not another worker: parameters are written between batches only. Write x = x + …, "
-        "or clone() before the change",
+        "after it was used. Other workers are not the cause: they write parameters only between batches. Write "
+        "x = x + …, or clone() before the change",
     ),
     (
         "leaf Variable that requires grad",
         "model/inplace",
-        "forward writes into a parameter. Parameters are written by the optimizer alone; compute with a copy, or wrap "
-        "an initialisation in torch.no_grad()",
+        "forward writes into a parameter, which only the optimizer may do; compute with a copy, or wrap an "
+        "initialisation in torch.no_grad()",
     ),
     (
         "backward through the graph a second time",

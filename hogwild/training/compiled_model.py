@@ -41,8 +41,8 @@ def scripted(model: nn.Module) -> nn.Module:
     if path := next((path for path, module in model.named_modules() if not _has_source(module)), None):
         raise ModelError(
             f"module {path or '(the model itself)'} ({type(model.get_submodule(path)).__name__}) was not defined in a "
-            "file: TorchScript reads the source of forward, and workers are other processes. Put the class into a "
-            "module, or take model.compile: script out",
+            "file, but TorchScript reads the source of forward in the workers. Move the class to a module, or remove "
+            "model.compile: script",
             code="model/not-scriptable",
         )
     try:
@@ -78,14 +78,14 @@ def check_compiler() -> None:
     if shutil.which(name) is None:
         raise ModelError(
             f"model.compile: inductor needs a C++ compiler, and there is no {name} on the PATH; install g++ (apt-get "
-            "install g++) or name another in CXX, or take model.compile out",
+            "install g++), set CXX to another, or remove model.compile",
             code="model/no-compiler",
         )
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if not header.exists():
         raise ModelError(
             f"model.compile: inductor needs Python's headers, and there is no {header}; install them (apt-get install "
-            "python3-dev), or take model.compile out",
+            "python3-dev), or remove model.compile",
             code="model/no-compiler",
         )
 

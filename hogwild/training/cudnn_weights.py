@@ -23,8 +23,8 @@ def keep_weights(model: nn.Module) -> list[str]:
     warnings.filterwarnings("ignore", message=WARNING)
     names = ", ".join(name or "(the model itself)" for name, _ in layers)
     return [
-        f"warning: the weights of {names} stay in the flat: flatten_parameters() does nothing, and cuDNN gets a copy "
-        "of them in each forward pass"
+        f"warning: the weights of {names} stay in the shared memory: flatten_parameters() does nothing, and cuDNN "
+        "copies them in each forward pass"
     ]
 
 

@@ -91,7 +91,7 @@ class Evaluator:
         if output.shape != rows.shape:  # copying would broadcast
             raise BuildError(
                 f"the model's output has shape {tuple(output.shape)} for samples {first} to {first + size - 1} of "
-                f"data.val, and had {(size, *rows.shape[1:])} at first; metrics over all outputs need them alike",
+                f"data.val, but had {(size, *rows.shape[1:])} at first; metrics over all outputs need equal shapes",
                 code="model/output-shape",
             )
         rows.copy_(output)

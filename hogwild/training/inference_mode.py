@@ -19,7 +19,7 @@ def why_not(model: nn.Module, call: Callable[[nn.Module], Any]) -> str | None:
     """Return why evaluations of `model` must run under no_grad; None if inference_mode is possible. `call` makes one
     pass, in the evaluation mode set by the caller. The model itself is not changed."""
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-        return "TorchScript keeps what it made in an evaluation, where nobody can look"
+        return "TorchScript may keep tensors of an evaluation"
     try:
         twin = copy.deepcopy(model, {id(param): param for param in model.parameters()})
     except Exception as error:  # a lock, an open file, a tensor with its graph
@@ -30,7 +30,7 @@ def why_not(model: nn.Module, call: Callable[[nn.Module], Any]) -> str | None:
     except Exception as error:  # most likely a gradient computed inside forward
         return f"it fails under inference_mode ({type(error).__name__}: {str(error).splitlines()[0][:200]})"
     kept = next(_kept(twin), None)
-    return None if kept is None else f"{kept} keeps a tensor that forward made, which training could not use"
+    return None if kept is None else f"{kept} keeps a tensor made in forward, which training could not use"
 
 
 def _kept(model: nn.Module) -> Iterator[str]:

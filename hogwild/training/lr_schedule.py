@@ -168,7 +168,7 @@ def _named(config: ScheduleConfig, length: int) -> Factor:
         return NAMED[config.name](length, **config.options)
     except TypeError as error:
         raise UsageError(
-            f"lr_schedule: {config.name}: its keys do not fit {dict(config.options)}: {error}",
+            f"lr_schedule: {config.name}: cannot be built with {dict(config.options)}: {error}",
             code="config/lr-schedule",
         ) from error
 

@@ -42,8 +42,8 @@ def predictor(model: nn.Module, loss: Any) -> Predict:
         answer = step((*inputs, target), loss)
         if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Tensor):
             raise ModelError(
-                f"{type(model).__name__}.evaluation_step answered {_described(answer)}; it must be (output, target), "
-                "the target a tensor",
+                f"{type(model).__name__}.evaluation_step returned {_described(answer)}; it must return (output, "
+                "target), with a tensor as target",
                 code="model/step",
             )
         return answer
@@ -76,7 +76,7 @@ class Losses:
         loss, further = read_answer(self._model, self._step((*inputs, target), self._loss))
         if further.keys() != set(self.names):
             raise ModelError(
-                f"{type(self._model).__name__}.training_step answered {_listed(further)} beside the loss, and "
+                f"{type(self._model).__name__}.training_step returned {_listed(further)} beside the loss, but "
                 f"{_listed(self.names)} in its trial: the names must be the same for every batch",
                 code="model/step",
             )
@@ -105,13 +105,13 @@ def read_answer(model: nn.Module, answer: Any) -> tuple[Tensor, dict[str, float]
         further = {name: value for name, value in answer.items() if name != LOSS}
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
         raise ModelError(
-            f"{who} answered {_described(answer)}; it must be the loss, one floating-point number in a tensor, or a "
-            f"dict that has it under {LOSS!r}",
+            f"{who} returned {_described(answer)}; it must return the loss, a tensor with one floating-point number or "
+            f"a dict with it under {LOSS!r}",
             code="model/step",
         )
     if len(further) > MOST_NAMES or not all(isinstance(name, str) and name.isidentifier() for name in further):
         raise ModelError(
-            f"{who} answered {_listed(further)} beside the loss: at most {MOST_NAMES} names, such as kl or aux_loss",
+            f"{who} returned {_listed(further)} beside the loss: at most {MOST_NAMES} names, such as kl or aux_loss",
             code="model/step",
         )
     return loss, {name: _number(who, name, value) for name, value in further.items()}

@@ -57,8 +57,8 @@ def divided(model: nn.Module, answer: Any) -> tuple[Any, Any]:
         return answer[0], answer[1]
     got = f"{len(answer)} values" if isinstance(answer, tuple | list) else f"a {type(answer).__name__}"
     raise ModelError(
-        f"{type(model).__qualname__}.forward has an argument `state` with a default, so it must answer a pair "
-        f"(output, state), and answered {got}; if it keeps no state, give the argument another name",
+        f"{type(model).__qualname__}.forward has an argument `state` with a default, so it must return a pair "
+        f"(output, state), but returned {got}; if it keeps no state, rename the argument",
         code="model/state",
     )
 

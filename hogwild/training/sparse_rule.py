@@ -210,7 +210,7 @@ def _tables(worker_model: WorkerModel) -> list[SparseTable]:
 
 
 def _outside(size: int) -> IndexError:
-    return IndexError(f"a sparse gradient of a parameter with {size} rows names one outside")
+    return IndexError(f"a sparse gradient of a parameter with {size} rows has an index outside")
 
 
 def _is_of_rows(gradient: Tensor, param: nn.Parameter) -> bool:

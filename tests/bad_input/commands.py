@@ -16,12 +16,12 @@ COMMANDS: dict[str, Row] = {
         ("check", "job.yaml", "four.yaml"),
         2,
         "usage/contradiction",
-        ("one job file at a time, got job.yaml and four.yaml",),
+        ("only one job file is allowed, got job.yaml and four.yaml",),
     ),
     "a field without a value": Row(
         check("train.epochs"), 2, "usage/contradiction", ("job.yaml and train.epochs", "key=value")
     ),
-    "a value without a field": Row(check("=3"), 2, "config/bad-override", ("command line: '=3' is no override",)),
+    "a value without a field": Row(check("=3"), 2, "config/bad-override", ("command line: '=3' is not an override",)),
     "a field with a hole": Row(check("train..epochs=3"), 2, "config/bad-override", ("write key.path=value",)),
     "a bracket left open in a value": Row(
         check("data.val={fraction: 0.2"), 2, "config/bad-yaml", ("command line: data.val:", "in '{fraction: 0.2'")
@@ -42,27 +42,30 @@ COMMANDS: dict[str, Row] = {
     "a window that is none": Row(job("--profile", "soon"), 2, "usage/bad-value", ("--profile soon: must be A:B",)),
     "a window backwards": Row(job("--profile", "5:2"), 2, "usage/bad-value", ("--profile 5:2", "0 <= A < B")),
     "a resume and a job file": Row(
-        job("--resume", "run"), 2, "usage/contradiction", ("--resume takes job and folder from the run", "job.yaml")
+        job("--resume", "run"),
+        2,
+        "usage/contradiction",
+        ("--resume takes the job and the folder from the run", "job.yaml"),
     ),
     "a resume and a run directory": Row(
-        ("train", "--resume", "run", "--run-dir", "other"), 2, "usage/contradiction", ("--run-dir", "contradicts")
+        ("train", "--resume", "run", "--run-dir", "other"), 2, "usage/contradiction", ("--run-dir", "not allowed")
     ),
     "no kill": Row(("chaos", "job.yaml", "--kills", "0"), 2, "usage/bad-value", ("--kills 0: must be at least 1",)),
     "a negative seed": Row(
         ("chaos", "job.yaml", "--seed", "-1"), 2, "usage/bad-value", ("--seed -1: must be at least 0",)
     ),
     "faults without time between": Row(
-        ("chaos", "job.yaml", "--every", "0"), 2, "usage/bad-value", ("--every 0: must be more than 0",)
+        ("chaos", "job.yaml", "--every", "0"), 2, "usage/bad-value", ("--every 0: must be > 0",)
     ),
     "a fault nobody knows": Row(
-        ("chaos", "job.yaml", "--faults", "kil"), 2, "usage/bad-value", ("--faults: 'kil' is no kind of fault", "kill")
+        ("chaos", "job.yaml", "--faults", "kil"), 2, "usage/bad-value", ("--faults: unknown kind 'kil'", "kill")
     ),
     "chaos without workers": Row(
-        ("chaos", "job.yaml", "train.procs=0"), 2, "usage/bad-value", ("train.procs: 0", "no worker to be killed")
+        ("chaos", "job.yaml", "train.procs=0"), 2, "usage/bad-value", ("train.procs: 0", "no worker to kill")
     ),
     "a report of nothing": Row(("report", "nowhere"), 3, "run/not-found", ("run nowhere: there is no such folder",)),
     "a report of what is no run": Row(
-        ("report", "damaged"), 3, "run/not-a-run", ("run damaged: is no run", "resolved.yaml")
+        ("report", "damaged"), 3, "run/not-a-run", ("run damaged: not a run", "resolved.yaml")
     ),
     "a report without a run": Row(("report",), 2, "usage/arguments", ("RUN", "Try: hogwild report --help")),
     "an evaluation of nothing": Row(("eval", "nowhere"), 3, "run/not-found", ("nowhere: there is no such folder",)),
@@ -76,11 +79,13 @@ COMMANDS: dict[str, Row] = {
         ("export", "damaged", "--format", "onnx"), 2, "usage/bad-value", ("--format onnx: must be safetensors",)
     ),
     "a task nobody wrote": Row(
-        ("init", "minst"), 2, "usage/unknown-task", ("no task 'minst'", "did you mean 'mnist'?")
+        ("init", "minst"), 2, "usage/unknown-task", ("unknown task 'minst'", "did you mean 'mnist'?")
     ),
-    "a job file that is there": Row(("init", "digits"), 2, "usage/file-exists", ("job.yaml", "--force replaces it")),
+    "a job file that is there": Row(
+        ("init", "digits"), 2, "usage/file-exists", ("job.yaml", "replace it with --force")
+    ),
     "a job file in no folder": Row(
-        ("init", "digits", "--out", "no/where.yaml"), 3, "usage/no-folder", ("there is no folder", "make it first")
+        ("init", "digits", "--out", "no/where.yaml"), 3, "usage/no-folder", ("there is no folder", "create it first")
     ),
     "a shell nobody uses": Row(("completion", "csh"), 2, "usage/bad-value", ("no completion for 'csh'", "bash")),
 }

@@ -106,7 +106,7 @@ DATA_FILES: dict[str, Row] = {
     "images of another size": Row(mnist("small"), 1, "data/wrong-format", (IMAGES, "must be 28 x 28")),
     "more labels than images": Row(mnist("three"), 1, "data/fields", ("holds 2 images", "3 labels")),
     "an eleventh digit": Row(mnist("eleven"), 1, "data/bad-value", (CLASSES, "label 11 of sample 1", "must be < 10")),
-    "no images": Row(mnist("none"), 1, "data/empty", (IMAGES, "holds no items")),
+    "no images": Row(mnist("none"), 1, "data/empty", (IMAGES, "contains no items")),
     "a gzip file cut off": Row(mnist("unzipped"), 1, "data/truncated-file", (f"{IMAGES}.gz", "truncated gzip file")),
     "an unknown split": Row(
         reads("Mnist", split="tran", root="damaged"), 2, "config/bad-argument", ("split must be one of", "'tran'")
@@ -114,8 +114,10 @@ DATA_FILES: dict[str, Row] = {
     "no such npz": Row(numbers("nowhere.npz"), 3, "data/not-found", ("nowhere.npz", "Looked in")),
     "no npz": Row(numbers("text.npz"), 1, "data/wrong-format", ("text.npz: not an .npz file",)),
     "other names": Row(numbers("other_names.npz"), 1, "data/wrong-arrays", ("no array named x, y", "images, labels")),
-    "fewer targets": Row(numbers("rows.npz"), 1, "data/fields", ("rows.npz: the arrays must have as many rows each",)),
-    "no rows": Row(numbers("no_rows.npz"), 1, "data/empty", ("no_rows.npz: holds no samples",)),
+    "fewer targets": Row(
+        numbers("rows.npz"), 1, "data/fields", ("rows.npz: the arrays must have the same number of rows",)
+    ),
+    "no rows": Row(numbers("no_rows.npz"), 1, "data/empty", ("no_rows.npz: contains no samples",)),
     "pickled objects": Row(
         numbers("objects.npz"), 1, "data/wrong-arrays", ("array 'y' holds Python objects", "never loaded")
     ),
@@ -133,7 +135,7 @@ DATA_FILES: dict[str, Row] = {
         table("twice.csv"), 1, "data/csv-columns", ("twice.csv: line 1", "'a' names the columns 0, 1")
     ),
     "a target that is no column": Row(table("good.csv", target="prize"), 2, "data/csv-columns", ("prize", "price")),
-    "a header and no row": Row(table("header.csv"), 1, "data/empty", ("header.csv: holds no samples",)),
+    "a header and no row": Row(table("header.csv"), 1, "data/empty", ("header.csv: contains no samples",)),
     "an empty table": Row(table("nothing.csv"), 1, "data/empty", ("nothing.csv",)),
     "a quote left open": Row(table("quote.csv"), 1, "data/csv-quotes", ("quote.csv: line 3",)),
     "a table in UTF-16": Row(table("wide.csv"), 1, "data/csv-encoding", ("wide.csv: is UTF-16",)),
@@ -160,7 +162,7 @@ DATA_FILES: dict[str, Row] = {
         reads("ImageFolder", path="damaged/loose", size="4"),
         1,
         "data/image-classes",
-        ("there are no class folders in it",),
+        ("it has no class folders",),
     ),
     "a size of nothing": Row(
         reads("ImageFolder", path="damaged/pictures", size="0"), 2, "config/bad-argument", ("size",)

@@ -148,7 +148,7 @@ FILES: dict[str, Row] = {
         job("evaluate.target={accuracy: 0.9}"), 1, "config/needs-validation", ("data.val",)
     ),
     "a run that is not there": Row(("train", "--resume", "nowhere"), 3, "run/not-found", ("nowhere", "no such folder")),
-    "a run that is none": Row(("train", "--resume", "damaged"), 3, "run/not-a-run", ("is no run", "resolved.yaml")),
+    "a run that is none": Row(("train", "--resume", "damaged"), 3, "run/not-a-run", ("not a run", "resolved.yaml")),
     "a data folder that is not there": Row(
         job("--data-dir", "nowhere"), 3, "data/folder-not-found", ("--data-dir nowhere", "no such folder")
     ),
@@ -229,7 +229,7 @@ FIELDS: dict[str, Row] = {
         check("supervise.grace_s=900"), 2, "config/contradiction", ("supervise.deadlock_timeout_s (300, the default)",)
     ),
     "spares for nobody": Row(
-        check("train.procs=0", "supervise.spares=2"), 2, "config/contradiction", ("there is no worker to wait for",)
+        check("train.procs=0", "supervise.spares=2"), 2, "config/contradiction", ("no worker is ever replaced",)
     ),
     "no time at all": Row(
         check("supervise.stall_timeout_s=0"), 2, "config/out-of-range", ("stall_timeout_s: must be > 0, got 0",)

@@ -40,7 +40,7 @@ OBJECTS: dict[str, Row] = {
     "exits in its constructor": Row(
         model("ExitsInTheConstructor"), 1, "config/constructor-raised", ("raised SystemExit: 7", "guilty.py:")
     ),
-    "not a module": Row(model("blobs"), 1, "model/not-a-module", ("made a TensorDataset, not an nn.Module",)),
+    "not a module": Row(model("blobs"), 1, "model/not-a-module", ("returned a TensorDataset, not an nn.Module",)),
     "on meta": Row(model("OnMeta"), 1, "model/device", ("first.weight", "meta")),
     "lazy": Row(model("LazyNotYetShaped"), 1, "model/lazy", ("spare", "lazy")),
     "without parameters": Row(model("WithoutParameters"), 1, "model/no-parameters", ("no parameter to train",)),
@@ -49,9 +49,9 @@ OBJECTS: dict[str, Row] = {
         job("model.freeze=['*']"), 1, "model/no-parameters", ("no parameter to train after model.freeze",)
     ),
     "scripted with Python in it": Row(
-        model("scripted_with_python"), 1, "model/scripted", ("TorchScript cannot save it", "plain nn.Module")
+        model("scripted_with_python"), 1, "model/scripted", ("TorchScript cannot save it", "nn.Module")
     ),
-    "made anew when it is read": Row(model("MadeAnew"), 1, "model/rebuilt", ("first.weight is another object",)),
+    "made anew when it is read": Row(model("MadeAnew"), 1, "model/rebuilt", ("first.weight becomes another object",)),
     "keeps a view": Row(model("KeepsAView"), 1, "model/view", ("(KeepsAView)", "attribute table", "first.weight")),
     "hides parameters": Row(model("HidesParameters"), 1, "model/own-parameters", ("HidesParameters", "parameters()")),
     "overlapping": Row(model("overlapping"), 1, "model/overlapping", ("first.weight", "first.bias", "same memory")),
@@ -75,13 +75,13 @@ OBJECTS: dict[str, Row] = {
         job("optimizer.groups=[{params: [frist.*]}]"),
         1,
         "optimizer/no-match",
-        ("optimizer.groups[0].params[0]: 'frist.*' matches no trained parameter", "near names: first."),
+        ("optimizer.groups[0].params[0]: 'frist.*' matches no trained parameter", "similar names: first."),
     ),
     "a group that is left nothing": Row(
         job("optimizer.groups=[{params: ['*']}, {params: [first.*]}]"),
         1,
         "optimizer/empty-group",
-        ("optimizer.groups[1]: optimizer.groups[0] took all its parameters",),
+        ("optimizer.groups[1]: optimizer.groups[0] matched all its parameters",),
     ),
     "a group with an unknown argument": Row(
         job("optimizer.groups=[{params: ['*'], init_args: {wieght_decay: 0}}]"),
@@ -160,7 +160,7 @@ OBJECTS: dict[str, Row] = {
     ),
     "an item of another type": Row(items("wider"), 1, "data/unlike-items", ("item 5, field 0 is torch.float64",)),
     "an item without a target": Row(items("alone"), 1, "data/bad-item", ("item 5 is a tuple of 1",)),
-    "an item with a word": Row(items("a word"), 1, "data/bad-item", ("item 5 cannot be made into tensors",)),
+    "an item with a word": Row(items("a word"), 1, "data/bad-item", ("item 5 cannot be converted to tensors",)),
     "an item that is a map": Row(items("a map"), 1, "data/bad-item", ("item 5 is a dict",)),
     "an item of three": Row(items("three"), 1, "data/unlike-items", ("item 5 has 3 fields, item 0 has 2",)),
     "a stream": Row(
@@ -181,6 +181,6 @@ OBJECTS: dict[str, Row] = {
         job("data.train={class_path: guilty.vast}", *VAST),
         1,
         "run/memory-short",
-        ("500,000,000,000,", "bytes of memory", "are free"),
+        ("the job needs", "TiB of memory", "are free"),
     ),
 }

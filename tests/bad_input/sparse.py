@@ -47,12 +47,12 @@ SPARSE: dict[str, Row] = {
     "a feature past the last": bad(
         sparse("good.svm", features="2"), "good.svm: line 1", "'3:2'", "past the last feature"
     ),
-    "a feature twice in a row": bad(sparse("twice.svm"), "twice.svm: line 2", "a feature stands there twice"),
+    "a feature twice in a row": bad(sparse("twice.svm"), "twice.svm: line 2", "a feature occurs twice"),
     "half a class": Row(
         sparse("real.svm", labels="classes"), 1, "data/bad-line", ("real.svm: line 2", "whole numbers", "not 0.5")
     ),
     "an empty file of rows": Row(sparse("none.svm"), 1, "data/empty", ("none.svm: the file is empty",)),
-    "comments alone": Row(sparse("comments.svm"), 1, "data/empty", ("comments.svm: holds no samples",)),
+    "comments alone": Row(sparse("comments.svm"), 1, "data/empty", ("comments.svm: contains no samples",)),
     "rows cut off in gzip": Row(
         sparse("torn.svm.gz"), 1, "data/damaged-file", ("torn.svm.gz", "damaged or truncated gzip")
     ),
@@ -75,7 +75,7 @@ SPARSE: dict[str, Row] = {
     ),
     "a row without a rating": bad(sparse("short.csv", "Ratings"), "short.csv: line 3", "too few columns"),
     "a header and no rating": Row(
-        sparse("header.csv", "Ratings"), 1, "data/empty", ("header.csv: holds no samples",)
+        sparse("header.csv", "Ratings"), 1, "data/empty", ("header.csv: contains no samples",)
     ),
     "a part of a table of nothing": Row(
         sparse("u.data", "Ratings", holdout="{fraction: 1.5, part: test}"),

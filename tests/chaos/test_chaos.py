@@ -128,16 +128,20 @@ def test_stops_last_past_the_stall_limit_only_where_the_job_can_bear_it(
         (["--kills", "-3"], 2, "--kills -3: must be at least 1"),
         (["--kills", "many"], 2, "--kills"),
         (["--seed", "-1"], 2, "--seed -1: must be at least 0"),
-        (["--every", "0"], 2, "--every 0: must be more than 0"),
-        (["--every", "-0.5"], 2, "--every -0.5: must be more than 0"),
-        (["--every", "nan"], 2, "--every nan: must be more than 0"),
-        (["--every", "inf"], 2, "--every inf: must be more than 0"),
-        (["--faults", "kill,stopp"], 2, "'stopp' is no kind of fault; did you mean 'stop'? (kinds: kill, "),
-        (["--faults", ""], 2, "'' is no kind of fault (kinds: kill, "),
-        (["train.procs=0"], 2, "train.procs: 0 trains inside the parent: there is no worker to be killed"),
-        (["--faults", "loader-kil"], 2, "'loader-kil' is no kind of fault; did you mean 'loader-kill'?"),
-        (["--faults", "loader-kill"], 2, "loader-kill is a fault of loaders, which read streamed data, and data.feed:"),
-        (["--faults", "kill,loader-stop", "data.feed=resident"], 2, "and this job has none (data.feed: resident)"),
+        (["--every", "0"], 2, "--every 0: must be > 0"),
+        (["--every", "-0.5"], 2, "--every -0.5: must be > 0"),
+        (["--every", "nan"], 2, "--every nan: must be > 0"),
+        (["--every", "inf"], 2, "--every inf: must be > 0"),
+        (["--faults", "kill,stopp"], 2, "unknown kind 'stopp'; did you mean 'stop'? (kinds: kill, "),
+        (["--faults", ""], 2, "unknown kind '' (kinds: kill, "),
+        (["train.procs=0"], 2, "train.procs: 0 trains in the parent process, so there is no worker to kill"),
+        (["--faults", "loader-kil"], 2, "unknown kind 'loader-kil'; did you mean 'loader-kill'?"),
+        (["--faults", "loader-kill"], 2, "loader-kill hits loaders, which read streamed data, but with data.feed:"),
+        (
+            ["--faults", "kill,loader-stop", "data.feed=resident"],
+            2,
+            "but this job has no loaders (data.feed: resident)",
+        ),
         (["train.epoch=3"], 2, "train.epoch: unknown key; did you mean 'epochs'?"),
         (["missing.yaml"], 3, "job file missing.yaml: No such file or directory"),
     ],
@@ -357,7 +361,7 @@ def test_the_report_says_what_was_done_and_what_became_of_it(runs: dict[str, End
     assert f"| kill worker {killed['worker']}" in (ended.run_dir / "report" / "chaos.md").read_text()
     assert (ended.run_dir / "report" / "chaos.png").read_bytes().startswith(b"\x89PNG")
     resumed = next(fault for fault in report["faults"] if fault["kind"] == "supervisor-kill")
-    assert "training began again after" in resumed["words"]
+    assert "training resumed after" in resumed["words"]
 
 
 def test_a_job_survives_faults_of_its_loaders_and_every_record_is_trained(runs: dict[str, Ended]) -> None:
@@ -514,7 +518,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
     ),
     "no last event": (events_with(lambda events, run: events[:-1]), {"ending"}, "the last event is"),
     "a death without an event": (events_with(no_exit), {"deaths"}, "there is no exit event"),
-    "a death of another cause": (events_with(another_cause), {"deaths"}, "its exit says 'exit status 3'"),
+    "a death of another cause": (events_with(another_cause), {"deaths"}, "its exit event says 'exit status 3'"),
     "a parameter that is no number": (spoil_parameters, {"parameters"}, "NaN or infinite: effects.weight"),
     "no checkpoint": (
         lambda run: shutil.rmtree(run / "checkpoints"),

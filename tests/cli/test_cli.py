@@ -72,7 +72,7 @@ def test_job_file_and_overrides_come_in_any_order() -> None:
     assert split_arguments(["seed=3", "a.yaml", "train.epochs=2"]) == (Path("a.yaml"), ["seed=3", "train.epochs=2"])
     assert split_arguments(["runs/lr=3/a.yaml"]) == (Path("runs/lr=3/a.yaml"), [])
     assert split_arguments(None) == (None, [])
-    with pytest.raises(UsageError, match=r"one job file at a time, got a.yaml and b.yaml"):
+    with pytest.raises(UsageError, match=r"only one job file is allowed, got a.yaml and b.yaml"):
         split_arguments(["a.yaml", "b.yaml"])
 
 
@@ -91,11 +91,11 @@ def test_job_file_and_overrides_come_in_any_order() -> None:
         (["plan", "--mesure"], 2, "No such option: --mesure"),
         (["doctor", "extra"], 2, "unexpected extra argument"),
         (["docter"], 2, "did you mean 'doctor'?"),
-        (["a.yaml", "b.yaml"], 2, "one job file at a time"),
+        (["a.yaml", "b.yaml"], 2, "only one job file is allowed"),
         (["check", "nowhere.yaml"], 3, "looked for "),
         (["--resume", "nowhere"], 3, "there is no such folder"),
-        (["--resume", "nowhere", "a.yaml"], 2, "--resume takes job and folder from the run"),
-        (["--resume", "nowhere", "--run-dir", "x"], 2, "--resume takes job and folder from the run"),
+        (["--resume", "nowhere", "a.yaml"], 2, "--resume takes the job and the folder from the run"),
+        (["--resume", "nowhere", "--run-dir", "x"], 2, "--resume takes the job and the folder from the run"),
         (["--procs", "many", "--dry-run"], 2, "command line: train.procs: must be auto or a whole number"),
         (["--procs", "-3"], 2, "got '-3'"),
         (["check", "--data-dir", "nowhere", "--deep"], 3, "--data-dir nowhere: there is no such folder"),
@@ -195,7 +195,7 @@ def test_resume_takes_the_resolved_job_and_changes_it(run_dir: Path) -> None:
 
 
 def test_resume_of_a_folder_that_is_no_run_says_so(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"is no run, it has no resolved.yaml"):
+    with pytest.raises(NotFoundError, match=r"not a run: it has no resolved.yaml"):
         resumed(tmp_path, [], {})
 
 
@@ -248,8 +248,8 @@ def test_the_summary_says_how_to_go_on_when_stopped() -> None:
         "2,698 of 2,700 done, 2 skipped, 1 indeterminate",
     ):
         assert part in text
-    assert text.endswith("go on with: hogwild train --resume runs/x")
-    assert "go on with" not in "\n".join(summary_lines(SUMMARY | {"state": "succeeded"}, "hogwild"))
+    assert text.endswith("resume with: hogwild train --resume runs/x")
+    assert "resume with" not in "\n".join(summary_lines(SUMMARY | {"state": "succeeded"}, "hogwild"))
 
 
 @pytest.mark.processes

@@ -55,7 +55,7 @@ def test_this_machine_can_train_and_every_topic_is_looked_at(tmp_path: Path) -> 
     ):
         assert any(line[9:].startswith(f"{topic} ") for line in lines), topic
     assert any("OMP_WAIT_POLICY=ACTIVE: ACTIVE lets idle threads spin" in line for line in lines)
-    assert any("there: mnist; not there: fashion_mnist" in line for line in lines)
+    assert any("found: mnist; missing: fashion_mnist" in line for line in lines)
     assert any("libgomp" in line for line in lines)
     assert lines[-1].startswith("hogwild can train here; ")
 
@@ -114,13 +114,13 @@ def test_open_files_are_counted_for_the_workers_there_will_be(limit: int, worker
     [
         (
             Cores(4, 0.5, 0.5, "quota of 0.5 cores in /g", (Core((0, 2), 0), Core((1, 3), 1))),
-            ("4 in the affinity mask: 2 physical, 2 threads each (SMT), 2 NUMA nodes", "0.5 of 2 cores' time"),
+            ("4 in the affinity mask: 2 physical, 2 threads each (SMT), 2 NUMA nodes", "0.5 of 2 cores can be used"),
         ),
         (
             Cores(1, None, 1.0, "", (Core((0,), 0),)),
             ("1 in the affinity mask: 1 physical, no SMT, 1 NUMA node", "none"),
         ),
-        (Cores(1, 4.0, 1.0, "", (Core((0,), 0),)), ("1 physical", "4 cores, no less than there are")),
+        (Cores(1, 4.0, 1.0, "", (Core((0,), 0),)), ("1 physical", "4 cores, not below the number")),
     ],
 )
 def test_cores_are_told_from_threads_nodes_and_quota(cores: Cores, said: tuple[str, str]) -> None:
@@ -147,11 +147,11 @@ def test_another_torch_and_an_unused_gpu_are_worth_a_note(change: dict[str, Any]
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("OMP_NUM_THREADS", "2", "train.threads: auto takes it"),
-        ("MKL_NUM_THREADS", "3", "in a worker it is the plan's number of threads instead"),
+        ("OMP_NUM_THREADS", "2", "train.threads: auto uses it"),
+        ("MKL_NUM_THREADS", "3", "workers use the plan's number of threads instead"),
         ("OMP_PROC_BIND", "true", "binds threads to cores; hogwild undoes that"),
         ("OMP_PROC_BIND", "false", "OMP_PROC_BIND=false: binds threads to cores"),
-        ("KMP_SETTINGS", "1", "hogwild leaves it as it is"),
+        ("KMP_SETTINGS", "1", "hogwild does not change it"),
         ("PATH", "/bin", ""),
     ],
 )

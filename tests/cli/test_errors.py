@@ -194,7 +194,7 @@ def said_by(*command: str) -> tuple[int, str, str]:
 def test_an_error_is_followed_by_its_code_on_standard_error() -> None:
     status, out, err = said_by("train", "--resume", "nowhere")
     assert (status, out) == (3, "")
-    assert err.splitlines()[-1] == "code run/not-found: cause and cure in docs/errors.md"
+    assert err.splitlines()[-1] == "code run/not-found: cause and fix in docs/errors.md"
 
 
 def test_a_failed_command_with_json_answers_one_object(tmp_path: Path) -> None:

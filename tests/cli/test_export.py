@@ -132,10 +132,10 @@ def test_the_best_is_taken_before_the_latest_unless_another_is_asked_for(
     assert export(run, "--which", "latest")[1] == f"tied-{checkpoint_name(UPDATES)}.safetensors\n"
     assert export(run, "--which", "best", "--out", ".", "--force")[1] == f"tied-{best}.safetensors\n"
     status, _, err = export(folder / "latest", "--which", "best")
-    assert status == 2 and "is one checkpoint already" in err
+    assert status == 2 and "is already a checkpoint" in err
     (folder / "best").unlink()
     status, _, err = export(run, "--which", "best")
-    assert status == 3 and "--which latest takes the last" in err
+    assert status == 3 and "use --which latest for the last" in err
 
 
 def with_update(folder: Path, update: int) -> str:
@@ -183,7 +183,7 @@ def test_a_disk_that_takes_no_more_leaves_no_half_of_a_file(
     ("arguments", "status", "said"),
     [
         (["nowhere"], 3, "there is no such folder"),
-        (["."], 3, "neither a run, which has a folder checkpoints, nor a checkpoint"),
+        (["."], 3, "neither a run (no folder checkpoints/) nor a checkpoint"),
         (["RUN", "--format", "onnx"], 2, "--format onnx: must be safetensors or state_dict"),
         (["RUN", "--which", "first"], 2, "--which first: must be best or latest"),
         (["RUN", "--out", "no/such/file"], 3, "there is no folder"),

@@ -48,13 +48,13 @@ def test_what_is_there_already_stays_unless_it_is_forced(here: Path, capsys: Cap
         (here / name).write_text("mine")
     assert main.run(["init", "own-model"]) == 2
     said = capsys.readouterr()
-    assert said.out == "" and "job.yaml: is there already" in said.err and "--force" in said.err
+    assert said.out == "" and "job.yaml already exists" in said.err and "--force" in said.err
     assert (here / "job.yaml").read_text() == "mine"
     assert main.run(["init", "own-model", "--force"]) == 0
     assert (here / "job.yaml").read_text() == job_text(TASKS["own-model"])
     assert {(here / name).read_text() for name in ("mymodel.py", SCHEMA)} == {"mine"}, "--force is about the job file"
     said = capsys.readouterr()
-    assert "kept mymodel.py" in said.out and f"hogwild schema > {SCHEMA} renews it" in said.out
+    assert "kept mymodel.py" in said.out and f"update it with: hogwild schema > {SCHEMA}" in said.out
 
 
 def test_a_second_job_in_the_same_folder_shares_what_lies_beside_it(here: Path, capsys: Captured) -> None:
@@ -68,7 +68,7 @@ def test_a_second_job_in_the_same_folder_shares_what_lies_beside_it(here: Path, 
 def test_a_dash_prints_the_job_and_writes_nothing(here: Path, capsys: Captured) -> None:
     assert main.run(["init", "own-model", "--out", "-"]) == 0
     said = capsys.readouterr()
-    assert said.out == job_text(TASKS["own-model"]) and "mymodel.py is written with --out FILE" in said.err
+    assert said.out == job_text(TASKS["own-model"]) and "use --out FILE to also write mymodel.py" in said.err
     assert not list(here.iterdir())
 
 

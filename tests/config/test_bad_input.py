@@ -115,7 +115,7 @@ def full(path: Path) -> None:
 
 PLACES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a file": (lambda path: path.write_text("keep me"), "run/dir-not-empty", "it is a file"),
-    "not empty": (full, "run/dir-not-empty", "is not empty and not a run: nothing was written to it"),
+    "not empty": (full, "run/dir-not-empty", "is not empty and not a run; nothing was written to it"),
     "a dangling link": (
         lambda path: path.symlink_to("nowhere/at/all"),
         "run/not-writable",
@@ -240,7 +240,7 @@ def test_a_loss_that_cannot_be_pickled_is_an_error_naming_it(calls: Callable[...
 
     error = calls(loss=Loss())
     assert isinstance(error, ModelError)
-    assert ".Loss) cannot be written for the workers" in str(error)
+    assert ".Loss) cannot be pickled for the workers" in str(error)
     assert "lock" in str(error)
     assert error.code == "model/not-picklable"
 
@@ -397,7 +397,7 @@ def test_a_second_ctrl_c_does_not_wait_for_workers_that_are_busy(folder: Path, c
     )
     wait_for("the evaluation", (folder / "evaluating").exists)
     job.process.send_signal(signal.SIGINT)
-    wait_for("the answer", lambda: "once more: stop now" in job.err)
+    wait_for("the answer", lambda: "send it again to stop at once" in job.err)
     wait_for("the checkpoint", lambda: [*(job.run_dir / "checkpoints").glob("update-*")])  # written while they leave
     job.process.send_signal(signal.SIGINT)
     assert job.status() == 130
@@ -433,7 +433,7 @@ def test_a_current_folder_that_was_deleted_is_one_sentence(tmp_path: Path, comma
     job = command(shell=f'cd {gone}; rmdir {gone}; exec "$@"')
     assert job.status() == 3
     assert job.err.startswith(
-        "the current folder was deleted; change into one that is there\ncode run/current-folder-gone:"
+        "the current folder was deleted; change to an existing folder\ncode run/current-folder-gone:"
     )
 
 
@@ -444,4 +444,4 @@ def test_a_result_that_cannot_be_written_is_an_error(folder: Path) -> None:
             command, cwd=folder, stdout=full_disk, stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE_S
         )
     assert done.returncode == 1
-    assert done.stderr.startswith("the result cannot be written to standard output: No space left on device\ncode ")
+    assert done.stderr.startswith("cannot write the result to standard output: No space left on device\ncode ")

@@ -144,7 +144,7 @@ def test_thousands_of_copies_of_a_key_are_all_reported_in_bounded_time() -> None
 def test_an_alias_bomb_is_an_error_and_not_a_wait() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
-    assert "100,000 values once aliases are expanded" in problems_of("\n".join(lines))[0].message
+    assert "100,000 values after expanding aliases" in problems_of("\n".join(lines))[0].message
 
 
 def test_an_alias_stands_for_its_value() -> None:

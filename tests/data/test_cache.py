@@ -102,7 +102,7 @@ def test_a_damaged_entry_is_removed_said_and_made_again(cache: DatasetCache, sai
     elif entry is not None:
         assert not entry.read_into([np.empty_like(X), np.empty_like(Y)])
     assert entries(cache) == [] and len(said) == 1
-    assert words in said[0] and str(cache.folder / PRINT) in said[0] and "read from its files again" in said[0]
+    assert words in said[0] and str(cache.folder / PRINT) in said[0] and "the original files are read" in said[0]
     assert cache.store(PRINT, SPECS, [X, Y]) and read(cache) is not None
 
 
@@ -119,7 +119,7 @@ def test_a_disk_without_room_is_a_word_and_no_error(
 ) -> None:
     monkeypatch.setattr("hogwild.data.cache.FREE_SHARE", 0.0)
     assert not cache.store(PRINT, SPECS, [X, Y])
-    assert "more than half of what is free" in said[0] and entries(cache) == []
+    assert "more than half of the free disk space" in said[0] and entries(cache) == []
 
 
 def test_a_disk_that_gets_full_leaves_nothing_behind(tmp_path: Path, said: list[str]) -> None:

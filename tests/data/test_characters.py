@@ -138,7 +138,7 @@ def test_a_text_is_read_as_it_is_written_and_what_is_none_is_refused(folder: Pat
     (folder / "latin.txt").write_bytes("gut\nnä\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"latin.txt: line 2: not UTF-8"):
         Characters(path="latin.txt", root=folder)
-    with pytest.raises(DataError, match="split val is 20 characters long: a window of 64"):
+    with pytest.raises(DataError, match="split val has 20 characters, too few for a window of 64"):
         Characters(split="val", root=folder)
     with pytest.raises(NotFoundError, match=r"no folder holds none\.txt"):
         Characters(path="none.txt", root=folder)
@@ -167,7 +167,7 @@ def test_speakers_are_those_with_most_lines_and_every_tenth_speech_is_held_back(
 
 def test_a_text_without_speeches_has_no_speakers(folder: Path) -> None:
     (folder / "prose.txt").write_text("Once upon a time\nthere was a king.\n")
-    with pytest.raises(DataError, match="split train has no line"):
+    with pytest.raises(DataError, match="split train has no speech"):
         Speakers(path="prose.txt", root=folder)
 
 
@@ -183,7 +183,7 @@ def test_names_are_read_from_a_file_per_class(folder: Path) -> None:
 def test_folders_that_are_none_of_names_are_refused(folder: Path) -> None:
     (folder / "one").mkdir()
     (folder / "one" / "Dutch.txt").write_text("Aart\n")
-    with pytest.raises(DataError, match=r"holds 1 .txt files, one per class"):
+    with pytest.raises(DataError, match=r"needs two .txt files \(classes\) or more, has 1"):
         Names("one", root=folder)
     with pytest.raises(NotFoundError, match="there is no such folder"):
         Names("none", root=folder)
@@ -290,7 +290,7 @@ def test_a_model_that_predicts_no_characters_writes_no_text(run: Path) -> None:
     with pytest.raises(UsageError, match="its model predicts no characters") as found:
         model.sample()
     assert found.value.code == "usage/no-symbols"
-    with pytest.raises(HogwildError, match="Linear carries no state"):
+    with pytest.raises(HogwildError, match="Linear is not recurrent"):
         sample(nn.Linear(1, 1), "ab", "a", 3)
 
 

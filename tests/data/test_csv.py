@@ -204,7 +204,7 @@ GAPS = b"a,b,y\n1,NA,1\n,4,2\n3,8,\n5,6,3\n"
 
 def test_rows_with_gaps_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert tensors(Csv(table(tmp_path, GAPS), "y", missing="drop")) == [[[5, 6]], [[3]]]
-    assert "3 of 4 rows miss a value and are left out" in caplog.text
+    assert "3 of 4 rows have a missing value and are left out" in caplog.text
 
 
 def test_samples_keep_their_places_where_rows_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ BAD_FILES: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "empty": (b"", {}, r"is empty"),
     "only empty lines": (b"\n\r\n\n", {}, r"holds only empty lines"),
     "skipped to the end": (b"a,b\n1,2\n", {"skip_lines": 5}, r"no line with text after the 5"),
-    "only a header": (b"a,b\n\n", {}, r"holds no samples: there is no row after line 1"),
+    "only a header": (b"a,b\n\n", {}, r"contains no samples: there is no row after line 1"),
     "another delimiter": (b"a;b\n1;2\n", {}, r"line 1: only one column is found with the delimiter ','; is it ';'\?"),
     "a name twice": (b"a,b,a\n1,2,3\n", {}, r"line 1: 'a' names the columns 0, 2"),
     "no names": (b"a,,,b\n1,2,3,4\n", {}, r"line 1: the columns 1, 2 have no name"),
@@ -247,15 +247,15 @@ BAD_FILES: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "a category that is not UTF-8": (
         b"a,b\nx,1\n\xe4,2\n", {"categorical": {"a": {"hash": 9}}}, r"line 3: column 'a': b'\\xe4' is not utf-8 text"),
     "UTF-16": ("a,b\n1,2\n".encode("utf-16"), {}, r"is UTF-16 or binary"),
-    "old line ends": (b"a,b\r1,2\r", {}, r"line 1: lines end with a carriage return alone"),
+    "old line ends": (b"a,b\r1,2\r", {}, r"line 1: lines end with a carriage return only"),
     "a line end of the old kind": (b"a,b\n1,2\r3,4\n", {}, r"line 2: .*carriage return inside a line"),
-    "a word": (b"a,b\n1,2\nParis,3\n", {}, r"line 3: column 'a': 'Paris' must be a number; list a column of words"),
+    "a word": (b"a,b\n1,2\nParis,3\n", {}, r"line 3: column 'a': 'Paris' must be a number; list a text column"),
     "a word far down": (
         LONG + b'"1\n2",2\n\nParis,3\n1,1\n', {"leave_out": []}, r"line 40002: column 'a': '1\\n2' must be a number"),
     "a word after empty lines": (LONG + b"\n\nParis,3\n1,1\n", {}, r"line 40004: column 'a': 'Paris' must be a number"),
     "a word behind a quoted line end": (
         b'a,b,c\n1,2,"\n\n"\nx,2,3\n', {"leave_out": ["c"]}, r"line 5: column 'a': 'x' must be a number"),
-    "a decimal comma": (b"a;b\n1,5;2\n", {"delimiter": ";"}, r"line 2: column 'a': '1,5' must be .*say decimal"),
+    "a decimal comma": (b"a;b\n1,5;2\n", {"delimiter": ";"}, r"line 2: column 'a': '1,5' must be .*set decimal"),
     "underscores": (b"a,b\n1_000,2\n", {}, r"line 2: column 'a': '1_000' must be a number"),
     "infinite": (b"a,b\n1,2\n-inf,2\n", {}, r"line 3: column 'a': '-inf' must be finite"),
     "too large": (b"a,b\n1e400,2\n", {}, r"line 2: column 'a': '1e400' must fit float32"),
@@ -263,8 +263,8 @@ BAD_FILES: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "missing": (b"a,b\n1,2\n,2\n", {}, r"line 3: column 'a': the value is missing; say missing: drop"),
     "missing in words": (b"a,b\n1,2\n1,N/A\n", {}, r"line 3: column 'b': 'N/A' stands for a missing value"),
     "missing target": (b"a,b\n1,2\n1,\n", {"missing": 0}, r"line 3: column 'b': the value is missing; a target"),
-    "no value at all": (b"a,c,b\n1,,2\n1,,2\n", {"missing": "mean"}, r"column 'c' holds no value at all"),
-    "gaps everywhere": (b"a,b\n1,\n,2\n", {"missing": "drop"}, r"every one of its 2 rows misses a value"),
+    "no value at all": (b"a,c,b\n1,,2\n1,,2\n", {"missing": "mean"}, r"column 'c' has no values"),
+    "gaps everywhere": (b"a,b\n1,\n,2\n", {"missing": "drop"}, r"all 2 rows have a missing value"),
     "ragged": (b"a,b\n1,2\n1,2,3\n", {}, r"line 3: has 3 values, 2 were expected: '1,2,3'; a value with a ','"),
     "too short": (b"a,b\n1,2\n\n1\n", {}, r"line 4: has 1 values, 2 were expected: '1'"),
     "a comment": (b"a,b\n1,2\n# made today\n", {}, r"line 3: has 1 values.*comments are not read"),
@@ -296,10 +296,10 @@ def test_what_is_wrong_in_a_file_is_said_with_its_place(tmp_path: Path, crime: s
 BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "no such column": ({"target": "prise"}, r"target: there is no column 'prise'; did you mean 'price'\?"),
     "no such number": ({"target": 5}, r"there is no column 5; the file has 5 columns: 0 to 4"),
-    "a name without a header": ({"target": "price", "header": False}, r"with header: false columns are numbers"),
+    "a name without a header": ({"target": "price", "header": False}, r"columns are given by number"),
     "the target as input": ({"inputs": ["area", "price"]}, r"'price' is the target and an input"),
     "an input twice": ({"inputs": ["area", "area"]}, r"inputs names column 'area' twice"),
-    "no input": ({"leave_out": ["city", "colour", "area", "rooms"]}, r"no column is left to be an input"),
+    "no input": ({"leave_out": ["city", "colour", "area", "rooms"]}, r"no column is left as an input"),
     "a word for a list": ({"inputs": "area"}, r"inputs must be a list of columns, got 'area'"),
     "true as a column": ({"target": True}, r"a column is a name or a number, got True"),
     "a delimiter of two": ({"delimiter": ",,"}, r"delimiter must be one ASCII character"),
@@ -309,7 +309,7 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "another policy": ({"missing": "median"}, r"missing must be fail, drop, mean or a finite number, got 'median'"),
     "NaN for what is missing": ({"missing": math.nan}, r"missing must be fail, drop, mean or a finite number"),
     "another type": ({"target_type": "int"}, r"target_type must be float or class"),
-    "two classes": ({"target": ["price", "rooms"], "target_type": "class"}, r"one target may be a class"),
+    "two classes": ({"target": ["price", "rooms"], "target_type": "class"}, r"only a single target can be a class"),
     "one code": ({"categorical": {"city": {"hash": 1}}}, r"hash must be a whole number >= 2"),
     "a value twice": ({"categorical": {"city": ["a", "a "]}}, r"lists a value twice"),
     "yes for a word": ({"categorical": {"city": [True]}}, r"write it in quotes"),
@@ -327,7 +327,7 @@ def test_arguments_that_do_not_fit_the_file_are_said(tmp_path: Path, crime: str)
 
 
 def test_a_first_line_of_numbers_is_a_hint_that_there_is_no_header(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no column 'y' \(the first line holds numbers.*say header: false\)"):
+    with pytest.raises(UsageError, match=r"no column 'y' \(the first line has numbers.*set header: false\)"):
         Csv(table(tmp_path, b"1,2\n3,4\n"), "y")
 
 

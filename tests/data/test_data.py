@@ -146,7 +146,7 @@ DAMAGE = {
     ),
     "gzip cut": (lambda raw: gzip.compress(raw)[:-40], r"truncated gzip file: it stops after [\d,]+ bytes"),
     "gzip damaged": (lambda raw: flip(gzip.compress(raw)), r"damaged gzip file between bytes 0 and"),
-    "no items": (lambda raw: idx(IMAGES[:0]), r"holds no items: .*0 x 28 x 28"),
+    "no items": (lambda raw: idx(IMAGES[:0]), r"contains no items: .*0 x 28 x 28"),
     "a size beyond memory": (
         lambda raw: raw[:4] + b"\xff" * 12,
         r"truncated: the header promises 4,294,967,295 x",
@@ -242,7 +242,7 @@ def test_missing_files_are_named_with_every_folder_and_where_to_get_them(tmp_pat
 
 
 def test_where_no_folder_was_named_the_error_says_so() -> None:
-    with pytest.raises(NotFoundError, match=r"nowhere: no folder was named\nFashion-MNIST is published by"):
+    with pytest.raises(NotFoundError, match=r"nowhere: no data folder is set\nFashion-MNIST is published by"):
         FashionMnist("test")
 
 
@@ -351,14 +351,14 @@ def test_a_pickle_called_npz_is_refused(tmp_path: Path) -> None:
     ("arrays", "message"),
     [
         ({"x": X, "label": Y}, r"no array named y; it holds x, label"),
-        ({"x": X, "y": Y[:5]}, r"as many rows each, found x 6, y 5"),
-        ({"x": X[:0], "y": Y[:0]}, r"holds no samples"),
+        ({"x": X, "y": Y[:5]}, r"the same number of rows, found x 6, y 5"),
+        ({"x": X[:0], "y": Y[:0]}, r"contains no samples"),
         ({"x": X, "y": np.array(["cat", "dog"])}, r"array 'y' has type <U3: must be"),
         ({"x": X * 1j, "y": Y}, r"array 'x' has type complex128: must be"),
         ({"x": np.float64(1.0), "y": Y}, r"'x' is not an array of samples"),
         (
             {"x": X, "y": np.array([2**64 - 1] * 6, dtype=np.uint64)},
-            r"'y' holds 18446744073709551615, more than",
+            r"'y' contains 18446744073709551615, which does not fit",
         ),
     ],
 )

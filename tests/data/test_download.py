@@ -173,14 +173,14 @@ def test_what_cannot_be_fetched_is_named_with_address_and_folder_and_not_kept(
     assert message.startswith(
         f"Mnist(split='train'): cannot download {NAMES[0]} into {tmp_path}:\n  {mirror}/{NAMES[0]}: "
     )
-    assert "put it into" in message and MD5[NAMES[0]] in message
+    assert "copy the file into" in message and MD5[NAMES[0]] in message
     assert caught.value.code == ("data/checksum" if error is DataError else "data/download")
     assert os.listdir(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot write into .*/file/data: Not a directory; name another folder"):
+    with pytest.raises(DataError, match=r"cannot write into .*/file/data: Not a directory; choose another folder"):
         Mnist(root=tmp_path / "file" / "data", download=True, mirror=server.mirror("right"))
 
 
@@ -196,7 +196,7 @@ def test_an_answer_without_an_end_is_not_received_for_ever(
 def test_nothing_is_asked_of_the_net_without_download(server: Server, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"download: true fetches them"):
         Mnist(root=tmp_path)
-    with pytest.raises(UsageError, match=r"mirror means nothing without download"):
+    with pytest.raises(UsageError, match=r"mirror has no effect without download"):
         Mnist(root=tmp_path, mirror=server.mirror("right"))
     assert server.asked == []
 

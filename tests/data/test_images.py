@@ -114,8 +114,8 @@ def test_what_is_not_read_is_said(pictures: Path, caplog: pytest.LogCaptureFixtu
     (pictures / "cat" / "notes.txt").write_text("")
     (pictures / "cat" / ".DS_Store").write_text("")
     assert len(ImageFolder(pictures, 2)) == 3
-    assert "1 file beside the class folders are not read: labels.csv" in caplog.text
-    assert "1 file that are no pictures (by extension) are not read: cat/notes.txt" in caplog.text
+    assert "1 file next to the class folders skipped: labels.csv" in caplog.text
+    assert "1 file skipped (not a picture by extension): cat/notes.txt" in caplog.text
     assert "DS_Store" not in caplog.text
 
 
@@ -146,8 +146,8 @@ CRIMES: dict[str, tuple[Any, str]] = {
     "no picture": (text, r"cat/p.jpg: cannot be read as a picture: cannot identify image file"),
     "a bomb": (bomb, r"cat/p.png: cannot be read as a picture: .+"),
     "an empty class": (empty_class, r"dog: this class has no picture"),
-    "no classes": (lambda folder: save(folder / "p.png"), r"there are no class folders in it \(it holds 1 file"),
-    "nothing": (lambda folder: None, r"there are no class folders in it \(it is empty\)"),
+    "no classes": (lambda folder: save(folder / "p.png"), r"it has no class folders \(it holds 1 file"),
+    "nothing": (lambda folder: None, r"it has no class folders \(it is empty\)"),
 }
 
 

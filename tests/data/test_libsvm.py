@@ -135,7 +135,7 @@ def test_validation_data_takes_the_numbers_of_the_training_data(file: Path) -> N
         ("1 3:1\n1 4:1\n", {"features": 3}, "line 2: '4:1': the index is past the last feature"),
         ("1 0:1\n1 3:1\n", {"features": 3}, "line 2: '3:1': the index is past the last feature"),
         ("1 99999999999999999999:1\n", {}, "line 1: '99999999999999999999:1': the index is past the last feature"),
-        ("1 1:1\n#\n1 2:1 1:3 2:0\n", {}, "line 3: '1 2:1 1:3 2:0': a feature stands there twice"),
+        ("1 1:1\n#\n1 2:1 1:3 2:0\n", {}, "line 3: '1 2:1 1:3 2:0': a feature occurs twice"),
         ("1 1:1\n1e30 1:1\n", {"labels": "classes"}, "line 2: '1e30 1:1': labels: classes are whole numbers up to"),
         ("1 1:1\n1.5 1:1\n", {"labels": "classes"}, "classes are whole numbers up to 16,777,216, not 1.5"),
     ],
@@ -156,7 +156,7 @@ def test_bad_lines_are_counted_where_they_are_skipped(
     data = dataset.pack(InTurn(0), "data.train", None, "skip")
     assert rows(data) == [{i - 1: 1.0, i: float(i)} for i in range(1, 100) if i % 7 != 3]
     assert dataset.left_out == {"bad lines": 15}
-    assert "14 lines that do not parse are left out; the first of them" in caplog.text
+    assert "14 lines cannot be parsed and are left out; the first" in caplog.text
     assert "1 rows name a feature twice and are left out" in caplog.text and "line 100" in caplog.text
 
 
@@ -164,7 +164,7 @@ def test_bad_lines_are_counted_where_they_are_skipped(
     ("content", "code", "words"),
     [
         (b"", "data/empty", "the file is empty"),
-        (b"\n# nothing\n", "data/empty", "holds no samples"),
+        (b"\n# nothing\n", "data/empty", "contains no samples"),
         (gzip.compress(GOOD.encode() * 99)[:-9], "data/damaged-file", "damaged or truncated gzip"),
         (gzip.compress(b""), "data/empty", "the file is empty"),
     ],

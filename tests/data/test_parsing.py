@@ -102,7 +102,7 @@ def test_a_file_that_becomes_shorter_or_another_one_is_an_error(file: Path) -> N
 def test_what_is_unzipped_must_fit_into_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_bytes(gzip.compress(ROWS.encode()))
     monkeypatch.setattr("hogwild.shared_memory.region.host.available_memory", lambda: Memory(1000, "a test"))
-    with pytest.raises(MemoryShortError, match=r"cannot unzip text into memory: 0 bytes are read, and only 1,000"):
+    with pytest.raises(MemoryShortError, match=r"cannot unzip text into memory: 0 B are unzipped, and only 1\.0 KiB"):
         LibSvm(file).pack(InTurn(0))
 
 
@@ -198,7 +198,7 @@ def test_a_worker_that_is_killed_in_a_piece_loses_nothing(early: HeadStart, tmp_
 @pytest.mark.processes
 @pytest.mark.usefixtures("shared")
 def test_a_piece_that_kills_whoever_does_it_ends_the_job_with_its_number(early: HeadStart, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data.train: reading piece 20 of the file has ended 2 processes") as error:
+    with pytest.raises(DataError, match=r"data.train: reading piece 20 of the file crashed 2 processes") as error:
         squares(early, tmp_path, killed=20, often=99)
     assert error.value.code == "data/item-kills"
     assert squares(early, tmp_path)[0].tolist() == ALL  # the workers are good for the next pass
@@ -233,7 +233,7 @@ def test_the_next_job_maps_what_this_one_parsed(
     assert os.readlink(f"/proc/self/fd/{second.region.descriptor}").endswith(f"/{DATA}")
     assert said.events[0]["cached"] and dataset.left_out == {"bad lines": 1}
     assert any("mapped from the cache" in one for one in said.sentences)
-    assert any("1 lines that do not parse are left out" in one for one in said.sentences)
+    assert any("1 lines cannot be parsed and are left out" in one for one in said.sentences)
 
 
 @pytest.mark.slow

@@ -84,23 +84,25 @@ def test_a_large_table_is_what_numpy_makes_of_it(file: Path, monkeypatch: pytest
 
 def test_columns_are_named_by_hand_where_they_cannot_be_seen(file: Path) -> None:
     text = "who;when;what;how\n1;8;2;5\n"
-    with pytest.raises(DataError, match="no column of the header is that of the users") as error:
+    with pytest.raises(DataError, match="the header has no column for the users") as error:
         packed(file, text, header=True)
     assert error.value.code == "data/rating-columns"
     assert rows(packed(file, text, columns={"user": "who", "item": "what", "rating": 3})) == [(1, 2, 5.0)]
     assert rows(packed(file, text, columns={"user": "who", "item": "what"})) == [(1, 2, 1.0)]
     assert rows(packed(file, "3\t4\n1\t4\n")) == [(1, 4, 1.0), (3, 4, 1.0)]  # no ratings: each is 1
-    with pytest.raises(DataError, match="there is no column 'whom' for the users; it has who, when"):
+    with pytest.raises(DataError, match="there is no column 'whom' for the users; the file has who, when"):
         packed(file, text, columns={"user": "whom", "item": "what"})
     with pytest.raises(DataError, match="there is no column 7 for the items"):
         packed(file, text, columns={"user": 0, "item": 7})
-    with pytest.raises(DataError, match="the first line has one column"):
+    with pytest.raises(DataError, match="the first line has only one column"):
         packed(file, "12345\n")
 
 
 def test_a_pair_that_is_there_twice(file: Path) -> None:
     text = f"{CSV}3,4,1,0\n1,1,1,0\n3,4,5,0\n1,1,2,0\n2,2,2,0\n"
-    with pytest.raises(DataError, match=r"line 3 and .*line 5: user 1 rated item 1 twice; 2 such ratings") as error:
+    with pytest.raises(
+        DataError, match=r"line 3 and .*line 5: user 1 rated item 1 twice; there are 2 such ratings"
+    ) as error:
         packed(file, text)
     assert error.value.code == "data/duplicate-rating"
     dataset = Ratings(file, duplicates="last")
@@ -161,7 +163,7 @@ def test_bad_lines_are_counted_where_they_are_skipped(file: Path, monkeypatch: p
     assert [row[2] for row in sorted(rows(data), key=lambda row: row[2])] == [n for n in range(1, 50) if n % 5]
     assert dataset.left_out == {"bad lines": 9}
     file.write_text(CSV)
-    with pytest.raises(DataError, match="holds no samples") as error:
+    with pytest.raises(DataError, match="contains no samples") as error:
         dataset.pack(InTurn(0))
     assert error.value.code == "data/empty"
 
@@ -213,5 +215,5 @@ def test_a_jester_file_that_is_damaged(tmp_path: Path) -> None:
             with zipfile.ZipFile(path, "w") as archive:
                 archive.writestr("a", "1")
                 archive.writestr("b", "1")
-        with pytest.raises(DataError, match=r"must hold one file, it holds 2|damaged or truncated zip"):
+        with pytest.raises(DataError, match=r"must contain one file, but has 2|damaged or truncated zip"):
             Jester(path).pack(InTurn(0))

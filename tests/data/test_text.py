@@ -145,7 +145,7 @@ def test_a_text_that_cannot_be_learnt_from_is_refused(
 
 def test_validation_text_without_a_known_word_is_refused(write: Callable[..., Path]) -> None:
     train = Text(write("a a"), min_count=1).pack(Here())
-    with pytest.raises(DataError, match="none of its words is one of the training data's") as caught:
+    with pytest.raises(DataError, match="none of its words is in the training data") as caught:
         Text(write("b", "b.txt")).pack(Here(), "data.val", train)
     assert caught.value.code == "data/no-words"
 
@@ -203,9 +203,9 @@ def test_pairs_are_numbers_of_the_training_words_and_unknown_ones_are_left_out(w
 @pytest.mark.parametrize(
     ("content", "code", "words"),
     [
-        ("cat\tdog\n", "data/bad-line", "line 1: two words and a number"),
+        ("cat\tdog\n", "data/bad-line", "line 1: must have two words and a number"),
         ("cat\tdog\tmuch\n", "data/bad-line", "line 1"),
-        ("ox\tcow\t3\n", "data/empty", "of 1 pairs none"),
+        ("ox\tcow\t3\n", "data/empty", "none of 1 pairs"),
     ],
 )
 def test_pairs_that_cannot_be_used_are_refused(write: Callable[..., Path], content: str, code: str, words: str) -> None:
@@ -216,5 +216,5 @@ def test_pairs_that_cannot_be_used_are_refused(write: Callable[..., Path], conte
 
 
 def test_pairs_without_a_text_are_refused(write: Callable[..., Path]) -> None:
-    with pytest.raises(DataError, match=r"for data\.val"):
+    with pytest.raises(DataError, match=r"can only be data\.val"):
         WordPairs(write("cat\tdog\t3")).pack(Here())

@@ -101,7 +101,7 @@ def test_a_search_path_that_could_hang_the_start_is_refused(
     lifeline: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, "/" + "x" * PATH_LIMIT])
-    with pytest.raises(UsageError, match=r"sys\.path is .* bytes long, more than 32,768"):
+    with pytest.raises(UsageError, match=r"sys\.path has .* characters, more than 32,768"):
         Handle.spawn(lifeline=lifeline[0], planned=PLANNED)
 
 

@@ -134,7 +134,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_begins_again_and_says_so(
     job, _ = refused["damaged"]
     assert job.status == 0 and job.summary["updates"] == GOAL, job.stderr
     assert job.stderr.count("state.pt is damaged") == 3
-    assert "there is no checkpoint to resume from: the run starts from its beginning" in job.stderr
+    assert "there is no checkpoint to resume from: the run starts from the beginning" in job.stderr
     names = {path.name for path in (job.run_dir / "checkpoints").iterdir()}
     assert {f"rejected-{name}" for name in ("update-000000020", "update-000000030", "update-000000040")} <= names
 

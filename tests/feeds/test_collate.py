@@ -101,7 +101,7 @@ def test_a_tensor_that_wants_a_gradient_leaves_its_graph_behind() -> None:
         ([(torch.zeros(2), 1), torch.zeros(2)], "a record is a tuple"),
         ([(torch.zeros(2), 1), (torch.zeros(2), 1, 1)], "is nested as"),
         ([(torch.zeros(2), "one")], "is a str"),
-        ([(torch.zeros(2).to_sparse(), 1)], "give dense ones"),
+        ([(torch.zeros(2).to_sparse(), 1)], "use dense ones"),
     ],
     ids=["shape", "type", "no tuple", "fields", "text", "sparse"],
 )

@@ -96,7 +96,7 @@ def test_states_lie_beside_the_batch_and_one_that_outgrows_its_place_is_an_error
     ring.seal(1, 2, SHAPES, b"before", b"after")
     assert (ring.read_state(1, is_after=False), ring.read_state(1, is_after=True)) == (b"before", b"after")
     assert ring.leaves(1)[0][0, 0] == 5
-    with pytest.raises(DataError, match="takes 33 bytes by now"):
+    with pytest.raises(DataError, match="has grown to 33 bytes"):
         ring.seal(1, 2, SHAPES, b"", b"x" * 33)
 
 

@@ -241,7 +241,7 @@ def test_that_a_single_last_record_is_left_out_is_said_before(
 ) -> None:
     job = job_with(**section)
     streamed = prepare(job, Counted(), None, None, "a test", loaders=1, channels_last=False, has_norm=has_norm)
-    said = [note for note in streamed.notes if "one record, which BatchNorm cannot train on, it is left out" in note]
+    said = [note for note in streamed.notes if "only one record, as BatchNorm cannot train on it" in note]
     assert len(said) == is_said
 
 
@@ -321,7 +321,7 @@ def test_a_state_of_plain_values_comes_back_as_it_was() -> None:
     ids=lambda thing: getattr(thing, "__qualname__", type(thing).__qualname__),
 )
 def test_a_state_of_anything_else_is_refused_by_its_class(thing: Any) -> None:
-    with pytest.raises(DataError, match=r"state_dict\(\) of Stated holds a \w+(\.\w+)+;") as refused:
+    with pytest.raises(DataError, match=r"state_dict\(\) of Stated holds a \w+(\.\w+)+, but") as refused:
         state_of(Stated({"deep": [{"in": thing}]}), None)
     assert refused.value.code == "data/state-not-plain"
     with pytest.raises(CheckpointError, match="cannot be loaded safely: it names "):
@@ -379,24 +379,24 @@ def test_reading_leaves_the_callers_random_state_as_it_was() -> None:
 def test_a_data_set_that_fits_is_resident_and_the_numbers_are_said() -> None:
     why, note = why_streamed(job_with(), Draws(1000), "data.train")
     assert why == ""
-    assert "1,000 records of 28 bytes are 28,000 bytes" in note
-    assert "are free (data.feed: auto)" in note
+    assert "27 KiB loaded into memory" in note
+    assert "free; data.feed: auto)" in note
 
 
 def test_one_that_does_not_fit_is_streamed_and_the_numbers_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "available_memory", lambda: Memory(1000, "a test"))
     why, _ = why_streamed(job_with(), Draws(1000), "data.train")
-    assert why.startswith("it does not fit into memory: 1,000 records of")
+    assert why == "it needs 27 KiB, more than half of the free memory (1.0 KiB)"
 
 
 @pytest.mark.parametrize(
     ("dataset", "section", "why"),
     [
         (TensorDataset(torch.zeros(3), torch.zeros(3)), {}, ""),
-        (Counted(), {}, "Counted is read from its beginning to its end"),
-        (iter([]), {}, "is read from its beginning to its end"),
+        (Counted(), {}, "Counted can only be read from start to end"),
+        (iter([]), {}, "can only be read from start to end"),
         (Draws(), {"padding": {}}, "data.padding is set"),
-        (Draws(), {"feed": "stream"}, "the job says so"),
+        (Draws(), {"feed": "stream"}, "set by data.feed"),
         (Draws(), {"feed": "resident"}, ""),
     ],
     ids=["tensors", "iterable", "iterator", "padding", "stream", "resident"],
@@ -434,7 +434,7 @@ def test_a_data_set_that_cannot_travel_is_an_error_that_says_why() -> None:
             super().__init__()
             self.lock = threading.Lock()
 
-    with pytest.raises(DataError, match=r"cannot be given to loaders.*\(TypeError.*open files, locks"):
+    with pytest.raises(DataError, match=r"cannot be sent to loader processes.*\(TypeError.*open files, locks"):
         prepare(job_with(feed="stream"), Open(), None, None, "", loaders=1, channels_last=False, has_norm=False)
 
 
@@ -482,7 +482,7 @@ def test_validation_data_that_does_not_come_to_an_end_is_an_error_before_memory_
     monkeypatch.setattr(host, "available_memory", free)
     options = {"loaders": 1, "channels_last": False, "has_norm": False, "what": "data.val"}
     streamed = prepare(job_with(), dataset, None, None, "", **options)  # type: ignore[arg-type]
-    with pytest.raises(MemoryShortError, match=r"data\.val: \d+ records are read and take .* free \(a test\)") as short:
+    with pytest.raises(MemoryShortError, match=r"data\.val: after \d+ records, which take .* free \(a test\)") as short:
         hold(streamed, BATCH, "data.val")
     assert short.value.code == "run/memory-short"
     assert 100 < dataset.given < 250, "what is free is used, up to the copy that is to come"

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from hogwild.devices.accelerator import memory_error
 from hogwild.errors import DeviceMemoryError
+from hogwild.formatting import size
 
 DEVICES = 2  # simulated:0 and simulated:1
 TOTAL = 1 << 40  # bytes of memory, unless limited: more than the machine has
@@ -34,7 +35,7 @@ class SimulatedError(RuntimeError):
 
 class SimulatedOutOfMemory(SimulatedError):
     def __init__(self, asked: int) -> None:
-        super().__init__(f"simulated device: out of memory: tried to allocate {asked:,} bytes")
+        super().__init__(f"simulated device: out of memory: tried to allocate {size(asked)}")
         self.asked = asked
 
 

@@ -130,7 +130,7 @@ def test_recommend_says_that_rated_items_may_be_among_them_where_the_data_is_gon
     resolved = there / "resolved.yaml"
     resolved.write_text(resolved.read_text().replace("ratings.csv", "gone.csv"))
     status, lines, _ = say("recommend", there, "--user", "bob")
-    assert status == 0 and "may be among them" in lines[0] and len(lines) == 1 + len(ITEMS)
+    assert status == 0 and "may be included" in lines[0] and len(lines) == 1 + len(ITEMS)
 
 
 def test_predict_answers_every_row_of_a_file_with_the_training_data_s_features(
@@ -184,7 +184,7 @@ def test_predict_finds_the_inputs_of_a_table_by_name_and_needs_no_target(say: Sa
         assert predicted(say, run, tmp_path / "new.csv") == pytest.approx(wanted, abs=1e-4), name
     (tmp_path / "new.csv").write_text("id,a\n1,2\n")
     status, _, said = say("predict", run, tmp_path / "new.csv")
-    assert status == 2 and "there is no column 'b', which the model was trained on" in said
+    assert status == 2 and "column 'b' of the training data is missing" in said
 
 
 def test_predict_needs_no_target_among_named_arrays_nor_in_a_data_set(say: Say, tmp_path: Path) -> None:

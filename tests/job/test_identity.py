@@ -199,7 +199,7 @@ def test_a_checkpoint_away_from_its_run_is_taken_where_the_names_are_its_own(fol
 
     assert "5 of the model's 5 tensors" in note()
     table(OTHERS, folder / "ratings.csv")
-    with pytest.raises(ModelError, match=r"no names\.json beside it or in its run says for which") as refused:
+    with pytest.raises(ModelError, match=r"no names\.json beside it or in its run names them") as refused:
         note()
     assert refused.value.code == "model/init-names"
     names = json.loads((folder / "run" / "names.json").read_text())
@@ -207,7 +207,7 @@ def test_a_checkpoint_away_from_its_run_is_taken_where_the_names_are_its_own(fol
     assert "users by name: 5 kept, 1 new, 1 gone" in note()
     names["names"]["users"].reverse()
     (alone / "names.json").write_text(json.dumps(names))
-    with pytest.raises(ModelError, match=re.escape(f"{alone / 'names.json'} is not of ")):
+    with pytest.raises(ModelError, match=re.escape(f"{alone / 'names.json'} does not belong to ")):
         note()
 
 
@@ -351,7 +351,7 @@ def test_rows_that_cannot_be_told_are_refused_unless_all_names_are_the_same(name
     (tmp_path / "names.json").write_text(json.dumps(theirs))
     before = {key: value.clone() for key, value in new.state_dict().items()}
     with pytest.raises(
-        ModelError, match=r"which are others now, of \d there and \d here none can be told; or leave"
+        ModelError, match=r"which differ now: none of \d in the file can be matched to the \d here; or add"
     ) as refused:
         load_initial(new, str(tmp_path / "model.safetensors"), ours, component if is_built else None)
     assert refused.value.code == "model/init-names"
@@ -365,7 +365,7 @@ def test_a_file_without_names_has_no_rows_for_them(tmp_path: Path) -> None:
     old, new = (build(component, classes=3) for _ in range(2))
     path = tmp_path / "model.safetensors"
     save_file(old.state_dict(), path)
-    with pytest.raises(ModelError, match=r"head\.\w+ has rows for classes, and no names\.json") as refused:
+    with pytest.raises(ModelError, match=r"head\.\w+ has rows for classes, but no names\.json") as refused:
         load_initial(new, str(path), named(classes=["a", "b", "c"]), component)
     assert refused.value.code == "model/init-names"
 

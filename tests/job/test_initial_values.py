@@ -67,7 +67,7 @@ def test_every_form_of_a_file_gives_the_same_parameters(tmp_path: Path) -> None:
     for form, path in files(tmp_path).items():
         model = Net(2)
         note = load_initial(model, str(path))
-        assert "9 of the model's 9 tensors are from there" in note, form
+        assert "9 of the model's 9 tensors are from this file" in note, form
         assert all(map(torch.equal, model.parameters(), Net(1).parameters())), form
 
 
@@ -77,7 +77,7 @@ def test_what_is_missing_unexpected_or_skipped_is_listed(tmp_path: Path) -> None
     state["old.weight"] = torch.ones(2)
     model, before = Net(2), Net(2)
     note = load_initial(model, Spec(saved(tmp_path, state), "head.*"))
-    assert "6 of the model's 9 tensors are from there" in note
+    assert "6 of the model's 9 tensors are from this file" in note
     assert "missing there, as the constructor made them: body.bias;" in note
     assert "not in the model, not used: old.weight;" in note
     assert note.endswith("left out by skip: head.bias, head.weight")
@@ -91,7 +91,7 @@ def test_a_head_of_another_size_is_an_error_that_says_how_to_leave_it_out(tmp_pa
     with pytest.raises(ModelError) as raised:
         load_initial(model, str(path))
     assert raised.value.code == "model/init-mismatch"
-    assert "head.weight is (7, 5) there and (3, 5) in the model" in str(raised.value)
+    assert "head.weight is (7, 5) in the file and (3, 5) in the model" in str(raised.value)
     assert 'skip: ["head.*"]' in str(raised.value)
     assert all(map(torch.equal, model.parameters(), Net(2).parameters()))
     load_initial(model, Spec(path, "head.*"))
@@ -142,7 +142,7 @@ BAD = {
     "not there": (lambda folder: folder / "no.pt", "model/init-not-found", "there is no "),
     "cut": (cut, "model/init-unreadable", "a zip archive without its end"),
     "cut safetensors": (cut_safetensors, "model/init-unreadable", "cannot be read"),
-    "a cut pickle": (cut_pickle, "model/init-unreadable", "cut off"),
+    "a cut pickle": (cut_pickle, "model/init-unreadable", "truncated"),
     "an empty file": (lambda folder: written(folder, b""), "model/init-unreadable", "is empty"),
     "a pointer of git-LFS": (
         lambda folder: written(folder, LFS),
@@ -157,7 +157,7 @@ BAD = {
     "a web page": (
         lambda folder: written(folder, b"<!DOCTYPE html><html><body>404"),
         "model/init-unreadable",
-        "is no file of torch.save: it begins with b'<!DOCTYPE html",
+        "is not a file of torch.save: it begins with b'<!DOCTYPE html",
     ),
     "a pickle of Python's": (
         lambda folder: written(folder, pickle.dumps({"a": 1})),
@@ -165,11 +165,11 @@ BAD = {
         "a pickle that torch.save did not write",
     ),
     "a TorchScript archive": (scripted, "model/init-unreadable", "save the state_dict() of that module"),
-    "a whole model": (lambda folder: saved(folder, Net(1)), "model/init-unreadable", "save model.state_dict() alone"),
+    "a whole model": (lambda folder: saved(folder, Net(1)), "model/init-unreadable", "save only model.state_dict()"),
     "no tensors": (
         lambda folder: saved(folder, {"epoch": 3}),
         "model/init-unreadable",
-        "a dict of epoch, no state_dict",
+        "a dict of epoch, not a state_dict",
     ),
     "an empty folder": (lambda folder: folder, "model/init-unreadable", "neither a checkpoint"),
     "NaN": (not_finite, "model/init-mismatch", "body.weight is NaN or infinite"),
@@ -212,7 +212,7 @@ def test_a_file_that_was_overwritten_is_read_or_refused_and_nothing_else(zipped:
 
 
 def test_a_skip_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"init_from.skip\[0\]: 'haed.\*' matches no tensor; near names: .*head"):
+    with pytest.raises(ModelError, match=r"init_from.skip\[0\]: 'haed.\*' matches no tensor; similar names: .*head"):
         load_initial(Net(2), Spec(saved(tmp_path, Net(1).state_dict()), "haed.*"))
 
 
@@ -234,7 +234,7 @@ class Renames(nn.Linear):
 
 def test_names_that_only_the_models_own_state_dict_knows_are_an_error_and_not_said_to_be_taken(tmp_path: Path) -> None:
     path = saved(tmp_path, Renames().state_dict())
-    with pytest.raises(ModelError, match=r"base.pt: w: the model's state_dict\(\) names them so, and its load"):
+    with pytest.raises(ModelError, match=r"base.pt: w: the model's state_dict\(\) has these names, but its load"):
         load_initial(Renames(), str(path))
 
 

@@ -100,12 +100,12 @@ def test_frozen_parameters_are_in_no_group():
     ("patterns", "words"),
     [
         ([["*.bias"], ["norm.*", "frist.weight"]], r"optimizer.groups\[1\].params\[1\]: 'frist.weight' matches no "),
-        ([["frist.weight"]], "near names: first.weight"),
-        ([["out"]], r"near names: out.*MODULE.\*"),
-        ([["first.bias"]], r"groups\[0\].params\[0\]: 'first.bias' matches frozen parameters only"),
+        ([["frist.weight"]], "similar names: first.weight"),
+        ([["out"]], r"similar names: out.*MODULE.\*"),
+        ([["first.bias"]], r"groups\[0\].params\[0\]: 'first.bias' matches only frozen parameters"),
         (
             [["norm.*"], ["out.*", "first.*"], ["*.bias"], ["out.weight", "norm.bias"]],
-            r"optimizer.groups\[3\]: optimizer.groups\[0\], optimizer.groups\[1\] took all its parameters",
+            r"optimizer.groups\[3\]: optimizer.groups\[0\], optimizer.groups\[1\] matched all its parameters",
         ),
     ],
 )
@@ -144,10 +144,13 @@ NESTEROV = {"lr": 0.1, "momentum": 0.9, "nesterov": True}
         (adagrad(lrr=1), "optimizer.groups[0].init_args.lrr: unknown argument of Adagrad; did you mean 'lr'?"),
         (adagrad(lr=-1), "optimizer.groups[0].init_args.lr: must be >= 0, got -1"),
         (adagrad(params=[1]), "optimizer.groups[0].init_args.params: is filled in"),
-        (adagrad(initial_accumulator_value=1), "initial_accumulator_value: is one for all groups"),
-        (adagrad(differentiable=True), "optimizer.groups[0].init_args.differentiable: is one for all groups"),
-        ({"groups": [{"params": ["*"], "init_args": {"differentiable": True}}]}, "differentiable: is one for all"),
-        ({"groups": [{"params": [], "init_args": {}}]}, "optimizer.groups[0].params: must have an entry, got []"),
+        (adagrad(initial_accumulator_value=1), "initial_accumulator_value: applies to all groups"),
+        (adagrad(differentiable=True), "optimizer.groups[0].init_args.differentiable: applies to all groups"),
+        ({"groups": [{"params": ["*"], "init_args": {"differentiable": True}}]}, "differentiable: applies to all"),
+        (
+            {"groups": [{"params": [], "init_args": {}}]},
+            "optimizer.groups[0].params: must have at least one entry, got []",
+        ),
         ({"groups": [{"parms": ["*"]}]}, "optimizer.groups[0].parms: unknown key; did you mean 'params'?"),
         ({"groups": [3]}, "optimizer.groups[0]: must be a map"),
         ({"groups": {"params": ["*"]}}, "optimizer.groups: must be a list"),
@@ -176,7 +179,7 @@ def test_what_a_group_repeats_of_a_wrong_rule_is_said_once():
 def test_groups_beside_an_optimizer_object_are_an_error(tmp_path):
     model = Net()
     rule = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ConfigError, match=r"optimizer.groups: says how a file builds what is given here as an object"):
+    with pytest.raises(ConfigError, match=r"optimizer.groups: is for job files only, as the object is given here"):
         hogwild.train(model, samples(), nn.CrossEntropyLoss(), rule, optimizer={"groups": []}, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

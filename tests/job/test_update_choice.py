@@ -76,7 +76,7 @@ def test_a_kernel_is_used_where_the_model_offers_one_that_fits() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (job(train__update="autograd"), "train.update says so"),
+        (job(train__update="autograd"), "set by train.update"),
         (job(train__grad_clip=1.0), "factors, SGD does not implement train.grad_clip"),
         (job(train__max_staleness=4), "does not implement train.max_staleness"),
         (job(train__accumulate=2), "does not implement train.accumulate"),
@@ -108,7 +108,7 @@ def test_every_option_at_its_neutral_value_asks_for_nothing() -> None:
 
 
 def test_without_an_offer_without_packed_data_or_without_numba_autograd_trains_and_says_why() -> None:
-    assert "brings no fused update" in why(job(), nn.Linear(2, 2))
+    assert "no compiled kernel" in why(job(), nn.Linear(2, 2))
     assert "needs packed data" in why(job(), Factors(), None)
     assert "momentum" in why(job(), Factors(offer="no momentum here"), ratings())
     missing = ModuleNotFoundError("No module named 'numba'", name="numba")

@@ -64,7 +64,7 @@ def test_a_row_that_is_hardly_met_between_two_flushes_is_not_hot() -> None:
     counts[[5, 7]] = 10_000_000, 9_000_000
     chosen = choose_hot(counts, 10_000_000, 4)
     assert chosen.rows.tolist() == [5, 7]
-    assert chosen.words == "2 of 4,000,000 rows are private copies: 32% of all accesses"
+    assert chosen.words == "2 of 4,000,000 rows have private copies: 32% of all accesses"
 
 
 def test_a_small_model_is_private_as_a_whole_and_a_flat_profile_has_nothing_hot() -> None:

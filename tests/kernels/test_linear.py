@@ -44,9 +44,9 @@ def test_a_feature_without_a_row_and_other_data_are_refused_before_a_kernel_read
     for bad in (FEATURES, -1):
         wrong = rows | {"indices": np.append(rows["indices"], bad).astype(np.int32)}
         for given in ((wrong, None), (rows, wrong)):
-            with pytest.raises(ModelError, match=f"names features .* and the model has {FEATURES}"):
+            with pytest.raises(ModelError, match=f"has features .* but the model has {FEATURES}"):
                 model.see(*given)  # type: ignore[operator]
-    with pytest.raises(ModelError, match="learns from sparse rows"):
+    with pytest.raises(ModelError, match="needs sparse rows"):
         model.see({"user": rows["indices"]}, None)  # type: ignore[operator]
 
 

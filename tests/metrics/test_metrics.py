@@ -213,7 +213,7 @@ def test_what_suits_the_loss_but_not_the_outputs_is_left_out() -> None:
     panel = Panel.of(None, NOBODY, Flattened())
     assert panel.settle(PIXELS, PIXEL_CLASSES, nn.CrossEntropyLoss()).names == ("accuracy",)
     own = Panel.of(named(["accuracy"]), NOBODY, lambda output, target: output.sum() * 0)
-    with pytest.raises(BuildError, match=r"accuracy: neither classes nor yes and no.*\(37, 3, 2\)") as raised:
+    with pytest.raises(BuildError, match=r"accuracy: neither a class nor a binary problem.*\(37, 3, 2\)") as raised:
         own.settle(narrow, torch.rand(N), lambda output, target: output.sum() * 0)
     assert raised.value.code == "model/metric"
 

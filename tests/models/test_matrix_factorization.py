@@ -436,11 +436,11 @@ def test_ranking_has_no_row_wise_rule_and_no_other_loss_and_float64_no_kernel() 
 def test_data_with_more_rows_than_the_model_is_refused_before_a_kernel_reads_it(name: str) -> None:
     data, model = ratings(), explicit()
     data[name] = data[name] + np.int32(50)
-    with pytest.raises(ModelError, match=f"the data names {name}s 50 to"):
+    with pytest.raises(ModelError, match=f"the data has {name}s 50 to"):
         model.see(data, None)
-    with pytest.raises(ModelError, match=f"leave {name}s out"):
+    with pytest.raises(ModelError, match=f"remove {name}s"):
         bound(model, SGD(model.parameters(), lr=0.1), data)
-    with pytest.raises(ModelError, match="the data names"):
+    with pytest.raises(ModelError, match="the data has "):
         model.see(ratings(), data)
 
 
@@ -485,5 +485,5 @@ def test_names_are_found_as_text_and_there_are_never_more_items_than_are_left() 
 
 
 def test_a_model_without_scores_is_refused() -> None:
-    with pytest.raises(UsageError, match="Linear gives items no scores"):
+    with pytest.raises(UsageError, match="Linear cannot score items"):
         recommend(nn.Linear(2, 2), NAMES, "u3")

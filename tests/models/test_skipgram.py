@@ -286,7 +286,7 @@ def test_a_frozen_table_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("rule", "arguments", "words"),
     [
-        (torch.optim.Adagrad, {}, "knows SGD, not Adagrad"),
+        (torch.optim.Adagrad, {}, "supports SGD, not Adagrad"),
         (torch.optim.SGD, {"momentum": 0.5}, "momentum"),
         (torch.optim.SGD, {"weight_decay": 0.1}, "weight_decay"),
     ],
@@ -306,9 +306,9 @@ def test_another_loss_or_type_is_left_to_autograd() -> None:
 
 
 def test_a_text_of_other_words_is_refused() -> None:
-    with pytest.raises(ModelError, match="words is 3, and the text has 2"):
+    with pytest.raises(ModelError, match="words is 3, but the text has 2"):
         SkipGram(3).see(text([[0, 1]]), None)
-    with pytest.raises(ModelError, match="no text"):
+    with pytest.raises(ModelError, match="must be a text"):
         SkipGram(3).see({"user": np.zeros(3, np.int32)}, None)
 
 

@@ -83,14 +83,14 @@ def test_who_waits_for_whom_is_told_by_the_time_of_the_workers_and_the_free_slot
         (
             0.83,
             60.0,
-            "workers waited 83 % of the time for streamed batches: more data.loaders (2 loaders now, 3 usable",
+            "workers waited 83 % of the time for streamed batches: use more data.loaders (2 loaders now, 3 usable",
         ),
     ],
 )
 def test_advice_names_the_share_of_the_time_that_workers_waited(idle: float, waited_s: float, words: str) -> None:
     found = stream_figures.about_waiting(idle, waited_s, 2, cores=3.0, workers=2)
     assert found is None if words is None else found is not None and found.startswith(words)
-    assert found is None or ("less work for each record" in found and "data.feed: resident" in found)
+    assert found is None or ("less work per record" in found and "data.feed: resident" in found)
 
 
 def test_what_workers_waited_before_the_first_update_is_not_the_streams() -> None:

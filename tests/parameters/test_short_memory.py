@@ -130,7 +130,7 @@ def test_only_whole_pages_are_discarded(first: float, nbytes: float, lost: int) 
 
 WIDTH = 100_000  # 3 MB to write: long enough that a next update would be seen in it
 UPDATES, MORE_UPDATES = 4, 60
-SHORT = "memory is short: training stays paused"
+SHORT = "too little free memory: training is paused"
 
 
 class Counting(nn.Module):

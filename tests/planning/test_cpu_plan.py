@@ -86,10 +86,10 @@ def test_asking_for_more_than_there_is_warns(procs, threads, usable, words) -> N
 @pytest.mark.parametrize(
     ("usable", "said"),
     [
-        (0.5, "procs 1 (less than one core is usable: one worker); threads 1 "),
-        (1, "procs 1 (one whole core is usable: one worker); threads 1 "),
-        (1.5, "procs 1 (one whole core is usable: one worker); threads 1 "),
-        (2, "procs 2 (one for each usable core); threads 1 "),
+        (0.5, "procs 1 (one worker, as less than one core is usable); threads 1 "),
+        (1, "procs 1 (one worker, as one whole core is usable); threads 1 "),
+        (1.5, "procs 1 (one worker, as one whole core is usable); threads 1 "),
+        (2, "procs 2 (one per usable core); threads 1 "),
     ],
 )
 def test_a_machine_of_one_core_or_less_gets_one_worker_and_one_thread_and_says_so(usable: float, said: str) -> None:
@@ -101,7 +101,7 @@ def test_a_machine_of_one_core_or_less_gets_one_worker_and_one_thread_and_says_s
     [
         (2, 2, 2, "about 7.6 x slower"),  # what was measured: 182 s / 24 s
         (2, 2, 3, "about 3.2 x slower"),
-        (1, 4, 2, "1 worker x 4 threads want more than 2 usable cores (of a test): threads wait"),
+        (1, 4, 2, "1 worker x 4 threads need more than 2 usable cores (of a test): threads wait"),
         (4, 2, 0.5, "about 47 x slower"),
         (4, 1, 2, "about 2 x as long, so the samples/s are at best about those of train.procs: 2"),
         (3, 1, 2, "about 1.5 x as long"),
@@ -152,12 +152,12 @@ def test_every_worker_is_pinned_to_cores_of_its_own(procs, threads, cores, pinne
 def test_without_enough_cores_nobody_is_pinned_and_the_warning_says_so(procs: int, threads: int) -> None:
     plan = make_plan(procs, threads, cores=FOUR, environ={}, pin=True)
     assert plan.cores == ()
-    assert f"{procs} x {threads} cores are needed, 4 are there: workers are not pinned" in plan.warning
+    assert f"workers are not pinned: {procs} x {threads} cores are needed, 4 are available" in plan.warning
 
 
 def test_training_in_the_parent_pins_nobody() -> None:
     plan = make_plan(0, 1, cores=FOUR, environ={}, pin=True)
-    assert plan.cores == () and plan.warning == "" and "not pinned: there is no worker" in plan.reason
+    assert plan.cores == () and plan.warning == "" and "not pinned, as there is no worker" in plan.reason
 
 
 several_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores to tell them apart")
@@ -264,7 +264,7 @@ def test_a_caller_that_imported_torch_first_gets_the_cores_back_that_openmp_took
     assert len(seen["narrowed"]) < len(seen["before"])  # or there is nothing to repair, and this tests nothing
     assert seen["after"] == seen["before"]
     assert seen["procs"] == int(host.usable_cores().usable)
-    assert f"{variable} had bound this process to 1 core of {len(seen['before'])}: undone" in seen["why"]
+    assert f"{variable} had bound this process to 1 core of {len(seen['before'])}; undone" in seen["why"]
 
 
 @pytest.mark.processes

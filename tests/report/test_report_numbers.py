@@ -47,8 +47,8 @@ def test_the_time_between_an_attempt_and_its_resume_is_left_out(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("state", "heard_s", "words"),
     [
-        ("running", 5.0, "running: last heard of"),
-        ("", 5.0, "running: last heard of"),
+        ("running", 5.0, "running: last record"),
+        ("", 5.0, "running: last record"),
         ("", 5000.0, "interrupted: no end was recorded"),
         ("failed", 5000.0, "failed: epochs"),
     ],
@@ -67,7 +67,7 @@ def test_the_summary_of_the_attempt_before_is_not_that_of_a_resume_that_runs(tmp
     assert read_run(run).is_over
     add_lines(run / "events.jsonl", {"time": time.time(), "event": "start"})
     assert not read_run(run).is_over
-    assert tables.headline(read_run(run)).state.startswith("starting: last heard of")
+    assert tables.headline(read_run(run)).state.startswith("starting: last record")
 
 
 def test_the_best_evaluation_is_the_one_that_the_job_would_choose(tmp_path: Path) -> None:

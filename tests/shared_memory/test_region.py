@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hogwild.errors import MemoryShortError
+from hogwild.formatting import size
 from hogwild.host import Memory, available_memory, descriptor_count
 from hogwild.shared_memory.region import ALIGNMENT, Region, aligned
 from tests.helpers.processes import PATIENCE_S
@@ -112,7 +113,7 @@ def test_more_than_there_is_is_an_error_before_a_page_is_touched(nbytes: int) ->
     before, free = descriptor_count(), available_memory().bytes
     with pytest.raises(MemoryShortError) as error:
         Region.allocate("flat-float32", nbytes)
-    assert f"cannot allocate {nbytes:,} bytes of shared memory for flat-float32" in str(error.value)
+    assert f"cannot allocate {size(nbytes)} of shared memory for flat-float32" in str(error.value)
     assert "are free (the memory" in str(error.value)
     assert descriptor_count() == before
     assert available_memory().bytes > free // 2
@@ -121,7 +122,7 @@ def test_more_than_there_is_is_an_error_before_a_page_is_touched(nbytes: int) ->
 def test_the_limit_of_a_control_group_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hogwild.host.available_memory", lambda: Memory(1000, "the memory limit in a group"))
     Region.allocate("test", 960)
-    with pytest.raises(MemoryShortError, match=r"1,024 bytes .* only 1,000 are free \(the memory limit in a group\)"):
+    with pytest.raises(MemoryShortError, match=r"1\.0 KiB .* only 1\.0 KiB are free \(the memory limit in a group\)"):
         Region.allocate("test", 961)
 
 
@@ -151,8 +152,8 @@ print(descriptor_count() - before)
 @pytest.mark.processes
 def test_what_the_system_refuses_is_the_same_error_and_leaves_no_descriptor() -> None:
     allocated, mapped, leaked = in_a_process(REFUSALS).splitlines()
-    assert allocated.startswith("cannot allocate 268,435,456 bytes of shared memory for large: ")
-    assert mapped.startswith("cannot allocate 268,435,456 bytes of shared memory for large: ")
+    assert allocated.startswith("cannot allocate 256 MiB of shared memory for large: ")
+    assert mapped.startswith("cannot allocate 256 MiB of shared memory for large: ")
     assert allocated.endswith("| 1")
     assert mapped.endswith("| 1")
     assert leaked == "0"

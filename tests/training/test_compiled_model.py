@@ -184,7 +184,7 @@ class Choosy(nn.Module):
 
 
 def test_a_script_that_cannot_compute_the_first_samples_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="does without it") as caught:
+    with pytest.raises(ModelError, match="but not without it") as caught:
         train(made(Choosy), tmp_path / "run", "script")
     assert caught.value.code == "model/not-scriptable"
 

@@ -233,7 +233,7 @@ def test_a_parameter_that_is_moved_off_the_device_is_found() -> None:
     worker, _ = on_device(made(ConvNet, "SGD", procs=2))
     worker.check_bound()
     worker.params[0].data = worker.params[0].data.clone()
-    with pytest.raises(ModelError, match=r"conv1\.weight no longer lies where it was put"):
+    with pytest.raises(ModelError, match=r"memory of parameter conv1\.weight was replaced"):
         worker.check_bound()
 
 
@@ -313,7 +313,7 @@ def test_where_there_is_no_room_nothing_stays_pinned() -> None:
     assert not device.registered
     known = device.explain(raised.value)
     assert known is not None and known.code == "device/memory"
-    assert "GPU out of memory: simulated:0: " in str(known) and "of 4,000 bytes are free" in str(known)
+    assert "GPU out of memory: simulated:0: " in str(known) and "of 3.9 KiB free" in str(known)
     assert device.explain(ValueError()) is None
 
 
@@ -323,7 +323,7 @@ def test_where_there_is_no_room_nothing_stays_pinned() -> None:
 def test_weights_of_recurrent_layers_are_not_flattened_out_of_the_flat() -> None:
     model = nn.ModuleDict({"rnn": nn.LSTM(4, 5, num_layers=2), "out": nn.Linear(5, 2)})
     (said,) = keep_weights(model)
-    assert "the weights of rnn stay in the flat" in said
+    assert "the weights of rnn stay in the shared memory" in said
     places = [param.data_ptr() for param in model.parameters()]
     model["rnn"].flatten_parameters()  # type: ignore[operator]
     assert places == [param.data_ptr() for param in model.parameters()]

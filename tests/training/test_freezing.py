@@ -191,13 +191,13 @@ def train(model: nn.Module, rule: optim.Optimizer, folder: Path, freeze: list[An
 @pytest.mark.parametrize(
     ("freeze", "code", "words"),
     [
-        ([{"params": ["*"], "until": 3}], "model/no-parameters", "frozen until update 3, which never comes"),
+        ([{"params": ["*"], "until": 3}], "model/no-parameters", "frozen until update 3, so nothing is trained"),
         (
             [{"params": ["1.*"], "until": 3}],
             "model/no-match",
             "model.freeze[0].params: '1.*' matches no parameter",
         ),
-        (["0.*", {"params": ["0.bias"], "until": 3}], "model/no-match", "earlier entries took all"),
+        (["0.*", {"params": ["0.bias"], "until": 3}], "model/no-match", "earlier entries matched all"),
     ],
     ids=["everything", "no match", "taken"],
 )
@@ -212,7 +212,7 @@ def test_what_freezes_nothing_or_everything_is_refused(freeze: Any, code: str, w
 def test_what_no_group_would_train_is_refused(tmp_path: Path) -> None:
     model = network()
     rule = optim.SGD([*model.parameters()][2:], lr=0.1)
-    with pytest.raises(ModelError, match=r"0\.weight is frozen until update 3, and is in no group") as raised:
+    with pytest.raises(ModelError, match=r"0\.weight is frozen until update 3, but is in no optimizer group") as raised:
         train(model, rule, tmp_path, [{"params": ["0.*"], "until": 3}])
     assert raised.value.code == "model/thawed-untrained"
 
@@ -240,6 +240,6 @@ def test_a_thaw_after_the_end_is_noted(tmp_path: Path) -> None:
     model = network()
     train(model, optim.SGD(model.parameters(), lr=0.1), tmp_path, [{"params": ["0.*"], "until": 500}])
     assert (
-        "what is frozen until update 500 stays so: the job has 10 updates"
+        "parameters frozen until update 500 stay frozen: the job has only 10 updates"
         in (tmp_path / "run" / "logs" / "supervisor.log").read_text()
     )

@@ -167,7 +167,7 @@ def test_names_that_change_while_training_are_an_error(tmp_path: Path) -> None:
             name = "few" if len(batch[0]) < 8 else "many"
             return {"loss": loss(self(batch[0]), batch[1]), name: 1.0}
 
-    with pytest.raises(ModelError, match="answered many beside the loss, and few in its trial") as raised:
+    with pytest.raises(ModelError, match="returned many beside the loss, but few in its trial") as raised:
         call(Fickle(), tmp_path)
     assert raised.value.code == "model/step"
 
@@ -201,7 +201,7 @@ def test_an_evaluation_step_of_another_answer_is_refused(tmp_path: Path) -> None
         def evaluation_step(self, batch: tuple[Tensor, ...], loss: Any) -> Tensor:
             return self(batch[0])
 
-    with pytest.raises(HogwildError, match="evaluation_step answered a tensor"):
+    with pytest.raises(HogwildError, match="evaluation_step returned a tensor"):
         call(Wrong(), tmp_path, val=TensorDataset(X, Y))
 
 

@@ -95,7 +95,7 @@ def test_a_model_without_state_is_called_as_it_is_and_that_of_another_is_dropped
     assert forward_of(plain) is plain
     x = torch.tensor([[1, 2, 3]])
     assert torch.equal(forward_of(model)(x), model(x)[0])
-    with pytest.raises(ModelError, match=r"must answer a pair \(output, state\), and answered a Tensor"):
+    with pytest.raises(ModelError, match=r"must return a pair \(output, state\), but returned a Tensor"):
         forward_of(Unpaired())(torch.zeros(1, 1))
 
 
@@ -229,14 +229,14 @@ def test_what_lanes_cannot_be_combined_with(settings: dict[str, Any], words: str
     ("model", "data", "settings", "words"),
     [
         (nn.Linear(1, 1), rows(), {}, "data.lanes: Linear.forward has no argument `state`"),
-        (Unpaired(), rows(), {}, r"Unpaired.forward has an argument `state` .* answered a Tensor"),
+        (Unpaired(), rows(), {}, r"Unpaired.forward has an argument `state` .* returned a Tensor"),
         (
             Chain(),
             rows(11),
             {},
-            r"4 lanes of 3 columns \(data.batch_size\) need 12 rows at least, and data.train has 11",
+            r"4 lanes of 3 columns \(data.batch_size\) need at least 12 rows, but data.train has 11",
         ),
-        (Chain(), rows(), {"val": {"fraction": 0.5}}, "data.val.* data set of its own"),
+        (Chain(), rows(), {"val": {"fraction": 0.5}}, "data.val.* separate data set"),
     ],
     ids=["no state", "no pair", "few rows", "a part drawn at random"],
 )
@@ -253,5 +253,5 @@ def test_more_workers_than_lanes_are_refused_where_their_number_is_the_machines(
     cores = plan_here("auto", "auto", pin=False).procs
     if cores == 1:
         pytest.skip("this machine has one usable core: as many workers as one lane")
-    with pytest.raises(HogwildError, match=rf"data.lanes is 1, and {cores} workers would train"):
+    with pytest.raises(HogwildError, match=rf"data.lanes is 1, but there are {cores} workers"):
         trained(Chain(), tmp_path / "run", lanes=1, procs="auto")

@@ -253,7 +253,7 @@ def test_a_row_outside_the_parameter_is_an_error_and_nothing_is_written(name: st
     param = update._optimizer.param_groups[0]["params"][0]
     before = model.state_dict(), copy.deepcopy(model.state_dict())
     param.grad = sparse([0, row], torch.ones(2, 3), param)
-    with pytest.raises(IndexError, match="40 rows names one outside"):
+    with pytest.raises(IndexError, match="40 rows has an index outside"):
         update.apply(None)
     assert all(torch.equal(before[0][key], before[1][key]) for key in before[0])
 

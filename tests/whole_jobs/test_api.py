@@ -216,7 +216,7 @@ def test_a_section_as_a_dict_and_flat_keywords_are_put_together(
 
 
 TWICE = r"train\.epochs: is given twice: "
-OF_A_FILE = "says how a file builds what is given here as an object"
+OF_A_FILE = "is for job files only, as the object is given here"
 
 
 @pytest.mark.parametrize(
@@ -228,10 +228,10 @@ OF_A_FILE = "says how a file builds what is given here as an object"
         ({"optimizer_state": "shared", "optimizer": {"state": "private"}}, r"optimizer\.state: is given twice"),
         ({"train": {"epoch": 3}}, r"train\.epoch: unknown key; did you mean 'epochs'\?"),
         ({"train": {1: 3}}, r"train\[1\]: Keys should be strings"),
-        ({"train": 5}, r"train: must be a dict of that section's fields, got 5"),
+        ({"train": 5}, r"train: must be a dict of the section's fields, got 5"),
         ({"data": [1]}, r"data: must be a dict"),
         ({"data": {"train": "mine.Data"}}, r"data\.train: " + OF_A_FILE),
-        ({"data": {"val": {"fraction": 0.5}}}, r"data\.val: is a keyword of its own: val="),
+        ({"data": {"val": {"fraction": 0.5}}}, r"data\.val: must be given as the keyword val="),
         ({"model": {"class_path": "mine.Net"}}, r"model\.class_path: " + OF_A_FILE),
         ({"loss": {"init_args": {}}}, r"loss\.init_args: " + OF_A_FILE),
         ({"optimizer": {"init_args": {"lr": 1.0}}}, r"optimizer\.init_args: " + OF_A_FILE),
@@ -280,7 +280,9 @@ def test_a_resume_goes_on_in_its_own_folder_and_in_no_other(tmp_path: Path) -> N
     model = nn.Linear(4, 2)
     call(model, tmp_path, procs=0)
     run = tmp_path / "run"
-    with pytest.raises(UsageError, match=r"resume='.*run' goes on in that folder; run_dir='.*other' .* contradicts"):
+    with pytest.raises(
+        UsageError, match=r"resume='.*run' continues in that folder, but run_dir='.*other' names another"
+    ):
         call(model, tmp_path, procs=0, epochs=2, resume=run, run_dir=tmp_path / "other")
     assert not (tmp_path / "other").exists()
     (tmp_path / "link").symlink_to(run)
@@ -291,7 +293,7 @@ def test_a_call_in_a_folder_that_was_deleted_is_refused(tmp_path: Path, monkeypa
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    with pytest.raises(NotFoundError, match="the current folder was deleted; change into one that is there"):
+    with pytest.raises(NotFoundError, match="the current folder was deleted; change to an existing folder"):
         call(nn.Linear(4, 2), tmp_path)
     assert not (tmp_path / "run").exists()
 

@@ -294,6 +294,6 @@ def test_workers_that_gain_nothing_are_told_so_in_one_line(tmp_path: Path, start
     usable = host.usable_cores().usable
     advice = ended.summary["advice"]
     speedup = rates["direct"] / rates["one worker"]
-    assert advice.startswith(f"3 workers trained {speedup:.2f} times as fast as one alone")
-    expected = "usable cores; set train.procs to" if procs > usable else "train.procs: 1 does about as much"
+    assert advice.startswith(f"3 workers trained {speedup:.2f} times as fast as one in the")
+    expected = "usable cores; set train.procs to" if procs > usable else "train.procs: 1 is about as fast"
     assert (expected in advice or "the cores were busy with other work" in advice) and "\n" not in advice

@@ -134,7 +134,7 @@ def test_the_library_trains_on_a_device_in_the_process_itself(
 def test_a_device_without_room_is_a_clear_error_in_the_process_itself(tmp_path: Path) -> None:
     simulated.limit_memory(10_000)
     try:
-        with pytest.raises(DeviceMemoryError, match=r"GPU out of memory: simulated:0: .* 10,000 bytes are free"):
+        with pytest.raises(DeviceMemoryError, match=r"GPU out of memory: simulated:0: .* 9\.8 KiB free"):
             train("simulated", run_dir=tmp_path / "run")
     finally:
         simulated.limit_memory(None)
@@ -168,7 +168,7 @@ def test_memory_that_runs_out_once_ends_a_worker_and_not_the_job(jobs: dict[str,
 def test_memory_that_runs_out_again_fails_the_job_with_one_sentence(jobs: dict[str, Ended], name: str) -> None:
     job = jobs[name]
     assert (job.status, job.reason) == (1, ("failed", "device/memory"))
-    assert "GPU out of memory: simulated:" in job.stderr and "123,456 bytes were asked for" in job.stderr
+    assert "GPU out of memory: simulated:" in job.stderr and "121 KiB requested" in job.stderr
     assert len([event for event in job.events("exit") if event["kind"] == "died"]) <= 3 and not job.left_behind
 
 
@@ -188,7 +188,7 @@ def test_a_worker_that_finds_no_room_while_others_train_is_not_started_for_ever(
         (
             "no such",
             "device/index",
-            "train.device: simulated:2: there is no such device (there: simulated:0 to simulated:1)",
+            "train.device: simulated:2: there is no such device (available: simulated:0 to simulated:1)",
         ),
         ("no such for one", "device/index", "simulated:7: there is no such device"),
         ("too few", "config/contradiction", "must name one device for each of 3 workers, got 1"),
@@ -206,4 +206,4 @@ def test_a_device_that_is_not_there_is_said_before_anything_starts(
 def test_a_gpu_that_is_not_there_is_said_before_anything_starts(jobs: dict[str, Ended]) -> None:
     job = jobs["no gpu"]
     assert job.status == 2 and "device/none" in job.stderr and not job.run_dir.exists()
-    assert "there is no GPU that torch could use (torch " in job.stderr and "simulated" in job.stderr
+    assert "torch finds no usable GPU (torch " in job.stderr and "simulated" in job.stderr

@@ -164,7 +164,7 @@ def test_metrics_that_end_whoever_computes_them_fail_the_job_and_are_named(
         tmp_path / "job", JUDGING, "train.procs=1", *DIGITS, *metrics, extra={"JUDGING_DIARY": str(tmp_path)}
     ).wait()
     assert ended.status == 1 and ended.summary["error_code"] == "train/unevaluable"
-    assert "computing Dying from the outputs of data.val ended 1 worker " in ended.summary["error"]
+    assert "computing Dying from the outputs of data.val crashed 1 worker " in ended.summary["error"]
 
 
 @pytest.mark.parametrize(
@@ -177,14 +177,14 @@ def test_metrics_that_end_whoever_computes_them_fail_the_job_and_are_named(
             ["evaluate.metrics=[judging.seconds]"],
             2,
             "config/metric-name",
-            "seconds: a record of an evaluation",
+            "seconds: evaluation records",
         ),
         (["evaluate.metrics=[judging.nothing]"], 2, "config/no-such-name", "has no 'nothing'"),
         (
             ["evaluate.metrics=[judging.sideless]", "evaluate.monitor=sideless"],
             2,
             "config/metric-direction",
-            "is more of it better, or less?",
+            "unknown whether higher or lower is better",
         ),
         (["evaluate.patience=3", "data.val=null"], 1, "config/needs-validation", "evaluate.patience needs data.val"),
         (["evaluate.target={rmse: 1.0}"], 2, "config/unknown-metric", "it reports loss, accuracy"),

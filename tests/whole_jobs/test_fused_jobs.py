@@ -79,7 +79,7 @@ def test_one_of_two_workers_compiles_or_both_load(ended: dict[str, Ended]) -> No
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("autograd", "autograd: train.update says so"),
+        ("autograd", "autograd: set by train.update"),
         ("clipped", "autograd: Stations, SGD does not implement train.grad_clip"),
         ("stale", "autograd: Stations, SGD does not implement train.max_staleness, train.accumulate"),
         ("momentum", "autograd: the kernel of Stations is for MSELoss and plain SGD"),

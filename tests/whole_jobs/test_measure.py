@@ -222,7 +222,7 @@ def test_where_no_trial_works_the_rule_is_taken_and_the_job_says_what_is_wrong(
 ) -> None:
     ended = start_job(tmp_path / "job", str(guilty), "--procs", "auto", "model.init_args.crime=raises").wait()
     assert ended.status != 0 and "a crime" in ended.stderr
-    assert "procs auto: no trial worked; the rule is taken" in ended.stderr
+    assert "procs auto: every trial failed; using the default plan" in ended.stderr
     assert not ended.left_behind
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hogwild.formatting import size
 from hogwild.host import cgroups
 from hogwild.host.cgroups import OomKills, control_groups
 from tests.helpers.jobs import HOME, JOBS, Ended, Job
@@ -84,7 +85,7 @@ def short_of_memory(group: Group, jobs_folder: Path, start_shared_job: Callable[
 def test_a_worker_that_takes_all_memory_is_named_and_the_supervisor_lives(group: Group, short_of_memory: Ended) -> None:
     exits = short_of_memory.events("exit")
     assert (short_of_memory.status, len(exits)) == (0, 3), short_of_memory.stderr
-    expected = f"killed by the kernel: out of memory (limit {LIMIT:,} bytes, {group.limit})"
+    expected = f"killed by the kernel: out of memory (limit {size(LIMIT)}, {group.limit})"
     assert [(event["kind"], event["how"]) for event in exits] == [("died", expected)] * 3
     assert expected in short_of_memory.stderr
 
@@ -134,7 +135,7 @@ def test_every_kill_is_claimed_by_one_death_and_names_the_lowest_limit(tmp_path:
     kills = OomKills(tmp_path)
     assert kills.claim() == ""
     counters.say(2, 2)  # two workers at once
-    words = f"killed by the kernel: out of memory (limit 4,000 bytes, {tmp_path}/groups/job/{name})"
+    words = f"killed by the kernel: out of memory (limit 3.9 KiB, {tmp_path}/groups/job/{name})"
     assert [kills.claim() for _ in range(3)] == [words, words, ""]
 
 

@@ -128,4 +128,4 @@ def test_the_resume_goes_on_from_the_newest_checkpoint_or_from_the_beginning(
         assert event["updates"] > 0
     (event,) = resumed["before any checkpoint"][1].events("resume")
     assert event["checkpoint"] is None
-    assert "starts from its beginning" in resumed["before any checkpoint"][1].stderr
+    assert "starts from the beginning" in resumed["before any checkpoint"][1].stderr

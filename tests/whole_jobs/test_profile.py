@@ -294,7 +294,7 @@ def test_a_job_that_ends_in_the_window_shows_what_there_is(ended: dict[str, Ende
 
 
 def test_a_window_the_job_never_reaches_is_said_at_the_end(ended: dict[str, Ended]) -> None:
-    assert "profile 5000:5010: no worker reached its update 5,000" in ended["never"].stderr
+    assert "profile 5000:5010: nothing was recorded, as no worker reached update 5,000" in ended["never"].stderr
     assert not list(profiled(ended["never"]).iterdir())
 
 

@@ -89,7 +89,7 @@ def test_one_signal_checkpoints_and_stops(stopped: dict[str, Ended], name: str) 
     assert job.ledger_adds_up()
     assert 0 < job.summary["samples"] < 2 * 1600
     assert int(job.effects().sum()) == job.summary["samples"]
-    assert f"{name}: writing a checkpoint and stopping (once more: stop now)" in job.stderr
+    assert f"{name}: writing a checkpoint and stopping (send it again to stop at once)" in job.stderr
     assert not job.left_behind
 
 
@@ -133,7 +133,7 @@ def test_one_worker_interrupted_and_resumed_gives_the_bits_of_an_undisturbed_one
 
 def test_a_job_file_beside_resume_is_a_usage_error(resumed: dict[str, Ended]) -> None:
     assert resumed["beside"].status == 2
-    assert "--resume takes job and folder from the run; a job file" in resumed["beside"].stderr
+    assert "--resume takes the job and the folder from the run, so a job file" in resumed["beside"].stderr
 
 
 def test_what_may_not_change_is_refused_with_both_values(resumed: dict[str, Ended]) -> None:

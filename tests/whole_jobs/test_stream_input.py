@@ -187,14 +187,14 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str, str]] = {
         Items(good),
         {"feed": "resident", "loaders": 3},
         "config/contradiction",
-        "data.loaders: means nothing with data.feed: resident",
+        "data.loaders: has no effect with data.feed: resident",
     ),
     "a part of an iterable": (Stream(good), {"val": {"fraction": 0.2}}, "data/split", "give data.val a data set"),
     "a curve over nobody knows what": (
         Stream(good),
         {"lr_schedule": COSINE},
         "data/no-length",
-        "lr_schedule.name: cosine is stretched over all updates of the job",
+        "lr_schedule.name: cosine needs the number of updates of the job",
     ),
 }
 

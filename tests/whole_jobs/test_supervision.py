@@ -41,7 +41,7 @@ IN_FORWARD = {
     "asks to exit": Crime(321, "SystemExit: 5|exit status 5"),
     "exits with 0": Crime(482, "exit status 0|SIGTERM, or by os._exit"),
     "reads nowhere": Crime(641, r"killed by SIGSEGV \(a crash in native code\)"),
-    "terminates itself": Crime(881, "left when it was sent SIGTERM"),
+    "terminates itself": Crime(881, "left on SIGTERM"),
     "leaves a grandchild": Crime(1201, "exit status 7"),
     "closes everything": Crime(1281, "SIGABRT|exit status"),
     "runs out of address space": Crime(1121, "MemoryError"),
@@ -395,7 +395,7 @@ def test_workers_that_are_killed_again_and_again_while_nothing_gets_done_fail_th
     kinds = [event["kind"] for event in ended.events("exit")]
     assert kinds[2:] == ["could-not-start"] * 2 + ["died"] * 2 and set(kinds[:2]) <= {"could-not-start", "died"}
     error = ended.summary["error"]
-    assert error.startswith("6 deaths of workers in ")
+    assert error.startswith("workers keep crashing: 6 deaths in ")
     assert f"{kinds.count('could-not-start')} could not start" in error and f"{kinds.count('died')} died" in error
     assert "Last: worker" in error and "killed by SIGKILL" in error
     assert not ended.left_behind

@@ -127,7 +127,7 @@ def test_every_rollback_is_said(jobs: dict[str, Ended], name: str) -> None:
         assert event["lr_factor"] == 0.5**number
         assert event["checkpoint"] == f"update-{event['updates']:09d}"
         assert event["from_updates"] >= event["updates"]
-        words = f"to {event['checkpoint']}, and on at {event['lr_factor']:g} of the learning rate"
+        words = f"to {event['checkpoint']}, then at {event['lr_factor']:g} of the learning rate"
         assert words in (job.run_dir / "logs" / "supervisor.log").read_text()
 
 
@@ -185,7 +185,7 @@ def test_a_run_that_diverges_for_ever_fails_with_its_last_good_checkpoint(jobs: 
     job = jobs["for ever"]
     assert (job.status, job.reason) == (1, ("failed", "train/diverged")), job.stderr
     assert job.summary["rollbacks"] == MOST_IN_VAIN
-    words = f"updates in a row were not finite again, after {MOST_IN_VAIN} rollbacks that led no further"
+    words = f"updates in a row were not finite again, after {MOST_IN_VAIN} rollbacks without progress"
     assert words in job.summary["error"] and words in job.stderr
     path, rejected = newest_good(job.run_dir / "checkpoints")
     assert path is not None and rejected == []
@@ -486,7 +486,7 @@ def test_rollbacks_that_lead_no_further_go_to_older_checkpoints_and_come_to_an_e
         assert divergence.older_than == 100 - number
     divergence.ruined = True
     assert divergence.decide() is Decision.FAIL
-    assert "after 5 rollbacks that led no further, at 0.03125 of the learning rate" in divergence.words
+    assert "after 5 rollbacks without progress, at 0.03125 of the learning rate" in divergence.words
 
 
 def test_a_checkpoint_later_than_where_the_run_diverged_makes_a_fresh_start() -> None:

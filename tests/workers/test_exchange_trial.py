@@ -197,7 +197,7 @@ def test_a_job_whose_workers_keep_dying_is_not_measured_for_ever() -> None:
             break
     assert MOST_SLICES <= len(machine.said) < MOST_SLICES + len(BOTH)
     assert machine.trial.verdict == Verdict(
-        "direct", {}, "not measured: too short between pauses, or workers that died"
+        "direct", {}, "not measured: too little time between pauses, or a worker died"
     )
 
 
@@ -260,11 +260,11 @@ SHARED = "{state: shared}"
     ("job", "procs", "sparse", "has_room", "ways", "begins", "why"),
     [
         (job_with(), 2, False, True, BOTH, "direct", ""),
-        (job_with(), 1, False, True, (), "direct", "there is one worker"),
-        (job_with(), 0, False, True, (), "direct", "there is one worker"),
+        (job_with(), 1, False, True, (), "direct", "only one worker"),
+        (job_with(), 0, False, True, (), "direct", "only one worker"),
         (job_with(), 2, True, True, ALONE, "direct", "sparse gradients"),
-        (job_with(), 2, False, False, ALONE, "direct", "no memory for the copies"),
-        (job_with(optimizer=SHARED), 2, False, True, ALONE, "direct", "a state for all"),
+        (job_with(), 2, False, False, ALONE, "direct", "too little memory for the copies"),
+        (job_with(optimizer=SHARED), 2, False, True, ALONE, "direct", "a shared optimizer state"),
         (job_with("{exchange: direct}"), 4, False, True, ALONE, "direct", "as given"),
         (job_with("{exchange: delta}"), 4, False, True, GIVEN_DELTA, "delta", "as given"),
         (job_with("{exchange: delta}"), 4, True, False, GIVEN_DELTA, "delta", "as given"),

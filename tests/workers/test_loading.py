@@ -155,7 +155,7 @@ def test_rows_of_another_number_are_refused(rows: Callable[[int], Any]) -> None:
         def rows(self, start: int, stop: int) -> tuple[Any, ...]:
             return torch.zeros(stop - start), rows(stop - start)
 
-    with pytest.raises(DataError, match=r"rows\(0, 1\) of Wrong are not \(input, …, target\)") as error:
+    with pytest.raises(DataError, match=r"rows\(0, 1\) of Wrong must return \(input, …, target\)") as error:
         materialise(Wrong(), "data.train")
     assert error.value.code == "data/bad-item"
 
@@ -250,8 +250,8 @@ def test_a_transform_sees_every_batch_and_draws_the_same_numbers_for_it_whenever
 @pytest.mark.parametrize(
     ("transform", "words"),
     [
-        (lambda x, y: x, "returned a Tensor that is no tuple of tensors"),
-        (lambda x, y: (x, 3), "returned a tuple that is no tuple of tensors"),
+        (lambda x, y: x, "returned a Tensor that is not a tuple of tensors"),
+        (lambda x, y: (x, 3), "returned a tuple that is not a tuple of tensors"),
         (lambda x, y: (x, x, y), "returned tensors of shape (5, 1), (5, 1), (5,) for a batch of 5"),
         (lambda x, y: (x[:4], y[:4]), "returned tensors of shape (4, 1), (4,) for a batch of 5"),
         (lambda x: x, "raised TypeError on the first samples: "),
@@ -420,9 +420,7 @@ def test_a_reader_that_is_stopped_is_replaced(early: HeadStart, tmp_path: Path) 
 
 @pytest.mark.processes
 def test_an_item_that_kills_whoever_reads_it_ends_the_job_with_its_number(early: HeadStart, tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"data.train: reading item 37 has ended the process that did it: .*SIGKILL"
-    ) as error:
+    with pytest.raises(DataError, match=r"data.train: reading item 37 crashed its process: .*SIGKILL") as error:
         read(early, slow(diary=str(tmp_path), crimes={"always is killed": 37}), max_item_attempts=1)
     assert error.value.code == "data/item-kills"
 
@@ -441,14 +439,18 @@ def test_the_lowest_bad_row_ends_the_reading_in_the_same_words(early: HeadStart)
 @pytest.mark.processes
 def test_what_cannot_be_given_to_others_or_be_read_there_is_read_here(early: HeadStart) -> None:
     for name, arguments, words in [
-        ("Unportable", {}, "Unportable cannot be given to the workers (TypeError: an open connection)"),
-        ("Unmakeable", {}, "RuntimeError: not in this process; it is read here"),
-        ("Slow", {"bad": {70: "raises in a worker"}}, "in a worker, and not here: data.train: reading item 70 raised"),
+        ("Unportable", {}, "Unportable cannot be sent to workers (TypeError: an open connection)"),
+        ("Unmakeable", {}, "RuntimeError: not in this process; the parent process reads it"),
+        (
+            "Slow",
+            {"bad": {70: "raises in a worker"}},
+            "reading failed in a worker only: data.train: reading item 70 raised",
+        ),
     ]:
         held, said = read(early, slow(name, **arguments))
         assert same(held, in_this_process(slow(pace_s=0.0))), name
         assert any(words in sentence for sentence in said.sentences), said.sentences
-        assert "this process in" in said.sentences[-1]
+        assert "the parent process in" in said.sentences[-1]
 
 
 @pytest.mark.processes

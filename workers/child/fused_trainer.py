@@ -141,7 +141,10 @@ def make_fused(
 
     update = cast(Fusable, model.model).fused(model.loss, model.optimizer)
     if isinstance(update, str):
-        raise ModelError(f"the model has no fused update in a worker, and had one before: {update}", code="model/fused")
+        raise ModelError(
+            f"the model returned a fused update in the parent process, but not in a worker: {update}",
+            code="model/fused",
+        )
     assert isinstance(worker_spec.train.data, PackedSpec), "a fused update reads packed data"
     data = worker_spec.train.data.attach(region)
     hot = hot_rows(model, update, worker_spec.fused or {})

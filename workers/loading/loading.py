@@ -27,6 +27,7 @@ from hogwild.data.text_parsing.passes import Parsed, Parsing
 from hogwild.feeds.materialise import Held, divided, division, ready_tensors
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.row_reader import RowSource
+from hogwild.formatting import size
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from workers.child.row_reader import Destination, Recipe
@@ -214,12 +215,16 @@ class Loading:
             if is_read and ranges.first_bad is not None:
                 self._look_again(rows, ranges, readers.bad[ranges.first_bad].detail)
             elif not is_read:
-                self._say(f"{rows.what}: {readers.unable or 'no process can be started to read it'}; it is read here")
+                self._say(
+                    f"{rows.what}: {readers.unable or 'no reader process can be started'}; the parent process reads it"
+                )
         rest = ranges.unread
         self._read_here(rows, shared.sections, ranges, rest, done)
         by = f"{readers_there} workers" if readers_there > 1 else "1 worker"
         if rest:
-            by = "this process" if len(rest) * ranges.size >= rows.count - done else f"{by} and this process"
+            by = (
+                "the parent process" if len(rest) * ranges.size >= rows.count - done else f"{by} and the parent process"
+            )
         self._note(rows, time.monotonic() - began_s, by, readers=readers_there, deaths=readers.deaths)
 
     def _content(self, recipe: Recipe, readers: int) -> bytes | None:
@@ -229,15 +234,15 @@ class Loading:
             written: bytes = cloudpickle.dumps(recipe)
         except (Exception, SystemExit) as error:
             self._say(
-                f"{rows.what} is read here, {rows.count:,} rows in turn: {type(rows.dataset).__name__} cannot be "
-                f"given to the workers ({type(error).__name__}: {error})"
+                f"{rows.what}: one process reads all {rows.count:,} rows, as {type(rows.dataset).__name__} cannot be "
+                f"sent to workers ({type(error).__name__}: {error})"
             )
             return None
         needed = (1 + 2 * readers) * len(written)
         if needed > host.available_memory().bytes:
             self._say(
-                f"{rows.what} is read here, {rows.count:,} rows in turn: {readers} copies of "
-                f"{type(rows.dataset).__name__} would take {needed:,} bytes"
+                f"{rows.what}: one process reads all {rows.count:,} rows, as {readers} copies of "
+                f"{type(rows.dataset).__name__} would take {size(needed)}"
             )
             return None
         return written
@@ -248,7 +253,7 @@ class Loading:
         """Read the bad range of a worker again, here. If a row is at fault, raises the user's own exception."""
         assert ranges.first_bad is not None
         rows.read_here(*ranges.rows(ranges.first_bad))
-        self._say(f"{rows.what}: in a worker, and not here: {words}; the rest is read here")
+        self._say(f"{rows.what}: reading failed in a worker only: {words}; the parent process reads the rest")
 
     def _read_here(
         self, rows: RowSource, sections: Sections, ranges: RowRanges, rest: Sequence[int], done: int
@@ -274,7 +279,7 @@ class Loading:
         try:
             fingerprint = str(rows.dataset.fingerprint())
         except (Exception, SystemExit) as error:
-            self._say(f"{rows.what} is not kept for the next job: fingerprint() raised {type(error).__name__}: {error}")
+            self._say(f"{rows.what} is not cached: fingerprint() raised {type(error).__name__}: {error}")
             return "", None
         order = None if fraction is None else (fraction, self._seed)
         layout = [(str(f.dtype), f.lying) for part in sections.parts for f in part.fields]
@@ -299,7 +304,7 @@ class Loading:
             assert packer.cache is not None
             self._say(f"{many} mapped from the cache {packer.cache.folder} in {seconds:.1f} s")
         elif seconds > SHORT_S:
-            by = f"{packer.readers} workers" if packer.readers else "this process"
+            by = f"{packer.readers} workers" if packer.readers else "the parent process"
             compiling = f", after {packer.compiling_s:.1f} s of compiling" if packer.compiling_s > SHORT_S else ""
             self._say(f"{many} parsed by {by} in {seconds - packer.compiling_s:.1f} s{compiling}")
         for note in parsed.notes:

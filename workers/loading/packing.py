@@ -96,7 +96,9 @@ class Packer:
         self.readers = max(self.readers, readers.count)
         readers.begin(make)
         if not readers.run(lambda pieces: self.tell(work.what, done + pieces, work.count)):
-            self.say(f"{work.what}: {readers.unable or 'no process can be started to read it'}; it is read here")
+            self.say(
+                f"{work.what}: {readers.unable or 'no reader process can be started'}; the parent process reads it"
+            )
         self.deaths += readers.deaths
         for piece in ranges.unread:  # a piece that failed in a worker raises here, unless only that process failed
             work.step.do(ranges.rows(piece)[0], work.regions)
@@ -105,4 +107,4 @@ class Packer:
 
 def piece_words(piece: int) -> tuple[str, str]:
     """Return (name of the piece, advice)."""
-    return f"piece {piece} of the file", "Read it with train.procs=0 and see"
+    return f"piece {piece} of the file", "Read it with train.procs=0 to find the cause"

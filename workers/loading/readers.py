@@ -32,7 +32,7 @@ DEATHS_AT_START = 3  # in a row, per reader, before anything is read
 
 def item_words(row: int) -> tuple[str, str]:
     """Return (name of the item, advice)."""
-    return f"item {row}", f"Read that item by itself (dataset[{row}]) and see"
+    return f"item {row}", f"Read this item alone (dataset[{row}]) to find the cause"
 
 
 RowWords = Callable[[int], tuple[str, str]]
@@ -180,13 +180,13 @@ class Readers:
         number, row = int(self._words[reader.number, ReaderBeat.RANGE]), int(self._words[reader.number, ReaderBeat.ROW])
         deaths = self._ranges.release(reader.number, number or None)
         if deaths >= self._patience.attempts:
-            ended = f"{deaths} processes, the last one" if deaths > 1 else "the process that did it"
+            ended = f"{deaths} processes, the last one" if deaths > 1 else "its process"
             item, advice = self._row_words(row)
-            raise DataError(f"{self._what}: reading {item} has ended {ended}: {how}. {advice}", code="data/item-kills")
+            raise DataError(f"{self._what}: reading {item} crashed {ended}: {how}. {advice}", code="data/item-kills")
         if not deaths:
             self._deaths_at_start += 1
         if self._deaths_at_start >= DEATHS_AT_START * len(self._words):
-            reader.is_unable, self.unable = True, f"processes that should read it ended: {how}"
+            reader.is_unable, self.unable = True, f"reader processes died: {how}"
             for other in self._readers:
                 other.is_unable = True
 

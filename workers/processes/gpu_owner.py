@@ -102,12 +102,12 @@ class Holder(NoHolder):
 
     def check(self) -> None:
         if self._handle.reap() is not None:
-            raise self._lost(f"it died {self._handle.last_words()}".rstrip())
+            raise self._lost(f"it died. {self._handle.last_words()}".rstrip())
 
     def _lost(self, why: str) -> DeviceSharingError:
         return DeviceSharingError(
-            f"the process (pid {self._handle.pid}) that holds the parameters on the device is of no use: {why}; "
-            "--resume goes on from the last checkpoint"
+            f"the process (pid {self._handle.pid}) that holds the parameters on the device has failed: {why}; "
+            "--resume continues from the last checkpoint"
         )
 
     def close(self) -> None:

@@ -194,9 +194,7 @@ class Handle:
 
     def undead_words(self) -> str:
         """Return a phrase for a process that is still there after SIGKILL."""
-        return (
-            f"is still alive 5 s after SIGKILL ({host.process_status(self.pid)}: perhaps a system call that never ends)"
-        )
+        return f"is still alive 5 s after SIGKILL ({host.process_status(self.pid)}: an uninterruptible system call?)"
 
     def disown(self) -> None:
         """Stop waiting for a process that survives SIGKILL; otherwise multiprocessing would wait for ever at exit."""
@@ -259,7 +257,7 @@ def _check_payload(start: Start) -> None:
     size = sum(len(folder) for folder in sys.path)
     if size > PATH_LIMIT:
         raise UsageError(
-            f"sys.path is {size:,} bytes long, more than {PATH_LIMIT:,}: workers cannot be started safely",
+            f"sys.path has {size:,} characters, more than {PATH_LIMIT:,}: workers cannot be started safely",
             code="run/environment-too-large",
         )
 

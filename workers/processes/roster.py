@@ -225,7 +225,7 @@ class Roster:
         if no_room or len(slot.recent) >= self.policy.max_restarts or slot.failed_starts >= FAILED_STARTS:
             slot.state = State.RETIRED
             kinds = [*(end for _, end in slot.recent), death.end]
-            why = f"worker {worker} found no room on its device" if no_room else self._why_retired(worker, kinds)
+            why = f"{self.noun} {worker} found no room on its device" if no_room else self._why_retired(worker, kinds)
             if lost := self._after_retirement(why, death):
                 return lost
         if crash_loop is not None:
@@ -363,4 +363,4 @@ class Roster:
         if left >= self.policy.min_workers:
             return []
         rule = f"supervise.min_workers is {self.policy.min_workers}"
-        return [Fail(WorkersLost(f"{why}; {left} of {self.procs} workers left, {rule}. Last: {death.words}"))]
+        return [Fail(WorkersLost(f"{why}; {left} of {self.procs} {self.noun}s left, {rule}. Last: {death.words}"))]

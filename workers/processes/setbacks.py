@@ -116,9 +116,9 @@ class Setbacks:
         kinds = Counter(each.end for _, each in self._deaths)
         counted = ", ".join(f"{count} {kind.replace('-', ' ')}" for kind, count in kinds.items())
         return CrashLoop(
-            f"{len(self._deaths)} deaths of {self.noun}s in {now - self._deaths[0][0]:.1f} s ({counted}) and no batch "
-            f"committed since the first of them; the job would only go on dying (supervise: procs x max_item_attempts, "
-            f"at least {FEWEST_DEATHS}, within window_s). Last: {self.noun} {worker}: {death.words}"
+            f"{self.noun}s keep crashing: {len(self._deaths)} deaths in {now - self._deaths[0][0]:.1f} s ({counted}) "
+            f"and no batch committed since the first (limit: procs x supervise.max_item_attempts, at least "
+            f"{FEWEST_DEATHS}, within supervise.window_s). Last: {self.noun} {worker}: {death.words}"
         )
 
     @property
@@ -151,10 +151,10 @@ class Standstill:
         if self.by_records:
             whose = ", ".join(f"loader {loader}" for loader in sorted(beats))
             return Deadlocked(
-                f"no loader read a record {still}; {whose} had some to read: see logs/ in the run's folder"
+                f"no loader read a record {still}; {whose} had records to read: see logs/ in the run directory"
             )
         if not beats:
-            return Deadlocked(f"no batch was committed or filled {still}, nobody has one in hand, and not all are done")
+            return Deadlocked(f"no batch was committed or filled {still}: no worker has a batch, but not all are done")
         return Deadlocked(
-            f"no worker committed a batch {still}; the stacks of all workers are in the run's folder stacks/"
+            f"no worker committed a batch {still}; the stacks of all workers are in stacks/ in the run directory"
         )

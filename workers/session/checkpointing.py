@@ -114,7 +114,7 @@ class Saving:
         queue = self.queue
         self._is_in_place = host.available_memory().bytes < MEMORY_MARGIN * self.shared.snapshot_bytes()
         if self._is_in_place:
-            self.journal.say("memory is short: training stays paused while the checkpoint is written")
+            self.journal.say("too little free memory: training is paused while the checkpoint is written")
         state = {**rest, "ledger": queue.state()}
         meta = {"update": queue.updates, "samples": queue.samples, "metrics": rest["metrics"]}
         self._is_begun = True
@@ -128,7 +128,9 @@ class Saving:
             return self.shared.snapshot(copies) if self.shared.finite() else None
         except Exception as error:  # out of memory after all, or an error in a model's get_extra_state
             words = f"cannot copy the parameters for checkpoint {name}: {type(error).__name__}: {error}"
-            return Failed(name, CheckpointError(f"{words}; the ones before are kept", code="checkpoint/not-written"))
+            return Failed(
+                name, CheckpointError(f"{words}; earlier checkpoints are kept", code="checkpoint/not-written")
+            )
 
     def _write(
         self,
@@ -144,7 +146,7 @@ class Saving:
         elif snapshot is None:
             self._saved_at, self.is_refused = -1, True
             self.journal.event("checkpoint-refused", updates=meta["update"], reason="parameters are not finite")
-            self.journal.say("warning: parameters are NaN or infinite; no checkpoint is made of them")
+            self.journal.say("warning: parameters are NaN or infinite; no checkpoint is written")
         else:
             content, keep = {**snapshot, **state}, self.settings.keep
             self.writer.submit(name, content, snapshot["model"], meta, keep=keep, last=copies.discard)

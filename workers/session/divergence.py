@@ -101,10 +101,10 @@ class Divergence:
             tried = f", and {self.no_way_back}"
         elif self._in_vain:
             tried = (
-                f" again, after {self._in_vain} rollbacks that led no further, at {0.5**self.rollbacks:g} of the "
-                "learning rate: if it is always at the same place, look at the samples there"
+                f" again, after {self._in_vain} rollbacks without progress, at {0.5**self.rollbacks:g} of the learning "
+                "rate: if it always happens at the same batch, look at the samples there"
             )
         return (
-            f"the run has diverged: {self.why}{tried}. Lower the learning rate or set train.grad_clip; the checkpoints "
-            "that are kept are finite"
+            f"the run has diverged: {self.why}{tried}. Lower the learning rate or set train.grad_clip; all kept "
+            "checkpoints are finite"
         )

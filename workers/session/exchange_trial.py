@@ -75,20 +75,20 @@ def why_settled(
     """Return why the exchange is not chosen by measuring, for the log; "" if it is. `sparse`: some gradients are
     sparse; `has_room`: memory suffices for delta's copies; `shared`: the optimizer's state is shared."""
     if fused:
-        return "the model's kernel writes the flats, and hot rows have copies of their own"
+        return "the compiled kernel writes the shared parameters itself"
     if placement != CPU:
         return f"train.placement is {placement}"
     if job.train.exchange != "auto":
         return "as given"
     if procs < 2:
-        return "there is one worker"
+        return "only one worker"
     if job.data.feed == "stream":
-        return "streamed data comes as fast as loaders read it"
+        return "the loaders set the pace of streamed data"
     if sparse:  # each update touches few rows only
-        return "with sparse gradients, copies of everything cost more than they save"
+        return "weight copies do not pay with sparse gradients"
     if shared:
-        return "a state for all belongs to parameters for all"
-    return "" if has_room else "there is no memory for the copies that delta needs"
+        return "a shared optimizer state needs shared parameters"
+    return "" if has_room else "too little memory for the copies that delta needs"
 
 
 def exchange_of(job: Job, procs: int, *, fused: bool = False, placement: str = CPU) -> str:
@@ -107,7 +107,7 @@ def choose(rates: Mapping[Way, Sequence[float]], given: str | None, why: str) ->
         return Verdict(given, medians, why)
     direct, delta = medians.get("direct"), medians.get("delta")
     if direct is None or delta is None:
-        return Verdict("direct", medians, "not measured: too short between pauses, or workers that died")
+        return Verdict("direct", medians, "not measured: too little time between pauses, or a worker died")
     if delta > CLEARLY_FASTER * direct:
         return Verdict("delta", medians, f"{delta / direct:.2f} times as fast as direct")
     return Verdict("direct", medians, f"delta is {delta / direct:.2f} times as fast, and its updates are older")

@@ -209,7 +209,7 @@ class Journal:
         failure = self._curves.failure
         if failure is not None:
             self._curves = NoCurves()
-            self.say(f"warning: TensorBoard's files cannot be written any more: {failure}; nothing else is lost")
+            self.say(f"warning: TensorBoard files can no longer be written: {failure}; all other records are complete")
 
     def _kept(self, written: bool) -> None:
         if not written and not self._complained:

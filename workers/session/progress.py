@@ -161,7 +161,9 @@ class ProgressRecords:
         if restarts is not None and restarts > self._lane_restarts:
             fresh, self._lane_restarts = restarts - self._lane_restarts, restarts
             self._session.journal.event("lane-restarts", fresh=fresh, lane_restarts=restarts)
-            self._session.journal.say(f"{fresh} {'lane goes' if fresh == 1 else 'lanes go'} on from zero state")
+            self._session.journal.say(
+                f"{fresh} {'lane continues' if fresh == 1 else 'lanes continue'} from a zero state"
+            )
 
     def glance(self, now: float, rows: Sequence[Mapping[str, Any]], spares: int, memory: Mapping[int, int]) -> Glance:
         """Return the job as it is now, with the rates of the last interval."""

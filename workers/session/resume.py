@@ -61,8 +61,8 @@ def check_changes(rundir: RunDir, job: Job) -> None:
     ]
     if changed:
         raise UsageError(
-            f"a resumed job may change {', '.join(name.rstrip('.') for name in free)}; these would make it "
-            "another job:\n  " + "\n  ".join(changed),
+            f"a resumed job may only change {', '.join(name.rstrip('.') for name in free)}; not allowed:\n  "
+            + "\n  ".join(changed),
             code="usage/resume-changes",
         )
 
@@ -116,7 +116,7 @@ def _take_over(session: Session, state: dict[str, Any]) -> str | None:
         raise CheckpointError(str(error), code="checkpoint/other-job") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
-            f"another version of hogwild wrote it, or none: {error!r}", code="checkpoint/foreign"
+            f"the checkpoint was not written by this version of hogwild: {error!r}", code="checkpoint/foreign"
         ) from error
 
 
@@ -128,7 +128,7 @@ def record(session: Session, restored: Restored) -> None:
     session.saving.take_over_best(session.best_updates)
     cut = rundir.cut_records_after(session.queue.updates)
     if path is None:
-        journal.say("there is no checkpoint to resume from: the run starts from its beginning")
+        journal.say("there is no checkpoint to resume from: the run starts from the beginning")
         journal.event("resume", checkpoint=None, records_cut=cut)
         return
     # its writer may have been killed before this, and a finished job writes no further checkpoint

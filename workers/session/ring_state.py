@@ -110,8 +110,7 @@ class RingState:
         if epoch is None:
             return None
         return DataError(
-            f"{self.stream.what}: epoch {epoch} gave no record, and the one before did: an iterator that can be read "
-            "only "
-            "once? Give a class whose __iter__ begins anew",
+            f"{self.stream.what}: epoch {epoch} gave no record, but the epoch before did. Perhaps the iterator can be "
+            "read only once: use a class whose __iter__ starts again",
             code="data/empty",
         )

@@ -59,7 +59,7 @@ def _set_aside_again(rundir: RunDir, went_to: int) -> str:
         if path is not None:
             _set_aside(rundir, path)
     except (OSError, CheckpointError, RunDirError) as error:
-        return f"{error}; the checkpoints later than update {went_to} are of a run that has diverged"
+        return f"{error}; checkpoints after update {went_to} belong to a run that has diverged"
     return ""
 
 
@@ -83,7 +83,7 @@ def _set_back(found: LoadedCheckpoint, path: Path, rundir: RunDir) -> LoadedChec
         _set_aside(rundir, path)
         return replace(found, cut=rundir.draft_cut(found.state["ledger"]["updates"]))
     except (OSError, RunDirError) as error:
-        later = f"records and checkpoints later than {path.name} are of what was undone"
+        later = f"records and checkpoints after {path.name} belong to undone work"
         return replace(found, warning=f"{error}; {later}")
 
 
@@ -131,7 +131,7 @@ def _go_back(session: Session, found: LoadedCheckpoint) -> None:
     )
     _say_warning(session, found.warning)
     journal.say(
-        f"rollback: {why}; back from update {before:,} to {found.path.name}, and on at {factor:g} of the learning rate"
+        f"rollback: {why}; from update {before:,} back to {found.path.name}, then at {factor:g} of the learning rate"
     )
 
 
@@ -154,5 +154,5 @@ def _sync(rundir: RunDir) -> str:
     try:
         rundir.metrics.sync()
     except RunDirError as error:
-        return f"{error}; after a power cut there may be records of what was undone"
+        return f"{error}; after a power cut, records of undone work may be left"
     return ""

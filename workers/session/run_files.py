@@ -17,8 +17,8 @@ from hogwild.version import __version__
 from workers.request import Request
 
 OF_OBJECTS = (
-    f"# Of a call of {LIBRARY}: class paths name the objects it was given, which had other arguments than these.\n"
-    "# Only the same call goes on with it, with resume=.\n"
+    f"# Written by a call of {LIBRARY}: class paths name its objects; their arguments are not recorded.\n"
+    "# Only the same call can resume it, with resume=.\n"
 )
 
 

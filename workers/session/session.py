@@ -171,7 +171,7 @@ class Session:
         self.stop = Outcome("stopped", name)
         self.journal.event("signal", name=name)
         what = "writing a checkpoint and stopping" if self.job.checkpoint.on_signal else "stopping"
-        self.journal.say(f"{name}: {what} (once more: stop now)")
+        self.journal.say(f"{name}: {what} (send it again to stop at once)")
 
     def _natural_end(self, now: float) -> Outcome | None:
         if self.queue.is_finished:
@@ -200,8 +200,8 @@ class Session:
             return None
         epoch, batch, _ = release.quarantined[0]
         return TooManyQuarantined(
-            f"{self.queue.ledger.quarantined} of {planned} batches are quarantined, more than 1 %: each ended its "
-            f"worker {self.job.supervise.max_item_attempts} times. The latest: epoch {epoch}, batch {batch}; see "
+            f"{self.queue.ledger.quarantined} of {planned} batches are quarantined, more than 1 %: each crashed "
+            f"{self.job.supervise.max_item_attempts} workers. The latest: epoch {epoch}, batch {batch}; see "
             f"logs/worker-*.log and events.jsonl in {self.rundir.path}"
         )
 

@@ -61,6 +61,6 @@ def about_waiting(idle: float, waited_s: float, loaders: int, *, cores: float, w
     now = "1 loader" if loaders == 1 else f"{loaders} loaders"
     more = f"more data.loaders ({now} now" + (f", {cores:g} usable cores)" if loaders + workers > cores else ")")
     return (
-        f"workers waited {100 * idle:.0f} % of the time for streamed batches: {more}, less work for each record, or "
-        "data.feed: resident, where the data fits into memory"
+        f"workers waited {100 * idle:.0f} % of the time for streamed batches: use {more}, less work per record, or "
+        "data.feed: resident if the data fits into memory"
     )

@@ -114,10 +114,10 @@ def _about_workers(session: Session) -> str | None:
     if speedup is None or speedup >= GAINED:
         return None
     usable = host.usable_cores().usable
-    why = "train.procs: 1 does about as much"
+    why = "train.procs: 1 is about as fast"
     others = host.CoreUse.now().share_of_others(session.cores_before) if session.cores_before is not None else 0.0
     if others > BUSY:
         why = f"the cores were busy with other work ({percent(others)} of them)"
     elif procs > usable:
         why = f"they share {usable:g} usable cores; set train.procs to {max(1, int(usable))} or fewer"
-    return f"{procs} workers trained {speedup:.2f} times as fast as one alone, in the job's first seconds: {why}"
+    return f"{procs} workers trained {speedup:.2f} times as fast as one in the job's first seconds: {why}"

@@ -55,7 +55,8 @@ class Crew:
         """Return a set-up worker: an early one, a spare, or a new process."""
         if discovery.cuda_is_initialized():
             raise ModelError(
-                "CUDA was initialised in the supervisor; workers cannot be started safely after that", code="model/cuda"
+                "CUDA was initialised in the supervisor; after that, workers cannot be started safely",
+                code="model/cuda",
             )
         handle = self._early.take() or self.spares.take() or self._start()
         self._handles[worker] = handle

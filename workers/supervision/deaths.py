@@ -41,7 +41,7 @@ class Burials:
         returns to user code. Its leases are freed; its row is never reused."""
         self._crew.abandon(handle)
         how = f"{handle.killed_for}; {handle.undead_words()}"
-        self._session.journal.say(f"worker {handle.worker} (pid {handle.pid}): its place stays empty")
+        self._session.journal.say(f"worker {handle.worker} (pid {handle.pid}): it is not replaced")
         return self._settle(handle, End.STALLED, how, now, is_dead=False)
 
     def refused(self, worker: int, incarnation: int, error: OSError) -> list[Action]:
@@ -117,7 +117,7 @@ class Burials:
             quarantined=[list(piece) for piece in release.quarantined],
         )
         lead = "could not start: " if end is End.COULD_NOT_START and not how.startswith("could not") else ""
-        journal.say(f"worker {handle.worker} (pid {handle.pid}): {lead}{error or how}; {batches} go to others")
+        journal.say(f"worker {handle.worker} (pid {handle.pid}): {lead}{error or how}; {batches} reassigned")
         for epoch, start, stop in release.quarantined:
             journal.say(f"quarantined: epoch {epoch}, batches {start} to {stop - 1}")
 
@@ -129,11 +129,11 @@ class Burials:
         if self._session.evaluating.is_scoring:
             what = f"computing {', '.join(self._session.evaluating.panel.whole)} from the outputs of data.val"
         workers = "1 worker" if attempts == 1 else f"{attempts} workers"
-        return f"{what} ended {workers} (supervise.max_item_attempts){detail}; see {handle.log}"
+        return f"{what} crashed {workers} (supervise.max_item_attempts){detail}; see {handle.log}"
 
     def _describe(self, status: int, has_left: bool) -> str:
         if has_left:  # user code can exit with 0, too
-            return "left when it was sent SIGTERM"
+            return "left on SIGTERM"
         if status < 0 and host.signal_name(-status) == "SIGKILL" and (words := self._oom_kills.claim()):
             return words
         return host.describe_exit(status)

@@ -73,7 +73,7 @@ class Loaders:
         idle = [handle.title for handle in self if not schedule.has_in_hand(handle.worker)]
         held = f"{schedule.filled_slots} of {ring.spec.slots} slots are filled"
         epochs = ", ".join(map(str, sorted(schedule.open_epochs))) or "none"
-        return [f"{title}: waits for something to read ({held}; epochs that are read: {epochs})" for title in idle]
+        return [f"{title}: waits for something to read ({held}; epochs being read: {epochs})" for title in idle]
 
     @property
     def rows(self) -> list[dict[str, object]]:
@@ -200,8 +200,8 @@ class Loaders:
         actions: list[Action] = []
         is_excused = False
         if found is not None and found[1] >= self._attempts:
-            ended = f"{found[1]} loaders, the last one" if found[1] > 1 else "the loader that did it"
-            what = f"reading record {record} (epoch {found[0].epoch}, batch {found[0].batch}) has ended {ended}: {said}"
+            ended = f"{found[1]} loaders, the last one" if found[1] > 1 else "its loader"
+            what = f"reading record {record} (epoch {found[0].epoch}, batch {found[0].batch}) crashed {ended}: {said}"
             error: HogwildError | None = DataError(f"{self._state.stream.what}: {what}", code="data/item-kills")
             if not self._schedule.is_sharded:
                 error, is_excused = self._give_up(found[0], what), True

@@ -216,7 +216,7 @@ class Pauses:
             try:
                 write_choice(session.rundir, session.job, remark)
             except RunDirError as error:
-                session.journal.say(f"warning: {error}; a resume will measure again")
+                session.journal.say(f"warning: {error}; a resumed job measures again")
 
     def _resume(self, now: float) -> None:
         sync_every = self._trial.begin_slice(now) if self._trial is not None else None

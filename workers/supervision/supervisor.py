@@ -246,7 +246,7 @@ class Supervisor:
             if self._outcome is not None:
                 return
             waits = [f"  {words}" for words in self._waits()]
-            lines = [f"  {title}: {blocked.get(worker) or 'not to be known'}" for worker, title in titles.items()]
+            lines = [f"  {title}: {blocked.get(worker) or 'unknown'}" for worker, title in titles.items()]
             self._session.journal.event("deadlock", why=str(error), blocked=blocked)
             self._outcome = Outcome("failed", error.code, error=Deadlocked("\n".join([str(error), *waits, *lines])))
 
@@ -257,7 +257,7 @@ class Supervisor:
         """Return the ledger's state, and what workers and loaders without work wait for."""
         queue = self._session.queue
         idle = [handle.title for handle in self._crew if not queue.leases_of(handle.worker)]
-        ledger = f"the ledger is at epoch {queue.epoch} of {queue.limits.epochs}, {queue.total} batches are settled"
+        ledger = f"the ledger is at epoch {queue.epoch} of {queue.limits.epochs}, {queue.total} batches are finished"
         loaders = self._loaders.waits() if self._loaders is not None else []
         return [ledger, *(f"{title}: waits for a lease" for title in idle), *loaders]
 

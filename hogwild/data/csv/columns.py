@@ -62,12 +62,12 @@ class CsvLayout:
             places = {str(column): place for place, column in enumerate(wanted)}
         elif not has_header and len(names) != len(self.names):
             raise _wrong(
-                f"{who}: the file has {len(names)} columns, and no header; the model was trained on {len(self.names)}, "
-                f"of which {len(wanted)} are inputs: give as many as the one or the other"
+                f"{who}: the file has {len(names)} columns and no header; it needs the {len(self.names)} columns of "
+                f"the training data, or only the {len(wanted)} inputs"
             )
         absent = [self.names[column] for column in wanted if self.names[column] not in places]
         if absent:
-            raise _wrong(f"{who}: there is no column {absent[0]!r}, which the model was trained on {_shown(names)}")
+            raise _wrong(f"{who}: column {absent[0]!r} of the training data is missing {_shown(names)}")
         numbers, coded = (tuple(places[self.names[one]] for one in many) for many in (self.numbers, self.coded))
         return CsvLayout(tuple(names), numbers, coded, self.codes, (), None, False)
 
@@ -102,7 +102,7 @@ def layout(
     coded = tuple(place for place in chosen if place in codes)
     is_coded = any(place in codes for place in targets)
     if len(targets) > 1 and (is_coded or target_type == "class"):
-        raise _wrong(f"{who}: one target may be a class; {len(targets)} targets are numbers")
+        raise _wrong(f"{who}: only a single target can be a class, got {len(targets)} targets")
     unread = [names[place] for place in codes if place not in (*chosen, *targets)]
     if unread:
         raise _wrong(f"{who}: categorical column {unread[0]!r} is neither an input nor the target")
@@ -148,14 +148,16 @@ class _Names:
         if not isinstance(column, str):
             raise _wrong(f"{self.who}: {argument}: a column is a name or a number, got {column!r}")
         if not self.has_header:
-            raise _wrong(f"{self.who}: {argument}: with header: false columns are numbers from 0 on, got {column!r}")
+            raise _wrong(
+                f"{self.who}: {argument}: with header: false columns are given by number, from 0, got {column!r}"
+            )
         near = did_you_mean(column, self.names)
         raise _wrong(f"{self.who}: {argument}: there is no column {column!r}{near} {_shown(self.names)}")
 
 
 def _shown(names: Sequence[str]) -> str:
     if all(_is_number(name) for name in names):
-        return f"(the first line holds numbers, {', '.join(names[:3])}, …: without a header say header: false)"
+        return f"(the first line has numbers, {', '.join(names[:3])}, …: for a file without a header set header: false)"
     more = f", … ({len(names)} in all)" if len(names) > 12 else ""
     return f"(columns: {', '.join(names[:12])}{more})"
 
@@ -171,9 +173,9 @@ def _is_number(text: str) -> bool:
 def _check_disjoint(who: str, names: Sequence[str], chosen: Sequence[int], targets: Sequence[int]) -> None:
     both = [names[place] for place in chosen if place in targets]
     if both:
-        raise _wrong(f"{who}: column {both[0]!r} is the target and an input; a model would only copy it")
+        raise _wrong(f"{who}: column {both[0]!r} is both the target and an input; the model would only copy it")
     if not chosen:
-        raise _wrong(f"{who}: no column is left to be an input; the file has only {', '.join(names)}")
+        raise _wrong(f"{who}: no column is left as an input; the file has only {', '.join(names)}")
 
 
 def _codes(where: str, given: Any) -> Codes:
@@ -182,7 +184,7 @@ def _codes(where: str, given: Any) -> Codes:
         if set(given) == {"hash"}:
             size = given["hash"]
             if type(size) is not int or size < 2:
-                raise _wrong(f"{where}: hash must be a whole number >= 2: how many codes there are, got {size!r}")
+                raise _wrong(f"{where}: hash must be a whole number >= 2, the number of codes, got {size!r}")
             return Codes(size, is_hashed=True)
         if "values" not in given or not set(given) <= {"values", "other"}:
             raise _wrong(f"{where}: {rule}, got {dict(given)!r}")
@@ -199,9 +201,7 @@ def _listed(where: str, values: Any, other: bool) -> Codes:
         raise _wrong(f"{where}: values must be a list of at least one value, got {values!r}")
     odd = [value for value in values if isinstance(value, bool) or not isinstance(value, str | int)]
     if odd:
-        raise _wrong(
-            f"{where}: a value is compared with the file's text, so write it in quotes, as it stands there: {odd[0]!r}"
-        )
+        raise _wrong(f"{where}: values are compared as text; write this one in quotes, as in the file: {odd[0]!r}")
     places = {str(value).strip(): place for place, value in enumerate(values)}
     if len(places) < len(values):
         raise _wrong(f"{where}: lists a value twice: {', '.join(map(str, values))}")

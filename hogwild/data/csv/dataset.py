@@ -89,7 +89,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             self._layout = self._layout.inputs_in(who, names, header)
         self._index = count_rows(self._text, start, line)
         if not self._index.rows:
-            raise DataError(f"{file}: holds no samples: there is no row after line {line - 1}", code="data/empty")
+            raise DataError(f"{file}: contains no samples: there is no row after line {line - 1}", code="data/empty")
         form = Format(delimiter, decimal, encoding, self._index.has_quotes)
         self._parser = Parser(CsvTable(file, self._layout, form, refuse_missing=self.missing == "fail"))
         self._piece = max(1, PIECE * self._index.rows // max(self._index.end - start, 1))
@@ -228,13 +228,13 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         self._dropped = np.concatenate(found).astype(np.int64)
         if len(self._dropped) == self._index.rows:
             raise DataError(
-                f"{self._text.path}: every one of its {self._index.rows:,} rows misses a value, and missing: drop "
-                "leaves those out; leave out the columns that are empty with leave_out",
+                f"{self._text.path}: all {self._index.rows:,} rows have a missing value, so missing: drop leaves none; "
+                "exclude the empty columns with leave_out",
                 code="data/empty",
             )
         if len(self._dropped):
             log.warning(
-                "%s: %s of %s rows miss a value and are left out (missing: drop)",
+                "%s: %s of %s rows have a missing value and are left out (missing: drop)",
                 self._text.path,
                 f"{len(self._dropped):,}",
                 f"{self._index.rows:,}",
@@ -252,8 +252,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         if (counts == 0).any():
             place = self._layout.numbers[int((counts == 0).argmax())]
             raise DataError(
-                f"{self._text.path}: {self._layout.label(place)} holds no value at all, so it has no mean; "
-                "leave it out with leave_out",
+                f"{self._text.path}: {self._layout.label(place)} has no values, so it has no mean; "
+                "exclude it with leave_out",
                 code="data/csv-missing",
             )
         return (sums / counts).astype(np.float32)
@@ -291,4 +291,4 @@ def _is_number(value: Any) -> bool:
 def _find(path: Path, root: str | os.PathLike[str] | None, who: str) -> Path:
     where = [path.parent] if path.is_absolute() else [*folders(root, None), *beside()]
     name = path.name if path.is_absolute() else str(path)
-    return find([Wanted((name,))], where, who, "It is a file of your own: a table as text, one sample a line.")[0]
+    return find([Wanted((name,))], where, who, "It is your own file: a table as text, one sample per line.")[0]

@@ -45,7 +45,7 @@ def _skipped(text: TextFile, head: bytes, start: int, skip_lines: int) -> tuple[
         if end < 0:
             break
         start, line = end + 1, line + 1
-    what = "is empty" if not head else f"holds no line with text after the {skip_lines} that are skipped"
+    what = "is empty" if not head else f"has no line with text after the {skip_lines} skipped lines"
     raise DataError(f"{text.path}: {what if skip_lines or not head else 'holds only empty lines'}", code="data/empty")
 
 
@@ -64,15 +64,14 @@ def _first_record(
             break
     if inside or (end == len(head) == HEAD):
         raise DataError(
-            f'{text.path}: line {line}: does not end within {HEAD:,} bytes; is a quote (") opened and never closed, or '
-            "is it not a text file?",
+            f'{text.path}: line {line}: does not end within {HEAD:,} bytes; perhaps a quote (") is not closed, or the '
+            "file is not text",
             code="data/csv-quotes",
         )
     content = head[start:end].rstrip(b"\r\n")
     if b"\r" in content:
         raise DataError(
-            f"{text.path}: line {line}: lines end with a carriage return alone, as on Macintoshes before 2001; write "
-            "it again with \\n",
+            f"{text.path}: line {line}: lines end with a carriage return only; save the file with \\n line ends",
             code="data/csv-line-ends",
         )
     try:
@@ -81,11 +80,13 @@ def _first_record(
     except UnicodeDecodeError as error:
         raise DataError(
             f"{text.path}: line {line}: byte {content[error.start : error.start + 1]!r} is not {encoding} text; save "
-            "the file as UTF-8, or say encoding: latin-1 or cp1252",
+            "the file as UTF-8, or set encoding: latin-1 or cp1252",
             code="data/csv-encoding",
         ) from error
     except (csv.Error, ValueError) as error:
-        raise DataError(f"{text.path}: line {line}: cannot be taken apart: {error}", code="data/csv-quotes") from error
+        raise DataError(
+            f"{text.path}: line {line}: cannot be split into columns: {error}", code="data/csv-quotes"
+        ) from error
     return record, end, next_line
 
 
@@ -106,6 +107,6 @@ def _check_names(text: TextFile, names: list[str], line: int) -> None:
     places = ", ".join(str(i) for i, name in enumerate(names) if name == twice)
     what = f"{twice!r} names the columns {places}" if twice else f"the columns {places} have no name"
     raise DataError(
-        f"{text.path}: line {line}: {what}; every column needs a name of its own (without a header say header: false)",
+        f"{text.path}: line {line}: {what}; column names must be unique (or set header: false)",
         code="data/csv-columns",
     )

@@ -116,11 +116,11 @@ class Careful:
         columns = len(self._layout.names)
         hint = ""
         if row[0].lstrip().startswith("#"):
-            hint = "; comments are not read: remove them, or skip those before the header with skip_lines"
+            hint = "; comments are not supported: remove them, or skip those before the header with skip_lines"
         elif re.search(rb"\r(?!\n)", self._content):
-            hint = "; a carriage return stands inside a line, and ends it"
+            hint = "; a carriage return inside the line ends it"
         elif not "".join(row).strip():
-            hint = "; it holds only spaces: remove it"
+            hint = "; it has only spaces: remove it"
         elif len(row) > columns:
             hint = f"; a value with a {self._table.format.delimiter!r} in it must be in quotes"
         self._refuse(line, f"has {len(row)} values, {columns} were expected: {shown!r}{hint}", "data/csv-ragged")
@@ -164,9 +164,9 @@ class Careful:
         other = "," if decimal == "." else "."
         plain = text.replace(other, "")
         if other in text and plain.lstrip("+-").isdigit():
-            return f" (the decimal point is {decimal!r}; say decimal: {other!r} if it is that; thousands are unmarked)"
+            return f" (the decimal point is {decimal!r}; set decimal: {other!r} for the other; no thousands separators)"
         if any(sign.isalpha() for sign in text):
-            return "; list a column of words under categorical, or leave it out with leave_out"
+            return "; list a text column under categorical, or exclude it with leave_out"
         return ""
 
     def _code(self, line: int, place: int, text: str, codes: Codes) -> int:

@@ -211,7 +211,7 @@ def _member(path: Path) -> Iterator[bytes]:
             members = [member for member in archive.infolist() if not member.is_dir()]
             if len(members) != 1:
                 raise DataError(
-                    f"{path}: the archive must hold one file, it holds {len(members)}", code="data/wrong-format"
+                    f"{path}: the archive must contain one file, but has {len(members)}", code="data/wrong-format"
                 )
             with archive.open(members[0]) as stream:
                 while chunk := stream.read(PIECE):
@@ -266,10 +266,10 @@ class Finds:
         words = self._first()
         if on_bad_line != "skip":
             raise DataError(
-                f"{words} (data.on_bad_line: skip leaves out such lines and counts them)", code="data/bad-line"
+                f"{words} (data.on_bad_line: skip leaves such lines out and counts them)", code="data/bad-line"
             )
         left_out["bad lines"] = bad
-        return [f"{bad:,} lines that do not parse are left out; the first of them: {words}"]
+        return [f"{bad:,} lines cannot be parsed and are left out; the first: {words}"]
 
     def _first(self) -> str:
         from hogwild.kernels.parsing.libsvm import BAD, LINE_AT, RULE, TOKEN_AT
@@ -359,5 +359,5 @@ def found_in(regions: Mapping[str, Region], lines: TextLines) -> np.ndarray:
 
 
 def empty_file(path: Path, left_out: Mapping[str, int]) -> DataError:
-    skipped = f"; {left_out['bad lines']:,} lines do not parse" if "bad lines" in left_out else ""
-    return DataError(f"{path}: holds no samples: there is no row{skipped}", code="data/empty")
+    skipped = f"; {left_out['bad lines']:,} lines cannot be parsed" if "bad lines" in left_out else ""
+    return DataError(f"{path}: contains no samples: there is no row{skipped}", code="data/empty")

@@ -111,5 +111,5 @@ def numbered_columns(
             vocabularies[group].number(text, begins[kind, :rows], ends[kind, :rows], codes[kind][row : row + rows])
         row += rows
     if any(len(vocabulary) > MOST_WORDS for vocabulary in vocabularies):
-        raise DataError(f"{lines.path}: holds more than {MOST_WORDS:,} different words", code="data/bad-value")
+        raise DataError(f"{lines.path}: has more than {MOST_WORDS:,} different words", code="data/bad-value")
     return [column[:row] for column in codes], ratings[:row], vocabularies
