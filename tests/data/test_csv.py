@@ -53,7 +53,7 @@ def test_without_a_header_inputs_are_found_by_how_many_columns_there_are(
     trained_on = Csv(table(tmp_path, b"1,2,3,4\n"), **arguments).columns
     found = Csv(table(tmp_path, content, "new.csv"), **Csv.for_inputs(arguments, trained_on))
     assert [field.tolist() for field in found.rows(0, 2)] == [x, [[], []]]
-    with pytest.raises(UsageError, match="has 3 columns, and no header; the model was trained on 4, of which 2 are"):
+    with pytest.raises(UsageError, match="has 3 columns and no header; it needs the 4 columns of the training data, or only the 2 inputs"):
         Csv(table(tmp_path, b"1,2,3\n", "new.csv"), **Csv.for_inputs(arguments, trained_on))
 
 
@@ -267,9 +267,9 @@ BAD_FILES: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "gaps everywhere": (b"a,b\n1,\n,2\n", {"missing": "drop"}, r"all 2 rows have a missing value"),
     "ragged": (b"a,b\n1,2\n1,2,3\n", {}, r"line 3: has 3 values, 2 were expected: '1,2,3'; a value with a ','"),
     "too short": (b"a,b\n1,2\n\n1\n", {}, r"line 4: has 1 values, 2 were expected: '1'"),
-    "a comment": (b"a,b\n1,2\n# made today\n", {}, r"line 3: has 1 values.*comments are not read"),
+    "a comment": (b"a,b\n1,2\n# made today\n", {}, r"line 3: has 1 values.*comments are not supported"),
     "spaces for a line": (b"a,b\n1,2\n  \n", {}, r"line 3: has 1 values.*only spaces"),
-    "an open quote": (b'a,b\n1,2\n"1,2\n3,4\n', {}, r'line 3: a quote \("\) is opened and the file ends'),
+    "an open quote": (b'a,b\n1,2\n"1,2\n3,4\n', {}, r'line 3: a quote \("\) is not closed before the end of the file'),
     "an open quote in the header": (b'"a,b\n1,2\n', {}, r"line 1: does not end within"),
     "quotes inside values": (
         b'a,b\n1,2\n5" pipe,2\n6" pipe,4\n', {"categorical": {"a": {"hash": 9}}},
@@ -297,7 +297,7 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "no such column": ({"target": "prise"}, r"target: there is no column 'prise'; did you mean 'price'\?"),
     "no such number": ({"target": 5}, r"there is no column 5; the file has 5 columns: 0 to 4"),
     "a name without a header": ({"target": "price", "header": False}, r"columns are given by number"),
-    "the target as input": ({"inputs": ["area", "price"]}, r"'price' is the target and an input"),
+    "the target as input": ({"inputs": ["area", "price"]}, r"'price' is both the target and an input"),
     "an input twice": ({"inputs": ["area", "area"]}, r"inputs names column 'area' twice"),
     "no input": ({"leave_out": ["city", "colour", "area", "rooms"]}, r"no column is left as an input"),
     "a word for a list": ({"inputs": "area"}, r"inputs must be a list of columns, got 'area'"),
@@ -312,7 +312,7 @@ BAD_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "two classes": ({"target": ["price", "rooms"], "target_type": "class"}, r"only a single target can be a class"),
     "one code": ({"categorical": {"city": {"hash": 1}}}, r"hash must be a whole number >= 2"),
     "a value twice": ({"categorical": {"city": ["a", "a "]}}, r"lists a value twice"),
-    "yes for a word": ({"categorical": {"city": [True]}}, r"write it in quotes"),
+    "yes for a word": ({"categorical": {"city": [True]}}, r"write this one in quotes"),
     "an unknown key": ({"categorical": {"city": {"vals": []}}}, r"must be a list of values"),
     "a category nobody reads": ({"inputs": ["area"], "categorical": {"city": {"hash": 9}}}, r"neither an input nor"),
 }  # fmt: skip

@@ -266,6 +266,7 @@ def test_a_resume_without_a_checkpoint_begins_with_the_file_again(tmp_path: Path
     assert torch.equal(first.norm.running_mean, second.norm.running_mean)
 
 
+@pytest.mark.processes
 def test_the_command_line_finds_it_beside_the_job_file_and_check_lists_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
