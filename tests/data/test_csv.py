@@ -53,7 +53,8 @@ def test_without_a_header_inputs_are_found_by_how_many_columns_there_are(
     trained_on = Csv(table(tmp_path, b"1,2,3,4\n"), **arguments).columns
     found = Csv(table(tmp_path, content, "new.csv"), **Csv.for_inputs(arguments, trained_on))
     assert [field.tolist() for field in found.rows(0, 2)] == [x, [[], []]]
-    with pytest.raises(UsageError, match="has 3 columns and no header; it needs the 4 columns of the training data, or only the 2 inputs"):
+    words = "has 3 columns and no header; it needs the 4 columns of the training data, or only the 2 inputs"
+    with pytest.raises(UsageError, match=words):
         Csv(table(tmp_path, b"1,2,3\n", "new.csv"), **Csv.for_inputs(arguments, trained_on))
 
 

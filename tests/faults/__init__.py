@@ -3,5 +3,9 @@
     python -m tests.faults.stress              by seed, until the table in benchmarks/results/faults.json is full
     python -m tests.faults.stress NAME SEED    the one run that failed, again
 
-What `make test` runs of it is in tests/faults/test_*.py. Faults come through the front door: signals, class paths,
-files."""
+`make test` runs tests/faults/test_*.py: of sweeps over every point of a protocol it takes each third, `make stress`
+(HOGWILD_THOROUGH) all. Faults come through the front door: signals, class paths, files."""
+
+import os
+
+EVERY = 1 if os.environ.get("HOGWILD_THOROUGH") else 3

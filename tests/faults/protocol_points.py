@@ -120,8 +120,8 @@ class PausingFeed(CountingFeed):
 class Sweep:
     """All points of one item. `violations` are sentences, each with its point."""
 
-    def __init__(self, name: str) -> None:
-        self.item = ITEMS[name]
+    def __init__(self, name: str, every: int) -> None:
+        self.item, self.every = ITEMS[name], every
         limits = Limits(procs=1, epochs=MOST_POINTS, redo_indeterminate=self.item.redo)
         self.queue = WorkQueue(BatchPlan(self.item.batches, 1), limits)
         self.violations: list[str] = []
@@ -167,7 +167,7 @@ class Sweep:
             self.violations.append(f"the heir did not leave in order: {heir.error}")
         heir.close()
         self._nursery.cut_lifeline()
-        return self._point - 1
+        return (self._point - 1) * self.every
 
     # ---- the victim ----------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Sweep:
         self.queue.open_until = point
         self._board.renew(VICTIM, point)
         self._evaluation, self._sums = None, EvalSums()
-        handle = self._nursery.spawn(VICTIM, point, lambda start: _get_ready(start, point))
+        handle = self._nursery.spawn(VICTIM, point, lambda start: _get_ready(start, 1 + (point - 1) * self.every))
         self.queue.limits.sync_every = self.item.updates  # an item holds a whole exchange: so long shall it be
         self._lease(handle, self.queue.lease(VICTIM))
         self.queue.limits.sync_every = self.item.sync_every or 1
@@ -291,7 +291,9 @@ def _get_ready(start: Start, point: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=ITEMS)
-    sweep = Sweep(parser.parse_args().name)
+    parser.add_argument("--every", type=int, default=1)
+    given = parser.parse_args()
+    sweep = Sweep(given.name, given.every)
     points = sweep.run()
     ledger = sweep.queue.ledger
     print(

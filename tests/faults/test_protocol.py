@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults import EVERY
 from tests.faults.campaigns import protocol
 from tests.faults.campaigns.protocol import command
 from tests.faults.protocol_points import ITEMS
@@ -38,7 +39,9 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[s
     """Every item, beside each other."""
     folder = tmp_path_factory.mktemp("points")
     with ThreadPoolExecutor(len(ITEMS)) as pool:
-        found = pool.map(lambda name: command(folder, "tests.faults.protocol_points", name), ITEMS)
+        found = pool.map(
+            lambda name: command(folder, "tests.faults.protocol_points", name, "--every", str(EVERY)), ITEMS
+        )
         yield dict(zip(ITEMS, found, strict=True))
 
 
@@ -49,7 +52,7 @@ def test_a_worker_may_die_at_every_bytecode_from_a_lease_to_its_acknowledgement(
     found = swept[name]
     assert found["violations"] == []
     assert found["points"] > FEWEST_POINTS
-    assert 0 < found["points in doubt"] < found["points"] / 2
+    assert 0 < found["points in doubt"] < found["points"] / EVERY / 2
     assert found["redone"] == (found["indeterminate"] if ITEMS[name].redo else 0)
     assert not found["has_torch"]
 

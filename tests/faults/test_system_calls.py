@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from hogwild.storage import checkpoint
 from hogwild.storage.checkpoint_format import MODEL
-from tests.faults import tracing, writing
+from tests.faults import EVERY, tracing, writing
 from tests.faults.tracing import Call, Traced
 from tests.helpers.jobs import HOME, JOBS, Job
 from tests.helpers.processes import state_of, wait_for
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.skipif(bool(tracing.why_not()), reason=tracing.why_not(
 # ---- a checkpoint that is written -----------------------------------------------------------------------------------
 
 BEFORE, NEXT = 2, 3  # updates: checkpoints 1 and 2 are there
+OF_THE_STEP = "newfstatat"  # a call that only the optimizer of these jobs makes
 FAULTS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS)
 
 
@@ -273,33 +274,36 @@ def calls_of_the_item(worker: Traced, at_most: int) -> list[str]:
 def test_a_worker_killed_at_any_system_call_of_an_item_loses_and_repeats_nothing_in_silence(
     tmp_path: Path, start_job: Callable[..., Job]
 ) -> None:
-    """At the first, the second, … and at last the acknowledgement; of the second item of an incarnation, because in the
-    first one torch reads a dozen files. An evaluation that is met instead is killed, too, but is no point."""
+    """At the first, all of the optimizer's step, every third (`tests.faults.EVERY`) and at last the acknowledgement; of
+    the second item of an incarnation, because in the first one torch reads a dozen files. An evaluation that is met
+    instead is killed, too, but is no point."""
     job = start_job(tmp_path, *TRAINING)
     job.wait_for_event("ready")
     spare = seize_the_spare(job, 1)
     os.kill(job.workers()[0], signal.SIGKILL)
     points: list[str] = []
-    kills = 1
+    kills, nth = 1, 1
     while "ack" not in points:
         worker = spare
         run_to_a_lease(worker)
-        calls_of_the_item(worker, at_most=1000)
+        whole = calls_of_the_item(worker, at_most=1000)
         run_to_a_lease(worker)
-        made = calls_of_the_item(worker, at_most=len(points) + 1)
+        made = calls_of_the_item(worker, at_most=nth)
         kills += 1
         spare = seize_the_spare(job, kills)
         worker.kill()
         gone = job.wait_for_event("exit", kills)[-1]
         if gone["freed"] or gone["indeterminate"]:
             points.append(made[-1])
+            after = (n for n in range(nth + 1, len(whole)) if n % EVERY == 0 or whole[n - 1] == OF_THE_STEP)
+            nth = next(after, len(made) + 1)
     spare.kill()
     job.send(signal.SIGTERM)
     ended = job.wait()
     assert (ended.status, ended.reason) == (75, ("stopped", "SIGTERM")), ended.stderr
-    # Of the optimizer's step, which makes two. Each point is that of another item: where that one waited once more, or
-    # once less, for a lock or a poll, the second may be passed over, or met twice.
-    assert "newfstatat" in points
+    # The step makes two. Each point is that of another item: where that one waited once more, or once less, for a lock
+    # or a poll, the second may be passed over, or met twice.
+    assert OF_THE_STEP in points
     leases, effects = ended.leases, ended.effects()
     assert ended.ledger_adds_up() and leases["done"] == leases["total"]
     assert 2 <= leases["indeterminate"] == leases["redone"]

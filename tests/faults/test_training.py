@@ -1,4 +1,4 @@
-"""Fifty workers of two real jobs are killed at random times of their lives, and nothing is lost or done twice in
+"""Twenty workers of two real jobs are killed at random times of their lives, and nothing is lost or done twice in
 silence. `make stress` does the same two thousand times (campaigns/training.py)."""
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.faults.invariants import Counted, Miscount, miscount
 from tests.faults.schedule import Lives, moments
 
 SEED = 4
-KILLS = 25
+KILLS = 10
 LEDGER = {"skipped": 0, "quarantined": 0, "redone": 0}
 
 
