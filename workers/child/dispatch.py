@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from workers.child.adoption import adopt
 from workers.child.build import build_trainer
-from workers.child.standard_streams import settle
+from workers.child.standard_streams import redirect_to_files
 from workers.child.trainer import Trainer
 from workers.child.worker_loop import serve
 from workers.messages import HoldTask, Leaving, LoadTask, ParentGone, ReadTask, Setup, Start, receive_task
@@ -21,7 +21,7 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
         while True:
             task, descriptors = receive_task(channel)
             if isinstance(task, Setup):
-                settle(task.log, task.stacks)
+                redirect_to_files(task.log, task.stacks)
                 return build_trainer(start, task, descriptors)
             if isinstance(task, LoadTask):
                 from workers.child.loader import make_loader  # few jobs stream

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 
 from hogwild import host
-from workers.child.standard_streams import STANDARD_ERROR, redirect
+from workers.child.standard_streams import STANDARD_ERROR, redirect_to_memory
 from workers.messages import Leaving, ParentGone, Report, Start
 
 
@@ -25,7 +25,7 @@ def main(start: Start) -> None:
     host.die_with_parent(start.parent_pid)
     host.lead_a_group()
     host.no_core_dumps()
-    redirect(start.words)
+    redirect_to_memory(start.words)
     leaving = Leaving()
     host.worker_signals(leaving.ask, STANDARD_ERROR)
     os.environ.update(start.environment)

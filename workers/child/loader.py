@@ -25,7 +25,7 @@ from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
 from hogwild.training import torch_settings
 from workers.child.adoption import adopt
-from workers.child.standard_streams import settle
+from workers.child.standard_streams import redirect_to_files
 from workers.child.worker_loop import WAIT_MS
 from workers.messages import LOOK, Leaving, LoadTask, ParentGone, Report, Start, read_records, write_record
 
@@ -112,7 +112,7 @@ def make_loader(
     start: Start, channel: socket.socket, leaving: Leaving, task: LoadTask, descriptors: list[int]
 ) -> LoaderLoop:
     """Build a loader over the mapped ring. Raises whatever the data set's constructor raises."""
-    settle(task.log, task.stacks)
+    redirect_to_files(task.log, task.stacks)
     adopt(start, task)
     torch.set_num_threads(1)  # loaders are planned as one per core
     if torch.get_num_interop_threads() != 1:  # a loader that has read validation data has set it

@@ -8,7 +8,7 @@ from hogwild import host
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 
-def settle(log: str, stacks: str) -> None:
+def redirect_to_files(log: str, stacks: str) -> None:
     """Redirect standard output and error to the worker's own log, opened for appending: one write is one line, with no
     shared buffer or lock, and no full pipe can block. Earlier output is copied there and removed from memory, so that
     the supervisor does not copy it again. Stacks go to their own file."""
@@ -24,7 +24,7 @@ def settle(log: str, stacks: str) -> None:
     host.write_stacks_to(os.open(stacks, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
 
 
-def redirect(words: int) -> None:
+def redirect_to_memory(words: int) -> None:
     """Redirect standard output and error to memory that the supervisor holds, too, until the worker has its log."""
     os.dup2(words, STANDARD_OUTPUT)
     os.dup2(words, STANDARD_ERROR)
