@@ -31,7 +31,7 @@ $(VENV)/.bench: $(BIN)/python pyproject.toml
 run: $(VENV)/.core   ## install the core and train the bundled digits with 4 workers
 	$(BIN)/python run.py --procs 4
 
-# Files in their own order: those that take longest are in tests/faults, and come first.
+# Files in the order of tests/conftest.py: those that take longest come first.
 test-quick: $(VENV)/.test  ## the tests that start no process and are not slow (a minute)
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 4 -m "not processes and not slow"
 

@@ -33,10 +33,16 @@ _may_start = True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests of the folders in APART are marked `processes`; elsewhere a test or a module marks itself."""
+    """Mark all tests of the folders in APART `processes`; elsewhere a test or a module marks itself. They come first:
+    what takes longest must not begin last."""
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).parts[0] in APART:
+        if _folder(item) in APART:
             item.add_marker(pytest.mark.processes)
+    items.sort(key=lambda item: _folder(item) not in APART)
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
 @pytest.hookimpl(hookwrapper=True)
