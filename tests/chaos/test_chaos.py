@@ -182,7 +182,7 @@ def test_the_jobs_own_patience_is_raised_unless_the_command_line_says_so() -> No
 
 def test_a_job_that_is_too_short_for_its_faults_says_so() -> None:
     assert order().shortage(1) == []
-    assert order().shortage(0)[0].startswith("the job was too short: 0 of 1 faults, one every 1 s, were injected")
+    assert order().shortage(0)[0].startswith("the job was too short: only 0 of 1 faults, one every 1 s, were injected")
 
 
 # ---- whom it hits ---------------------------------------------------------------------------------------------------
@@ -523,7 +523,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], set[str], str]] = {
     "no checkpoint": (
         lambda run: shutil.rmtree(run / "checkpoints"),
         {"checkpoint"},
-        "there is none",
+        "there is no checkpoint",
     ),
     "records that are no records": (
         lambda run: (run / "events.jsonl").write_text("[\n"),

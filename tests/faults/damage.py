@@ -232,7 +232,7 @@ def reseal(path: Path, **changes: Any) -> None:
 def of_the_future(scene: Scene, chance: Random) -> Verdict:
     number = chance.choice([2, 3, 10**9, 10**400])
     reseal(scene.newest, format=number)
-    return scene.previous.name, "use a newer one"
+    return scene.previous.name, "use a newer version"
 
 
 def of_no_format(scene: Scene, chance: Random) -> Verdict:

@@ -369,7 +369,7 @@ def test_an_error_of_autograd_says_what_it_means_here(what: str, tmp_path: Path)
 @pytest.mark.processes
 def test_a_worker_says_it_too_and_the_line_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        HogwildError, match=r"In module 1\.0, .*test_own_steps.py:\d+, in forward: y = x.exp\(\)"
+        HogwildError, match=r"In module 1\.0, .*test_model_steps.py:\d+, in forward: y = x.exp\(\)"
     ) as raised:
         call(criminal("in place"), tmp_path, procs=1)
     assert raised.value.code == "model/inplace"

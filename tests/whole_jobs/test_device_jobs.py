@@ -188,9 +188,9 @@ def test_a_worker_that_finds_no_room_while_others_train_is_not_started_for_ever(
         (
             "no such",
             "device/index",
-            "train.device: simulated:2: there is no such device (available: simulated:0 to simulated:1)",
+            "train.device: simulated:2: no such device (available: simulated:0 to simulated:1)",
         ),
-        ("no such for one", "device/index", "simulated:7: there is no such device"),
+        ("no such for one", "device/index", "simulated:7: no such device"),
         ("too few", "config/contradiction", "must name one device for each of 3 workers, got 1"),
     ],
 )
@@ -206,4 +206,4 @@ def test_a_device_that_is_not_there_is_said_before_anything_starts(
 def test_a_gpu_that_is_not_there_is_said_before_anything_starts(jobs: dict[str, Ended]) -> None:
     job = jobs["no gpu"]
     assert job.status == 2 and "device/none" in job.stderr and not job.run_dir.exists()
-    assert "torch finds no usable GPU (torch " in job.stderr and "simulated" in job.stderr
+    assert "torch finds no usable GPU (torch " in job.stderr and "use auto or cpu" in job.stderr
