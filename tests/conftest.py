@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, settings
 from hogwild.data import locate
 from tests.helpers.jobs import Job, start
 
+os.environ["HOGWILD_DEVICE_KINDS"] = "simulated=tests.helpers.simulated_gpu"  # here and in the children of tests
+
 # A machine that does something else for a while makes no example wrong. In CI the examples are the same every time:
 # what it says should be about the change, not about luck.
 # Compiled kernels are kept for the next test, not in the user's own folder.
-os.environ["HOGWILD_DEVICE_KINDS"] = "simulated=tests.helpers.simulated_gpu"  # here and in the children of tests
 os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"hogwild-tests-{os.getuid()}")
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -66,10 +67,8 @@ def _spawn(*arguments: Any) -> Any:
 
 
 sys.addaudithook(_refuse)
-_spawnv_passfds, multiprocessing.util.spawnv_passfds = (
-    multiprocessing.util.spawnv_passfds,
-    _spawn,
-)  # it has no audit event
+_spawnv_passfds = multiprocessing.util.spawnv_passfds  # it has no audit event
+multiprocessing.util.spawnv_passfds = _spawn
 
 
 @pytest.fixture(autouse=True)
