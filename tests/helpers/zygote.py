@@ -1,13 +1,12 @@
 """A process that has imported torch and hogwild, and forks a supervisor for each job that a test starts.
 
-    test ── argv, folder, environment, descriptors 0 1 2 ──► zygote ── fork ──► `python run.py …`, from its first line
-    on
+    test ── argv, folder, environment, descriptors 0 1 2 ──► zygote ── fork ──► `python run.py …`
          ◄── number, later the wait status ────────────────
 
 Importing torch takes two seconds of processor time, and the suite starts hundreds of jobs. The zygote has no threads,
 has computed nothing and opened nothing, so a fork of it is what a fresh interpreter is after its imports. Workers are
 spawned by the supervisor as ever. Tests of the start itself (imports, signals in between, variables that a runtime
-reads when it is loaded) start a real interpreter: `jobs.start(..., extra=...)` or `python=` does.
+reads when it is loaded) start a real interpreter (`can_become`, and `is_fresh` of `jobs.start`).
 
 `python -m tests.helpers.zygote DESCRIPTOR` is the zygote."""
 
@@ -131,8 +130,6 @@ _zygote: Zygote | None = None
 # (What scikit-learn and torch set themselves, for whoever comes after them, is no wish of a test.)
 SET_BY_LIBRARIES = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"}
 READ_AT_START = ("OMP_", "KMP_", "GOMP_", "MKL_", "LD_", "PYTHON", "MALLOC_", "TORCH", "CUDA", "LC_", "LANG")
-
-
 # Tests of what happens until the imports are done.
 OF_THE_START = (
     "test_early_signals.py",
