@@ -16,7 +16,7 @@ from hogwild.config.load import Job, job_from_mapping
 from hogwild.config.schema import Data, Split, Train
 from hogwild.errors import BuildError, ConfigError, ModelError, Problem, UsageError, nearest
 from hogwild.storage.run_directory import LIBRARY, require_current_folder
-from hogwild.user_code import claim_our_packages
+from hogwild.user_code import claim_our_packages, user_path
 
 if TYPE_CHECKING:
     from hogwild.inference.trained_model import Trained
@@ -306,7 +306,6 @@ def load(source: str | Path, *, which: str | None = None, data_dir: str | Path |
     from hogwild.config.of_run import checkpoint_of, data_folder, resumed
     from hogwild.data.locate import set_data_dir
     from hogwild.inference.trained_model import Trained
-    from hogwild.user_code import user_path
 
     path = checkpoint_of(Path(source), which)
     run = path.parent.parent

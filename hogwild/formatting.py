@@ -39,7 +39,7 @@ def clock(seconds: float) -> str:
 
 def size(nbytes: float) -> str:
     """`812 B`, `28 MiB`, `1.5 GiB`: never more than three digits."""
-    word, unit = binary_unit(nbytes * 1.024)
+    word, unit = binary_unit(nbytes * 1024 / 999.5)  # 999.5 of a unit are shown as 1.0 of the next
     value = nbytes / unit
     return f"{value:.1f} {word}" if value < 9.95 and unit > 1 else f"{value:.0f} {word}"
 

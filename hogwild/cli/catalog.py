@@ -10,7 +10,7 @@ import typer
 from hogwild.cli.arguments import split_arguments
 from hogwild.cli.options import Arguments
 from hogwild.cli.output import print_result, reading
-from hogwild.config.locate import first_sentence
+from hogwild.config.locate import first_sentence, source
 from hogwild.config.of_run import load
 from hogwild.errors import UsageError
 from hogwild.host import raise_noted
@@ -70,7 +70,6 @@ def _rows(group: str) -> Iterator[tuple[str, str]]:
         yield from ((name, known.words) for name, known in CATALOG.items())
     elif group == "tasks":
         from hogwild.cli.init import TASKS
-        from hogwild.config.locate import source
 
         yield from ((name, first_sentence(source(task.job))) for name, task in TASKS.items())
     else:

@@ -14,7 +14,7 @@ import typer
 
 from hogwild.cli.init import SCHEMA, TASKS
 from hogwild.cli.output import print_result
-from hogwild.config.locate import source
+from hogwild.config.locate import first_sentence, source
 from hogwild.errors import UsageError
 
 VARIABLE = "_HOGWILD_COMPLETE"  # set to the shell's name by its script
@@ -106,7 +106,6 @@ def _all(before: list[str], unfinished: str, group: Any) -> Iterator[Word]:
 def _arguments(name: str, before: list[str], unfinished: str) -> Iterator[Word]:
     """Yield the arguments of the commands that take no job file."""
     from hogwild.cli.catalog import GROUPS
-    from hogwild.config.locate import first_sentence
 
     if name == "init":
         yield from ((task, first_sentence(source(each.job))) for task, each in TASKS.items())

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from hogwild.cli.output import print_result, say
-from hogwild.config.locate import source
-from hogwild.errors import NotFoundError, RunError, UsageError
+from hogwild.config.locate import first_sentence, source
+from hogwild.errors import NotFoundError, RunError, UsageError, did_you_mean
 from hogwild.host import raise_noted
 
 SCHEMA = "job.schema.json"
@@ -87,8 +87,6 @@ def init(
 
 def task_lines() -> list[str]:
     """Return a line per task: `name  description`."""
-    from hogwild.config.locate import first_sentence
-
     width = max(map(len, TASKS))
     return [f"{name:<{width}}  {first_sentence(source(task.job))}" for name, task in TASKS.items()]
 
@@ -103,8 +101,6 @@ def job_text(task: InitTask) -> str:
 def _task(name: str) -> InitTask:
     if name in TASKS:
         return TASKS[name]
-    from hogwild.errors import did_you_mean
-
     raise UsageError(
         f"unknown task {name!r}{did_you_mean(name, [*TASKS])} (tasks: {', '.join(TASKS)})", code="usage/unknown-task"
     )

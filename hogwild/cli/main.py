@@ -24,7 +24,7 @@ from hogwild.cli.output import flush_results, hold_standard_streams, print_resul
 from hogwild.config.of_run import data_folder, load, resumed
 from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
-from hogwild.storage.run_directory import require_current_folder
+from hogwild.storage.run_directory import require_current_folder, to_json
 
 STATUS = {"succeeded": 0, "failed": 1, "stopped": 75, "cancelled": 130}
 INTERRUPT = 2  # the number of SIGINT; a status of 128 + n says that signal n ended it
@@ -243,8 +243,6 @@ def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
     from hogwild.cli.text import plain_lines, summary_lines
 
     if as_json:
-        from hogwild.storage.run_directory import to_json
-
         print_result(json.dumps(to_json(summary), allow_nan=False))
         return
     for line in plain_lines(summary, "") if dry_run else summary_lines(summary, "hogwild"):

@@ -42,8 +42,6 @@ def _folder() -> Path:
 
 
 def _not_found(path: Path, error: OSError) -> str:
-    from hogwild.errors import did_you_mean
-
     place = path.absolute()
     nearby = [file.name for file in place.parent.glob("*.y*ml")] if place.parent.is_dir() else []
     close = did_you_mean(place.name, nearby) or _embedded(path)
@@ -69,6 +67,4 @@ def first_sentence(job_file: Path) -> str:
 
 def source(name: str) -> Path:
     """Return the path of a file in configs/, in a checkout or a wheel."""
-    from hogwild.config.locate import default_config
-
     return default_config("digits").parent / name

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.data.locate import Wanted, beside, find, folders
+from hogwild.data.locate import Wanted, beside, find, folders, read
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 
@@ -79,8 +79,6 @@ def read_pairs(path: Path) -> Iterator[tuple[str, str, float]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    from hogwild.data.locate import read
-
     for number, line in enumerate(read(path).decode("utf-8", "replace").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             yield number, line.strip()

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 
 from hogwild.errors import ModelError, OptimizerError
 from hogwild.parameters import buffers, state_dicts
-from hogwild.parameters import state_layout as optim
 from hogwild.parameters.buffers import MASTER, plan_buffers
 from hogwild.parameters.checks import check_model, check_optimizer
 from hogwild.parameters.flat_layout import NOTHING_LATE, plan_flats, region_name
 from hogwild.parameters.rule_choice import shares_state
 from hogwild.parameters.state_block import FAR_BEHIND, StateBlock
-from hogwild.parameters.state_layout import State, plan_state
+from hogwild.parameters.state_layout import REGION, State, plan_state
 from hogwild.parameters.structure_file import Loss, SharedLayout, check_structure, dump_structure
 from hogwild.parameters.trial_step import parameters_of
 from hogwild.parameters.worker_model import WorkerModel
@@ -260,7 +259,7 @@ def converted(model: nn.Module, wish: str) -> Iterator[None]:
 def _allocate(layout: SharedLayout) -> dict[str, Region]:
     sizes = {region_name(dtype): size * dtype.itemsize for dtype, size in layout.flats.sizes.items()}
     sizes[buffers.REGION] = layout.buffers.nbytes * (layout.workers + 1)
-    sizes[optim.REGION] = layout.state.nbytes * layout.state_blocks
+    sizes[REGION] = layout.state.nbytes * layout.state_blocks
     return {name: Region.allocate(name, nbytes) for name, nbytes in sizes.items() if nbytes}
 
 

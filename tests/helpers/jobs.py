@@ -193,11 +193,9 @@ def start(
     python: Sequence[str] = (RUN_PY,),
     extra: Mapping[str, str] | None = None,
     stdin: str | None = None,
-    is_fresh: bool = False,
 ) -> Job:
     """Starts `python run.py ARGUMENTS` with `folder` as the current one. `run_dir`: a run to be resumed; a new one is
-    made in `folder`/run. In a fork of the zygote where that is the same (`zygote.can_become`); `is_fresh`: in an
-    interpreter of its own."""
+    made in `folder`/run. In a fork of the zygote where that is the same (`zygote.can_become`)."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = uuid.uuid4().hex
     is_train = list(python) == [RUN_PY]
@@ -206,7 +204,7 @@ def start(
     argv, given = [*python, *arguments, *where], environment(mark, folder, extra)
     process: subprocess.Popen[str] | zygote.Forked
     with open(folder / "stdout.txt", "w") as out, open(folder / "stderr.txt", "w") as err:
-        if not is_fresh and python in ((RUN_PY,), IN_TURN) and zygote.can_become(given):
+        if python in ((RUN_PY,), IN_TURN) and zygote.can_become(given):
             process = zygote.fork(argv, folder, given, out.fileno(), err.fileno(), stdin is not None)
         else:
             process = subprocess.Popen(

@@ -6,7 +6,7 @@
 Importing torch takes two seconds of processor time, and the suite starts hundreds of jobs. The zygote has no threads,
 has computed nothing and opened nothing, so a fork of it is what a fresh interpreter is after its imports. Workers are
 spawned by the supervisor as ever. Tests of the start itself (imports, signals in between, variables that a runtime
-reads when it is loaded) start a real interpreter (`can_become`, and `is_fresh` of `jobs.start`).
+reads when it is loaded) start a real interpreter (`can_become`).
 
 `python -m tests.helpers.zygote DESCRIPTOR` is the zygote."""
 
@@ -126,6 +126,7 @@ class Zygote:
 
 
 _zygote: Zygote | None = None
+_AT_IMPORT = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
 # Variables that a runtime or the interpreter reads when it is loaded: the zygote is loaded already.
 # (What scikit-learn and torch set themselves, for whoever comes after them, is no wish of a test.)
 SET_BY_LIBRARIES = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"}
@@ -149,12 +150,8 @@ def can_become(environment: Mapping[str, str]) -> bool:
     """Whether a fork of the zygote would be what a process with this environment is."""
     if _test_file() in OF_THE_START or environment.get("PYTHONPATH") != str(HOME):
         return False
-    names = (
-        {name for name in (*environment, *os.environ) if name.startswith(READ_AT_START)}
-        - SET_BY_LIBRARIES
-        - {"PYTHONPATH"}
-    )
-    return all(environment.get(name) == _AT_IMPORT.get(name) for name in names if not name.endswith("_NUM_THREADS"))
+    names = {name for name in (*environment, *os.environ) if name.startswith(READ_AT_START)}
+    return all(environment.get(name) == _AT_IMPORT.get(name) for name in names - {"PYTHONPATH"} - SET_BY_LIBRARIES)
 
 
 def end() -> None:
@@ -173,9 +170,6 @@ def children_but_helpers() -> list[int]:
     tracker = getattr(resource_tracker._resource_tracker, "_pid", None)  # type: ignore[attr-defined]
     ours = {tracker, _zygote.process.pid if _zygote else None}
     return [pid for pid in host.children(os.getpid()) if pid not in ours]
-
-
-_AT_IMPORT = dict(os.environ)
 
 
 def fork(argv: Sequence[str], folder: Path, environment: Mapping[str, str], out: int, err: int, stdin: bool) -> Forked:
