@@ -3,6 +3,7 @@ only the last table imports anything, in a process of its own."""
 
 import ast
 import json
+import multiprocessing.util
 import re
 import runpy
 import subprocess
@@ -616,6 +617,16 @@ def test_no_tracked_file_names_a_place_of_somebodys_machine() -> None:
 )
 def test_the_search_for_machine_paths_finds_them(line: str, is_machine_path: bool) -> None:
     assert bool(MACHINE_PATH.search(line)) == is_machine_path
+
+
+# ---- tests ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_test_without_the_mark_can_start_no_process() -> None:
+    with pytest.raises(RuntimeError, match=r"pytest\.mark\.processes"):
+        subprocess.run([sys.executable, "-c", ""], check=False)
+    with pytest.raises(RuntimeError, match=r"pytest\.mark\.processes"):
+        multiprocessing.util.spawnv_passfds(b"/bin/true", ["true"], [])  # type: ignore[attr-defined]
 
 
 # ---- docs/architecture.md -------------------------------------------------------------------------------------------

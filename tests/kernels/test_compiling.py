@@ -118,6 +118,20 @@ def test_the_folder_s_name_follows_from_what_would_be_compiled(root: Path, monke
     assert len(set(folders)) == 5
 
 
+def test_a_change_of_any_kernel_s_source_makes_another_folder_in_sub_folders_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = Path(shutil.copytree(Path(compiling.__file__).parent, tmp_path / "kernels"))
+    monkeypatch.setattr(compiling, "__file__", str(kernels / "compiling.py"))
+    fingerprints = [compiling.fingerprint()]
+    assert compiling.fingerprint() == fingerprints[0]
+    for name in ("linear.py", "parsing/tokens.py"):
+        with (kernels / name).open("a") as source:
+            source.write("# changed\n")
+        fingerprints.append(compiling.fingerprint())
+    assert len(set(fingerprints)) == 3
+
+
 def test_where_nothing_can_be_kept_the_kernels_are_compiled_all_the_same(root: Path) -> None:
     root.parent.mkdir(exist_ok=True)
     root.write_text("in the way")
