@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from hogwild.data import locate
+from tests.helpers import zygote
 from tests.helpers.jobs import Job, start
 
 os.environ["HOGWILD_DEVICE_KINDS"] = "simulated=tests.helpers.simulated_gpu"  # here and in the children of tests
@@ -67,6 +68,7 @@ def _spawn(*arguments: Any) -> Any:
 
 
 sys.addaudithook(_refuse)
+zygote.fork_spawned()
 _spawnv_passfds = multiprocessing.util.spawnv_passfds  # it has no audit event
 multiprocessing.util.spawnv_passfds = _spawn
 
