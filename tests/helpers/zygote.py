@@ -201,13 +201,14 @@ _AT_IMPORT = {name: value for name, value in os.environ.items() if not name.ends
 # (What scikit-learn and torch set themselves, for whoever comes after them, is no wish of a test.)
 SET_BY_LIBRARIES = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"}
 READ_AT_START = ("OMP_", "KMP_", "GOMP_", "MKL_", "LD_", "PYTHON", "MALLOC_", "TORCH", "CUDA", "LC_", "LANG")
-# Tests of what happens until the imports are done.
+# Tests of what happens until the imports are done, or depends on them.
 OF_THE_START = (
     "test_early_signals.py",
     "test_early_start.py",
     "test_parent_death.py",
     "test_startup_imports.py",
     "test_threads.py",
+    "test_compiled_model.py",  # the key of inductor's cache holds what was imported
     "test_cpu_plan.py",
 )
 
@@ -233,19 +234,23 @@ def end() -> None:
         _zygote = None
 
 
+def children() -> list[int]:
+    """Children of this process, without the zygote."""
+    return [pid for pid in host.children(os.getpid()) if _zygote is None or pid != _zygote.pid]
+
+
 def children_but_helpers() -> list[int]:
-    """Children of this process, without the zygote and multiprocessing's own tracker."""
+    """The same without multiprocessing's own tracker, which stays for as long as a process runs tests."""
     from multiprocessing import resource_tracker
 
     tracker = getattr(resource_tracker._resource_tracker, "_pid", None)  # type: ignore[attr-defined]
-    ours = {tracker, _zygote.pid if _zygote else None}
-    return [pid for pid in host.children(os.getpid()) if pid not in ours]
+    return [pid for pid in children() if pid != tracker]
 
 
 def fork(argv: Sequence[str], folder: Path, environment: Mapping[str, str], out: int, err: int, stdin: bool) -> Forked:
     """Start `python ARGV` in `folder`; `stdin`: through a pipe, whose other end is the result's `stdin`."""
     global _zygote
-    zygote = _own()
+    zygote = own()
     theirs, ours = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY), -1)
     try:
         pid = zygote.command(argv, folder, environment, [theirs, out, err])
@@ -254,7 +259,8 @@ def fork(argv: Sequence[str], folder: Path, environment: Mapping[str, str], out:
     return Forked(zygote, argv, pid, os.fdopen(ours, "w") if stdin else None)
 
 
-def _own() -> Zygote:
+def own() -> Zygote:
+    """Return the zygote of this process; start it if there is none."""
     global _zygote
     if _zygote is None:
         _zygote = Zygote.start()
@@ -270,7 +276,7 @@ def fork_spawned() -> None:
         *_, switch, code, last = [os.fsdecode(argument) for argument in args]
         is_plain = len(args) == 4 and switch == "-c" and last == "--multiprocessing-fork"
         if is_plain and can_become({**os.environ, "PYTHONPATH": str(HOME)}):
-            return _own().child(code, sorted(int(one) for one in descriptors))
+            return own().child(code, sorted(int(one) for one in descriptors))
         pid: int = spawn(path, args, descriptors)
         return pid
 
@@ -424,6 +430,7 @@ def _take_over_spawning() -> None:
 if __name__ == "__main__":
     import torch  # noqa: F401
 
+    sys.modules["tests.helpers.zygote"] = sys.modules["__main__"]
     import workers.child.dispatch
     import workers.execution
     import workers.run  # noqa: F401
