@@ -36,14 +36,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from hogwild import host
-from tests.helpers.processes import MARK
+from tests.helpers.processes import IS_THOROUGH, MARK
 
 HOME = Path(__file__).resolve().parents[2]
 LONGEST = 1 << 20  # bytes of a request
 MOST_DESCRIPTORS = 64
 PR_SET_CHILD_SUBREAPER = 36
 NO_MARK = "-" * 32
-IS_THOROUGH = bool(os.environ.get("HOGWILD_THOROUGH"))
 
 
 class Forked:
@@ -269,7 +268,7 @@ def own() -> Zygote:
 
 
 def fork_spawned() -> None:
-    """From now on a child that multiprocessing would spawn in this process is forked instead, where that is the same."""
+    """Fork a child that multiprocessing would spawn in this process, from now on, where that is the same."""
     spawn = multiprocessing.util.spawnv_passfds
 
     def fork_or_spawn(path: bytes, args: Sequence[Any], descriptors: Sequence[int]) -> int:
