@@ -47,8 +47,8 @@ format: $(VENV)/.dev ## rewrite the files in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-stress: $(VENV)/.test ## the fault campaign: thousands of kills, by seed, until its table is full (40 minutes a call)
-	HOGWILD_THOROUGH=1 $(BIN)/python -m pytest -q tests/faults/test_protocol.py tests/faults/test_system_calls.py
+stress: $(VENV)/.test ## the fault campaign: thousands of kills, by seed, until its table is full (an hour a call)
+	HOGWILD_THOROUGH=1 $(BIN)/python -m pytest -q tests/faults tests/whole_jobs tests/workers tests/training
 	$(BIN)/python -m tests.faults.stress
 
 bench-spine: $(VENV)/.bench ## measure the figures of the spine (writes benchmarks/results/spine.json)

@@ -1,6 +1,7 @@
 """Fixtures for tests that run whole jobs. `start_job` starts one; nothing of it survives
 the test."""
 
+import gc
 import multiprocessing.util
 import os
 import sys
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from hogwild.data import locate
+from tests.helpers import zygote
 from tests.helpers.jobs import Job, start
 
 os.environ["HOGWILD_DEVICE_KINDS"] = "simulated=tests.helpers.simulated_gpu"  # here and in the children of tests
@@ -33,6 +35,12 @@ APART = ("whole_jobs", "faults", "benchmarks")  # folders of which every test ma
 _may_start = True
 
 
+def pytest_collection_finish() -> None:
+    """Let later collections skip the some million objects of imports and test items."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all tests of the folders in APART `processes`; elsewhere a test or a module marks itself. They come first:
     what takes longest must not begin last."""
@@ -50,6 +58,8 @@ def _folder(item: pytest.Item) -> str:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     global _may_start
     _may_start = item.get_closest_marker("processes") is not None
+    if _may_start:
+        zygote.own()  # now: what a test counts before and after must not change by it
     yield
     _may_start = True
 
@@ -67,6 +77,7 @@ def _spawn(*arguments: Any) -> Any:
 
 
 sys.addaudithook(_refuse)
+zygote.fork_spawned()
 _spawnv_passfds = multiprocessing.util.spawnv_passfds  # it has no audit event
 multiprocessing.util.spawnv_passfds = _spawn
 

@@ -6,6 +6,6 @@
 `make test` runs tests/faults/test_*.py: of sweeps over every point of a protocol it takes each third, `make stress`
 (HOGWILD_THOROUGH) all. Faults come through the front door: signals, class paths, files."""
 
-import os
+from tests.helpers.processes import IS_THOROUGH
 
-EVERY = 1 if os.environ.get("HOGWILD_THOROUGH") else 3
+EVERY = 1 if IS_THOROUGH else 3

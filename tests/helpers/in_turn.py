@@ -11,6 +11,7 @@ from typing import Any
 
 from hogwild import host
 from hogwild.cli import main as cli
+from tests.helpers import zygote
 
 STACKS_WAIT_S = 4.0  # less than what the roster gives a killed worker to be gone
 
@@ -30,7 +31,7 @@ def main(specs: list[dict[str, Any]]) -> None:
             "status": status,
             "descriptors": host.descriptor_count() - before,
             "threads": threading.active_count() - 1,
-            "children": [f"child {pid}" for pid in host.children(os.getpid())],
+            "children": [f"child {pid}" for pid in zygote.children()],
         }
         (folder / "result.json").write_text(json.dumps(result))
 

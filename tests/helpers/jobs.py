@@ -204,7 +204,7 @@ def start(
     argv, given = [*python, *arguments, *where], environment(mark, folder, extra)
     process: subprocess.Popen[str] | zygote.Forked
     with open(folder / "stdout.txt", "w") as out, open(folder / "stderr.txt", "w") as err:
-        if python in ((RUN_PY,), IN_TURN) and zygote.can_become(given):
+        if is_ours(python) and zygote.can_become(given):
             process = zygote.fork(argv, folder, given, out.fileno(), err.fileno(), stdin is not None)
         else:
             process = subprocess.Popen(
@@ -221,6 +221,11 @@ def start(
         process.stdin.write(stdin)
         process.stdin.close()
     return Job(folder, run_dir or folder / "run", process, mark, shared)
+
+
+def is_ours(python: Sequence[str]) -> bool:
+    """Whether it is `run.py` or a helper of the tests: they import at their start what the zygote has."""
+    return tuple(python) == (RUN_PY,) or (python[0] == "-m" and python[1].startswith("tests.helpers."))
 
 
 @dataclass(frozen=True, slots=True)

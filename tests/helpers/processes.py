@@ -13,6 +13,7 @@ MARK = "HOGWILD_TEST_MARK"
 POLL_S = 0.01
 # A net for what hangs, never a measure: no machine that is merely slow or busy may need as long.
 PATIENCE_S = 300.0
+IS_THOROUGH = bool(os.environ.get("HOGWILD_THOROUGH"))  # `make stress`: every point, and real interpreters everywhere
 
 Found = TypeVar("Found")
 

@@ -1,19 +1,27 @@
-"""A process that has imported torch and hogwild, and forks a supervisor for each job that a test starts.
+"""A process that has imported torch and hogwild, and forks the supervisors and workers of the jobs that tests start.
 
-    test ── argv, folder, environment, descriptors 0 1 2 ──► zygote ── fork ──► `python run.py …`
-         ◄── number, later the wait status ────────────────
+    test       ── argv, folder, environment, descriptors ──► zygote   ── fork ──► `python run.py …`, a supervisor
+    supervisor ── command, environment, descriptors ───────► a fork
+                                                             of it    ── fork twice ──► a worker, the supervisor's child
 
 Importing torch takes two seconds of processor time, and the suite starts hundreds of jobs. The zygote has no threads,
-has computed nothing and opened nothing, so a fork of it is what a fresh interpreter is after its imports. Workers are
-spawned by the supervisor as ever. Tests of the start itself (imports, signals in between, variables that a runtime
-reads when it is loaded) start a real interpreter (`can_become`).
+has computed nothing and opened nothing, so a fork of it is what a fresh interpreter is after its imports. A worker goes
+through `workers.child.entry` as a spawned one does and must be its supervisor's child, who waits for it: the process in
+between ends at once, and an orphan's next parent is the nearest subreaper above it (prctl(2)).
+
+Tests of the start itself (imports, signals in between, variables that a runtime reads when it is loaded) start real
+interpreters (`OF_THE_START`, `can_become`), and so does `make stress`, everywhere.
 
 `python -m tests.helpers.zygote DESCRIPTOR` is the zygote."""
 
 import array
 import atexit
+import contextlib
+import ctypes
+import fcntl
 import gc
 import json
+import multiprocessing.util
 import os
 import resource
 import runpy
@@ -28,9 +36,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from hogwild import host
+from tests.helpers.processes import IS_THOROUGH, MARK
 
 HOME = Path(__file__).resolve().parents[2]
 LONGEST = 1 << 20  # bytes of a request
+MOST_DESCRIPTORS = 64
+PR_SET_CHILD_SUBREAPER = 36
+NO_MARK = "-" * 32
 
 
 class Forked:
@@ -69,34 +81,76 @@ class Forked:
 
 
 class Zygote:
-    """The test's side. One for each process that runs tests; started at the first job."""
+    """The side of the process that asks: a test's, or a supervisor's that was forked itself. Started at the first
+    request of a process that runs tests."""
 
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
+    def __init__(self, channel: socket.socket, pid: int) -> None:
+        self._socket, self.pid = channel, pid
+        self._ended: dict[int, int] = {}
+
+    @classmethod
+    def start(cls) -> "Zygote":
+        """Start a fresh interpreter, the child of this process."""
+        ours, theirs = _pair()
         with theirs:
             environment = {key: value for key, value in os.environ.items() if not key.endswith("_NUM_THREADS")}
-            self.process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "tests.helpers.zygote", str(theirs.fileno())],
                 cwd=HOME,
-                env=environment | {"PYTHONPATH": str(HOME)},
+                env=environment | {"PYTHONPATH": str(HOME), MARK: NO_MARK},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
-        self._socket = ours
-        self._ended: dict[int, int] = {}
-        atexit.register(self.close)
+        process.returncode = 0  # `close` waits for it
+        return cls(ours, process.pid)
 
-    def start(
+    @classmethod
+    def fork_another(cls) -> "Zygote":
+        """Fork one from this process, which is a fork of a zygote and has done nothing yet."""
+        ours, theirs = _pair()
+        parent = os.getpid()
+        if (pid := os.fork()) == 0:
+            host.die_with_parent(parent)
+            ours.close()
+            serve(theirs)
+            os._exit(0)
+        theirs.close()
+        return cls(ours, pid)
+
+    def command(
         self, argv: Sequence[str], folder: Path, environment: Mapping[str, str], descriptors: Sequence[int]
     ) -> int:
-        """Fork a process that runs `python ARGV`. Returns its number."""
-        limits = {name: resource.getrlimit(name) for name in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE)}
-        inherited = {"cores": [*os.sched_getaffinity(0)], "limits": limits}
-        request = json.dumps({"argv": [*argv], "cwd": str(folder), "env": dict(environment), **inherited}).encode()
+        """Fork a process that runs `python ARGV`, the zygote's child. Returns its number."""
+        return self._ask({"argv": [*argv], "cwd": str(folder), "env": dict(environment)}, descriptors)
+
+    def child(self, code: str, descriptors: Sequence[int]) -> int:
+        """Fork a child of this process that runs `python -c CODE --multiprocessing-fork`, with these descriptors under
+        their own numbers and what else a spawned child inherits. Returns its number."""
+        open_ones = [number for number in (0, 1, 2) if _is_open(number)] + [*descriptors]
+        inherited = {
+            "code": code,
+            "parent": os.getpid(),
+            "descriptors": open_ones,
+            "env": dict(os.environ),
+            "ignored": [s for s in signal.valid_signals() if signal.getsignal(s) is signal.SIG_IGN],
+            "blocked": [int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+        }
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):  # a folder that was removed: stay where the zygote is
+                folder = os.open(".", os.O_PATH)
+                stack.callback(os.close, folder)
+                open_ones = [*open_ones, folder]
+            prctl = ctypes.CDLL(None).prctl
+            prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            stack.callback(prctl, PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+            return self._ask(inherited, open_ones)
+
+    def _ask(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
+        names = (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
+        limits = {name: resource.getrlimit(name) for name in names}
+        content = json.dumps({**request, "cores": [*os.sched_getaffinity(0)], "limits": limits}).encode()
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-        self._socket.sendmsg([request], rights)
+        self._socket.sendmsg([content], rights)
         while True:
             answer = self._receive(None)
             assert answer is not None, "the zygote is gone"
@@ -122,7 +176,22 @@ class Zygote:
 
     def close(self) -> None:
         self._socket.close()
-        self.process.wait(10)
+        os.waitpid(self.pid, 0)
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
+    return ours, theirs
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 _zygote: Zygote | None = None
@@ -131,13 +200,14 @@ _AT_IMPORT = {name: value for name, value in os.environ.items() if not name.ends
 # (What scikit-learn and torch set themselves, for whoever comes after them, is no wish of a test.)
 SET_BY_LIBRARIES = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"}
 READ_AT_START = ("OMP_", "KMP_", "GOMP_", "MKL_", "LD_", "PYTHON", "MALLOC_", "TORCH", "CUDA", "LC_", "LANG")
-# Tests of what happens until the imports are done.
+# Tests of what happens until the imports are done, or depends on them.
 OF_THE_START = (
     "test_early_signals.py",
     "test_early_start.py",
     "test_parent_death.py",
     "test_startup_imports.py",
     "test_threads.py",
+    "test_compiled_model.py",  # the key of inductor's cache holds what was imported
     "test_cpu_plan.py",
 )
 
@@ -148,7 +218,7 @@ def _test_file() -> str:
 
 def can_become(environment: Mapping[str, str]) -> bool:
     """Whether a fork of the zygote would be what a process with this environment is."""
-    if _test_file() in OF_THE_START or environment.get("PYTHONPATH") != str(HOME):
+    if _test_file() in OF_THE_START or IS_THOROUGH or environment.get("PYTHONPATH") != str(HOME):
         return False
     names = {name for name in (*environment, *os.environ) if name.startswith(READ_AT_START)}
     return all(environment.get(name) == _AT_IMPORT.get(name) for name in names - {"PYTHONPATH"} - SET_BY_LIBRARIES)
@@ -158,30 +228,58 @@ def end() -> None:
     """The next job gets a zygote of its own: this process has changed what a child inherits (its mount namespace)."""
     global _zygote
     if _zygote is not None:
-        _zygote.close()
         atexit.unregister(_zygote.close)
+        _zygote.close()
         _zygote = None
 
 
+def children() -> list[int]:
+    """Children of this process, without the zygote."""
+    return [pid for pid in host.children(os.getpid()) if _zygote is None or pid != _zygote.pid]
+
+
 def children_but_helpers() -> list[int]:
-    """Children of this process, without the zygote and multiprocessing's own tracker."""
+    """The same without multiprocessing's own tracker, which stays for as long as a process runs tests."""
     from multiprocessing import resource_tracker
 
     tracker = getattr(resource_tracker._resource_tracker, "_pid", None)  # type: ignore[attr-defined]
-    ours = {tracker, _zygote.process.pid if _zygote else None}
-    return [pid for pid in host.children(os.getpid()) if pid not in ours]
+    return [pid for pid in children() if pid != tracker]
 
 
 def fork(argv: Sequence[str], folder: Path, environment: Mapping[str, str], out: int, err: int, stdin: bool) -> Forked:
     """Start `python ARGV` in `folder`; `stdin`: through a pipe, whose other end is the result's `stdin`."""
     global _zygote
-    _zygote = _zygote or Zygote()
+    zygote = own()
     theirs, ours = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY), -1)
     try:
-        pid = _zygote.start(argv, folder, environment, [theirs, out, err])
+        pid = zygote.command(argv, folder, environment, [theirs, out, err])
     finally:
         os.close(theirs)
-    return Forked(_zygote, argv, pid, os.fdopen(ours, "w") if stdin else None)
+    return Forked(zygote, argv, pid, os.fdopen(ours, "w") if stdin else None)
+
+
+def own() -> Zygote:
+    """Return the zygote of this process; start it if there is none."""
+    global _zygote
+    if _zygote is None:
+        _zygote = Zygote.start()
+        atexit.register(_zygote.close)
+    return _zygote
+
+
+def fork_spawned() -> None:
+    """Fork a child that multiprocessing would spawn in this process, from now on, where that is the same."""
+    spawn = multiprocessing.util.spawnv_passfds
+
+    def fork_or_spawn(path: bytes, args: Sequence[Any], descriptors: Sequence[int]) -> int:
+        *_, switch, code, last = [os.fsdecode(argument) for argument in args]
+        is_plain = len(args) == 4 and switch == "-c" and last == "--multiprocessing-fork"
+        if is_plain and can_become({**os.environ, "PYTHONPATH": str(HOME)}):
+            return own().child(code, sorted(int(one) for one in descriptors))
+        pid: int = spawn(path, args, descriptors)
+        return pid
+
+    multiprocessing.util.spawnv_passfds = fork_or_spawn
 
 
 # ---- the zygote's side ----------------------------------------------------------------------------------------------
@@ -198,43 +296,71 @@ def serve(channel: socket.socket) -> None:
             os.close(pidfd)
             channel.send(json.dumps({"ended": pid, "status": os.waitstatus_to_exitcode(status)}).encode())
         if channel in ready:
-            content, descriptors, _, _ = socket.recv_fds(channel, LONGEST, 3)
+            content, descriptors, _, _ = socket.recv_fds(channel, LONGEST, MOST_DESCRIPTORS)
             if not content:
                 return
-            if (pid := os.fork()) == 0:
-                for pidfd in children:
-                    os.close(pidfd)
-                channel.close()
-                _become(json.loads(content), descriptors)
+            request = json.loads(content)
+            if "code" in request:
+                pid = _fork_for_its_parent(request, descriptors)
+            elif (pid := os.fork()) == 0:
+                _become(request, dict(enumerate(descriptors)))
+            else:
+                children[os.pidfd_open(pid)] = pid
             for descriptor in descriptors:
                 os.close(descriptor)
-            children[os.pidfd_open(pid)] = pid
             channel.send(json.dumps({"started": pid}).encode())
 
 
-def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-    """Run the request as a fresh interpreter would. Does not return."""
+def _fork_for_its_parent(request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
+    """Fork a child of the process that asks. Returns its number."""
+    read, write = os.pipe()
+    if (between := os.fork()) == 0:
+        if (pid := os.fork()) == 0:
+            while os.getppid() != request["parent"]:
+                os.sched_yield()
+            *numbers, folder = descriptors if len(descriptors) > len(request["descriptors"]) else [*descriptors, None]
+            if folder is not None:
+                os.fchdir(folder)
+            _become(request, dict(zip(request["descriptors"], numbers, strict=True)))
+        os.write(write, pid.to_bytes(4, "little"))
+        os._exit(0)
+    os.close(write)
+    pid = int.from_bytes(os.read(read, 4), "little")
+    os.close(read)
+    os.waitpid(between, 0)
+    return pid
+
+
+def _become(request: Mapping[str, Any], descriptors: Mapping[int, int]) -> None:
+    """Run the request as a fresh interpreter would, with `descriptors` (number -> the one it is now) and no others.
+    Does not return."""
     import numpy as np
 
-    for standard, descriptor in enumerate(descriptors):
-        os.dup2(descriptor, standard)
-        os.close(descriptor)
+    _inherit(descriptors)
+    _write_mark(request["env"].get(MARK, NO_MARK))
     os.environ.clear()
     os.environ.update(request["env"])
-    os.chdir(request["cwd"])
     os.sched_setaffinity(0, request["cores"])
     for name, limit in request["limits"].items():
         resource.setrlimit(int(name), limit)
     np.random.seed()  # torch's generator begins the same in every process, numpy's does not
     status = 1
     try:
-        program, *rest = request["argv"]
-        if program == "-m":
-            sys.argv, sys.path[0] = rest, request["cwd"]
-            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        if "code" in request:
+            _take_signals(request["ignored"], request["blocked"])
+            _limit_threads_as_told()
+            sys.argv, sys.path[0] = ["-c", "--multiprocessing-fork"], ""
+            exec(request["code"], {"__name__": "__main__"})
         else:
-            sys.argv, sys.path[0] = request["argv"], str(Path(program).parent)
-            runpy.run_path(program, run_name="__main__")
+            os.chdir(request["cwd"])
+            _take_over_spawning()
+            program, *rest = request["argv"]
+            if program == "-m":
+                sys.argv, sys.path[0] = rest, request["cwd"]
+                runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+            else:
+                sys.argv, sys.path[0] = request["argv"], str(Path(program).parent)
+                runpy.run_path(program, run_name="__main__")
         status = 0
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -247,9 +373,64 @@ def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         os._exit(status)
 
 
+def _inherit(descriptors: Mapping[int, int]) -> None:
+    above = max(descriptors, default=2) + 1
+    now = {number: fcntl.fcntl(one, fcntl.F_DUPFD, above) for number, one in descriptors.items()}
+    for one in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if one not in now.values():
+            with contextlib.suppress(OSError):  # the folder's own
+                os.close(one)
+    for number, one in now.items():
+        os.dup2(one, number)
+        os.close(one)
+
+
+def _write_mark(mark: str) -> None:
+    """Write the mark of a test into the environment that others see in /proc: the memory that exec filled."""
+    start, end = [int(field) for field in Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49]]
+    offset = ctypes.string_at(start, end - start).index(f"{MARK}=".encode()) + len(MARK) + 1
+    ctypes.memmove(start + offset, mark.encode(), len(NO_MARK))
+
+
+def _take_signals(ignored: Sequence[int], blocked: Sequence[int]) -> None:
+    """Handle signals as an interpreter does that was started by a process which ignores and blocks these."""
+    for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}:
+        as_usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        is_ignored = number in ignored or number in (signal.SIGPIPE, signal.SIGXFSZ)
+        signal.signal(number, signal.SIG_IGN if is_ignored else as_usual)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _limit_threads_as_told() -> None:
+    """Make a worker's entry set the number of threads that a runtime reads when it is loaded: it is loaded already."""
+    import torch
+
+    from workers.child import entry
+    from workers.messages import Start
+
+    enter = entry.main
+
+    def main(start: Start) -> None:
+        told = dict(start.environment).get("OMP_NUM_THREADS")
+        if told is not None:
+            torch.set_num_threads(int(told))
+        enter(start)
+
+    entry.main = main
+
+
+def _take_over_spawning() -> None:
+    """Let this process, a supervisor, fork its workers too."""
+    global _zygote
+    _zygote = Zygote.fork_another()
+    fork_spawned()
+
+
 if __name__ == "__main__":
     import torch  # noqa: F401
 
+    sys.modules["tests.helpers.zygote"] = sys.modules["__main__"]
+    import workers.child.dispatch
     import workers.execution
     import workers.run  # noqa: F401
 

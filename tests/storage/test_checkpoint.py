@@ -286,7 +286,8 @@ def write_for_ever(update):
         tensors = {"weight": torch.full((200_000,), float(update))}
         state = {"updates": update, **tensors}
         checkpoint.write(folder, checkpoint.checkpoint_name(update), state, tensors, {})
-        print(update, flush=True)
+        sys.stdout.write(f"{update}\\n")  # a whole line or none, also with PYTHONUNBUFFERED
+        sys.stdout.flush()
         checkpoint.prune(folder, 2)
 
 for line in sys.stdin:

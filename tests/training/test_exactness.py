@@ -17,6 +17,7 @@ from torch.optim import lr_scheduler
 
 from hogwild.training.lr_schedule import Factor, schedule_factor
 from tests.helpers.plain_loop import Both, Curve, PlainLoop, Rule, Samples, by_factor, train_both, ulps
+from tests.helpers.processes import IS_THOROUGH
 from tests.shared_model import (
     one_thread,  # noqa: F401 (a fixture for every test here)
 )
@@ -136,8 +137,16 @@ def factor_of(schedule: dict[str, Any], loop: PlainLoop) -> Factor:
     return factor
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("rule", UNFUSED)
+# Every rule plainly and with all settings at once, and every setting with two rules; `make stress`: every pair.
+PAIRS = [
+    (rule, setting)
+    for rule in UNFUSED
+    for setting in SETTINGS
+    if IS_THOROUGH or setting in ("plain", "all of them") or rule in ("momentum", "AdamW")
+]
+
+
+@pytest.mark.parametrize(("rule", "setting"), PAIRS)
 def test_hundreds_of_updates_give_the_bits_of_the_plain_loop(rule: str, setting: str, tmp_path: Path) -> None:
     both = in_both(UNFUSED[rule], SETTINGS[setting], LONG, tmp_path)
     assert both.result.updates == both.plain_updates > 200
@@ -155,7 +164,7 @@ def test_state_that_only_one_worker_shares_gives_the_bits_of_the_plain_loop(
 
 
 @pytest.mark.parametrize("setting", SETTINGS | CLIPPED)
-@pytest.mark.parametrize("rule", FUSED)
+@pytest.mark.parametrize("rule", FUSED if IS_THOROUGH else ["AdamW"])
 def test_twenty_updates_of_a_fused_kernel_stay_within_20_ulps(rule: str, setting: str, tmp_path: Path) -> None:
     """A fused kernel multiplies and adds in one rounding where the loop over parameters rounds twice."""
     both = in_both(FUSED[rule], (SETTINGS | CLIPPED)[setting], SHORT, tmp_path)
