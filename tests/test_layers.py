@@ -10,8 +10,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatch
-from functools import cache
+from fnmatch import fnmatch, fnmatchcase
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -42,7 +42,20 @@ class Source:
     module: str
     tree: ast.Module
 
-    def imports(self) -> Iterator[Import]:
+    @cached_property
+    def imports(self) -> tuple[Import, ...]:
+        return tuple(self._imports())
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
+    def attributes(self) -> tuple[tuple[int, str], ...]:
+        """(Line, dotted name) of each."""
+        return tuple((node.lineno, dotted(node)) for node in self.nodes if isinstance(node, ast.Attribute))
+
+    def _imports(self) -> Iterator[Import]:
         package = self.module if self.path.endswith("__init__.py") else self.module.rpartition(".")[0]
         for node, inside in nodes_with_function(self.tree):
             if isinstance(node, ast.Import):
@@ -55,18 +68,22 @@ class Source:
 
     def ours(self) -> Iterator[tuple[str, Import]]:
         """The modules of this project that it imports."""
-        for found in self.imports():
+        for found in self.imports:
             for target in (f"{found.module}.{found.name}", found.module):
                 if target in modules() and target != self.module:
                     yield target, found
                     break
 
 
-def nodes_with_function(tree: ast.AST, inside: str = "") -> Iterator[tuple[ast.AST, str]]:
-    for child in ast.iter_child_nodes(tree):
-        yield child, inside
-        name = getattr(child, "name", "<lambda>") if isinstance(child, FUNCTIONS) else ""
-        yield from nodes_with_function(child, name or inside)
+def nodes_with_function(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Every node below `tree`, in no order, with the name of the innermost function around it."""
+    rest = [(tree, "")]
+    while rest:
+        node, inside = rest.pop()
+        name = getattr(node, "name", "<lambda>") if isinstance(node, FUNCTIONS) else ""
+        children = [(child, name or inside) for child in ast.iter_child_nodes(node)]
+        yield from children
+        rest += children
 
 
 @cache
@@ -187,7 +204,7 @@ def test_decisions_are_pure() -> None:
         f"{place(source, found.line)}: {found.module}"
         for source in sources()
         if matches(source.module, PURE)
-        for found in source.imports()
+        for found in source.imports
         if found.module.split(".")[0] in IMPURE
     ]
     assert impure == []
@@ -233,10 +250,10 @@ def dotted(node: ast.AST) -> str:
     return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else "?"
 
 
-def docstrings(tree: ast.Module) -> set[ast.AST]:
+def docstrings(source: Source) -> set[ast.AST]:
     return {
         node.body[0].value
-        for node in ast.walk(tree)
+        for node in source.nodes
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
         and node.body
         and isinstance(node.body[0], ast.Expr)
@@ -247,27 +264,21 @@ def uses_module(module: str) -> Callable[[Source], Iterator[int]]:
     """Lines that import `module`, something of it, or reach it as an attribute of what is imported."""
 
     def look(source: Source) -> Iterator[int]:
-        for found in source.imports():
+        for found in source.imports:
             names = (found.module, f"{found.module}.{found.name}")
             if any(name == module or name.startswith(module + ".") for name in names):
                 yield found.line
         if "." in module:
-            yield from (
-                node.lineno
-                for node in ast.walk(source.tree)
-                if isinstance(node, ast.Attribute) and dotted(node) == module
-            )
+            yield from (line for line, name in source.attributes if name == module)
 
     return look
 
 
 def uses_attribute(pattern: str) -> Callable[[Source], Iterator[int]]:
     def look(source: Source) -> Iterator[int]:
-        for node in ast.walk(source.tree):
-            if isinstance(node, ast.Attribute) and fnmatch(dotted(node), pattern):
-                yield node.lineno
-        for found in source.imports():
-            if fnmatch(f"{found.module}.{found.name}", pattern):
+        yield from (line for line, name in source.attributes if fnmatchcase(name, pattern))
+        for found in source.imports:
+            if fnmatchcase(f"{found.module}.{found.name}", pattern):
                 yield found.line
 
     return look
@@ -281,8 +292,8 @@ def says(*beginnings: str) -> Callable[[Source], Iterator[int]]:
     """Lines with a text, docstrings apart, that begins so."""
 
     def look(source: Source) -> Iterator[int]:
-        words = docstrings(source.tree)
-        for node in ast.walk(source.tree):
+        words = docstrings(source)
+        for node in source.nodes:
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or node in words:
                 continue
             if any(node.value == start or node.value.startswith(start + "/") for start in beginnings):
@@ -293,7 +304,7 @@ def says(*beginnings: str) -> Callable[[Source], Iterator[int]]:
 
 def calls(name: str) -> Callable[[Source], Iterator[int]]:
     def look(source: Source) -> Iterator[int]:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.Call) and (called := dotted(node.func)).rpartition(".")[2] == name:
                 if called.startswith("psutil."):  # a look at a process, not a new one
                     continue
@@ -383,8 +394,8 @@ WITHIN_ONE_PROCESS = ("threading", "queue", "asyncio", "torch.cuda")  # its even
 
 def crossing(tree: ast.Module, source: Source) -> Iterator[int]:
     """Lines that make or import one of them from anywhere but a module whose objects stay in one process."""
-    homes = {found.name: found.module for found in source.imports() if found.name}
-    for found in source.imports():
+    homes = {found.name: found.module for found in source.imports if found.name}
+    for found in source.imports:
         if found.name in CROSSING and found.module not in WITHIN_ONE_PROCESS:
             yield found.line
     for node in ast.walk(tree):
@@ -549,7 +560,7 @@ def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
 def test_a_class_name_stands_for_one_thing() -> None:
     homes: dict[str, list[str]] = {}
     for source in sources():
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(place(source, node.lineno))
     assert {name: places for name, places in homes.items() if len(places) > 1} == {}
