@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from hogwild.data.csv.dataset import Csv
     from hogwild.data.digits import Digits
     from hogwild.data.images import ImageFolder
-    from hogwild.data.jester import Jester
     from hogwild.data.labelled_lines import Names, Speakers
     from hogwild.data.libsvm import LibSvm
     from hogwild.data.mnist import FashionMnist, Mnist
     from hogwild.data.npz import Npz
-    from hogwild.data.ratings import Ratings
+    from hogwild.data.ratings import Jester, Ratings
     from hogwild.data.text import Text
     from hogwild.data.triples import Triples
     from hogwild.data.word_pairs import WordPairs
@@ -59,7 +58,7 @@ _HOMES = {
     "Npz": "hogwild.data.npz",
     "LibSvm": "hogwild.data.libsvm",
     "Ratings": "hogwild.data.ratings",
-    "Jester": "hogwild.data.jester",
+    "Jester": "hogwild.data.ratings",
     "Triples": "hogwild.data.triples",
     "Text": "hogwild.data.text",
     "WordPairs": "hogwild.data.word_pairs",

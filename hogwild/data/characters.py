@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from hogwild.data.locate import Wanted, beside, check_split, find, folders, read
+from hogwild.data.locate import Wanted, beside, choice, find, folders, read
 from hogwild.errors import DataError, UsageError
 
 OWN_FOLDER, FILE = "tinyshakespeare", "input.txt"
@@ -41,7 +41,7 @@ class Characters(TensorDataset):
         root: str | os.PathLike[str] | None = None,
     ) -> None:
         who = f"Characters(path={str(path)!r})"
-        check_split("Characters", split, ("train", "val"))
+        choice("Characters", "split", split, ("train", "val"))
         if type(steps) is not int or steps < 1:
             raise UsageError(f"{who}: steps must be a whole number >= 1, got {steps!r}", code="config/bad-argument")
         check_fraction(who, fraction)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from hogwild.data.characters import ADVICE, FILE, OWN_FOLDER, check_fraction, find_own, text_of
-from hogwild.data.locate import beside, check_split, folders
+from hogwild.data.locate import beside, choice, folders
 from hogwild.errors import DataError, NotFoundError
 
 HELD_BACK = 10  # every tenth speech is validation data
@@ -70,7 +70,7 @@ class Speakers(LabelledLines):
         who = f"Speakers(split={split!r})"
         if lines < 1:
             raise DataError(f"{who}: lines must be >= 1, got {lines}", code="data/wrong-format")
-        check_split("Speakers", split, ("train", "val"))
+        choice("Speakers", "split", split, ("train", "val"))
         self.path = find_own(who, path, root, OWN_FOLDER, ADVICE)
         speeches = _speeches(text_of(self.path))
         counts = Counter[str]()
@@ -128,7 +128,7 @@ class Names(LabelledLines):
         root: str | os.PathLike[str] | None = None,
     ) -> None:
         who = f"Names(path={str(path)!r})"
-        check_split("Names", split, ("train", "val"))
+        choice("Names", "split", split, ("train", "val"))
         check_fraction(who, fraction)
         self.path = _folder(who, Path(path), root)
         files = sorted(self.path.glob("*.txt"))

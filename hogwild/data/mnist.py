@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from hogwild.data.download import Published, cache_folder, fetch
 from hogwild.data.idx import read_idx
-from hogwild.data.locate import Wanted, check_split, find, folders
+from hogwild.data.locate import Wanted, choice, find, folders
 from hogwild.errors import DataError, UsageError
 
 SIDE = 28
@@ -62,7 +62,7 @@ class Mnist(TensorDataset):
         mirror: str | None = None,
     ) -> None:
         who = f"{type(self).__name__}(split={split!r})"
-        check_split(type(self).__name__, split, tuple(_STEMS))
+        choice(type(self).__name__, "split", split, tuple(_STEMS))
         wanted = [_wanted(_STEMS[split], "images", 3), _wanted(_STEMS[split], "labels", 1)]
         where = folders(root, self.own_folder)
         if mirror is not None and not download:

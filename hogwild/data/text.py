@@ -2,17 +2,16 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from hogwild.data.locate import bad_argument
 from hogwild.data.text_parsing.passes import PackedFile, Parsed, Parsing, Run, TextLines, find_text
-from hogwild.errors import DataError, UsageError
+from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 from hogwild.shared_memory.region import Region
 
-VERSION = 1  # of what this class makes of a file: a part of what it is kept under
 LONGEST = 10_000  # words in a sentence: a text of one line, such as text8, is cut there
 AT_ONCE = 1 << 20  # numbers of words written in one go
 FIRST_WORDS, FIRST_BYTES = 1 << 16, 1 << 20  # room for so many different words at first, and for their bytes
@@ -44,39 +43,26 @@ class Text(PackedFile):
         who = f"Text(path={str(path)!r})"
         for name, value in (("min_count", min_count), ("context", context)):
             if type(value) is not int or not 0 < value < 1 << 31:
-                raise UsageError(
-                    f"{who}: {name} must be a whole number >= 1, got {value!r}", code="config/bad-argument"
-                )
-        self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
+                raise bad_argument(f"{who}: {name} must be a whole number >= 1, got {value!r}")
+        self.path = find_text(who, path, root, ADVICE)
         self.min_count, self.context = min_count, context
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
         return TextParsing(self, what, like, on_bad_line)
 
 
-@dataclass(frozen=True, slots=True)
-class TextParsing:
-    """The parsing of a text into packed arrays (`text_parsing.passes.Parsing`). In one process: 100 MB take a second,
-    and unzipping as long."""
+class TextParsing(Parsing):
+    """The parsing of a text into packed arrays. In one process: 100 MB take a second, and unzipping as long."""
 
-    data: Text
-    what: str
-    like: Packed | None
-    on_bad_line: str
-
-    def key(self) -> str:
-        """Return a hash of the file's content, the options and the training data's words."""
-        from hogwild.data.packed_cache import digest_of, file_digest
-
-        data, like = self.data, self.like
-        return digest_of("Text", VERSION, file_digest(data.path), data.min_count, data.context, self.on_bad_line, like)
+    source: Text
+    kind, options = "Text", ("min_count", "context")
 
     def parse(self, run: Run) -> Parsed:
         """Parse the text. Raises DataError, MemoryShortError."""
         from hogwild.kernels.parsing import warm_up
 
         warm_up.ready("text")
-        lines, regions = TextLines.of(self.data.path)
+        lines, regions = TextLines.of(self.source.path)
         table = WordTable()
         raw = [numbers for piece in range(lines.pieces) for numbers in table.read(lines.piece(piece, regions))]
         left_out, rank, words = self._vocabulary(table, lines, regions)
@@ -85,7 +71,7 @@ class TextParsing:
         if self.like is not None:
             counts = self.like.arrays()["counts"]
         arrays = {"tokens": tokens, "starts": starts, "counts": counts}
-        sizes = {"words": len(words), "context": self.data.context}
+        sizes = {"words": len(words), "context": self.source.context}
         return Parsed(Packed.of(self.what, "tokens", arrays, sizes, {"words": words}), *_said(left_out))
 
     def _vocabulary(
@@ -105,11 +91,11 @@ class TextParsing:
             rank[:] = [place.get(word, -1) if word is not None else -1 for word in found]
             left_out["words unknown to the training data"] = int(counts[good & (rank < 0)].sum())
         else:
-            kept = np.flatnonzero(good & (counts >= self.data.min_count))
+            kept = np.flatnonzero(good & (counts >= self.source.min_count))
             kept = kept[np.argsort(-counts[kept], kind="stable")]
             rank[kept] = np.arange(len(kept), dtype=np.int32)
             words = [found[entry] or "" for entry in kept]
-            left_out[f"words rarer than min_count {self.data.min_count}"] = int(counts[good & (rank < 0)].sum())
+            left_out[f"words rarer than min_count {self.source.min_count}"] = int(counts[good & (rank < 0)].sum())
         if not (rank >= 0).any():
             raise self._no_words(table, found)
         return {why: many for why, many in left_out.items() if many}, rank, words
@@ -119,10 +105,10 @@ class TextParsing:
         if self.like is not None:
             rule = "none of its words is in the training data"
         else:
-            rule = f"none of its words occurs {self.data.min_count} times (min_count)"
+            rule = f"none of its words occurs {self.source.min_count} times (min_count)"
         often = f"; the most frequent, {found[int(counts.argmax())]!r}, {counts.max():,} times" if len(counts) else ""
         return DataError(
-            f"{self.data.path}: the vocabulary is empty: of {counts.sum():,} words, {len(counts):,} different ones, "
+            f"{self.source.path}: the vocabulary is empty: of {counts.sum():,} words, {len(counts):,} different ones, "
             f"{rule}{often}",
             code="data/no-words",
         )

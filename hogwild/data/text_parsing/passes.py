@@ -13,16 +13,16 @@ import re
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from hogwild.data.locate import Wanted, beside, find, folders, require
+from hogwild.data.locate import find_file, reading, require
 from hogwild.data.text_file import GZIP, TextFile
-from hogwild.errors import DataError, UsageError
+from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 from hogwild.shared_memory.region import Region
 
@@ -73,33 +73,72 @@ class Parsed:
     notes: tuple[str, ...] = ()
 
 
-class Parsing(Protocol):
-    """The parsing of a file into packed arrays: the argument of a `Reader`'s `pack`."""
+class Parsing(ABC):
+    """The parsing of a file into packed arrays: the argument of a `Reader`'s `pack`. `source`: the data set; `what`:
+    its name in errors; `like`: the training data, if any; `on_bad_line`: fail or skip."""
 
-    @property
-    def what(self) -> str:
-        """Name of the data in errors."""
-        ...
+    kind: ClassVar[str]
+    version: ClassVar[int] = 1  # of the output for a file
+    options: ClassVar[tuple[str, ...]]  # attributes of `source` that the output depends on
+    rules: ClassVar[Mapping[int, str]] = {}  # by the kernel's rule number; TOKEN is replaced by the text in the file
+    source: Any
+
+    def __init__(self, source: Any, what: str, like: Packed | None, on_bad_line: str) -> None:
+        self.source, self.what, self.like, self.on_bad_line = source, what, like, on_bad_line
+        self.left_out: dict[str, int] = {}
+        self.notes: list[str] = []
 
     def key(self) -> str:
         """Return a hash (hexadecimal) of all that the result depends on: content, options, the training data's
         numbers."""
-        ...
+        from hogwild.data.packed_cache import digest_of, file_digest
 
+        options = (*(getattr(self.source, name) for name in self.options), self.on_bad_line)
+        return digest_of(self.kind, self.version, options, file_digest(self.source.path), self.like)
+
+    @abstractmethod
     def parse(self, run: Run) -> Parsed:
         """Parse the file. Raises DataError, MemoryShortError."""
-        ...
+
+    def settle(self, finds: "Finds") -> None:
+        """Raise DataError if the file has changed or has no rows, and for the first bad line unless they are skipped;
+        then note their number."""
+        from hogwild.kernels.parsing.libsvm import BAD, OVERFLOW, ROWS
+
+        if finds.total(OVERFLOW):
+            raise finds.lines.changed()
+        if bad := finds.total(BAD):
+            words = finds.first_bad(self.rules)
+            if self.on_bad_line != "skip":
+                raise DataError(
+                    f"{words} (data.on_bad_line: skip leaves such lines out and counts them)", code="data/bad-line"
+                )
+            self.left_out["bad lines"] = bad
+            self.notes.append(f"{bad:,} lines cannot be parsed and are left out; the first: {words}")
+        if not finds.total(ROWS):
+            raise self.no_rows()
+
+    def no_rows(self) -> DataError:
+        skipped = f"; {self.left_out['bad lines']:,} lines cannot be parsed" if "bad lines" in self.left_out else ""
+        return DataError(f"{self.source.path}: contains no samples: there is no row{skipped}", code="data/empty")
+
+    def finished(self, packed: Packed) -> Parsed:
+        return Parsed(packed, self.left_out, tuple(f"{self.source.path}: {note}" for note in self.notes))
+
+    @property
+    def region_name(self) -> str:
+        return self.what.replace(".", "-")
 
 
 class PackedFile(ABC):
     """A data set in a file that is parsed into packed arrays. `left_out`: of the last packing, as in `Parsed`."""
 
+    path: Path
     left_out: Mapping[str, int] = {}
 
     @abstractmethod
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
-        """Return the parsing. `what`: name in errors; `like`: the training data, if any; `on_bad_line`: fail or
-        skip."""
+        """Return the parsing, with these arguments."""
 
     def pack(
         self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
@@ -186,11 +225,8 @@ class TextLines:
 
 def _head(path: Path) -> tuple[bytes, int]:
     """Return (its first bytes, its size)."""
-    try:
-        with open(path, "rb", buffering=0) as stream:
-            return stream.read(len(ZIP)), os.fstat(stream.fileno()).st_size
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}", code="data/unreadable") from error
+    with reading(path), open(path, "rb", buffering=0) as stream:
+        return stream.read(len(ZIP)), os.fstat(stream.fileno()).st_size
 
 
 def _empty(path: Path) -> DataError:
@@ -207,7 +243,7 @@ def _stream(text: TextFile) -> Iterator[bytes]:
 def _member(path: Path) -> Iterator[bytes]:
     """Yield the content of the only file in a zip archive."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with reading(path), zipfile.ZipFile(path) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]
             if len(members) != 1:
                 raise DataError(
@@ -220,23 +256,12 @@ def _member(path: Path) -> Iterator[bytes]:
         raise DataError(
             f"{path}: damaged or truncated zip file: {error}; get the file again", code="data/damaged-file"
         ) from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}", code="data/unreadable") from error
 
 
-def find_text(who: str, path: str, root: str | None, advice: str) -> Path:
+def find_text(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, advice: str) -> Path:
     """Return the path of the file. Raises NotFoundError with the searched folders, and UsageError without numba."""
     require("numba", who, "numba", "sparse")
-    given = Path(path).expanduser()
-    where = [given.parent] if given.is_absolute() else [*folders(root, None), *beside()]
-    return find([Wanted((given.name if given.is_absolute() else str(given),))], where, who, advice)[0]
-
-
-def choice(who: str, name: str, value: Any, allowed: Iterable[Any]) -> None:
-    """Raise UsageError unless an argument is one of the allowed values."""
-    if value not in (several := [*allowed]):
-        words = ", ".join(map(str, several))
-        raise UsageError(f"{who}: {name} must be one of {words}, got {value!r}", code="config/bad-argument")
+    return find_file(who, path, root, advice)
 
 
 # ---- lines that do not parse ----------------------------------------------------------------------------------------
@@ -248,30 +273,13 @@ class Finds:
 
     lines: TextLines
     found: np.ndarray  # (pieces, FOUND) int64
-    regions: Mapping[str, Region]
-    rules: Mapping[int, str]
+    regions: dict[str, Region]
 
     def total(self, word: int) -> int:
         return int(self.found[:, word].sum())
 
-    def settle(self, on_bad_line: str, left_out: dict[str, int]) -> list[str]:
-        """Raise DataError for the first bad line or, if bad lines are skipped, return a note with their number."""
-        from hogwild.kernels.parsing.libsvm import BAD, OVERFLOW
-
-        if self.total(OVERFLOW):
-            raise self.lines.changed()
-        bad = self.total(BAD)
-        if not bad:
-            return []
-        words = self._first()
-        if on_bad_line != "skip":
-            raise DataError(
-                f"{words} (data.on_bad_line: skip leaves such lines out and counts them)", code="data/bad-line"
-            )
-        left_out["bad lines"] = bad
-        return [f"{bad:,} lines cannot be parsed and are left out; the first: {words}"]
-
-    def _first(self) -> str:
+    def first_bad(self, rules: Mapping[int, str]) -> str:
+        """Return the place, the broken rule and the text of the first bad line."""
         from hogwild.kernels.parsing.libsvm import BAD, LINE_AT, RULE, TOKEN_AT
 
         piece = int(np.flatnonzero(self.found[:, BAD])[0])
@@ -279,18 +287,15 @@ class Finds:
         content = self.lines.piece(piece, self.regions).tobytes()
         line, at = content[row[LINE_AT] :].split(b"\n", 1)[0], int(row[TOKEN_AT] - row[LINE_AT])
         token = re.split(rb"[\s,;]|::", line[max(at, 0) :], maxsplit=1)[0]
-        rule = self.rules[int(row[RULE])].replace("TOKEN", repr(shown(token)))
+        rule = rules[int(row[RULE])].replace("TOKEN", repr(shown(token)))
         return f"{self.place(piece, content, int(row[LINE_AT]))}: {rule}: {shown(line)!r}"
 
     def place(self, piece: int, content: bytes, at: int) -> str:
         """Return `FILE: line 12` for byte `at` of a piece."""
-        return f"{self.lines.path}: line {self.line_number(piece) + content.count(bytes([10]), 0, at):,}"
-
-    def line_number(self, piece: int) -> int:
-        """Return the number of a piece's first line."""
         from hogwild.kernels.parsing.libsvm import LINES
 
-        return self.lines.first_line + int(self.found[:piece, LINES].sum())
+        before = int(self.found[:piece, LINES].sum()) + content.count(b"\n", 0, at)
+        return f"{self.lines.path}: line {self.lines.first_line + before:,}"
 
 
 def shown(line: bytes) -> str:
@@ -321,43 +326,44 @@ def begins_of(counts: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """Pass that counts the lines of each piece. `kind`: the later parser (`kernels/parsing/warm_up.py`)."""
+class LinesStep:
+    """Base class of passes over lines. `kind`: the parser whose kernels it needs (`kernels/parsing/warm_up.py`)."""
 
     lines: TextLines
     kind: str
-    mark: int = ord(":")  # counted too: libsvm has one per pair
 
     def ready(self) -> None:
         from hogwild.kernels.parsing import warm_up
 
         warm_up.ready(self.kind)
 
+    def found(self, regions: Mapping[str, Region]) -> np.ndarray:
+        """Return the results, (pieces, FOUND) int64."""
+        from hogwild.kernels.parsing.libsvm import FOUND
+
+        return regions["found"].array("i8", (self.lines.pieces, FOUND))
+
+
+@dataclass(frozen=True, slots=True)
+class _Count(LinesStep):
+    """Pass that counts the lines of each piece."""
+
+    mark: int  # counted too
+
     def do(self, piece: int, regions: Mapping[str, Region]) -> None:
         from hogwild.kernels.parsing.libsvm import count
 
-        count(self.lines.piece(piece, regions), self.mark, found_in(regions, self.lines)[piece])
+        count(self.lines.piece(piece, regions), self.mark, self.found(regions)[piece])
 
 
 def counted(
     run: Run, what: str, lines: TextLines, regions: dict[str, Region], kind: str, mark: int = ord(":")
-) -> np.ndarray:
-    """Run the first pass over a text; return each piece's counts (pieces, FOUND) int64, in `regions`, for all
-    processes."""
+) -> Finds:
+    """Run the first pass over a text, which counts lines, and bytes `mark` (libsvm has one per pair). The counts lie in
+    `regions`, for all processes."""
     from hogwild.kernels.parsing.libsvm import FOUND
 
     regions["found"] = zeros("found", (lines.pieces, FOUND), "i8")
-    run(Pass(what, lines.pieces, Count(lines, kind, mark), regions))
-    return found_in(regions, lines)
-
-
-def found_in(regions: Mapping[str, Region], lines: TextLines) -> np.ndarray:
-    """Return the results, (pieces, FOUND) int64."""
-    from hogwild.kernels.parsing.libsvm import FOUND
-
-    return regions["found"].array("i8", (lines.pieces, FOUND))
-
-
-def empty_file(path: Path, left_out: Mapping[str, int]) -> DataError:
-    skipped = f"; {left_out['bad lines']:,} lines cannot be parsed" if "bad lines" in left_out else ""
-    return DataError(f"{path}: contains no samples: there is no row{skipped}", code="data/empty")
+    step = _Count(lines, kind, mark)
+    run(Pass(what, lines.pieces, step, regions))
+    return Finds(lines, step.found(regions), regions)
