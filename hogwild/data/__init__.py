@@ -10,11 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hogwild.data.characters import Characters
+    from hogwild.data.characters import Characters, Names, Speakers
     from hogwild.data.csv.dataset import Csv
     from hogwild.data.digits import Digits
     from hogwild.data.images import ImageFolder
-    from hogwild.data.labelled_lines import Names, Speakers
     from hogwild.data.libsvm import LibSvm
     from hogwild.data.mnist import FashionMnist, Mnist
     from hogwild.data.npz import Npz
@@ -63,8 +62,8 @@ _HOMES = {
     "Text": "hogwild.data.text",
     "WordPairs": "hogwild.data.word_pairs",
     "Characters": "hogwild.data.characters",
-    "Speakers": "hogwild.data.labelled_lines",
-    "Names": "hogwild.data.labelled_lines",
+    "Speakers": "hogwild.data.characters",
+    "Names": "hogwild.data.characters",
 }
 
 

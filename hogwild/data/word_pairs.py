@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.data.locate import Wanted, beside, find, folders, read
+from hogwild.data.locate import find_file, read
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 
@@ -26,10 +26,7 @@ class WordPairs:
     NotFoundError; `pack` raises DataError."""
 
     def __init__(self, path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> None:
-        who, given = f"WordPairs(path={str(path)!r})", Path(path).expanduser()
-        where = [given.parent] if given.is_absolute() else [*folders(root, None), *beside()]
-        name = given.name if given.is_absolute() else str(given)
-        self.path = find([Wanted((name,))], where, who, ADVICE)[0]
+        self.path = find_file(f"WordPairs(path={str(path)!r})", path, root, ADVICE)
         self.left_out: Mapping[str, int] = {}
 
     def pack(
