@@ -6,37 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hogwild.models.char_rnn import CharRnn, SequenceClassifier
-    from hogwild.models.convnet import ConvNet
-    from hogwild.models.factorization_machine import FactorizationMachine
+    from hogwild.models.convnet import ConvNet, LeNet
     from hogwild.models.knowledge_graph import ComplEx, DistMult, TransE
-    from hogwild.models.lenet import LeNet
-    from hogwild.models.linear import LogisticRegression
     from hogwild.models.lstm_cell import CustomLstm
     from hogwild.models.matrix_factorization import BprFactorization, MatrixFactorization
-    from hogwild.models.mlp import Mlp
+    from hogwild.models.mlp import LogisticRegression, Mlp, Tabular
     from hogwild.models.skipgram import SkipGram
-    from hogwild.models.sparse_linear import SparseLinear
-    from hogwild.models.tabular import Tabular
+    from hogwild.models.sparse_linear import FactorizationMachine, SparseLinear
 
 __all__ = [
-    "CATALOG",
-    "BprFactorization",
-    "CharRnn",
-    "ComplEx",
-    "ConvNet",
-    "CustomLstm",
-    "DistMult",
-    "FactorizationMachine",
-    "LeNet",
-    "LogisticRegression",
-    "MatrixFactorization",
-    "Mlp",
-    "SequenceClassifier",
-    "SkipGram",
-    "SparseLinear",
-    "Tabular",
-    "TransE",
-]
+    "CATALOG", "BprFactorization", "CharRnn", "ComplEx", "ConvNet", "CustomLstm", "DistMult", "FactorizationMachine",
+    "LeNet", "LogisticRegression", "MatrixFactorization", "Mlp", "SequenceClassifier", "SkipGram", "SparseLinear",
+    "Tabular", "TransE",
+]  # fmt: skip
 
 # The output of `hogwild list models`.
 CATALOG: dict[str, str] = {
@@ -62,13 +44,13 @@ _HOMES = {
     "CharRnn": "hogwild.models.char_rnn",
     "SequenceClassifier": "hogwild.models.char_rnn",
     "SparseLinear": "hogwild.models.sparse_linear",
-    "FactorizationMachine": "hogwild.models.factorization_machine",
+    "FactorizationMachine": "hogwild.models.sparse_linear",
     "SkipGram": "hogwild.models.skipgram",
-    "LogisticRegression": "hogwild.models.linear",
+    "LogisticRegression": "hogwild.models.mlp",
     "Mlp": "hogwild.models.mlp",
-    "LeNet": "hogwild.models.lenet",
+    "LeNet": "hogwild.models.convnet",
     "ConvNet": "hogwild.models.convnet",
-    "Tabular": "hogwild.models.tabular",
+    "Tabular": "hogwild.models.mlp",
     "ComplEx": "hogwild.models.knowledge_graph",
     "DistMult": "hogwild.models.knowledge_graph",
     "TransE": "hogwild.models.knowledge_graph",

@@ -284,40 +284,29 @@ class FactorizationUpdate:
         check_arrays(arrays, model.user.num_embeddings, model.item.num_embeddings)
         self._arrays = arrays
         groups = {param: group for group in optimizer.param_groups for param in group["params"]}
+        params = dict(model.named_parameters())
         self._rates, self._decays = np.zeros(len(TABLES), np.float32), np.zeros(len(TABLES), np.float32)
         self._epsilons = np.ones(len(TABLES), np.float32)  # for a table that stays unchanged: 0 / 1, not 0 / 0
         self._tables, self._sums = [], []
         for place, name in enumerate(TABLES):
-            self._take(place, name, model, optimizer, groups, hot)
-        rows = len(self._tables[0]), len(self._tables[1])
-        self._tables = [_column(table, rows[place % 2], place) for place, table in enumerate(self._tables)]
-        self._sums = [_column(sums, rows[place % 2], place) for place, sums in enumerate(self._sums)]
-
-    def _take(
-        self,
-        place: int,
-        name: str,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        groups: Mapping[nn.Parameter, Mapping[str, Any]],
-        hot: Hot,
-    ) -> None:
-        param = dict(model.named_parameters()).get(name)
-        if param is None:  # a model without biases, or without this one
-            self._tables.append(np.zeros(0, np.float32))
-            self._sums.append(np.zeros(0, np.float32))
-            return
-        self._tables.append(_private(hot, name, param.detach().numpy()))
-        group = groups.get(param, {})
-        if group and param.requires_grad:
-            l2: float = model.l2  # type: ignore[assignment]
-            self._rates[place] = float(group["lr"])
-            self._decays[place] = l2 + float(group["weight_decay"])
-            self._epsilons[place] = float(group.get("eps", 1.0))
-        sums = optimizer.state.get(param, {}).get("sum")
-        shape = (len(param),) if self._rule is RowWiseAdagrad else param.shape
-        own = np.ones(shape, np.float32) if sums is None else sums.numpy()  # frozen: its rate is 0
-        self._sums.append(_private(hot, f"{name}.sum", own))
+            param = params.get(name)
+            if param is None:  # a bias that the model lacks: zeros, which a rate of 0 leaves unchanged
+                rows = len(self._tables[place % 2])
+                self._tables.append(np.zeros(rows, np.float32))
+                self._sums.append(np.zeros(rows, np.float32))
+                continue
+            group = groups.get(param, {})
+            if group and param.requires_grad:
+                self._rates[place] = float(group["lr"])
+                self._decays[place] = model.l2 + float(group["weight_decay"])
+                self._epsilons[place] = float(group.get("eps", 1.0))
+            state = optimizer.state.get(param, {}).get("sum")
+            shape = (len(param),) if self._rule is RowWiseAdagrad else param.shape
+            own = np.ones(shape, np.float32) if state is None else state.numpy()  # frozen: its rate is 0
+            found = _private(hot, name, param.detach().numpy()), _private(hot, f"{name}.sum", own)
+            table, sums = found if place < 2 else (array.reshape(-1) for array in found)  # a bias as a view (rows,)
+            self._tables.append(table)
+            self._sums.append(sums)
 
 
 def _private(hot: Hot, name: str, shared: np.ndarray) -> np.ndarray:
@@ -325,13 +314,6 @@ def _private(hot: Hot, name: str, shared: np.ndarray) -> np.ndarray:
     if found is None or len(found.rows) != len(shared) or not np.array_equal(found.rows, np.arange(len(shared))):
         return shared
     return found.local
-
-
-def _column(array: np.ndarray, rows: int, place: int) -> np.ndarray:
-    """Return a bias as a view (rows,); a missing one as zeros, which a rate of 0 leaves unchanged."""
-    if place < 2:
-        return array
-    return array.reshape(-1) if len(array) else np.zeros(rows, np.float32)
 
 
 class RatingsUpdate(FactorizationUpdate):
@@ -384,11 +366,14 @@ class RankingUpdate(FactorizationUpdate):
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
+        from hogwild.kernels.parsing.ordering import are_sorted
+
         super().bind(model, optimizer, arrays, hot)
         user, item = arrays["user"], arrays["item"]
         self._bounds = np.zeros(len(self._tables[0]) + 1, np.int64)
         np.cumsum(np.bincount(user, minlength=len(self._tables[0])), out=self._bounds[1:])
-        self._had = item if self._kernels.is_in_order(user, item) else item[np.lexsort((item, user))]
+        is_sorted, _ = are_sorted(user, item)
+        self._had = item if is_sorted else item[np.lexsort((item, user))]
         del self._tables[2], self._sums[2]  # users have no bias: it is the same for both items of a pair
 
     def run(self, chunk: Chunk) -> Tally:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, kernel
+from hogwild.kernels.rng import STEP, mixed
 
 FREQUENT = np.int64(2**31 - 1)  # higher counts are treated as this one
 PLACE = np.int64(2**32)  # of a key: the count above, the index below
@@ -45,26 +46,9 @@ def _sort(keys, values, spare_keys, spare_values, size):  # type: ignore[no-unty
 
 @kernel
 def by_frequency(  # type: ignore[no-untyped-def]
-    lengths,
-    raw_indices,
-    raw_values,
-    labels,
-    first,
-    stop,
-    place,
-    base,
-    counts,
-    unit,
-    indptr,
-    indices,
-    values,
-    target,
-    twice,
-    to_row,
-    to_place,
-    keys,
-    floats,
-):
+    lengths, raw_indices, raw_values, labels, first, stop, place, base, counts, unit,
+    indptr, indices, values, target, twice, to_row, to_place, keys, floats,
+):  # fmt: skip
     """Write the rows [first, stop), whose values start at `place`, from row `to_row` and place `to_place` on. `base` is
     subtracted from each index. A row's features are sorted most frequent first (`counts` (F,) int64, of the whole
     data), equally frequent ones by number. `unit`: each row is divided by its Euclidean length. `keys`, `floats` (2,
@@ -148,16 +132,9 @@ def held_out(user, item, seed, share, chosen):  # type: ignore[no-untyped-def]
     """Set chosen[i] to whether the pair belongs to `share` of all, by a hash of the pair and `seed`: it is on the same
     side whatever else the file holds. splitmix64's mixer, twice."""
     for i in range(len(user)):
-        bits = _mixed(seed ^ (np.uint64(user[i]) << np.uint64(32)) ^ np.uint64(item[i]))
-        bits = _mixed(bits + np.uint64(0x9E3779B97F4A7C15))
+        bits = mixed(seed ^ (np.uint64(user[i]) << np.uint64(32)) ^ np.uint64(item[i]))
+        bits = mixed(bits + STEP)
         chosen[i] = np.float64(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0) < share
-
-
-@inlined
-def _mixed(z):  # type: ignore[no-untyped-def]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
 
 
 # ---- words ----------------------------------------------------------------------------------------------------------
@@ -171,7 +148,7 @@ def _hash(text, begin, end):  # type: ignore[no-untyped-def]
     value = np.uint64(0xCBF29CE484222325)
     for at in range(begin, end):
         value = (value ^ np.uint64(text[at])) * np.uint64(0x100000001B3)
-    return _mixed(value)
+    return mixed(value)
 
 
 @inlined
