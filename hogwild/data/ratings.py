@@ -177,7 +177,7 @@ class _RatingsParsing(RatedParsing):
         warm_up.ready("words")
         columns = np.array(self.form.columns, np.int64)
         (user, item), rating, known = numbered_columns(finds, (*self.form.bytes, 0), columns, (0, 1))
-        return Rated(user, item, rating, words=(known[0].words(), known[1].words()))
+        return Rated(user, item, rating, words=([*known[0]], [*known[1]]))
 
     def places(self, finds: Finds, user: str, item: str) -> list[str]:
         """Return the lines of one pair in the file, by reading it again."""

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 
 import numpy as np
 
 from hogwild.data.locate import bad_argument
 from hogwild.data.text_parsing.passes import PackedFile, Parsed, Parsing, Run, TextLines, find_text
+from hogwild.data.text_parsing.vocabulary import Vocabulary
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 from hogwild.shared_memory.region import Region
@@ -79,9 +79,10 @@ class TextParsing(Parsing):
     ) -> tuple[dict[str, int], np.ndarray, list[str]]:
         """Return (counts of words left out, by reason; rank (entries,) int32 of each word, -1: left out; the words)."""
         counts = table.counts
-        found, broken = table.words()
+        found = [_decoded(word) for word in table]
+        broken = [entry for entry, word in enumerate(found) if word is None]
         if broken and self.on_bad_line != "skip":
-            raise self._not_text(table.bytes_of(broken[0]), lines, regions)
+            raise self._not_text([*table][broken[0]], lines, regions)
         rank, good = np.full(len(counts), -1, np.int32), np.ones(len(counts), bool)
         good[broken] = False
         left_out = {"words that are not UTF-8": int(counts[broken].sum())} if broken else {}
@@ -128,20 +129,17 @@ class TextParsing(Parsing):
         )
 
 
-class WordTable:
+class WordTable(Vocabulary):
     """The distinct words of a text with their counts, in order of first appearance."""
 
     def __init__(self) -> None:
-        self._sizes = np.zeros(2, np.int64)
-        self._keys, self._ends = np.empty(FIRST_WORDS, np.uint64), np.empty(FIRST_WORDS, np.int64)
-        self._counts = np.empty(FIRST_WORDS, np.int64)
-        self._pool = np.empty(FIRST_BYTES, np.uint8)
-        self._slots = np.full(4 * FIRST_WORDS, -1, np.int32)
+        super().__init__(FIRST_WORDS, FIRST_BYTES)
+        self._counts = np.zeros(FIRST_WORDS, np.int64)
 
     @property
     def counts(self) -> np.ndarray:
         """The counts (entries,) int64."""
-        return self._counts[: self._sizes[0]]
+        return self._counts[: len(self)]
 
     def read(self, content: np.ndarray) -> Iterator[np.ndarray]:
         """Add the words of complete lines; yield their numbers (n,) int32, -1 at line ends, in parts."""
@@ -150,37 +148,11 @@ class WordTable:
         at, raw = 0, np.empty(AT_ONCE, np.int32)
         while at < len(content):
             before = at
-            at, written = number(
-                content, at, self._slots, self._keys, self._ends, self._pool, self._counts, self._sizes, raw
-            )
+            at, written = number(content, at, *self._table(), self._counts, raw)
             yield raw[:written].copy()
             if at < len(content) and written < len(raw):
                 self._grow(len(content) - before)
-
-    def words(self) -> tuple[list[str | None], list[int]]:
-        """Return (the words, None if not UTF-8; the numbers of those)."""
-        whole, ends = self._pool.tobytes(), [0, *self._ends[: self._sizes[0]].tolist()]
-        found = [_decoded(whole[begin:end]) for begin, end in pairwise(ends)]
-        return found, [entry for entry, word in enumerate(found) if word is None]
-
-    def bytes_of(self, entry: int) -> bytes:
-        begin = self._ends[entry - 1] if entry else 0
-        return self._pool[begin : self._ends[entry]].tobytes()
-
-    def _grow(self, longest: int) -> None:
-        """Make room for twice as many words, and for any next word, of at most `longest` bytes."""
-        from hogwild.kernels.parsing.tokens import fill_slots
-
-        entries, used = self._sizes.tolist()
-        if entries == len(self._keys):
-            self._keys, self._ends, self._counts = (
-                np.concatenate([array, np.empty_like(array)]) for array in (self._keys, self._ends, self._counts)
-            )
-            self._slots = np.full(4 * len(self._keys), -1, np.int32)
-            fill_slots(self._keys, entries, self._slots)
-        else:
-            more = np.empty(max(len(self._pool), longest), np.uint8)
-            self._pool = np.concatenate([self._pool[:used], more])
+                self._counts = np.append(self._counts, np.zeros(len(self._keys) - len(self._counts), np.int64))
 
 
 def _encoded(raw: list[np.ndarray], rank: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -61,7 +61,7 @@ class _TriplesParsing(Parsing):
     def _numbered(self, codes: list[np.ndarray], known: list[Vocabulary]) -> tuple[np.ndarray, dict[str, Any]]:
         """Return ((n, 3) int32, names), with the training data's numbers if there is any."""
         kinds = ("entities", "relations")
-        ordered = [in_order(vocabulary.words()) for vocabulary in known]
+        ordered = [in_order([*vocabulary]) for vocabulary in known]
         if self.like is not None and {*kinds} - {*self.like.names}:
             raise DataError(f"{self.source.path}: data.train has no triples", code="data/val-unlike-train")
         ranks = [numbers for numbers, _ in ordered]

@@ -61,15 +61,17 @@ def _ids() -> None:
     ordering.held_out(_ints(0), _ints(0), np.uint64(0), 0.5, np.zeros(0, np.bool_))
 
 
+def _word_table() -> tuple[np.ndarray, ...]:
+    slots, keys = np.full(2, -1, np.int32), np.zeros(1, np.uint64)
+    tokens.fill_slots(keys, 0, slots)
+    return slots, keys, _longs(1), np.zeros(1, np.uint8), _longs(2)
+
+
 def _words() -> None:
     found, text = _longs(libsvm.FOUND), _text()
     libsvm.count(text, libsvm.COLON, found)
     columns.words(text, 0, 0, _longs(3), 0, _longs(2, 1), _longs(2, 1), _floats(1), found)
-    letters = np.zeros(1, np.uint8)
-    ordering.intern(
-        text, _longs(0), _longs(0), 0, _ints(0), _ints(2), np.zeros(1, np.uint64), letters, _longs(2), _longs(2)
-    )
-    ordering.fill_table(_ints(2), np.zeros(1, np.uint64), 0)
+    tokens.intern(text, _longs(0), _longs(0), 0, _ints(0), *_word_table())
     _ids()
 
 
@@ -81,9 +83,7 @@ def _ratings() -> None:
 
 
 def _running_text() -> None:
-    keys, letters = np.zeros(1, np.uint64), np.zeros(1, np.uint8)
-    tokens.number(_text(), 0, np.full(2, -1, np.int32), keys, _longs(1), letters, _longs(1), _longs(2), _ints(0))
-    tokens.fill_slots(keys, 0, np.full(2, -1, np.int32))
+    tokens.number(_text(), 0, *_word_table(), _longs(1), _ints(0))
     tokens.encode(_ints(0), _ints(1), 1, _ints(1), 0, _longs(1), 0)
 
 
