@@ -73,7 +73,7 @@ class _LibSvmParse(LinesStep):
     leaves_out: bool
 
     def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.parsing.libsvm import ITEMS, libsvm
+        from hogwild.kernels.parsing.lines import ITEMS, libsvm
 
         found = self.found(regions)[piece]
         found[ITEMS:] = 0
@@ -138,7 +138,7 @@ class _LibSvmParsing(Parsing):
 
     def _rows(self, run: Run, finds: Finds) -> _LibSvmParse:
         """Parse the rows as written."""
-        from hogwild.kernels.parsing.libsvm import ITEMS, LEAST, LINES, MOST
+        from hogwild.kernels.parsing.lines import ITEMS, LEAST, LINES, MOST
 
         lines, found = finds.lines, finds.found
         rows, places = begins_of(found[:, LINES]), begins_of(found[:, ITEMS])
@@ -170,7 +170,7 @@ class _LibSvmParsing(Parsing):
         return least, self.source.features - (self.source.one_based is False)
 
     def _ordered(self, run: Run, step: _LibSvmParse, finds: Finds) -> Packed:
-        from hogwild.kernels.parsing.libsvm import ITEMS, ROWS
+        from hogwild.kernels.parsing.lines import ITEMS, ROWS
 
         (base, features), regions = self._numbering(finds), finds.regions
         to_rows, to_places = begins_of(finds.found[:, ROWS]), begins_of(finds.found[:, ITEMS])
@@ -189,7 +189,7 @@ class _LibSvmParsing(Parsing):
 
     def _numbering(self, finds: Finds) -> tuple[int, int]:
         """Return (the first feature's index as written, the number of features)."""
-        from hogwild.kernels.parsing.libsvm import LEAST, MOST
+        from hogwild.kernels.parsing.lines import LEAST, MOST
 
         if self.like is not None:
             return int(self.like.names["first"][0]), self.like.spec.sizes["features"]
@@ -198,7 +198,7 @@ class _LibSvmParsing(Parsing):
 
     def _counts(self, step: _LibSvmParse, finds: Finds, base: int, features: int) -> Region:
         """Return (F,) int64: the number of rows that name each feature."""
-        from hogwild.kernels.parsing.libsvm import ITEMS
+        from hogwild.kernels.parsing.lines import ITEMS
 
         region = zeros("counts", (features,), "i8")
         counts, indices = region.array("i8", (features,)), step.spec.attach(finds.regions["raw"]).arrays()["indices"]
@@ -210,7 +210,7 @@ class _LibSvmParsing(Parsing):
     # ---- result
 
     def _finished(self, packed: Packed, finds: Finds) -> Parsed:
-        from hogwild.kernels.parsing.libsvm import UNSEEN
+        from hogwild.kernels.parsing.lines import UNSEEN
 
         keep = np.ones(packed.samples, bool)
         if unseen := finds.total(UNSEEN):
@@ -239,7 +239,7 @@ class _LibSvmParsing(Parsing):
 
     def _place_of(self, row: int, finds: Finds) -> str:
         """Return the place of a row in the file, by parsing the rows of its piece again, line by line."""
-        from hogwild.kernels.parsing.libsvm import FOUND, ROWS, libsvm
+        from hogwild.kernels.parsing.lines import FOUND, ROWS, libsvm
 
         begins = begins_of(finds.found[:, ROWS])
         piece = int(np.searchsorted(begins, row, side="right")) - 1

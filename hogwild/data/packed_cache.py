@@ -64,7 +64,8 @@ def load(cache: DatasetCache, key: str) -> Parsed | None:
     if entry is None:
         return None
     try:
-        region = _mapped(entry)
+        descriptor = os.open(entry.folder / DATA, os.O_RDWR | os.O_CLOEXEC)
+        region = Region.attach(descriptor, sum(spec.nbytes for spec in entry.specs))
     except OSError as error:
         cache.say(f"the cache {entry.folder} cannot be mapped ({error.strerror or error}); the data is parsed again")
         return None
@@ -121,9 +122,8 @@ def _bad_rows(packed: Packed, arrays: Mapping[str, np.ndarray]) -> str:
     samples = packed.samples
     for name, array in arrays.items():
         rows = samples + 1 if name == "indptr" else samples
-        if packed.spec.form == "table" and len(array) != rows:
-            return f"{name} has {len(array):,} rows, there are {samples:,} samples"
-        if packed.spec.form == "csr" and name in ("indptr", "target") and len(array) != rows:
+        is_by_sample = packed.spec.form == "table" or (packed.spec.form == "csr" and name in ("indptr", "target"))
+        if is_by_sample and len(array) != rows:
             return f"{name} has {len(array):,} rows, there are {samples:,} samples"
     if packed.spec.form == "csr" and len(arrays["values"]) != len(arrays["indices"]):
         return "there are not as many values as indices"
@@ -151,12 +151,6 @@ def _extremes(values: np.ndarray) -> tuple[int, int]:
 
 
 # ---- format ---------------------------------------------------------------------------------------------------------
-
-
-def _mapped(entry: Entry) -> Region:
-    """Map the entry's data. Raises OSError."""
-    descriptor = os.open(entry.folder / DATA, os.O_RDWR | os.O_CLOEXEC)
-    return Region.attach(descriptor, sum(spec.nbytes for spec in entry.specs))
 
 
 def _written(names: Mapping[str, Any]) -> list[tuple[str, bytes]]:

@@ -113,8 +113,7 @@ class _RatingsParse(LinesStep):
     form: Form
 
     def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.parsing.columns import ratings
-        from hogwild.kernels.parsing.libsvm import ITEMS
+        from hogwild.kernels.parsing.lines import ITEMS, ratings
 
         found = self.found(regions)[piece]
         found[ITEMS:] = 0
@@ -153,7 +152,7 @@ class _RatingsParsing(RatedParsing):
 
     def _whole_numbers(self, run: Run, finds: Finds) -> Rated | None:
         """Parse ids that are whole numbers; return None if an id is a word."""
-        from hogwild.kernels.parsing.libsvm import LINES, ROWS, WORDY
+        from hogwild.kernels.parsing.lines import LINES, ROWS, WORDY
 
         rows = begins_of(finds.found[:, LINES])
         spec = _spec_of(int(rows[-1]))
@@ -230,8 +229,7 @@ class _JesterParse(LinesStep):
     rows: np.ndarray
 
     def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.parsing.columns import wide
-        from hogwild.kernels.parsing.libsvm import ITEMS, LINES
+        from hogwild.kernels.parsing.lines import ITEMS, LINES, wide
 
         found = self.found(regions)
         found[piece, ITEMS:] = 0
@@ -251,7 +249,7 @@ class _JesterParsing(RatedParsing):
 
     def parse(self, run: Run) -> Parsed:
         """Parse the ratings; persons and jokes are numbered from 1 on."""
-        from hogwild.kernels.parsing.libsvm import ITEMS, LINES, ROWS
+        from hogwild.kernels.parsing.lines import ITEMS, LINES, ROWS
 
         finds = passes.counted(run, self.what, *TextLines.of(self.source.path), "wide", ord(","))
         most = begins_of(finds.found[:, ITEMS] + finds.found[:, LINES])

@@ -72,7 +72,8 @@ class TextParsing(Parsing):
             counts = self.like.arrays()["counts"]
         arrays = {"tokens": tokens, "starts": starts, "counts": counts}
         sizes = {"words": len(words), "context": self.source.context}
-        return Parsed(Packed.of(self.what, "tokens", arrays, sizes, {"words": words}), *_said(left_out))
+        notes = tuple(f"{many:,} {why} are left out" for why, many in left_out.items())
+        return Parsed(Packed.of(self.what, "tokens", arrays, sizes, {"words": words}), left_out, notes)
 
     def _vocabulary(
         self, table: "WordTable", lines: TextLines, regions: Mapping[str, Region]
@@ -176,8 +177,3 @@ def _decoded(word: bytes) -> str | None:
         return word.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _said(left_out: Mapping[str, int]) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """Return the counts and the notes for a `Parsed`."""
-    return left_out, tuple(f"{many:,} {why} are left out" for why, many in left_out.items())

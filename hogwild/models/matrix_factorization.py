@@ -72,14 +72,6 @@ class _Factors(nn.Module):
             if arrays is not None:
                 check_arrays(arrays, self.user.num_embeddings, self.item.num_embeddings)
 
-    def scores(self, users: Tensor) -> Tensor:
-        """Return (B, items): the score of every item for each of `users` (B,). No gradient."""
-        raise NotImplementedError
-
-    def item_appeal(self) -> Tensor:
-        """Return (items,): the scores for an unknown user. No gradient."""
-        raise NotImplementedError
-
     def _row(self, table: nn.Embedding, index: Tensor) -> Tensor:
         rows: Tensor = table(index)
         return _Penalty.apply(rows, self.l2) if self.l2 and rows.requires_grad else rows
@@ -127,7 +119,7 @@ class MatrixFactorization(_Factors):
 
     @torch.no_grad()
     def scores(self, users: Tensor) -> Tensor:
-        """Return (B, items): the rating of every item by each of `users` (B,)."""
+        """Return (B, items): the rating of every item by each of `users` (B,). No gradient."""
         found = self.user.weight[users] @ self.item.weight.T + self.mean
         if self.user_bias is not None and self.item_bias is not None:
             found += self.user_bias.weight[users] + self.item_bias.weight.T
@@ -135,7 +127,8 @@ class MatrixFactorization(_Factors):
 
     @torch.no_grad()
     def item_appeal(self) -> Tensor:
-        """Return (items,): the mean plus the item's bias; without biases the rating of an average user."""
+        """Return (items,), the scores for an unknown user: the mean plus the item's bias; without biases the rating of
+        an average user. No gradient."""
         if self.item_bias is not None:
             return self.item_bias.weight.squeeze(-1) + self.mean
         return self.item.weight @ self.user.weight.mean(0) + self.mean
@@ -206,12 +199,12 @@ class BprFactorization(_Factors):
 
     @torch.no_grad()
     def scores(self, users: Tensor) -> Tensor:
-        """Return (B, items) scores: higher is better; they are not ratings."""
+        """Return (B, items) scores for `users` (B,): higher is better; they are not ratings. No gradient."""
         return self.user.weight[users] @ self.item.weight.T + self.item_bias.weight.T
 
     @torch.no_grad()
     def item_appeal(self) -> Tensor:
-        """Return (items,): the item's bias, which grows with its popularity."""
+        """Return (items,), the scores for an unknown user: the item's bias, which grows with its popularity."""
         return self.item_bias.weight.squeeze(-1)
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
@@ -274,9 +267,6 @@ class FactorizationUpdate:
 
     def __init__(self, rule: type) -> None:
         self._rule = rule
-        self._arrays: Mapping[str, np.ndarray] = {}
-        self._tables: list[np.ndarray] = []
-        self._sums: list[np.ndarray] = []
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
@@ -287,7 +277,8 @@ class FactorizationUpdate:
         params = dict(model.named_parameters())
         self._rates, self._decays = np.zeros(len(TABLES), np.float32), np.zeros(len(TABLES), np.float32)
         self._epsilons = np.ones(len(TABLES), np.float32)  # for a table that stays unchanged: 0 / 1, not 0 / 0
-        self._tables, self._sums = [], []
+        self._tables: list[np.ndarray] = []
+        self._sums: list[np.ndarray] = []
         for place, name in enumerate(TABLES):
             param = params.get(name)
             if param is None:  # a bias that the model lacks: zeros, which a rate of 0 leaves unchanged

@@ -6,7 +6,7 @@ reaches over them; its size is drawn for each word; the input vector of a contex
 drawn by count^0.75."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,13 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError
-from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
+from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
 from hogwild.losses import NegativeSampling, Pairs
 from hogwild.metrics.ranks import spearman
-
-if TYPE_CHECKING:
-    from hogwild.kernels.fused import FusedUpdate
-
 
 FLATTENED = 0.75  # exponent of word counts for drawing negatives
 
@@ -94,7 +90,7 @@ class SkipGram(nn.Module):
         weights[:, 1:] = (negative != centre[:, None]).to(scores.dtype)
         return Pairs(scores, weights / len(x))
 
-    def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> "FusedUpdate | str":
+    def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
         """Return the compiled update for this loss and optimizer, or the reason why there is none."""
         if type(loss) is not NegativeSampling:
             return f"its fused update is for hogwild.losses.NegativeSampling, not for {type(loss).__qualname__}"

@@ -103,7 +103,7 @@ class Parsing(ABC):
     def settle(self, finds: "Finds") -> None:
         """Raise DataError if the file has changed or has no rows, and for the first bad line unless they are skipped;
         then note their number."""
-        from hogwild.kernels.parsing.libsvm import BAD, OVERFLOW, ROWS
+        from hogwild.kernels.parsing.lines import BAD, OVERFLOW, ROWS
 
         if finds.total(OVERFLOW):
             raise finds.lines.changed()
@@ -175,11 +175,9 @@ class TextLines:
             region, size = Region.of_stream("text", _member(path) if head.startswith(ZIP) else _stream(text))
             lines, regions = cls(path, None, size, np.zeros(1, np.int64)), {"text": region}
         text.close()
-        if not lines.size:
-            raise _empty(path)
-        begin = len(MARK) if lines.read(0, len(MARK), regions).tobytes() == MARK else 0
+        begin = len(MARK) if lines.size and lines.read(0, len(MARK), regions).tobytes() == MARK else 0
         if begin == lines.size:
-            raise _empty(path)
+            raise DataError(f"{path}: the file is empty; there is nothing to train on", code="data/empty")
         return lines.cut(begin, 1, regions), regions
 
     @property
@@ -229,10 +227,6 @@ def _head(path: Path) -> tuple[bytes, int]:
         return stream.read(len(ZIP)), os.fstat(stream.fileno()).st_size
 
 
-def _empty(path: Path) -> DataError:
-    return DataError(f"{path}: the file is empty; there is nothing to train on", code="data/empty")
-
-
 def _stream(text: TextFile) -> Iterator[bytes]:
     at = 0
     while chunk := text.read_at(at, PIECE):
@@ -269,7 +263,7 @@ def find_text(who: str, path: str | os.PathLike[str], root: str | os.PathLike[st
 
 @dataclass(frozen=True, slots=True)
 class Finds:
-    """Results of a pass, a row of `kernels.parsing.libsvm.FOUND` numbers per piece, with the lines of the file."""
+    """Results of a pass, a row of `kernels.parsing.lines.FOUND` numbers per piece, with the lines of the file."""
 
     lines: TextLines
     found: np.ndarray  # (pieces, FOUND) int64
@@ -280,7 +274,7 @@ class Finds:
 
     def first_bad(self, rules: Mapping[int, str]) -> str:
         """Return the place, the broken rule and the text of the first bad line."""
-        from hogwild.kernels.parsing.libsvm import BAD, LINE_AT, RULE, TOKEN_AT
+        from hogwild.kernels.parsing.lines import BAD, LINE_AT, RULE, TOKEN_AT
 
         piece = int(np.flatnonzero(self.found[:, BAD])[0])
         row = self.found[piece]
@@ -292,7 +286,7 @@ class Finds:
 
     def place(self, piece: int, content: bytes, at: int) -> str:
         """Return `FILE: line 12` for byte `at` of a piece."""
-        from hogwild.kernels.parsing.libsvm import LINES
+        from hogwild.kernels.parsing.lines import LINES
 
         before = int(self.found[:piece, LINES].sum()) + content.count(b"\n", 0, at)
         return f"{self.lines.path}: line {self.lines.first_line + before:,}"
@@ -339,7 +333,7 @@ class LinesStep:
 
     def found(self, regions: Mapping[str, Region]) -> np.ndarray:
         """Return the results, (pieces, FOUND) int64."""
-        from hogwild.kernels.parsing.libsvm import FOUND
+        from hogwild.kernels.parsing.lines import FOUND
 
         return regions["found"].array("i8", (self.lines.pieces, FOUND))
 
@@ -351,7 +345,7 @@ class _Count(LinesStep):
     mark: int  # counted too
 
     def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.parsing.libsvm import count
+        from hogwild.kernels.parsing.lines import count
 
         count(self.lines.piece(piece, regions), self.mark, self.found(regions)[piece])
 
@@ -361,7 +355,7 @@ def counted(
 ) -> Finds:
     """Run the first pass over a text, which counts lines, and bytes `mark` (libsvm has one per pair). The counts lie in
     `regions`, for all processes."""
-    from hogwild.kernels.parsing.libsvm import FOUND
+    from hogwild.kernels.parsing.lines import FOUND
 
     regions["found"] = zeros("found", (lines.pieces, FOUND), "i8")
     step = _Count(lines, kind, mark)

@@ -88,8 +88,7 @@ def numbered_columns(
     """Number every line's words in `columns`; the last column is the rating's, or -1. Return (numbers (n,) int32 per
     column, ratings (n,) float32, vocabularies). `groups`: the vocabulary of each column. `form`: the delimiter's bytes,
     and the number of fields if quotes are ordinary characters, or 0."""
-    from hogwild.kernels.parsing.columns import words
-    from hogwild.kernels.parsing.libsvm import ITEMS, LINES, OVERFLOW, ROWS
+    from hogwild.kernels.parsing.lines import ITEMS, LINES, OVERFLOW, ROWS, words
 
     one, two, exactly = form
     vocabularies = [Vocabulary() for _ in range(max(groups) + 1)]
