@@ -64,7 +64,7 @@ def _number(place: Mapping[str, int], word: str) -> int | None:
 
 def read_pairs(path: Path) -> Iterator[tuple[str, str, float]]:
     """Yield (word, word, score) of each line; tabs or spaces separate them, `#` begins a comment. Raises DataError."""
-    for number, line in _lines(path):
+    for number, line in lines_of(path):
         parts = line.split("\t") if "\t" in line else line.split()
         try:
             first, second, score = (part.strip() for part in parts[:3])
@@ -75,7 +75,8 @@ def read_pairs(path: Path) -> Iterator[tuple[str, str, float]]:
             ) from None
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (number, text) of each line that is neither empty nor a comment."""
     for number, line in enumerate(read(path).decode("utf-8", "replace").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             yield number, line.strip()

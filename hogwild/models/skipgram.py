@@ -107,16 +107,12 @@ class SkipGram(nn.Module):
 
     # ---- random draws
 
-    def keep_probabilities(self) -> Tensor:
-        """Return (words,) float32: the probability of keeping each word, as in word2vec.c; the paper differs."""
-        return keep_probabilities(self.counts, self.sample)
-
     def _contexts(self, windows: Tensor) -> Tensor:
         """Return (B, 2 c + 1) bool: the words of each window that are its contexts this time."""
         middle = windows.shape[1] // 2
         there = windows >= 0
         if self.training and self.sample:
-            keep = self.keep_probabilities()[windows.clamp(min=0).long()]
+            keep = keep_probabilities(self.counts, self.sample)[windows.clamp(min=0).long()]
             there = there & (torch.rand(windows.shape) < keep)
         reach = torch.full((len(windows), 1), self.window)
         if self.training:
@@ -136,8 +132,9 @@ class SkipGram(nn.Module):
 
 
 def keep_probabilities(counts: Tensor, sample: float) -> Tensor:
-    """Return (V,) float32 from counts (V,): (sqrt(f / t) + 1) t / f, at most 1, where f is the word's share of the text
-    and t is `sample`. All 1 if `sample` is 0."""
+    """Return the probability of keeping each word, (V,) float32, from counts (V,), as in word2vec.c; the paper differs:
+    (sqrt(f / t) + 1) t / f, at most 1, where f is the word's share of the text and t is `sample`. All 1 if `sample` is
+    0."""
     if not sample:
         return torch.ones(len(counts))
     share = counts.double() / counts.sum().clamp(min=1)
