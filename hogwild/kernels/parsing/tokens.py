@@ -20,9 +20,8 @@ ENTRIES, USED = 0, 1  # indices into `sizes`
 
 
 @inlined
-def entry_of(content, begin, end, key, slots, keys, ends, pool, sizes):  # type: ignore[no-untyped-def]
-    """Return the entry of the word content[begin:end] with the hash `key`, a new one for a new word; -1 if the table
-    has no room for it."""
+def place_of(content, begin, end, key, slots, keys, ends, pool):  # type: ignore[no-untyped-def]
+    """Return (slot, entry) of the word content[begin:end] with the hash `key`; entry -1: unknown, to be added there."""
     mask = np.uint64(len(slots) - 1)
     slot = mixed(key) & mask
     while slots[slot] >= 0:
@@ -34,8 +33,14 @@ def entry_of(content, begin, end, key, slots, keys, ends, pool, sizes):  # type:
                 while k < end - begin and pool[start + k] == content[begin + k]:
                     k += 1
                 if k == end - begin:
-                    return entry
+                    return slot, entry
         slot = (slot + np.uint64(1)) & mask
+    return slot, np.int32(-1)
+
+
+@inlined
+def added(content, begin, end, key, slot, slots, keys, ends, pool, sizes):  # type: ignore[no-untyped-def]
+    """Add the word; return its entry, or -1 if the table has no room for it."""
     entry, used = np.int32(sizes[ENTRIES]), sizes[USED]
     if entry == len(keys) or used + end - begin > len(pool):
         return np.int32(-1)
@@ -54,9 +59,11 @@ def intern(text, begins, ends, first, codes, slots, keys, word_ends, pool, sizes
         key = _BASIS
         for at in range(begins[i], ends[i]):
             key = (key ^ np.uint64(text[at])) * _PRIME
-        entry = entry_of(text, begins[i], ends[i], key, slots, keys, word_ends, pool, sizes)
+        slot, entry = place_of(text, begins[i], ends[i], key, slots, keys, word_ends, pool)
         if entry < 0:
-            return i
+            entry = added(text, begins[i], ends[i], key, slot, slots, keys, word_ends, pool, sizes)
+            if entry < 0:
+                return i
         codes[i] = entry
     return len(codes)
 
@@ -78,9 +85,11 @@ def number(content, at, slots, keys, ends, pool, sizes, counts, raw):  # type: i
         while at < len(content) and content[at] > SPACE:
             key = (key ^ np.uint64(content[at])) * _PRIME
             at += 1
-        entry = entry_of(content, begin, at, key, slots, keys, ends, pool, sizes)
+        slot, entry = place_of(content, begin, at, key, slots, keys, ends, pool)
         if entry < 0:
-            return begin, written
+            entry = added(content, begin, at, key, slot, slots, keys, ends, pool, sizes)
+            if entry < 0:
+                return begin, written
         counts[entry] += 1
         raw[written] = entry
         written += 1
