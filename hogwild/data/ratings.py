@@ -243,8 +243,9 @@ class _JesterParse(LinesStep):
 class _JesterParsing(RatedParsing):
     source: Jester
     kind, options = "jester", ("holdout",)
-    rules: ClassVar[Mapping[int, str]] = _RatingsParsing.rules | {
-        7: f"a line must have {JOKES + 1} numbers: how many ratings there are, then each joke's, {NOTHING:g} for none"
+    rules: ClassVar[Mapping[int, str]] = {
+        **_RatingsParsing.rules,
+        7: f"a line must have {JOKES + 1} numbers: how many ratings there are, then each joke's, {NOTHING:g} for none",
     }
 
     def parse(self, run: Run) -> Parsed:
