@@ -7,19 +7,16 @@ on demand; so it may be larger than memory. The mapping is writable, because tor
 nobody writes to it. Checksums are verified when it is mapped, unless it does not fit into memory. Index bounds are
 always checked: a compiled kernel would read out of bounds."""
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hogwild import host
 from hogwild.data.cache import DATA, CachedField, DatasetCache, Entry
-from hogwild.data.text_file import TextFile
-from hogwild.data.text_parsing.passes import Parsed
+from hogwild.data.text_parsing.passes import Parsed, names_as_bytes
 from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import ALIGNMENT, Region, aligned
 
@@ -35,27 +32,6 @@ BOUNDS: Mapping[tuple[str, int | None], str] = {
     ("tokens", None): "words",
 }
 STARTS = {"indptr": "indices", "starts": "tokens"}  # arrays of start offsets -> the array they point into
-
-
-def file_digest(path: Path) -> str:
-    """Return a hash of a file's content. Takes 1 s per gigabyte."""
-    digest = hashlib.sha256()
-    TextFile(path).hash_into(digest)
-    return digest.hexdigest()
-
-
-def digest_of(*parts: Any) -> str:
-    """Return a hexadecimal hash of everything a result depends on; of a `Packed`, only its sizes and names, which other
-    data sets take from it."""
-    digest = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, Packed):
-            digest.update(json.dumps(dict(part.spec.sizes), sort_keys=True).encode())
-            for name, content in _written(part.names):
-                digest.update(name.encode() + content)
-        else:
-            digest.update(repr(part).encode())
-    return digest.hexdigest()
 
 
 def load(cache: DatasetCache, key: str) -> Parsed | None:
@@ -153,21 +129,9 @@ def _extremes(values: np.ndarray) -> tuple[int, int]:
 # ---- format ---------------------------------------------------------------------------------------------------------
 
 
-def _written(names: Mapping[str, Any]) -> list[tuple[str, bytes]]:
-    """Return each name array as bytes: whole numbers as in memory, words as JSON."""
-    written = []
-    for name, values in names.items():
-        array = values if isinstance(values, np.ndarray) else np.asarray(values)
-        if array.dtype.kind == "i":
-            written.append((f"{name}:int64", np.ascontiguousarray(array, np.int64).tobytes()))
-        else:
-            written.append((f"{name}:words", json.dumps([*map(str, values)]).encode()))
-    return written
-
-
 def _description(parsed: Parsed) -> bytes:
     """Return the length of the head in 8 bytes, the head as JSON, and the names."""
-    spec, names = parsed.packed.spec, _written(parsed.packed.names)
+    spec, names = parsed.packed.spec, names_as_bytes(parsed.packed.names)
     head = {
         "form": spec.form,
         "samples": spec.samples,
