@@ -115,7 +115,9 @@ class Panel:
         unsuitable = {}
         for name in self.names:
             try:
-                self._one(name).try_out(output, target, loss)
+                one = Panel((name,), {name: self.own[name]} if name in self.own else {})
+                one.add(output, target, loss)
+                one.score(output, target, loss)
             except UnsuitableError as error:
                 unsuitable[name] = str(error)
             except Exception as error:  # from a user's function
@@ -126,14 +128,6 @@ class Panel:
                 f"evaluate.metrics: not possible with this model, loss and data:\n  {lines}", code="model/metric"
             )
         return replace(self, names=tuple(name for name in self.names if name not in unsuitable))
-
-    def try_out(self, output: Any, target: Tensor, loss: Loss) -> None:
-        """Compute everything once; raises all errors."""
-        self.add(output, target, loss)
-        self.score(output, target, loss)
-
-    def _one(self, name: str) -> "Panel":
-        return Panel((name,), {name: self.own[name]} if name in self.own else {})
 
     def _sums(self) -> list[tuple[str, SumMetric]]:
         found = ((name, sum_metric(name)) for name in self.names if name not in self.own)

@@ -40,26 +40,19 @@ CATALOG: dict[str, str] = {
 }
 
 _HOMES = {
-    "CustomLstm": "hogwild.models.lstm_cell",  # a layer, for your own models
-    "CharRnn": "hogwild.models.char_rnn",
-    "SequenceClassifier": "hogwild.models.char_rnn",
-    "SparseLinear": "hogwild.models.sparse_linear",
-    "FactorizationMachine": "hogwild.models.sparse_linear",
-    "SkipGram": "hogwild.models.skipgram",
-    "LogisticRegression": "hogwild.models.mlp",
-    "Mlp": "hogwild.models.mlp",
-    "LeNet": "hogwild.models.convnet",
-    "ConvNet": "hogwild.models.convnet",
-    "Tabular": "hogwild.models.mlp",
-    "ComplEx": "hogwild.models.knowledge_graph",
-    "DistMult": "hogwild.models.knowledge_graph",
-    "TransE": "hogwild.models.knowledge_graph",
-    "BprFactorization": "hogwild.models.matrix_factorization",
-    "MatrixFactorization": "hogwild.models.matrix_factorization",
+    "lstm_cell": ("CustomLstm",),  # a layer, for your own models
+    "char_rnn": ("CharRnn", "SequenceClassifier"),
+    "sparse_linear": ("SparseLinear", "FactorizationMachine"),
+    "skipgram": ("SkipGram",),
+    "mlp": ("LogisticRegression", "Mlp", "Tabular"),
+    "convnet": ("LeNet", "ConvNet"),
+    "knowledge_graph": ("ComplEx", "DistMult", "TransE"),
+    "matrix_factorization": ("BprFactorization", "MatrixFactorization"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"hogwild.models.{home}"), name)
     raise AttributeError(f"module 'hogwild.models' has no attribute {name!r}; it has {', '.join(CATALOG)}")

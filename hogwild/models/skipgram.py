@@ -155,10 +155,7 @@ class SkipGramUpdate:
     def __init__(self) -> None:
         from hogwild.kernels import skipgram
 
-        self._kernel: Any = skipgram.sgd
-        self._data: tuple[Any, ...] = ()
-        self._scratch: tuple[np.ndarray, ...] = ()
-        self._rates = 0.0, 0.0
+        self._kernel = skipgram.sgd
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Make views of the vectors and of the text, sampling tables, and scratch memory for one word's contexts."""
@@ -171,7 +168,7 @@ class SkipGramUpdate:
         self._scratch = scratch(model.input.embedding_dim, model.window, model.negatives)
         rates = {param: float(group["lr"]) for group in optimizer.param_groups for param in group["params"]}
         parts = (model.input.weight, model.output.weight)
-        self._rates = tuple(rates.get(part, 0.0) if part.requires_grad else 0.0 for part in parts)  # type: ignore[assignment]
+        self._rates = [rates.get(part, 0.0) if part.requires_grad else 0.0 for part in parts]
 
     def run(self, chunk: Chunk) -> Tally:
         """Update with the words at the places `chunk.rows` and the words around each."""

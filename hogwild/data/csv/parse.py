@@ -296,12 +296,11 @@ class Careful:
     def _code(self, line: int, place: int, text: str, codes: Codes) -> int:
         text = text.strip()
         try:
-            code = codes.code(text)
+            text.encode()
         except UnicodeEncodeError:
-            code = None
-        if not _is_text(text):
             rule = f"is not {self._table.format.encoding} text; say encoding: latin-1 or cp1252 if the file is"
             self._refuse_value(line, place, text.encode("utf-8", "surrogateescape"), rule, "data/csv-encoding")
+        code = codes.code(text)
         if code == MISSING_CODE and self._table.refuse_missing:
             self._refuse_missing(line, place, text)
         if code is None:
@@ -340,14 +339,6 @@ class Careful:
 
     def _refuse(self, line: int, message: str, code: str) -> NoReturn:
         raise DataError(f"{self._table.path}: line {line}: {message}", code=code)
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _cut(text: Any) -> Any:

@@ -63,16 +63,15 @@ def in_order(words: list[bytes]) -> tuple[np.ndarray, Any]:
     """Return (rank of each word (n,) int32, sorted names): numerically as int64 if all are numbers, else
     alphabetically."""
     numbers = _whole_numbers(words)
-    order = np.argsort(numbers, kind="stable") if numbers is not None else _sorted_places(words)
+    if numbers is not None:
+        order = np.argsort(numbers, kind="stable")
+    else:
+        order = np.array(sorted(range(len(words)), key=words.__getitem__), np.int64)
     ranks = np.empty(len(words), np.int32)
     ranks[order] = np.arange(len(words), dtype=np.int32)
     if numbers is not None:
         return ranks, numbers[order]
     return ranks, [words[place].decode("utf-8", "backslashreplace") for place in order]
-
-
-def _sorted_places(words: list[bytes]) -> np.ndarray:
-    return np.array(sorted(range(len(words)), key=words.__getitem__), np.int64)
 
 
 def _whole_numbers(words: list[bytes]) -> np.ndarray | None:
