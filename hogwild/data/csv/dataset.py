@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from hogwild.data.csv.columns import MISSING_CODE, Column, layout
 from hogwild.data.csv.header import read_header
-from hogwild.data.csv.parse import CsvTable, Format, ParsedRecords, Parser
+from hogwild.data.csv.parse import CsvTable, Format, ParsedRecords
 from hogwild.data.locate import bad_argument, find_file, require
 from hogwild.data.text_file import TextFile, count_rows
 from hogwild.errors import DataError
@@ -89,7 +89,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         if not self._index.rows:
             raise DataError(f"{file}: contains no samples: there is no row after line {line - 1}", code="data/empty")
         form = Format(delimiter, decimal, encoding, self._index.has_quotes)
-        self._parser = Parser(CsvTable(file, self._layout, form, refuse_missing=self.missing == "fail"))
+        self._table = CsvTable(file, self._layout, form, refuse_missing=self.missing == "fail")
         self._piece = max(1, PIECE * self._index.rows // max(self._index.end - start, 1))
         self._fill = np.full(len(self._layout.numbers), self.missing, np.float32) if _is_number(self.missing) else None
         self._dropped = np.empty(0, np.int64)  # numbers of the records that are left out, ascending
@@ -148,7 +148,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     def fingerprint(self) -> str:
         """Return a hash of the file's content and of every argument that changes a sample. Takes 0.6 s per gigabyte."""
         digest = hashlib.sha256()
-        arguments = (VERSION, self._layout, self._parser.table.format, self._index.start, self._index.first_line)
+        arguments = (VERSION, self._layout, self._table.format, self._index.start, self._index.first_line)
         digest.update(repr((*arguments, self.missing)).encode())
         self._text.hash_into(digest)
         return digest.hexdigest()
@@ -160,7 +160,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
 
     def _records(self, begin: int, end: int) -> ParsedRecords:
         content, line = self._index.read(self._text, begin, end)
-        return self._parser.parse(content, end - begin, line)
+        return self._table.parse(content, end - begin, line)
 
     def _empty(self, count: int) -> list[np.ndarray]:
         plan = self._layout

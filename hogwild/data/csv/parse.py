@@ -64,25 +64,19 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class CsvTable:
-    """A file and its format. `refuse_missing`: a missing value is an error with its place."""
+    """A file and its format, and the parser of its records; missing values are marked as the module says.
+    `refuse_missing`: a missing value is an error with its place instead."""
 
     path: Path
     layout: CsvLayout
     format: Format
     refuse_missing: bool
 
-
-@dataclass(frozen=True, slots=True)
-class Parser:
-    """The parser of one table; missing values are marked as the module says, unless they are refused."""
-
-    table: CsvTable
-
     def parse(self, content: memoryview, count: int, line: int) -> ParsedRecords:
         """Return the `count` records in `content`, which begins at line `line`. Raises DataError with the place."""
         records = self._quick(content, count)
-        if records is None or (self.table.refuse_missing and not records.is_complete):
-            records = Careful(self.table, bytes(content), line).records(count)
+        if records is None or (self.refuse_missing and not records.is_complete):
+            records = Careful(self, bytes(content), line).records(count)
         return records
 
     def _quick(self, content: memoryview, count: int) -> ParsedRecords | None:
@@ -93,7 +87,7 @@ class Parser:
             table = self._table(content)
             if table.num_rows != count:
                 return None
-            plan = self.table.layout
+            plan = self.layout
             numbers = self._floats(table, plan.numbers, np.float32)
             codes = np.empty((count, len(plan.coded)), np.int64)
             known = all(
@@ -109,7 +103,7 @@ class Parser:
         import pyarrow
         from pyarrow import csv as arrow_csv
 
-        plan, encoding = self.table.layout, self.table.format.encoding
+        plan, encoding = self.layout, self.format.encoding
         used = (*plan.numbers, *plan.coded, *plan.targets)
         text = {*plan.coded, *(plan.targets if plan.target_codes else ())}
         # Not float32: pyarrow parses it more slowly, and rounds once while everyone else rounds twice.
@@ -124,16 +118,16 @@ class Parser:
                 encoding=UTF8 if encoding == "utf-8" else encoding,
             ),
             parse_options=arrow_csv.ParseOptions(
-                delimiter=self.table.format.delimiter,
-                quote_char='"' if self.table.format.has_quotes else False,  # without quotes it saves 10 %
-                newlines_in_values=self.table.format.has_quotes,
+                delimiter=self.format.delimiter,
+                quote_char='"' if self.format.has_quotes else False,  # without quotes it saves 10 %
+                newlines_in_values=self.format.has_quotes,
             ),
             convert_options=arrow_csv.ConvertOptions(
                 include_columns=[str(place) for place in used],
                 column_types=kinds,
                 null_values=MISSING,
                 strings_can_be_null=False,
-                decimal_point=self.table.format.decimal,
+                decimal_point=self.format.decimal,
             ),
         )
 
@@ -152,7 +146,7 @@ class Parser:
         return out if np.count_nonzero(np.isfinite(out)) == out.size - missing else None
 
     def _target(self, table: Any, count: int) -> np.ndarray | None:
-        plan = self.table.layout
+        plan = self.layout
         if plan.target_codes is not None:
             codes = np.empty(count, np.int64)
             return codes if _encode(table.column(str(plan.targets[0])), plan.target_codes, codes) else None
