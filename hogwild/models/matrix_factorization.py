@@ -299,6 +299,14 @@ class FactorizationUpdate:
             self._tables.append(table)
             self._sums.append(sums)
 
+    def _call(self, kernel: Any, chunk: Chunk, data: tuple[Any, ...], constants: tuple[Any, ...] = ()) -> Any:
+        """Call the rule's kernel; SGD takes no sums and no epsilons."""
+        rates = self._rates * np.float32(chunk.rate)
+        if self._rule is SGD:
+            return kernel(chunk.rows, *data, *self._tables, *constants, rates, self._decays)
+        numbers = (rates, self._decays, self._epsilons)
+        return kernel(chunk.rows, *data, *self._tables, *self._sums, *constants, *numbers)
+
 
 def _private(hot: Hot, name: str, shared: np.ndarray) -> np.ndarray:
     found = hot.get(name)
@@ -314,12 +322,10 @@ class RatingsUpdate(FactorizationUpdate):
 
     def __init__(self, rule: type) -> None:
         super().__init__(rule)
-        from hogwild.kernels import matrix_factorization
+        from hogwild.kernels.matrix_factorization import adagrad, row_adagrad, sgd
 
-        kernels: Any = matrix_factorization
         self.name = f"matrix factorisation, {RULES[rule]}"
-        self._sgd = kernels.sgd
-        self._adagrad = {Adagrad: kernels.adagrad, RowWiseAdagrad: kernels.row_adagrad}.get(rule)
+        self._kernel = {SGD: sgd, Adagrad: adagrad, RowWiseAdagrad: row_adagrad}[rule]
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
@@ -329,13 +335,7 @@ class RatingsUpdate(FactorizationUpdate):
     def run(self, chunk: Chunk) -> Tally:
         """Update the ratings; those with a NaN or infinite slope are counted and not applied."""
         data = (self._arrays["user"], self._arrays["item"], self._arrays["rating"])
-        rates = self._rates * np.float32(chunk.rate)
-        if self._adagrad is None:
-            loss, applied = self._sgd(chunk.rows, *data, *self._tables, self._mean, rates, self._decays)
-        else:
-            loss, applied = self._adagrad(
-                chunk.rows, *data, *self._tables, *self._sums, self._mean, rates, self._decays, self._epsilons
-            )
+        loss, applied = self._call(self._kernel, chunk, data, (self._mean,))
         return Tally(loss, applied, len(chunk.rows) - applied)
 
 
@@ -350,10 +350,10 @@ class RankingUpdate(FactorizationUpdate):
 
     def __init__(self, rule: type) -> None:
         super().__init__(rule)
-        from hogwild.kernels import bpr
+        from hogwild.kernels.bpr import adagrad, sgd
 
         self.name = f"Bayesian personalised ranking, {RULES[rule]}"
-        self._kernels: Any = bpr
+        self._kernel = sgd if rule is SGD else adagrad
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
@@ -370,11 +370,5 @@ class RankingUpdate(FactorizationUpdate):
     def run(self, chunk: Chunk) -> Tally:
         """Update the pairs; those with a NaN or infinite margin are counted and not applied."""
         data = (self._arrays["user"], self._arrays["item"], self._bounds, self._had, np.uint64(chunk.seed))
-        rates = self._rates * np.float32(chunk.rate)
-        if self._rule is SGD:
-            loss, applied, alone = self._kernels.sgd(chunk.rows, *data, *self._tables, rates, self._decays)
-        else:
-            loss, applied, alone = self._kernels.adagrad(
-                chunk.rows, *data, *self._tables, *self._sums, rates, self._decays, self._epsilons
-            )
+        loss, applied, alone = self._call(self._kernel, chunk, data)
         return Tally(loss, applied, len(chunk.rows) - applied - alone)
