@@ -10,16 +10,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hogwild.data.characters import Characters
+    from hogwild.data.characters import Characters, Names, Speakers
     from hogwild.data.csv.dataset import Csv
     from hogwild.data.digits import Digits
     from hogwild.data.images import ImageFolder
-    from hogwild.data.jester import Jester
-    from hogwild.data.labelled_lines import Names, Speakers
     from hogwild.data.libsvm import LibSvm
     from hogwild.data.mnist import FashionMnist, Mnist
     from hogwild.data.npz import Npz
-    from hogwild.data.ratings import Ratings
+    from hogwild.data.ratings import Jester, Ratings
     from hogwild.data.text import Text
     from hogwild.data.triples import Triples
     from hogwild.data.word_pairs import WordPairs
@@ -50,26 +48,23 @@ CATALOG: dict[str, str] = {
 }
 
 _HOMES = {
-    "Packed": "hogwild.feeds.packed",  # the return type of `pack` in your own data set
-    "Csv": "hogwild.data.csv.dataset",
-    "ImageFolder": "hogwild.data.images",
-    "Digits": "hogwild.data.digits",
-    "Mnist": "hogwild.data.mnist",
-    "FashionMnist": "hogwild.data.mnist",
-    "Npz": "hogwild.data.npz",
-    "LibSvm": "hogwild.data.libsvm",
-    "Ratings": "hogwild.data.ratings",
-    "Jester": "hogwild.data.jester",
-    "Triples": "hogwild.data.triples",
-    "Text": "hogwild.data.text",
-    "WordPairs": "hogwild.data.word_pairs",
-    "Characters": "hogwild.data.characters",
-    "Speakers": "hogwild.data.labelled_lines",
-    "Names": "hogwild.data.labelled_lines",
+    "feeds.packed": ("Packed",),  # the return type of `pack` in your own data set
+    "data.csv.dataset": ("Csv",),
+    "data.images": ("ImageFolder",),
+    "data.digits": ("Digits",),
+    "data.mnist": ("Mnist", "FashionMnist"),
+    "data.npz": ("Npz",),
+    "data.libsvm": ("LibSvm",),
+    "data.ratings": ("Ratings", "Jester"),
+    "data.triples": ("Triples",),
+    "data.text": ("Text",),
+    "data.word_pairs": ("WordPairs",),
+    "data.characters": ("Characters", "Speakers", "Names"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"hogwild.{home}"), name)
     raise AttributeError(f"module 'hogwild.data' has no attribute {name!r}; it has {', '.join(CATALOG)}")

@@ -1,20 +1,29 @@
-"""A text as character numbers: consecutive windows for next-character prediction."""
+"""Texts as character numbers: consecutive windows for next-character prediction, and short texts with a class each (the
+speaker of a line, the language of a name)."""
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import TensorDataset
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
 
-from hogwild.data.locate import Wanted, beside, check_split, find, folders, read
-from hogwild.errors import DataError, UsageError
+from hogwild.data.locate import Wanted, bad_argument, beside, choice, find, folders, read
+from hogwild.errors import DataError, NotFoundError
 
-OWN_FOLDER, FILE = "tinyshakespeare", "input.txt"
+FILE = "input.txt"
 ADVICE = (
     "tinyshakespeare is one file of 1,115,394 characters, published by A. Karpathy (karpathy/char-rnn on GitHub, "
     "data/tinyshakespeare/input.txt); to use your own UTF-8 text, set path."
+)
+HELD_BACK = 10  # every tenth speech is validation data
+NAMES_ADVICE = (
+    "It is a folder with one .txt file per class and one name per line, as in the archive of the tutorial on "
+    "classifying names with a character-level RNN (download.pytorch.org/tutorial/data.zip: data/names)."
 )
 
 
@@ -41,13 +50,14 @@ class Characters(TensorDataset):
         root: str | os.PathLike[str] | None = None,
     ) -> None:
         who = f"Characters(path={str(path)!r})"
-        check_split("Characters", split, ("train", "val"))
+        choice("Characters", "split", split, ("train", "val"))
         if type(steps) is not int or steps < 1:
-            raise UsageError(f"{who}: steps must be a whole number >= 1, got {steps!r}", code="config/bad-argument")
-        check_fraction(who, fraction)
-        self.path = find_own(who, path, root, OWN_FOLDER, ADVICE)
-        text = text_of(self.path)
-        symbols, numbers = np.unique(as_codes(text), return_inverse=True)
+            raise bad_argument(f"{who}: steps must be a whole number >= 1, got {steps!r}")
+        _check_fraction(who, fraction)
+        self.path = _find(who, path, root)
+        text = _text_of(self.path)
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)  # the Unicode numbers
+        symbols, numbers = np.unique(codes, return_inverse=True)
         self.vocabularies = {"symbols": [chr(code) for code in symbols.tolist()]}
         begin = len(text) - round(len(text) * fraction)
         part = numbers[:begin] if split == "train" else numbers[begin:]
@@ -61,23 +71,168 @@ class Characters(TensorDataset):
         super().__init__(used[:-1].view(windows, steps), used[1:].view(windows, steps))
 
 
-def check_fraction(who: str, fraction: float) -> None:
-    """Raise UsageError unless `fraction` is a number between 0 and 1."""
-    if not isinstance(fraction, int | float) or not 0 < fraction < 1:
-        raise UsageError(
-            f"{who}: fraction must be a number between 0 and 1, got {fraction!r}", code="config/bad-argument"
-        )
+# ---- texts with a class ---------------------------------------------------------------------------------------------
 
 
-def find_own(
-    who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, own: str | None, advice: str
-) -> Path:
-    """Return the path of a file that may be the user's own. Raises NotFoundError."""
-    (found,) = find([Wanted((str(path),))], [*folders(root, own), *beside()], who, advice)
+class LabelledLines(Dataset[tuple[Tensor, int]]):
+    """Base class. An item is (the numbers of the text's characters (L,) int64, class); each has its own length L, for a
+    feed that pads (`data.padding`). `vocabularies`: `symbols`, the characters by number, and `classes`, by number."""
+
+    vocabularies: Mapping[str, list[str]] = {}
+
+    def __init__(self, texts: Sequence[str], labels: Sequence[int], symbols: Iterable[str], classes: list[str]) -> None:
+        self.vocabularies = {"symbols": sorted(symbols), "classes": classes}
+        self._number = {symbol: number for number, symbol in enumerate(self.vocabularies["symbols"])}
+        self._texts, self.labels = list(texts), list(labels)
+
+    @property
+    def longest(self) -> int:
+        """Length of the longest text in characters: the maximal width of a batch."""
+        return max(map(len, self._texts))
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, place: int) -> tuple[Tensor, int]:
+        number = self._number
+        codes = [number[symbol] for symbol in self._texts[place]]
+        return torch.tensor(codes, dtype=torch.int64), self.labels[place]
+
+
+class Speakers(LabelledLines):
+    """Lines of tinyshakespeare with at most `longest` characters, and their speaker, one of the `classes` most frequent
+    (by lines). Every tenth speech, with all its lines, is split val. Other plays work too: speeches separated by an
+    empty line, each starting with a line `NAME:`.
+
+    With `lines`, a text is every run of so many lines of a speech (all lines of a shorter one), cut to the first
+    `longest` characters.
+
+    Raises NotFoundError if there is no such file, DataError if it has no speeches."""
+
+    def __init__(
+        self,
+        split: str = "train",
+        classes: int = 10,
+        longest: int = 120,
+        path: str | os.PathLike[str] = FILE,
+        root: str | os.PathLike[str] | None = None,
+        lines: int = 1,
+    ) -> None:
+        who = f"Speakers(split={split!r})"
+        if lines < 1:
+            raise DataError(f"{who}: lines must be >= 1, got {lines}", code="data/wrong-format")
+        choice("Speakers", "split", split, ("train", "val"))
+        self.path = _find(who, path, root)
+        speeches = _speeches(_text_of(self.path))
+        counts = Counter[str]()
+        for speaker, said in speeches:
+            counts[speaker] += sum(len(line) <= longest for line in said)
+        speakers = [speaker for speaker, _ in sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:classes]]
+        number = {speaker: label for label, speaker in enumerate(speakers)}
+        symbols = {symbol for _, said in speeches for line in said for symbol in line}
+        symbols |= {"\n"} if lines > 1 else set()
+        texts: list[str] = []
+        labels: list[int] = []
+        for place, (speaker, said) in enumerate(speeches):
+            if speaker in number and (place % HELD_BACK == HELD_BACK - 1) == (split == "val"):
+                kept = _runs([line for line in said if len(line) <= longest], lines, longest)
+                texts += kept
+                labels += [number[speaker]] * len(kept)
+        if not texts:
+            raise DataError(
+                f"{self.path}: split {split} has no speech (an empty line, a line `NAME:` and text)",
+                code="data/empty",
+            )
+        super().__init__(texts, labels, symbols, speakers)
+
+
+def _runs(said: list[str], lines: int, longest: int) -> list[str]:
+    """Return every run of so many lines; a shorter speech is one run."""
+    starts = range(max(1, len(said) - lines + 1)) if said else ()
+    return ["\n".join(said[start : start + lines])[:longest] for start in starts]
+
+
+def _speeches(text: str) -> list[tuple[str, list[str]]]:
+    """Return (speaker, non-empty lines) of each speech."""
+    found = []
+    for is_empty, block in groupby(text.splitlines(), key=lambda line: not line.strip()):
+        if not is_empty:
+            first, *lines = block
+            if first.endswith(":") and lines:
+                found.append((first[:-1], lines))
     return found
 
 
-def text_of(path: Path) -> str:
+class Names(LabelledLines):
+    """Names by class, in the layout of PyTorch's tutorial: a folder `path` with one .txt file per class, named after
+    the class, and a name per line, UTF-8. The same `fraction` of each class's names, spread evenly, is split val. A
+    name that occurs twice in a file counts once.
+
+    `path` is searched below `root`, below DIR, beside the job file and in the current folder. Raises NotFoundError if
+    there is no such folder, DataError for fewer than two classes, an empty split, or text that is not UTF-8."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = "names",
+        split: str = "train",
+        fraction: float = 0.1,
+        root: str | os.PathLike[str] | None = None,
+    ) -> None:
+        who = f"Names(path={str(path)!r})"
+        choice("Names", "split", split, ("train", "val"))
+        _check_fraction(who, fraction)
+        self.path = _folder(who, Path(path), root)
+        files = sorted(self.path.glob("*.txt"))
+        if len(files) < 2:
+            raise DataError(f"{self.path}: needs two .txt files (classes) or more, has {len(files)}. {NAMES_ADVICE}",
+                            code="data/wrong-format")  # fmt: skip
+        texts: list[str] = []
+        labels: list[int] = []
+        symbols: set[str] = set()
+        for label, file in enumerate(files):
+            names = [*dict.fromkeys(name for line in _text_of(file).splitlines() if (name := line.strip()))]
+            symbols.update(*names)
+            chosen = [name for place, name in enumerate(names) if _is_held_back(place, fraction) == (split == "val")]
+            texts += chosen
+            labels += [label] * len(chosen)
+        if not texts:
+            raise DataError(f"{self.path}: split {split} has no name in any file", code="data/empty")
+        super().__init__(texts, labels, symbols, [file.stem for file in files])
+
+
+def _is_held_back(place: int, fraction: float) -> bool:
+    """Return whether a place is held back, such that for every n, `fraction` of the first n are."""
+    return int((place + 1) * fraction) > int(place * fraction)
+
+
+def _folder(who: str, path: Path, root: str | os.PathLike[str] | None) -> Path:
+    looked = [folder / path for folder in [*folders(root, None), *beside()]]
+    for folder in looked:
+        if folder.is_dir():
+            return folder
+    raise NotFoundError(
+        f"{who}: there is no such folder. Looked for:\n"
+        + "\n".join(f"  {one}" for one in looked)
+        + f"\n{NAMES_ADVICE}",
+        code="data/not-found",
+    )
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def _check_fraction(who: str, fraction: float) -> None:
+    """Raise UsageError unless `fraction` is a number between 0 and 1."""
+    if not isinstance(fraction, int | float) or not 0 < fraction < 1:
+        raise bad_argument(f"{who}: fraction must be a number between 0 and 1, got {fraction!r}")
+
+
+def _find(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None) -> Path:
+    """Return the path of tinyshakespeare, or of the user's own file. Raises NotFoundError."""
+    return find([Wanted((str(path),))], [*folders(root, "tinyshakespeare"), *beside()], who, ADVICE)[0]
+
+
+def _text_of(path: Path) -> str:
     """Return the file's text. Raises DataError if it is not UTF-8."""
     content = read(path)
     try:
@@ -88,9 +243,3 @@ def text_of(path: Path) -> str:
             f"{path}: line {line:,}: not UTF-8 ({error.reason}); convert the file",
             code="data/wrong-format",
         ) from None
-
-
-def as_codes(text: str) -> np.ndarray:
-    """Return the Unicode numbers of the characters, (characters,) uint32."""
-    codes: np.ndarray = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    return codes

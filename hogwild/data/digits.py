@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from hogwild.data.locate import check_split
+from hogwild.data.locate import choice
 
 FILE = Path(__file__).with_name("digits.npz")  # description and licence: digits.txt beside it
 
@@ -19,7 +19,7 @@ class Digits(TensorDataset):
     both parts, so test accuracy is slightly higher than for a new writer. Raises UsageError for another split."""
 
     def __init__(self, split: str = "train") -> None:
-        check_split("Digits", split, ("train", "test", "all"))
+        choice("Digits", "split", split, ("train", "test", "all"))
         with np.load(FILE, allow_pickle=False) as arrays:
             pixels, digits = arrays["x"], arrays["y"]
         rows = _rows(digits, split)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hogwild.data.locate import beside, folders, require
-from hogwild.errors import DataError, NotFoundError, UsageError, did_you_mean
+from hogwild.data.locate import bad_argument, beside, folders, read, reading, require
+from hogwild.errors import DataError, NotFoundError, did_you_mean
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 MODES = {1: "L", 3: "RGB"}
@@ -56,7 +56,7 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         require("PIL.Image", "hogwild.data.ImageFolder", "Pillow", "images")
         self.size = _size(who, size)
         if channels not in MODES:
-            raise _wrong(f"{who}: channels must be 3 (RGB) or 1 (grey), got {channels!r}")
+            raise bad_argument(f"{who}: channels must be 3 (RGB) or 1 (grey), got {channels!r}")
         self._mode = MODES[channels]
         self._mean = _per_channel(who, "mean", mean, channels, 0.0)
         self._deviation = _per_channel(who, "deviation", deviation, channels, 1.0)
@@ -96,8 +96,7 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
             repr((VERSION, self.classes, self.size, self._mode, self._mean.tolist(), self._deviation.tolist())).encode()
         )
         for name in self._names:
-            file = self.folder / name
-            content = _read(file)
+            content = read(self.folder / name)
             digest.update(f"{len(os.fsencode(name))} {len(content)} ".encode() + os.fsencode(name))
             digest.update(content)
         return digest.hexdigest()
@@ -147,7 +146,7 @@ def _find(path: Path, split: str | None, root: str | os.PathLike[str] | None, wh
 
 
 def _classes(folder: Path, wanted: Sequence[str] | None, who: str) -> tuple[str, ...]:
-    entries = sorted(_listed(folder), key=lambda entry: entry.name)
+    entries = _listed(folder)
     there = tuple(entry.name for entry in entries if entry.is_dir())
     beside_them = [entry.name for entry in entries if not entry.is_dir()]
     if not there:
@@ -164,7 +163,7 @@ def _classes(folder: Path, wanted: Sequence[str] | None, who: str) -> tuple[str,
 
 def _chosen(folder: Path, there: tuple[str, ...], wanted: Sequence[str], who: str) -> tuple[str, ...]:
     if isinstance(wanted, str) or not wanted or len(set(wanted)) < len(wanted):
-        raise _wrong(f"{who}: classes must be a list of different folder names, got {wanted!r}")
+        raise bad_argument(f"{who}: classes must be a list of different folder names, got {wanted!r}")
     unknown = [name for name in there if name not in wanted]
     if unknown:
         near = did_you_mean(unknown[0], wanted)
@@ -200,8 +199,8 @@ def _pictures(folder: Path, classes: Sequence[str]) -> tuple[list[str], list[int
 
 
 def _walk(folder: Path) -> Iterator[str]:
-    """Yield every file below, in the order of the names; hidden files (.DS_Store) are skipped."""
-    for entry in sorted(_listed(folder), key=lambda entry: entry.name):
+    """Yield every file below, in the order of the names."""
+    for entry in _listed(folder):
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path))
         else:
@@ -209,18 +208,9 @@ def _walk(folder: Path) -> Iterator[str]:
 
 
 def _listed(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if not entry.name.startswith(".")]
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be read: {error.strerror or error}", code="data/unreadable") from error
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror or error}", code="data/unreadable") from error
+    """Return the entries, sorted by name; hidden ones (.DS_Store) are skipped."""
+    with reading(folder), os.scandir(folder) as entries:
+        return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
 
 
 def _counted(names: Sequence[str]) -> tuple[str, str]:
@@ -231,7 +221,7 @@ def _counted(names: Sequence[str]) -> tuple[str, str]:
 def _size(who: str, size: Any) -> tuple[int, int]:
     pair = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, Sequence) else ()
     if len(pair) != 2 or not all(type(side) is int and side > 0 for side in pair):
-        raise _wrong(f"{who}: size must be [height, width] in pixels, or one number for both, got {size!r}")
+        raise bad_argument(f"{who}: size must be [height, width] in pixels, or one number for both, got {size!r}")
     return pair[0], pair[1]
 
 
@@ -242,9 +232,5 @@ def _per_channel(who: str, what: str, given: Any, channels: int, otherwise: floa
     numbers = is_list and all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)
     if not numbers or not np.isfinite(values).all() or (what == "deviation" and min(values) <= 0):
         rule = "positive numbers" if what == "deviation" else "numbers"
-        raise _wrong(f"{who}: {what} must be a list of {channels} {rule}, one per channel, got {given!r}")
+        raise bad_argument(f"{who}: {what} must be a list of {channels} {rule}, one per channel, got {given!r}")
     return np.array(values, np.float32)
-
-
-def _wrong(message: str) -> UsageError:
-    return UsageError(message, code="config/bad-argument")

@@ -2,51 +2,23 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from hogwild.data.packed_cache import digest_of, file_digest
-from hogwild.data.text_parsing.passes import (
-    Count,
-    Finds,
-    PackedFile,
-    Parsed,
-    Parsing,
-    Pass,
-    Run,
-    TextLines,
-    begins_of,
-    choice,
-    counted,
-    empty_file,
-    find_text,
-    found_in,
-    shown,
-    zeros,
-)
-from hogwild.errors import DataError, UsageError
+from hogwild.data.locate import bad_argument, choice
+from hogwild.data.text_parsing import passes
+from hogwild.data.text_parsing.passes import Finds, LinesStep, Parsed, Parsing, Pass, Run, TextLines, begins_of, zeros
+from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import Region
 
-VERSION = 1  # of this class's output for a file; part of the cache key
 MOST_INDEX = 2**31 - 2
 LARGEST_CLASS = 1 << 24  # a float32 represents every whole number up to it
 
-# By the kernel's rule number; TOKEN is replaced by the text in the file.
-RULES: dict[int, str] = {
-    1: "a line begins with its label, a number, not TOKEN",
-    2: "behind the label stand pairs index:value, not TOKEN",
-    3: "TOKEN: the value behind the colon must be a number",
-    4: "TOKEN is NaN or infinite; clean the data first",
-    5: "TOKEN: features are numbered from 1 on (one_based: false, where they begin with 0)",
-    6: "TOKEN: the index is past the last feature",
-    10: "TOKEN: an index is not negative",
-}
 
-
-class LibSvm(PackedFile):
+class LibSvm(passes.PackedFile):
     """Rows `label index:value index:value … # comment`, plain or .gz; packed as `csr`: `indptr` (N+1,) int64, `indices`
     (nnz,) int32 from 0 on, `values` (nnz,) float32, `target` (N,). A row's features are sorted most frequent first, by
     the counts in this file. A row may have no feature; an empty line is no row.
@@ -80,25 +52,19 @@ class LibSvm(PackedFile):
         choice(who, "labels", labels, ("auto", "real", "classes"))
         choice(who, "normalise", normalise, (None, "l2"))
         if features is not None and (type(features) is not int or not 0 < features < MOST_INDEX):
-            raise UsageError(
-                f"{who}: features must be a whole number from 1 to 2147483645, got {features!r}",
-                code="config/bad-argument",
-            )
-        self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
+            raise bad_argument(f"{who}: features must be a whole number from 1 to 2147483645, got {features!r}")
+        advice = "It is your own file in libsvm format, one row per line: label index:value index:value …"
+        self.path = passes.find_text(who, path, root, advice)
         self.features, self.one_based, self.labels, self.normalise = features, one_based, labels, normalise
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
         return _LibSvmParsing(self, what, like, on_bad_line)
 
 
-ADVICE = "It is your own file in libsvm format, one row per line: label index:value index:value …"
-
-
 @dataclass(frozen=True, slots=True)
-class _LibSvmParse:
+class _LibSvmParse(LinesStep):
     """Pass that parses rows as written: a piece's rows start at `rows[piece]`, its values at `places[piece]`."""
 
-    lines: TextLines
     spec: PackedSpec
     rows: np.ndarray
     places: np.ndarray
@@ -106,13 +72,10 @@ class _LibSvmParse:
     most: int
     leaves_out: bool
 
-    def ready(self) -> None:
-        Count(self.lines, "libsvm").ready()
-
     def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.parsing.libsvm import ITEMS, libsvm
+        from hogwild.kernels.parsing.lines import ITEMS, libsvm
 
-        found = found_in(regions, self.lines)[piece]
+        found = self.found(regions)[piece]
         found[ITEMS:] = 0
         raw = self.spec.attach(regions["raw"]).arrays()
         libsvm(
@@ -124,7 +87,7 @@ class _LibSvmParse:
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _Order(LinesStep):
     """Pass that sorts each row's features by frequency and closes the gaps between pieces: a piece's rows go to
     `to_rows[piece]` and on, its values to `to_places[piece]` and on."""
 
@@ -135,9 +98,6 @@ class _Order:
     base: int
     features: int
     unit: bool
-
-    def ready(self) -> None:
-        self.parse.ready()
 
     def do(self, piece: int, regions: Mapping[str, Region]) -> None:
         from hogwild.kernels.parsing.ordering import by_frequency
@@ -156,53 +116,48 @@ class _Order:
         )  # fmt: skip
 
 
-@dataclass(slots=True)
-class _LibSvmParsing:
-    """The parsing of one file."""
-
+class _LibSvmParsing(Parsing):
     source: LibSvm
-    what: str
-    like: Packed | None
-    on_bad_line: str
-    left_out: dict[str, int] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def key(self) -> str:
-        source = self.source
-        options = (source.features, source.one_based, source.labels, source.normalise, self.on_bad_line)
-        return digest_of("libsvm", VERSION, options, file_digest(source.path), self.like)
+    kind = "libsvm"
+    options = ("features", "one_based", "labels", "normalise")
+    rules: ClassVar[Mapping[int, str]] = {
+        1: "a line begins with its label, a number, not TOKEN",
+        2: "behind the label stand pairs index:value, not TOKEN",
+        3: "TOKEN: the value behind the colon must be a number",
+        4: "TOKEN is NaN or infinite; clean the data first",
+        5: "TOKEN: features are numbered from 1 on (one_based: false, where they begin with 0)",
+        6: "TOKEN: the index is past the last feature",
+        10: "TOKEN: an index is not negative",
+    }
 
     def parse(self, run: Run) -> Parsed:
-        lines, regions = TextLines.of(self.source.path)
-        counted(run, self.what, lines, regions, "libsvm")
-        step, finds = self._rows(run, lines, regions)
-        return self._finished(self._ordered(run, step, finds, regions), finds)
+        finds = passes.counted(run, self.what, *TextLines.of(self.source.path), "libsvm")
+        return self._finished(self._ordered(run, self._rows(run, finds), finds), finds)
 
     # ---- passes
 
-    def _rows(self, run: Run, lines: TextLines, regions: dict[str, Region]) -> "tuple[_LibSvmParse, Finds]":
+    def _rows(self, run: Run, finds: Finds) -> _LibSvmParse:
         """Parse the rows as written."""
-        from hogwild.kernels.parsing.libsvm import ITEMS, LEAST, LINES, MOST
+        from hogwild.kernels.parsing.lines import ITEMS, LEAST, LINES, MOST
 
-        found = found_in(regions, lines)
+        lines, found = finds.lines, finds.found
         rows, places = begins_of(found[:, LINES]), begins_of(found[:, ITEMS])
         kinds = {"lengths": "int64", "labels": "float32"}
         shapes = {name: (kind, (int(rows[-1]),)) for name, kind in kinds.items()}
         shapes |= {"indices": ("int32", (int(places[-1]),)), "values": ("float32", (int(places[-1]),))}
         spec = PackedSpec.laid_out("csr", 0, shapes, {})
-        regions["raw"] = Region.allocate("raw", spec.nbytes)
+        finds.regions["raw"] = Region.allocate("raw", spec.nbytes)
         least, most = self._bounds()
-        finds = Finds(lines, found, regions, RULES)
         while True:
-            step = _LibSvmParse(lines, spec, rows, places, least, most, self.like is not None)
-            run(Pass(self.what, lines.pieces, step, regions))
+            step = _LibSvmParse(lines, "libsvm", spec, rows, places, least, most, self.like is not None)
+            run(Pass(self.what, lines.pieces, step, finds.regions))
             if self.source.features is None or self.source.one_based != "auto" or self.like is not None:
                 break
             if most < self.source.features or found[:, LEAST].min() > 0 or found[:, MOST].max() <= most - 1:
                 break
             most -= 1  # there was a 0, so the last index is one less: parse again, to find lines past it
-        self.notes += finds.settle(self.on_bad_line, self.left_out)
-        return step, finds
+        self.settle(finds)
+        return step
 
     def _bounds(self) -> tuple[int, int]:
         """Return the lowest and highest valid index, as written."""
@@ -214,41 +169,39 @@ class _LibSvmParsing:
             return least, MOST_INDEX
         return least, self.source.features - (self.source.one_based is False)
 
-    def _ordered(self, run: Run, step: _LibSvmParse, finds: Finds, regions: dict[str, Region]) -> Packed:
-        from hogwild.kernels.parsing.libsvm import ITEMS, ROWS
+    def _ordered(self, run: Run, step: _LibSvmParse, finds: Finds) -> Packed:
+        from hogwild.kernels.parsing.lines import ITEMS, ROWS
 
-        base, features = self._numbering(finds)
+        (base, features), regions = self._numbering(finds), finds.regions
         to_rows, to_places = begins_of(finds.found[:, ROWS]), begins_of(finds.found[:, ITEMS])
         samples, items = int(to_rows[-1]), int(to_places[-1])
-        if not samples:
-            raise empty_file(self.source.path, self.left_out)
         sizes = {"features": features}
         arrays = {"indptr": ("int64", (samples + 1,)), "indices": ("int32", (items,)), "values": ("float32", (items,))}
         arrays["target"] = ("int64" if self.source.labels == "classes" else "float32", (samples,))
         spec = PackedSpec.laid_out("csr", samples, arrays, sizes)
-        packed = Packed.allocate(self.what.replace(".", "-"), spec, {"first": [base]})
-        regions |= {"out": packed.region, "counts": self._counts(step, finds, base, features, regions)}
+        packed = Packed.allocate(self.region_name, spec, {"first": [base]})
+        regions |= {"out": packed.region, "counts": self._counts(step, finds, base, features)}
         regions |= {"labels": zeros("labels", (samples,), "f4"), "twice": zeros("twice", (samples,), "u1")}
         unit = self.source.normalise is not None
-        order = _Order(step, spec, to_rows, to_places, base, features, unit)
+        order = _Order(finds.lines, "libsvm", step, spec, to_rows, to_places, base, features, unit)
         run(Pass(self.what, finds.lines.pieces, order, regions))
         return packed
 
     def _numbering(self, finds: Finds) -> tuple[int, int]:
         """Return (the first feature's index as written, the number of features)."""
-        from hogwild.kernels.parsing.libsvm import LEAST, MOST
+        from hogwild.kernels.parsing.lines import LEAST, MOST
 
         if self.like is not None:
             return int(self.like.names["first"][0]), self.like.spec.sizes["features"]
         base = int(finds.found[:, LEAST].min() > 0) if self.source.one_based == "auto" else int(self.source.one_based)
         return base, self.source.features or max(1, int(finds.found[:, MOST].max()) + 1 - base)
 
-    def _counts(self, step: _LibSvmParse, finds: Finds, base: int, features: int, regions: dict[str, Region]) -> Region:
+    def _counts(self, step: _LibSvmParse, finds: Finds, base: int, features: int) -> Region:
         """Return (F,) int64: the number of rows that name each feature."""
-        from hogwild.kernels.parsing.libsvm import ITEMS
+        from hogwild.kernels.parsing.lines import ITEMS
 
         region = zeros("counts", (features,), "i8")
-        counts, indices = region.array("i8", (features,)), step.spec.attach(regions["raw"]).arrays()["indices"]
+        counts, indices = region.array("i8", (features,)), step.spec.attach(finds.regions["raw"]).arrays()["indices"]
         for begin, many in zip(step.places.tolist(), finds.found[:, ITEMS].tolist(), strict=False):
             some = np.bincount(indices[begin : begin + many])[base:]
             counts[: len(some)] += some
@@ -257,7 +210,7 @@ class _LibSvmParsing:
     # ---- result
 
     def _finished(self, packed: Packed, finds: Finds) -> Parsed:
-        from hogwild.kernels.parsing.libsvm import UNSEEN
+        from hogwild.kernels.parsing.lines import UNSEEN
 
         keep = np.ones(packed.samples, bool)
         if unseen := finds.total(UNSEEN):
@@ -266,8 +219,8 @@ class _LibSvmParsing:
         self._twice(keep, finds)
         packed = self._labelled(packed, finds, keep)
         if not keep.all():
-            packed = packed.take(self.what.replace(".", "-"), np.flatnonzero(keep))
-        return Parsed(packed, self.left_out, tuple(f"{self.source.path}: {note}" for note in self.notes))
+            packed = packed.take(self.region_name, np.flatnonzero(keep))
+        return self.finished(packed)
 
     def _twice(self, keep: np.ndarray, finds: Finds) -> None:
         """Treat rows that name a feature twice as bad lines; the parser of single lines cannot see it."""
@@ -286,7 +239,7 @@ class _LibSvmParsing:
 
     def _place_of(self, row: int, finds: Finds) -> str:
         """Return the place of a row in the file, by parsing the rows of its piece again, line by line."""
-        from hogwild.kernels.parsing.libsvm import FOUND, ROWS, libsvm
+        from hogwild.kernels.parsing.lines import FOUND, ROWS, libsvm
 
         begins = begins_of(finds.found[:, ROWS])
         piece = int(np.searchsorted(begins, row, side="right")) - 1
@@ -303,7 +256,7 @@ class _LibSvmParsing:
             libsvm(np.frombuffer(line, np.uint8), least, most, self.like is not None, *scratch, 0, 1, 0, many, found)
             left -= int(found[ROWS])
             if left < 0:
-                return f"{finds.place(piece, content, at)}: {shown(line)!r}"
+                return f"{finds.place(piece, content, at)}: {passes.shown(line)!r}"
             at += len(line) + 1
         raise finds.lines.changed()
 

@@ -4,11 +4,13 @@ The order: `init_args.root` of the data class, DIR/its own folder, DIR. DIR is `
 variable HOGWILD_DATA. A user's own file (Npz, Csv) may also lie beside the job file, or in the current folder. All
 files of one data set come from one folder: images and labels are never mixed."""
 
+import contextlib
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hogwild.errors import DataError, NotFoundError, UsageError
 from hogwild.user_code import job_folder
@@ -87,10 +89,24 @@ def _missing(wanted: Sequence[Wanted], folder: Path) -> str:
     return f"does not hold {', '.join(absent)}"
 
 
+def find_file(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, advice: str) -> Path:
+    """Return the path of a user's own file. Raises NotFoundError with the searched folders."""
+    given = Path(path).expanduser()
+    where = [given.parent] if given.is_absolute() else [*folders(root, None), *beside()]
+    return find([Wanted((given.name if given.is_absolute() else str(given),))], where, who, advice)[0]
+
+
 def read(path: Path) -> bytes:
     """Return the whole content. Raises DataError naming the file if it cannot be read."""
-    try:
+    with reading(path):
         return path.read_bytes()
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn errors of the operating system into DataError naming the file or folder."""
+    try:
+        yield
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}", code="data/unreadable") from error
 
@@ -105,7 +121,12 @@ def require(module: str, who: str, package: str, extra: str) -> None:
         ) from error
 
 
-def check_split(who: str, split: str, allowed: Sequence[str]) -> None:
-    """Raise UsageError unless `split` is one of `allowed`."""
-    if split not in allowed:
-        raise UsageError(f"{who}: split must be one of {', '.join(allowed)}, got {split!r}", code="config/bad-argument")
+def choice(who: str, name: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Raise UsageError unless an argument is one of the allowed values."""
+    if value not in allowed:
+        raise bad_argument(f"{who}: {name} must be one of {', '.join(map(str, allowed))}, got {value!r}")
+
+
+def bad_argument(message: str) -> UsageError:
+    """Return the error for an argument in init_args that a data set refuses."""
+    return UsageError(message, code="config/bad-argument")

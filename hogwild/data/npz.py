@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from hogwild.data.locate import Wanted, beside, find, folders
+from hogwild.data.locate import find_file
 from hogwild.errors import DataError
 
 # torch supports few operations on unsigned types above 8 bits: convert each to a signed type that can hold it.
@@ -36,7 +36,8 @@ class Npz(TensorDataset):
         target: str | None = "y",
         root: str | os.PathLike[str] | None = None,
     ) -> None:
-        file = _find(Path(path).expanduser(), root)
+        advice = "It is your own file: write it with numpy.savez(path, x=..., y=...)."
+        file = find_file(f"Npz(path={str(Path(path).expanduser())!r})", path, root, advice)
         names = [inputs] if isinstance(inputs, str) else list(inputs)
         arrays = _read(file, names if target is None else [*names, target])
         tensors = [_input_tensor(file, name, array) for name, array in zip(names, arrays, strict=False)]
@@ -47,13 +48,6 @@ class Npz(TensorDataset):
     def for_inputs(arguments: Mapping[str, Any], _: Sequence[str] | None) -> dict[str, Any]:
         """Return the arguments for a file to predict."""
         return {**arguments, "target": None}
-
-
-def _find(path: Path, root: str | os.PathLike[str] | None) -> Path:
-    where = [path.parent] if path.is_absolute() else [*folders(root, None), *beside()]
-    name = path.name if path.is_absolute() else str(path)
-    advice = "It is your own file: write it with numpy.savez(path, x=..., y=...)."
-    return find([Wanted((name,))], where, f"Npz(path={str(path)!r})", advice)[0]
 
 
 def _read(file: Path, names: Sequence[str]) -> list[np.ndarray]:

@@ -7,19 +7,16 @@ on demand; so it may be larger than memory. The mapping is writable, because tor
 nobody writes to it. Checksums are verified when it is mapped, unless it does not fit into memory. Index bounds are
 always checked: a compiled kernel would read out of bounds."""
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hogwild import host
 from hogwild.data.cache import DATA, CachedField, DatasetCache, Entry
-from hogwild.data.text_file import TextFile
-from hogwild.data.text_parsing.passes import Parsed
+from hogwild.data.text_parsing.passes import Parsed, names_as_bytes
 from hogwild.feeds.packed import Packed, PackedSpec
 from hogwild.shared_memory.region import ALIGNMENT, Region, aligned
 
@@ -37,34 +34,14 @@ BOUNDS: Mapping[tuple[str, int | None], str] = {
 STARTS = {"indptr": "indices", "starts": "tokens"}  # arrays of start offsets -> the array they point into
 
 
-def file_digest(path: Path) -> str:
-    """Return a hash of a file's content. Takes 1 s per gigabyte."""
-    digest = hashlib.sha256()
-    TextFile(path).hash_into(digest)
-    return digest.hexdigest()
-
-
-def digest_of(*parts: Any) -> str:
-    """Return a hexadecimal hash of everything a result depends on; of a `Packed`, only its sizes and names, which other
-    data sets take from it."""
-    digest = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, Packed):
-            digest.update(json.dumps(dict(part.spec.sizes), sort_keys=True).encode())
-            for name, content in _written(part.names):
-                digest.update(name.encode() + content)
-        else:
-            digest.update(repr(part).encode())
-    return digest.hexdigest()
-
-
 def load(cache: DatasetCache, key: str) -> Parsed | None:
     """Return the data stored under `key`, mapped, or None. Damaged data is removed, with a message."""
     entry = cache.load(key)
     if entry is None:
         return None
     try:
-        region = _mapped(entry)
+        descriptor = os.open(entry.folder / DATA, os.O_RDWR | os.O_CLOEXEC)
+        region = Region.attach(descriptor, sum(spec.nbytes for spec in entry.specs))
     except OSError as error:
         cache.say(f"the cache {entry.folder} cannot be mapped ({error.strerror or error}); the data is parsed again")
         return None
@@ -121,9 +98,8 @@ def _bad_rows(packed: Packed, arrays: Mapping[str, np.ndarray]) -> str:
     samples = packed.samples
     for name, array in arrays.items():
         rows = samples + 1 if name == "indptr" else samples
-        if packed.spec.form == "table" and len(array) != rows:
-            return f"{name} has {len(array):,} rows, there are {samples:,} samples"
-        if packed.spec.form == "csr" and name in ("indptr", "target") and len(array) != rows:
+        is_by_sample = packed.spec.form == "table" or (packed.spec.form == "csr" and name in ("indptr", "target"))
+        if is_by_sample and len(array) != rows:
             return f"{name} has {len(array):,} rows, there are {samples:,} samples"
     if packed.spec.form == "csr" and len(arrays["values"]) != len(arrays["indices"]):
         return "there are not as many values as indices"
@@ -153,27 +129,9 @@ def _extremes(values: np.ndarray) -> tuple[int, int]:
 # ---- format ---------------------------------------------------------------------------------------------------------
 
 
-def _mapped(entry: Entry) -> Region:
-    """Map the entry's data. Raises OSError."""
-    descriptor = os.open(entry.folder / DATA, os.O_RDWR | os.O_CLOEXEC)
-    return Region.attach(descriptor, sum(spec.nbytes for spec in entry.specs))
-
-
-def _written(names: Mapping[str, Any]) -> list[tuple[str, bytes]]:
-    """Return each name array as bytes: whole numbers as in memory, words as JSON."""
-    written = []
-    for name, values in names.items():
-        array = values if isinstance(values, np.ndarray) else np.asarray(values)
-        if array.dtype.kind == "i":
-            written.append((f"{name}:int64", np.ascontiguousarray(array, np.int64).tobytes()))
-        else:
-            written.append((f"{name}:words", json.dumps([*map(str, values)]).encode()))
-    return written
-
-
 def _description(parsed: Parsed) -> bytes:
     """Return the length of the head in 8 bytes, the head as JSON, and the names."""
-    spec, names = parsed.packed.spec, _written(parsed.packed.names)
+    spec, names = parsed.packed.spec, names_as_bytes(parsed.packed.names)
     head = {
         "form": spec.form,
         "samples": spec.samples,

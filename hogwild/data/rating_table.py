@@ -2,13 +2,14 @@
 ids numbered, sorted, each pair once, and optionally only one part of them."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hogwild.data.text_parsing.passes import Finds, Parsed, Parsing
 from hogwild.data.text_parsing.vocabulary import in_order
 from hogwild.data.triples import in_numbers_of
 from hogwild.errors import DataError
@@ -114,49 +115,104 @@ class Rated:
     spec: PackedSpec | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """The options of a data set for its ratings."""
+class RatedParsing(Parsing):
+    """Base class: turns parsed ratings into the packed table. Its sources have `duplicates` and `holdout`."""
 
-    what: str
-    path: Any
-    duplicates: str
-    holdout: "Holdout | None"
-    like: Packed | None
+    def table(self, rated: Rated, finds: Finds) -> Parsed:
+        """Return the table, sorted by user and item. Raises DataError for bad lines and duplicate pairs."""
+        self.settle(finds)
+        names = {"users": _dense(rated.user, rated.words and rated.words[0])}
+        names["items"] = _dense(rated.item, rated.words and rated.words[1])
+        chosen = self._in_order(rated, names, finds)
+        if self.source.holdout is not None:
+            chosen = self._part(rated, chosen)
+        if chosen is not None:
+            rated = Rated(rated.user[chosen], rated.item[chosen], rated.rating[chosen])
+        if self.like is not None:
+            rated, names = self._as_in(self.like, rated, names), {k: self.like.names[k] for k in names}
+        elif self.source.holdout is not None:
+            names = {
+                "users": names["users"][_dense(rated.user, None)],
+                "items": names["items"][_dense(rated.item, None)],
+            }
+        return self.finished(self._packed(rated, names))
 
+    def places(self, finds: Finds, user: str, item: str) -> list[str]:
+        """Return the lines of one pair in the file, for an error."""
+        return []
 
-def numbered(
-    rated: Rated, wishes: Wishes, places: Callable[[str, str], list[str]], notes: list[str], left_out: dict[str, int]
-) -> Packed:
-    """Return the table, sorted by user and item. `places`: the lines of a pair. Raises DataError for duplicate
-    pairs."""
-    names = {"users": _dense(rated.user, rated.words and rated.words[0])}
-    names["items"] = _dense(rated.item, rated.words and rated.words[1])
-    chosen = _in_order(rated, names, wishes, places, notes, left_out)
-    if wishes.holdout is not None:
-        chosen = _part(rated, chosen, wishes)
-    if chosen is not None:
-        rated = Rated(rated.user[chosen], rated.item[chosen], rated.rating[chosen])
-    if wishes.like is not None:
-        rated, names = _as_in(rated, names, wishes, notes, left_out), {k: wishes.like.names[k] for k in names}
-    elif wishes.holdout is not None:
-        names = {
-            "users": names["users"][_dense(rated.user, None)],
-            "items": names["items"][_dense(rated.item, None)],
-        }
-    return _packed(rated, wishes, names)
+    def _packed(self, rated: Rated, names: dict[str, Any]) -> Packed:
+        """Return the packed table: in its existing memory if nothing moved; otherwise a copy."""
+        sizes = {kind: len(values) for kind, values in names.items()}
+        arrays = {"user": rated.user, "item": rated.item, "rating": rated.rating}
+        if rated.region is None or rated.spec is None:
+            return Packed.of(self.region_name, "table", arrays, sizes, names)
+        specs = tuple(
+            replace(spec, shape=(len(rated.user),)) for spec in rated.spec.arrays
+        )  # space left at the ends by lines without a rating stays unused
+        return Packed(rated.region, PackedSpec("table", len(rated.user), specs, sizes), names)
 
+    def _in_order(self, rated: Rated, names: dict[str, np.ndarray], finds: Finds) -> np.ndarray | None:
+        """Return the rows to keep, sorted; None: all rows, unchanged."""
+        from hogwild.kernels.parsing.ordering import are_sorted, counted
 
-def _packed(rated: Rated, wishes: Wishes, names: dict[str, Any]) -> Packed:
-    """Return the packed table: in its existing memory if nothing moved; otherwise a copy."""
-    sizes = {kind: len(values) for kind, values in names.items()}
-    arrays = {"user": rated.user, "item": rated.item, "rating": rated.rating}
-    if rated.region is None or rated.spec is None:
-        return Packed.of(wishes.what.replace(".", "-"), "table", arrays, sizes, names)
-    specs = tuple(
-        type(spec)(spec.name, spec.dtype, (len(rated.user),), spec.offset) for spec in rated.spec.arrays
-    )  # space left at the ends by lines without a rating stays unused
-    return Packed(rated.region, PackedSpec("table", len(rated.user), specs, sizes), names)
+        is_sorted, is_twice = are_sorted(rated.user, rated.item)
+        if is_sorted and not is_twice:
+            return None
+        by_item = np.empty(len(rated.user), np.int32)
+        order = np.arange(len(rated.user), dtype=np.int32)
+        counted(rated.item, order, np.zeros(len(names["items"]) + 1, np.int64), by_item)
+        counted(rated.user, by_item, np.zeros(len(names["users"]) + 1, np.int64), order)
+        user, item = rated.user[order], rated.item[order]
+        is_again = (user[1:] == user[:-1]) & (item[1:] == item[:-1])
+        if self.source.duplicates == "keep" or not is_again.any():
+            return order
+        if self.source.duplicates == "fail":
+            first = int(is_again.argmax())
+            pair = str(names["users"][user[first]]), str(names["items"][item[first]])
+            where = " and ".join(self.places(finds, *pair)[:2]) or str(self.source.path)
+            raise DataError(
+                f"{where}: user {pair[0]} rated item {pair[1]} twice; there are {int(is_again.sum()):,} such ratings; "
+                "set duplicates: last (use the later one) or keep",
+                code="data/duplicate-rating",
+            )
+        many = self.left_out["earlier ratings"] = int(is_again.sum())
+        self.notes.append(f"{many:,} ratings are left out: the same user rated the same item again further down")
+        last: np.ndarray = order[np.append(~is_again, True)]
+        return last
+
+    def _part(self, rated: Rated, chosen: np.ndarray | None) -> np.ndarray:
+        """Return the rows of the wanted part, in the same order."""
+        from hogwild.kernels.parsing.ordering import held_out
+
+        holdout: Holdout = self.source.holdout
+        is_held = np.zeros(len(rated.user), np.bool_)
+        held_out(rated.user, rated.item, np.uint64(holdout.seed), holdout.fraction, is_held)
+        every: np.ndarray = np.arange(len(rated.user)) if chosen is None else chosen
+        rows: np.ndarray = every[is_held[every] == holdout.is_test]
+        if not len(rows):
+            raise DataError(
+                f"{self.what}: holdout {holdout.fraction} of {len(rated.user):,} ratings leaves one part empty",
+                code="data/split",
+            )
+        return rows
+
+    def _as_in(self, like: Packed, rated: Rated, names: dict[str, np.ndarray]) -> Rated:
+        """Return the ratings with the training data's numbers, without unknown users and items."""
+        from hogwild.kernels.parsing.ordering import renumber
+
+        if {*names} - {*like.names}:
+            raise DataError(f"{self.source.path}: data.train has no ratings", code="data/val-unlike-train")
+        for ids, kind in ((rated.user, "users"), (rated.item, "items")):
+            renumber(ids, in_numbers_of(like.names[kind], names[kind]))
+        is_known = (rated.user >= 0) & (rated.item >= 0)
+        if not (unknown := int(np.count_nonzero(~is_known))):
+            return rated
+        self.left_out["unseen ratings"] = unknown
+        self.notes.append(
+            f"{unknown:,} of {len(is_known):,} ratings are left out: the training data does not have their user or item"
+        )
+        return Rated(rated.user[is_known], rated.item[is_known], rated.rating[is_known])
 
 
 def _dense(ids: np.ndarray, words: list[bytes] | None) -> np.ndarray:
@@ -176,81 +232,6 @@ def _dense(ids: np.ndarray, words: list[bytes] | None) -> np.ndarray:
     mark(ids, is_there)
     renumber(ids, np.cumsum(is_there, dtype=np.int32) - np.int32(1))
     return np.flatnonzero(is_there)
-
-
-def _in_order(
-    rated: Rated,
-    names: dict[str, np.ndarray],
-    wishes: Wishes,
-    places: Callable[[str, str], list[str]],
-    notes: list[str],
-    left_out: dict[str, int],
-) -> np.ndarray | None:
-    """Return the rows to keep, sorted; None: all rows, unchanged."""
-    from hogwild.kernels.parsing.ordering import are_sorted, counted
-
-    is_sorted, is_twice = are_sorted(rated.user, rated.item)
-    if is_sorted and not is_twice:
-        return None
-    by_item = np.empty(len(rated.user), np.int32)
-    order = np.arange(len(rated.user), dtype=np.int32)
-    counted(rated.item, order, np.zeros(len(names["items"]) + 1, np.int64), by_item)
-    counted(rated.user, by_item, np.zeros(len(names["users"]) + 1, np.int64), order)
-    user, item = rated.user[order], rated.item[order]
-    is_again = (user[1:] == user[:-1]) & (item[1:] == item[:-1])
-    if wishes.duplicates == "keep" or not is_again.any():
-        return order
-    if wishes.duplicates == "fail":
-        first = int(is_again.argmax())
-        pair = str(names["users"][user[first]]), str(names["items"][item[first]])
-        where = " and ".join(places(*pair)[:2]) or str(wishes.path)
-        raise DataError(
-            f"{where}: user {pair[0]} rated item {pair[1]} twice; there are {int(is_again.sum()):,} such ratings; set "
-            "duplicates: last (use the later one) or keep",
-            code="data/duplicate-rating",
-        )
-    left_out["earlier ratings"] = int(is_again.sum())
-    notes.append(f"{int(is_again.sum()):,} ratings are left out: the same user rated the same item again further down")
-    last: np.ndarray = order[np.append(~is_again, True)]
-    return last
-
-
-def _part(rated: Rated, chosen: np.ndarray | None, wishes: Wishes) -> np.ndarray:
-    """Return the rows of the wanted part, in the same order."""
-    from hogwild.kernels.parsing.ordering import held_out
-
-    assert wishes.holdout is not None
-    is_held = np.zeros(len(rated.user), np.bool_)
-    held_out(rated.user, rated.item, np.uint64(wishes.holdout.seed), wishes.holdout.fraction, is_held)
-    every: np.ndarray = np.arange(len(rated.user)) if chosen is None else chosen
-    rows: np.ndarray = every[is_held[every] == wishes.holdout.is_test]
-    if not len(rows):
-        raise DataError(
-            f"{wishes.what}: holdout {wishes.holdout.fraction} of {len(rated.user):,} ratings leaves one part empty",
-            code="data/split",
-        )
-    return rows
-
-
-def _as_in(
-    rated: Rated, names: dict[str, np.ndarray], wishes: Wishes, notes: list[str], left_out: dict[str, int]
-) -> Rated:
-    """Return the ratings with the training data's numbers, without unknown users and items."""
-    from hogwild.kernels.parsing.ordering import renumber
-
-    assert wishes.like is not None
-    if {*names} - {*wishes.like.names}:
-        raise DataError(f"{wishes.path}: data.train has no ratings", code="data/val-unlike-train")
-    for ids, kind in ((rated.user, "users"), (rated.item, "items")):
-        renumber(ids, in_numbers_of(wishes.like.names[kind], names[kind]))
-    is_known = (rated.user >= 0) & (rated.item >= 0)
-    if not (unknown := int(np.count_nonzero(~is_known))):
-        return rated
-    left_out["unseen ratings"] = unknown
-    notes.append(
-        f"{unknown:,} of {len(rated.user):,} ratings are left out: the training data does not have their user or item"
-    )
-    return Rated(rated.user[is_known], rated.item[is_known], rated.rating[is_known])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,16 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
+from hogwild.data.locate import bad_argument
 from hogwild.data.text_parsing.passes import PackedFile, Parsed, Parsing, Run, TextLines, find_text
-from hogwild.errors import DataError, UsageError
+from hogwild.data.text_parsing.vocabulary import Vocabulary
+from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 from hogwild.shared_memory.region import Region
 
-VERSION = 1  # of what this class makes of a file: a part of what it is kept under
 LONGEST = 10_000  # words in a sentence: a text of one line, such as text8, is cut there
 AT_ONCE = 1 << 20  # numbers of words written in one go
 FIRST_WORDS, FIRST_BYTES = 1 << 16, 1 << 20  # room for so many different words at first, and for their bytes
@@ -44,39 +43,26 @@ class Text(PackedFile):
         who = f"Text(path={str(path)!r})"
         for name, value in (("min_count", min_count), ("context", context)):
             if type(value) is not int or not 0 < value < 1 << 31:
-                raise UsageError(
-                    f"{who}: {name} must be a whole number >= 1, got {value!r}", code="config/bad-argument"
-                )
-        self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
+                raise bad_argument(f"{who}: {name} must be a whole number >= 1, got {value!r}")
+        self.path = find_text(who, path, root, ADVICE)
         self.min_count, self.context = min_count, context
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
         return TextParsing(self, what, like, on_bad_line)
 
 
-@dataclass(frozen=True, slots=True)
-class TextParsing:
-    """The parsing of a text into packed arrays (`text_parsing.passes.Parsing`). In one process: 100 MB take a second,
-    and unzipping as long."""
+class TextParsing(Parsing):
+    """The parsing of a text into packed arrays. In one process: 100 MB take a second, and unzipping as long."""
 
-    data: Text
-    what: str
-    like: Packed | None
-    on_bad_line: str
-
-    def key(self) -> str:
-        """Return a hash of the file's content, the options and the training data's words."""
-        from hogwild.data.packed_cache import digest_of, file_digest
-
-        data, like = self.data, self.like
-        return digest_of("Text", VERSION, file_digest(data.path), data.min_count, data.context, self.on_bad_line, like)
+    source: Text
+    kind, options = "Text", ("min_count", "context")
 
     def parse(self, run: Run) -> Parsed:
         """Parse the text. Raises DataError, MemoryShortError."""
         from hogwild.kernels.parsing import warm_up
 
         warm_up.ready("text")
-        lines, regions = TextLines.of(self.data.path)
+        lines, regions = TextLines.of(self.source.path)
         table = WordTable()
         raw = [numbers for piece in range(lines.pieces) for numbers in table.read(lines.piece(piece, regions))]
         left_out, rank, words = self._vocabulary(table, lines, regions)
@@ -85,17 +71,19 @@ class TextParsing:
         if self.like is not None:
             counts = self.like.arrays()["counts"]
         arrays = {"tokens": tokens, "starts": starts, "counts": counts}
-        sizes = {"words": len(words), "context": self.data.context}
-        return Parsed(Packed.of(self.what, "tokens", arrays, sizes, {"words": words}), *_said(left_out))
+        sizes = {"words": len(words), "context": self.source.context}
+        notes = tuple(f"{many:,} {why} are left out" for why, many in left_out.items())
+        return Parsed(Packed.of(self.what, "tokens", arrays, sizes, {"words": words}), left_out, notes)
 
     def _vocabulary(
         self, table: "WordTable", lines: TextLines, regions: Mapping[str, Region]
     ) -> tuple[dict[str, int], np.ndarray, list[str]]:
         """Return (counts of words left out, by reason; rank (entries,) int32 of each word, -1: left out; the words)."""
         counts = table.counts
-        found, broken = table.words()
+        found = [_decoded(word) for word in table]
+        broken = [entry for entry, word in enumerate(found) if word is None]
         if broken and self.on_bad_line != "skip":
-            raise self._not_text(table.bytes_of(broken[0]), lines, regions)
+            raise self._not_text([*table][broken[0]], lines, regions)
         rank, good = np.full(len(counts), -1, np.int32), np.ones(len(counts), bool)
         good[broken] = False
         left_out = {"words that are not UTF-8": int(counts[broken].sum())} if broken else {}
@@ -105,11 +93,11 @@ class TextParsing:
             rank[:] = [place.get(word, -1) if word is not None else -1 for word in found]
             left_out["words unknown to the training data"] = int(counts[good & (rank < 0)].sum())
         else:
-            kept = np.flatnonzero(good & (counts >= self.data.min_count))
+            kept = np.flatnonzero(good & (counts >= self.source.min_count))
             kept = kept[np.argsort(-counts[kept], kind="stable")]
             rank[kept] = np.arange(len(kept), dtype=np.int32)
             words = [found[entry] or "" for entry in kept]
-            left_out[f"words rarer than min_count {self.data.min_count}"] = int(counts[good & (rank < 0)].sum())
+            left_out[f"words rarer than min_count {self.source.min_count}"] = int(counts[good & (rank < 0)].sum())
         if not (rank >= 0).any():
             raise self._no_words(table, found)
         return {why: many for why, many in left_out.items() if many}, rank, words
@@ -119,10 +107,10 @@ class TextParsing:
         if self.like is not None:
             rule = "none of its words is in the training data"
         else:
-            rule = f"none of its words occurs {self.data.min_count} times (min_count)"
+            rule = f"none of its words occurs {self.source.min_count} times (min_count)"
         often = f"; the most frequent, {found[int(counts.argmax())]!r}, {counts.max():,} times" if len(counts) else ""
         return DataError(
-            f"{self.data.path}: the vocabulary is empty: of {counts.sum():,} words, {len(counts):,} different ones, "
+            f"{self.source.path}: the vocabulary is empty: of {counts.sum():,} words, {len(counts):,} different ones, "
             f"{rule}{often}",
             code="data/no-words",
         )
@@ -142,20 +130,17 @@ class TextParsing:
         )
 
 
-class WordTable:
+class WordTable(Vocabulary):
     """The distinct words of a text with their counts, in order of first appearance."""
 
     def __init__(self) -> None:
-        self._sizes = np.zeros(2, np.int64)
-        self._keys, self._ends = np.empty(FIRST_WORDS, np.uint64), np.empty(FIRST_WORDS, np.int64)
-        self._counts = np.empty(FIRST_WORDS, np.int64)
-        self._pool = np.empty(FIRST_BYTES, np.uint8)
-        self._slots = np.full(4 * FIRST_WORDS, -1, np.int32)
+        super().__init__(FIRST_WORDS, FIRST_BYTES)
+        self._counts = np.zeros(FIRST_WORDS, np.int64)
 
     @property
     def counts(self) -> np.ndarray:
         """The counts (entries,) int64."""
-        return self._counts[: self._sizes[0]]
+        return self._counts[: len(self)]
 
     def read(self, content: np.ndarray) -> Iterator[np.ndarray]:
         """Add the words of complete lines; yield their numbers (n,) int32, -1 at line ends, in parts."""
@@ -164,37 +149,11 @@ class WordTable:
         at, raw = 0, np.empty(AT_ONCE, np.int32)
         while at < len(content):
             before = at
-            at, written = number(
-                content, at, self._slots, self._keys, self._ends, self._pool, self._counts, self._sizes, raw
-            )
+            at, written = number(content, at, *self._table(), self._counts, raw)
             yield raw[:written].copy()
             if at < len(content) and written < len(raw):
                 self._grow(len(content) - before)
-
-    def words(self) -> tuple[list[str | None], list[int]]:
-        """Return (the words, None if not UTF-8; the numbers of those)."""
-        whole, ends = self._pool.tobytes(), [0, *self._ends[: self._sizes[0]].tolist()]
-        found = [_decoded(whole[begin:end]) for begin, end in pairwise(ends)]
-        return found, [entry for entry, word in enumerate(found) if word is None]
-
-    def bytes_of(self, entry: int) -> bytes:
-        begin = self._ends[entry - 1] if entry else 0
-        return self._pool[begin : self._ends[entry]].tobytes()
-
-    def _grow(self, longest: int) -> None:
-        """Make room for twice as many words, and for any next word, of at most `longest` bytes."""
-        from hogwild.kernels.parsing.tokens import fill_slots
-
-        entries, used = self._sizes.tolist()
-        if entries == len(self._keys):
-            self._keys, self._ends, self._counts = (
-                np.concatenate([array, np.empty_like(array)]) for array in (self._keys, self._ends, self._counts)
-            )
-            self._slots = np.full(4 * len(self._keys), -1, np.int32)
-            fill_slots(self._keys, entries, self._slots)
-        else:
-            more = np.empty(max(len(self._pool), longest), np.uint8)
-            self._pool = np.concatenate([self._pool[:used], more])
+                self._counts = np.append(self._counts, np.zeros(len(self._keys) - len(self._counts), np.int64))
 
 
 def _encoded(raw: list[np.ndarray], rank: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -218,8 +177,3 @@ def _decoded(word: bytes) -> str | None:
         return word.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _said(left_out: Mapping[str, int]) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """Return the counts and the notes for a `Parsed`."""
-    return left_out, tuple(f"{many:,} {why} are left out" for why, many in left_out.items())

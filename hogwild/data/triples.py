@@ -1,34 +1,18 @@
 """Knowledge graphs from text: one triple of head, relation and tail per line, as in FB15k-237, CoDEx and Wikidata5M."""
 
 import os
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 
-from hogwild.data.packed_cache import digest_of, file_digest
-from hogwild.data.text_parsing.passes import (
-    Finds,
-    PackedFile,
-    Parsed,
-    Parsing,
-    Run,
-    TextLines,
-    choice,
-    counted,
-    empty_file,
-    find_text,
-)
+from hogwild.data.locate import choice
+from hogwild.data.text_parsing.passes import PackedFile, Parsed, Parsing, Run, TextLines, counted, find_text
 from hogwild.data.text_parsing.vocabulary import Vocabulary, in_order, numbered_columns
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 
-VERSION = 1
 ADVICE = "It is your own file, one triple per line: head, relation and tail, separated by tabs."
-RULES: dict[int, str] = {
-    7: "a line must be head, relation and tail, three fields",
-    8: "a field is empty",
-}
 
 
 class Triples(PackedFile):
@@ -48,46 +32,36 @@ class Triples(PackedFile):
     ) -> None:
         who = f"Triples(path={str(path)!r})"
         choice(who, "delimiter", delimiter, ("\t", ",", ";", "|", " "))
-        self.path = find_text(who, str(path), None if root is None else str(root), ADVICE)
+        self.path = find_text(who, path, root, ADVICE)
         self.delimiter = delimiter
 
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
         return _TriplesParsing(self, what, like, on_bad_line)
 
 
-@dataclass(slots=True)
-class _TriplesParsing:
+class _TriplesParsing(Parsing):
     source: Triples
-    what: str
-    like: Packed | None
-    on_bad_line: str
-    left_out: dict[str, int] = field(default_factory=dict)
-
-    def key(self) -> str:
-        options = (self.source.delimiter, self.on_bad_line)
-        return digest_of("triples", VERSION, options, file_digest(self.source.path), self.like)
+    kind, options = "triples", ("delimiter",)
+    rules: ClassVar[Mapping[int, str]] = {
+        7: "a line must be head, relation and tail, three fields",
+        8: "a field is empty",
+    }
 
     def parse(self, run: Run) -> Parsed:
-        lines, regions = TextLines.of(self.source.path)
-        finds = Finds(lines, counted(run, self.what, lines, regions, "words"), regions, RULES)
+        finds = counted(run, self.what, *TextLines.of(self.source.path), "words")
         form = (ord(self.source.delimiter), 0, 3)
         columns = np.array([0, 1, 2, -1], np.int64)
         codes, _, known = numbered_columns(finds, form, columns, (0, 1, 0))
-        notes = finds.settle(self.on_bad_line, self.left_out)
-        if not len(codes[0]):
-            raise empty_file(self.source.path, self.left_out)
-        triples, names = self._numbered(codes, known, notes)
+        self.settle(finds)
+        triples, names = self._numbered(codes, known)
         arrays = {"triple": triples, "weight": np.ones(len(triples), np.float32)}
         sizes = {name: len(values) for name, values in names.items()}
-        packed = Packed.of(self.what.replace(".", "-"), "table", arrays, sizes, names)
-        return Parsed(packed, self.left_out, tuple(f"{self.source.path}: {note}" for note in notes))
+        return self.finished(Packed.of(self.region_name, "table", arrays, sizes, names))
 
-    def _numbered(
-        self, codes: list[np.ndarray], known: list[Vocabulary], notes: list[str]
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def _numbered(self, codes: list[np.ndarray], known: list[Vocabulary]) -> tuple[np.ndarray, dict[str, Any]]:
         """Return ((n, 3) int32, names), with the training data's numbers if there is any."""
         kinds = ("entities", "relations")
-        ordered = [in_order(vocabulary.words()) for vocabulary in known]
+        ordered = [in_order([*vocabulary]) for vocabulary in known]
         if self.like is not None and {*kinds} - {*self.like.names}:
             raise DataError(f"{self.source.path}: data.train has no triples", code="data/val-unlike-train")
         ranks = [numbers for numbers, _ in ordered]
@@ -101,7 +75,7 @@ class _TriplesParsing:
         is_known = (triples >= 0).all(axis=1)
         if unknown := int(np.count_nonzero(~is_known)):
             self.left_out["unseen triples"] = unknown
-            notes.append(
+            self.notes.append(
                 f"{unknown:,} of {len(triples):,} triples are left out: the training data does not have one of their "
                 "entities or relations"
             )
@@ -109,11 +83,7 @@ class _TriplesParsing:
 
 
 def in_numbers_of(theirs: Any, ours: Any) -> np.ndarray:
-    """Return each name's number in the training data, (n,) int32; -1 if it is not there."""
-    places = {_plain(name): number for number, name in enumerate(theirs)}
-    return np.array([places.get(_plain(name), -1) for name in ours], np.int32)
-
-
-def _plain(name: Any) -> str:
-    """Return the name as text: 12, from a file with only numbers, equals "12" in another."""
-    return str(name)
+    """Return each name's number in the training data, (n,) int32; -1 if it is not there. Compared as text: 12, from a
+    file with only numbers, equals "12" in another."""
+    places = {str(name): number for number, name in enumerate(theirs)}
+    return np.array([places.get(str(name), -1) for name in ours], np.int32)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.data.locate import Wanted, beside, find, folders, read
+from hogwild.data.locate import find_file, read
 from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 
@@ -26,10 +26,7 @@ class WordPairs:
     NotFoundError; `pack` raises DataError."""
 
     def __init__(self, path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> None:
-        who, given = f"WordPairs(path={str(path)!r})", Path(path).expanduser()
-        where = [given.parent] if given.is_absolute() else [*folders(root, None), *beside()]
-        name = given.name if given.is_absolute() else str(given)
-        self.path = find([Wanted((name,))], where, who, ADVICE)[0]
+        self.path = find_file(f"WordPairs(path={str(path)!r})", path, root, ADVICE)
         self.left_out: Mapping[str, int] = {}
 
     def pack(
@@ -67,7 +64,7 @@ def _number(place: Mapping[str, int], word: str) -> int | None:
 
 def read_pairs(path: Path) -> Iterator[tuple[str, str, float]]:
     """Yield (word, word, score) of each line; tabs or spaces separate them, `#` begins a comment. Raises DataError."""
-    for number, line in _lines(path):
+    for number, line in lines_of(path):
         parts = line.split("\t") if "\t" in line else line.split()
         try:
             first, second, score = (part.strip() for part in parts[:3])
@@ -78,7 +75,8 @@ def read_pairs(path: Path) -> Iterator[tuple[str, str, float]]:
             ) from None
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (number, text) of each line that is neither empty nor a comment."""
     for number, line in enumerate(read(path).decode("utf-8", "replace").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             yield number, line.strip()

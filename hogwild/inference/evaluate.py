@@ -7,6 +7,7 @@ samples, in their order."""
 import contextlib
 import csv
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ from hogwild.feeds.ring import Ring, RingFeed
 from hogwild.job.build import build
 from hogwild.job.identity import require_same
 from hogwild.job.parts import Parts
-from hogwild.job.source import Source
 from hogwild.metrics.result_row import EvalSums
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.storage.checkpoint import load
 from hogwild.storage.checkpoint_format import update_of
 from hogwild.storage.files import temporary
+from hogwild.storage.records import to_json
 from hogwild.training.evaluator import Evaluator
 from hogwild.training.without_dynamo import sparing_the_compiler
 
@@ -63,64 +64,53 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
     require_same(state, checkpoint.parent.parent, parts.names, {"names": parts.identity["names"]})
     if keep_outputs and parts.output is None:
         raise UsageError("--predictions: the model does not return one tensor per batch", code="usage/no-predictions")
-    with contextlib.closing(_Loaded.of(job, parts, state)) as loaded:
-        values, outputs, targets = loaded.evaluate(keep_outputs)
+    with _loaded(job, parts, state) as data:
+        values, outputs, targets = _evaluated(job, parts, data, keep_outputs)
     is_same = state["evaluated_at"] == updates
     recorded = {str(name): float(value) for name, value in state["metrics"].items()} if is_same else None
     samples = len(targets)
     return Reevaluation(checkpoint, updates, samples, values, recorded, outputs, targets if keep_outputs else None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """The job's model with the checkpoint's parameters, and its validation data as an evaluation reads it."""
-
-    job: Job
-    parts: Parts
-    shared: SharedModel
-    data: ResidentData | Packed | Ring
-
-    @classmethod
-    def of(cls, job: Job, parts: Parts, state: dict[str, Any]) -> "_Loaded":
-        """Load through shared memory, as a resume does: only that code matches all parts and lays out weights."""
-        model = (parts.model, parts.loss, parts.optimizer)
-        shared = SharedModel.build(*model, procs=1, state=job.optimizer.state, memory_format=parts.memory_format)
-        try:
-            shared.restore(state)
-            assert parts.val is not None
-            data = _in_memory(parts.val, channels_last=shared.uses_channels_last)
-        except BaseException:
-            shared.release()
-            raise
-        return cls(job, parts, shared, data)
-
-    def evaluate(self, keep_outputs: bool) -> tuple[dict[str, float], Tensor | None, Tensor]:
-        parts, seed = self.parts, self.job.seed
-        assert parts.val is not None
-        plan, targets = parts.val.plan, parts.val.target
-        feed: Feed
-        if isinstance(self.data, Ring):
-            feed = RingFeed(self.data, plan.batch_size)
+@contextlib.contextmanager
+def _loaded(job: Job, parts: Parts, state: dict[str, Any]) -> Iterator[ResidentData | Packed | Ring]:
+    """Load the checkpoint's parameters through shared memory, as a resume does: only that code matches all parts and
+    lays out weights. Yield the validation data as an evaluation reads it."""
+    model = (parts.model, parts.loss, parts.optimizer)
+    shared = SharedModel.build(*model, procs=1, state=job.optimizer.state, memory_format=parts.memory_format)
+    try:
+        shared.restore(state)
+        source = parts.val
+        assert source is not None
+        if source.held is not None:
+            yield source.held.ring
         else:
-            feed = open_feed(self.data, plan, seed=seed, order="none")
-        outputs = None
-        if parts.output is not None and (keep_outputs or parts.panel.whole):
-            outputs = torch.empty((len(targets), *parts.output.shape[1:]), dtype=parts.output.dtype)
-        precision = self.job.train.precision
-        evaluator = Evaluator(parts.model, parts.loss, feed, seed, parts.panel, outputs, targets, precision)
-        sums = evaluator.sums(range(parts.val.plan.batches), _nothing, parts.infers)
-        scores = evaluator.scores() if parts.panel.whole else EvalSums()
-        values = parts.panel.values(sums, scores.words[: len(parts.panel.whole)])
-        return values, outputs if keep_outputs else None, targets.clone()
-
-    def close(self) -> None:
-        self.shared.release()
+            layout = shared.uses_channels_last
+            yield source.packed or ResidentData.from_tensors("data-val", source.tensors, channels_last=layout)
+    finally:
+        shared.release()
 
 
-def _in_memory(source: Source, *, channels_last: bool) -> ResidentData | Packed | Ring:
-    if source.held is not None:
-        return source.held.ring
-    return source.packed or ResidentData.from_tensors("data-val", source.tensors, channels_last=channels_last)
+def _evaluated(
+    job: Job, parts: Parts, data: ResidentData | Packed | Ring, keep_outputs: bool
+) -> tuple[dict[str, float], Tensor | None, Tensor]:
+    assert parts.val is not None
+    plan, targets = parts.val.plan, parts.val.target
+    feed: Feed
+    if isinstance(data, Ring):
+        feed = RingFeed(data, plan.batch_size)
+    else:
+        feed = open_feed(data, plan, seed=job.seed, order="none")
+    outputs = None
+    if parts.output is not None and (keep_outputs or parts.panel.whole):
+        outputs = torch.empty((len(targets), *parts.output.shape[1:]), dtype=parts.output.dtype)
+    precision = job.train.precision
+    evaluator = Evaluator(parts.model, parts.loss, feed, job.seed, parts.panel, outputs, targets, precision)
+    # There is no supervisor that waits for a beat.
+    sums = evaluator.sums(range(plan.batches), lambda: None, parts.infers)
+    scores = evaluator.scores() if parts.panel.whole else EvalSums()
+    values = parts.panel.values(sums, scores.words[: len(parts.panel.whole)])
+    return values, outputs if keep_outputs else None, targets.clone()
 
 
 def write_predictions(found: Reevaluation, file: Path) -> None:
@@ -166,10 +156,6 @@ def _write_csv(file: Path, columns: dict[str, np.ndarray]) -> None:
             table.writerow([number, *(value for row in rows for value in row.tolist())])
 
 
-def _nothing() -> None:
-    """Do nothing: no supervisor waits for a beat here."""
-
-
 def lines_of(found: Reevaluation, what: str) -> list[str]:
     """Return the lines for the terminal."""
     words = ", ".join(f"{name} {value:.6g}" for name, value in found.metrics.items())
@@ -181,8 +167,6 @@ def lines_of(found: Reevaluation, what: str) -> list[str]:
 
 
 def as_json(found: Reevaluation, which: str) -> str:
-    from hogwild.storage.records import to_json
-
     answer = {
         "checkpoint": str(found.checkpoint),
         "which": which,

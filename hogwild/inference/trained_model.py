@@ -5,10 +5,11 @@
 The model comes from the run's best checkpoint (or the newest, or any). The names of words, users and items come from
 the run's names.json, written at its start. The training data is not needed."""
 
+import inspect
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,9 @@ from hogwild.data.packed_cache import load as load_kept
 from hogwild.errors import CheckpointError, DataError, HogwildError, RunError, UsageError
 from hogwild.feeds.materialise import InTurn, materialise
 from hogwild.feeds.packed import Packed, open_feed
+from hogwild.inference.recommend import Recommendation, items_of, number_of, recommend
+from hogwild.inference.sample_text import SYMBOLS, sample
+from hogwild.inference.word_vectors import WordVectors
 from hogwild.job.identity import read_names
 from hogwild.job.packed_data import packs, sizes_for
 from hogwild.parameters.state_dicts import load_model
@@ -30,10 +34,6 @@ from hogwild.storage.run_directory import NAMES
 from hogwild.training.evaluator import evaluating
 from hogwild.training.recurrent_state import forward_of
 from hogwild.user_code import build, resolve
-
-if TYPE_CHECKING:
-    from hogwild.inference.recommend import Recommendation
-    from hogwild.inference.word_vectors import WordVectors
 
 BATCH = 4096  # samples predicted at once
 log = logging.getLogger(__name__)
@@ -93,10 +93,8 @@ class Trained:
         return self.vectors.most_similar([word], topn=top)
 
     @property
-    def vectors(self) -> "WordVectors":
+    def vectors(self) -> WordVectors:
         """The words and their vectors. Raises UsageError for a model without words."""
-        from hogwild.inference.word_vectors import WordVectors
-
         if "words" not in self.names or not hasattr(self.model, "vectors"):
             raise UsageError(f"{self.checkpoint}: its model has no words", code="usage/no-words")
         vectors: Tensor = self.model.vectors()  # type: ignore[operator]
@@ -105,17 +103,13 @@ class Trained:
     def sample(self, prompt: str = "", length: int = 400, temperature: float = 1.0, seed: int = 1) -> str:
         """Return `length` characters that follow `prompt` (`hogwild.inference.sample_text`). Raises UsageError for a
         model that predicts no characters, and for a prompt with unknown ones."""
-        from hogwild.inference.sample_text import SYMBOLS, sample
-
         if SYMBOLS not in self.names:
             raise UsageError(f"{self.checkpoint}: its model predicts no characters", code="usage/no-symbols")
         return sample(self.model, self.names[SYMBOLS], prompt, length, temperature, seed)
 
-    def recommend(self, user: Any, top: int = 10) -> "Recommendation":
+    def recommend(self, user: Any, top: int = 10) -> Recommendation:
         """Return items for a user, named as in the training data, without those the user has rated, as long as that
         data is available; otherwise a note says so. Raises UsageError for a model without users and items."""
-        from hogwild.inference.recommend import recommend
-
         if not {"users", "items"} <= self.names.keys():
             raise UsageError(f"{self.checkpoint}: its model has no users and items", code="usage/no-users")
         return recommend(self.model, self.names, user, top, self._rated(user))
@@ -124,8 +118,6 @@ class Trained:
 
     def _rated(self, user: Any) -> np.ndarray | None:
         """Return the items that a user of the training data has rated; None without that data."""
-        from hogwild.inference.recommend import items_of, number_of
-
         number = number_of(self.names["users"], user)
         if number is None:
             return None
@@ -149,16 +141,17 @@ class Trained:
 
     def _dataset(self, path: str | Path) -> Any:
         spec = self.job.data.train
-        arguments = dict(spec.init_args)
-        name = next((one for one in ("path", "file", "folder") if one in _parameters(spec.class_path)), None)
+        kind = resolve(spec.class_path)
+        known = inspect.signature(kind).parameters
+        name = next((one for one in ("path", "file", "folder") if one in known), None)
         if name is None:
             raise UsageError(
                 f"{spec.class_path} has no argument path; call it from Python with a data set instead of a file",
                 code="usage/no-input",
             )
-        arguments = {key: value for key, value in arguments.items() if key not in ("split", "holdout")}
-        for_inputs = getattr(resolve(spec.class_path), "for_inputs", None)
-        arguments = for_inputs(arguments, self.columns) if for_inputs is not None else arguments
+        arguments = {key: value for key, value in spec.init_args.items() if key not in ("split", "holdout")}
+        if (for_inputs := getattr(kind, "for_inputs", None)) is not None:
+            arguments = for_inputs(arguments, self.columns)
         return build(spec.model_copy(update={"init_args": arguments | {name: str(Path(path).absolute())}}))
 
     def _outputs(self, samples: int, inputs: Any) -> Tensor:
@@ -179,9 +172,3 @@ class _Kept(InTurn):
     def pack(self, parsing: Any) -> Any:
         found = load_kept(DatasetCache(self._runs, say=log.info), parsing.key())
         return super().pack(parsing) if found is None else found
-
-
-def _parameters(class_path: str) -> Any:
-    import inspect
-
-    return inspect.signature(resolve(class_path)).parameters

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hogwild.data.word_pairs import _lines, read_pairs
+from hogwild.data.locate import read
+from hogwild.data.word_pairs import lines_of, read_pairs
 from hogwild.errors import DataError, UsageError, nearest
 from hogwild.metrics.ranks import spearman
 
@@ -165,8 +166,6 @@ class WordVectors:
     @classmethod
     def load_word2vec(cls, path: str | os.PathLike[str], binary: bool = False) -> "WordVectors":
         """Read word2vec's text or binary format, from word2vec.c, gensim or `save_word2vec`. Raises DataError."""
-        from hogwild.data.locate import read
-
         content = read(Path(path))
         header, _, body = content.partition(b"\n")
         try:
@@ -176,11 +175,8 @@ class WordVectors:
         except ValueError as error:
             raise _wrong(path, f"line 1 must be `words dimensions`, not {header[:60]!r}: {error}") from None
         rows = _binary_rows(path, body, count, width) if binary else _text_rows(path, body, count, width)
-        words: list[str] = []
-        vectors: list[np.ndarray] = []
-        for word, row in rows:
-            words.append(word)
-            vectors.append(row)
+        found = [*rows]
+        words, vectors = [word for word, _ in found], [row for _, row in found]
         if len(words) != count:
             raise _wrong(
                 path, f"the header promises {count:,} words, but the file holds {len(words):,}; perhaps it is truncated"
@@ -192,7 +188,7 @@ class WordVectors:
 
 def _sections(path: Path) -> Iterator[tuple[str, list[list[str]]]]:
     name, questions = "", list[list[str]]()
-    for number, line in _lines(path):
+    for number, line in lines_of(path):
         if line.startswith(":"):
             if questions:
                 yield name, questions

@@ -21,15 +21,6 @@ _0, _1 = np.float32(0.0), np.float32(1.0)
 _one = np.uint64(1)
 
 
-@kernel
-def is_in_order(user, item):  # type: ignore[no-untyped-def]
-    """Return whether the samples are sorted by user, then by item."""
-    for n in range(1, len(user)):
-        if user[n] < user[n - 1] or (user[n] == user[n - 1] and item[n] < item[n - 1]):
-            return False
-    return True
-
-
 @inlined
 def has(had, first, last, j):  # type: ignore[no-untyped-def]
     """Return whether j is in had[first:last]."""

@@ -77,7 +77,7 @@ def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 
 @instruction
-def _load(typing, array, row, column):  # type: ignore[no-untyped-def]
+def load(typing, array, row, column):  # type: ignore[no-untyped-def]
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return builder.load(_pointer(context, builder, signature, args), align=4)
 
@@ -85,7 +85,7 @@ def _load(typing, array, row, column):  # type: ignore[no-untyped-def]
 
 
 @instruction
-def _store(typing, array, row, column, value):  # type: ignore[no-untyped-def]
+def store(typing, array, row, column, value):  # type: ignore[no-untyped-def]
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         builder.store(args[3], _pointer(context, builder, signature, args), align=4)
         return context.get_dummy_value()
@@ -94,7 +94,7 @@ def _store(typing, array, row, column, value):  # type: ignore[no-untyped-def]
 
 
 @instruction
-def _load_part(typing, array, row, column, count):  # type: ignore[no-untyped-def]
+def load_part(typing, array, row, column, count):  # type: ignore[no-untyped-def]
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         pointer = _pointer(context, builder, signature, args)
         kind = ir.FunctionType(_VECTOR, [pointer.type, ir.IntType(32), _MASK, _VECTOR])
@@ -106,7 +106,7 @@ def _load_part(typing, array, row, column, count):  # type: ignore[no-untyped-de
 
 
 @instruction
-def _store_part(typing, array, row, column, count, value):  # type: ignore[no-untyped-def]
+def store_part(typing, array, row, column, count, value):  # type: ignore[no-untyped-def]
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         pointer = _pointer(context, builder, signature, args)
         kind = ir.FunctionType(ir.VoidType(), [_VECTOR, pointer.type, ir.IntType(32), _MASK])
@@ -124,9 +124,6 @@ def _first(builder: Any, count: Any) -> Any:
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
     counts = builder.shuffle_vector(one, ir.Constant(_WORDS, ir.Undefined), zeros)
     return builder.icmp_signed("<", ir.Constant(_WORDS, [kind(place) for place in range(LANES)]), counts)
-
-
-load, store, load_part, store_part = _load, _store, _load_part, _store_part
 
 
 @instruction

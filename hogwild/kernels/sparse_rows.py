@@ -112,22 +112,9 @@ def adagrad(param, sums, indices, values, factor, links, count, total, rate, eps
 
 @exact_kernel
 def lazy_adam(  # type: ignore[no-untyped-def]
-    param,
-    means,
-    squares,
-    indices,
-    values,
-    factor,
-    links,
-    count,
-    total,
-    rate,
-    eps,
-    one_minus_1,
-    one_minus_2,
-    least,
-    floor,
-):
+    param, means, squares, indices, values, factor, links, count, total,
+    rate, eps, one_minus_1, one_minus_2, least, floor,
+):  # fmt: skip
     """Apply lazy Adam. `rate` includes this step's bias correction. `one_minus_1`, `one_minus_2`: 1 - beta1, 1 -
     beta2."""
     for u in range(count):

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import BuildError, UsageError
-from hogwild.metrics.additive import SumMetric, sum_metric
+from hogwild.metrics.built_in import WHOLE, SumMetric, sum_metric
 from hogwild.metrics.catalog import LOSS, MOST, known
 from hogwild.metrics.loss_sums import BY_CLASS, BY_SIGN, Loss, as_module, loss_sums
 from hogwild.metrics.predictions import UnsuitableError
 from hogwild.metrics.result_row import EvalSums
-from hogwild.metrics.whole_set import WHOLE
 
 Own = Callable[[Any, Tensor], Any]  # a user's function: (outputs (N, …), targets (N, …)) -> one number
 RECORDED = ("time", "kind", "event", "epoch", "updates", "samples", "seconds", "best")  # the other fields
@@ -116,7 +115,9 @@ class Panel:
         unsuitable = {}
         for name in self.names:
             try:
-                self._one(name).try_out(output, target, loss)
+                one = Panel((name,), {name: self.own[name]} if name in self.own else {})
+                one.add(output, target, loss)
+                one.score(output, target, loss)
             except UnsuitableError as error:
                 unsuitable[name] = str(error)
             except Exception as error:  # from a user's function
@@ -127,14 +128,6 @@ class Panel:
                 f"evaluate.metrics: not possible with this model, loss and data:\n  {lines}", code="model/metric"
             )
         return replace(self, names=tuple(name for name in self.names if name not in unsuitable))
-
-    def try_out(self, output: Any, target: Tensor, loss: Loss) -> None:
-        """Compute everything once; raises all errors."""
-        self.add(output, target, loss)
-        self.score(output, target, loss)
-
-    def _one(self, name: str) -> "Panel":
-        return Panel((name,), {name: self.own[name]} if name in self.own else {})
 
     def _sums(self) -> list[tuple[str, SumMetric]]:
         found = ((name, sum_metric(name)) for name in self.names if name not in self.own)

@@ -28,6 +28,10 @@ class Classes:
     logits: Tensor
     wanted: Tensor
 
+    @property
+    def predicted(self) -> Tensor:
+        return self.logits.argmax(1)
+
 
 @dataclass(frozen=True, slots=True)
 class Answers:
@@ -36,6 +40,10 @@ class Answers:
     outputs: Tensor
     wanted: Tensor
     are_logits: bool
+
+    @property
+    def predicted(self) -> Tensor:
+        return self.outputs > (0.0 if self.are_logits else 0.5)
 
 
 def judged(output: Any, target: Tensor, loss: Loss) -> Classes | Answers:
@@ -55,14 +63,14 @@ def judged(output: Any, target: Tensor, loss: Loss) -> Classes | Answers:
     raise UnsuitableError(f"neither a class nor a binary problem: the loss does not define predictions ({shapes})")
 
 
-def numbers(output: Any, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both (B, …) as float64. Shapes must be equal, because broadcasting would compare different elements."""
+def difference(output: Any, target: Tensor) -> Tensor:
+    """Return output - target (B, …) in float64. Shapes must be equal: broadcasting would compare different elements."""
     if not isinstance(output, Tensor) or output.shape != target.shape:
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise UnsuitableError(
             f"output and target must have the same shape (output {got}, target {tuple(target.shape)})"
         )
-    return output.double(), target.double()
+    return output.double() - target.double()
 
 
 def log_probabilities(given: Classes) -> Tensor:

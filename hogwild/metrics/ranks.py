@@ -8,12 +8,13 @@ from torch import Tensor
 def spearman(outputs: Tensor, targets: Tensor) -> float:
     """Return Spearman's rank correlation of outputs (N,) with targets (N,), ties at their mean rank; NaN if one of them
     is constant. A metric: `evaluate.metrics: [hogwild.metrics.spearman]`."""
-    a, b = (_ranks(side.detach().double().reshape(-1)) for side in (outputs, targets))
+    a, b = (mean_ranks(side.detach().double().reshape(-1)) for side in (outputs, targets))
     a, b = a - a.mean(), b - b.mean()
     return float((a * b).sum() / (a.square().sum() * b.square().sum()).sqrt())
 
 
-def _ranks(values: Tensor) -> Tensor:
+def mean_ranks(values: Tensor) -> Tensor:
+    """Return the rank of each of the values (N,) from 1 on, float64; tied ones get the mean of their ranks."""
     _, group, sizes = values.unique(return_inverse=True, return_counts=True)
     middle: Tensor = (sizes.cumsum(0) - (sizes - 1) / 2).double()
     return middle[group]

@@ -6,37 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hogwild.models.char_rnn import CharRnn, SequenceClassifier
-    from hogwild.models.convnet import ConvNet
-    from hogwild.models.factorization_machine import FactorizationMachine
+    from hogwild.models.convnet import ConvNet, LeNet
     from hogwild.models.knowledge_graph import ComplEx, DistMult, TransE
-    from hogwild.models.lenet import LeNet
-    from hogwild.models.linear import LogisticRegression
     from hogwild.models.lstm_cell import CustomLstm
     from hogwild.models.matrix_factorization import BprFactorization, MatrixFactorization
-    from hogwild.models.mlp import Mlp
+    from hogwild.models.mlp import LogisticRegression, Mlp, Tabular
     from hogwild.models.skipgram import SkipGram
-    from hogwild.models.sparse_linear import SparseLinear
-    from hogwild.models.tabular import Tabular
+    from hogwild.models.sparse_linear import FactorizationMachine, SparseLinear
 
 __all__ = [
-    "CATALOG",
-    "BprFactorization",
-    "CharRnn",
-    "ComplEx",
-    "ConvNet",
-    "CustomLstm",
-    "DistMult",
-    "FactorizationMachine",
-    "LeNet",
-    "LogisticRegression",
-    "MatrixFactorization",
-    "Mlp",
-    "SequenceClassifier",
-    "SkipGram",
-    "SparseLinear",
-    "Tabular",
-    "TransE",
-]
+    "CATALOG", "BprFactorization", "CharRnn", "ComplEx", "ConvNet", "CustomLstm", "DistMult", "FactorizationMachine",
+    "LeNet", "LogisticRegression", "MatrixFactorization", "Mlp", "SequenceClassifier", "SkipGram", "SparseLinear",
+    "Tabular", "TransE",
+]  # fmt: skip
 
 # The output of `hogwild list models`.
 CATALOG: dict[str, str] = {
@@ -58,26 +40,19 @@ CATALOG: dict[str, str] = {
 }
 
 _HOMES = {
-    "CustomLstm": "hogwild.models.lstm_cell",  # a layer, for your own models
-    "CharRnn": "hogwild.models.char_rnn",
-    "SequenceClassifier": "hogwild.models.char_rnn",
-    "SparseLinear": "hogwild.models.sparse_linear",
-    "FactorizationMachine": "hogwild.models.factorization_machine",
-    "SkipGram": "hogwild.models.skipgram",
-    "LogisticRegression": "hogwild.models.linear",
-    "Mlp": "hogwild.models.mlp",
-    "LeNet": "hogwild.models.lenet",
-    "ConvNet": "hogwild.models.convnet",
-    "Tabular": "hogwild.models.tabular",
-    "ComplEx": "hogwild.models.knowledge_graph",
-    "DistMult": "hogwild.models.knowledge_graph",
-    "TransE": "hogwild.models.knowledge_graph",
-    "BprFactorization": "hogwild.models.matrix_factorization",
-    "MatrixFactorization": "hogwild.models.matrix_factorization",
+    "lstm_cell": ("CustomLstm",),  # a layer, for your own models
+    "char_rnn": ("CharRnn", "SequenceClassifier"),
+    "sparse_linear": ("SparseLinear", "FactorizationMachine"),
+    "skipgram": ("SkipGram",),
+    "mlp": ("LogisticRegression", "Mlp", "Tabular"),
+    "convnet": ("LeNet", "ConvNet"),
+    "knowledge_graph": ("ComplEx", "DistMult", "TransE"),
+    "matrix_factorization": ("BprFactorization", "MatrixFactorization"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"hogwild.models.{home}"), name)
     raise AttributeError(f"module 'hogwild.models' has no attribute {name!r}; it has {', '.join(CATALOG)}")

@@ -72,14 +72,6 @@ class _Factors(nn.Module):
             if arrays is not None:
                 check_arrays(arrays, self.user.num_embeddings, self.item.num_embeddings)
 
-    def scores(self, users: Tensor) -> Tensor:
-        """Return (B, items): the score of every item for each of `users` (B,). No gradient."""
-        raise NotImplementedError
-
-    def item_appeal(self) -> Tensor:
-        """Return (items,): the scores for an unknown user. No gradient."""
-        raise NotImplementedError
-
     def _row(self, table: nn.Embedding, index: Tensor) -> Tensor:
         rows: Tensor = table(index)
         return _Penalty.apply(rows, self.l2) if self.l2 and rows.requires_grad else rows
@@ -127,7 +119,7 @@ class MatrixFactorization(_Factors):
 
     @torch.no_grad()
     def scores(self, users: Tensor) -> Tensor:
-        """Return (B, items): the rating of every item by each of `users` (B,)."""
+        """Return (B, items): the rating of every item by each of `users` (B,). No gradient."""
         found = self.user.weight[users] @ self.item.weight.T + self.mean
         if self.user_bias is not None and self.item_bias is not None:
             found += self.user_bias.weight[users] + self.item_bias.weight.T
@@ -135,7 +127,8 @@ class MatrixFactorization(_Factors):
 
     @torch.no_grad()
     def item_appeal(self) -> Tensor:
-        """Return (items,): the mean plus the item's bias; without biases the rating of an average user."""
+        """Return (items,), the scores for an unknown user: the mean plus the item's bias; without biases the rating of
+        an average user. No gradient."""
         if self.item_bias is not None:
             return self.item_bias.weight.squeeze(-1) + self.mean
         return self.item.weight @ self.user.weight.mean(0) + self.mean
@@ -206,12 +199,12 @@ class BprFactorization(_Factors):
 
     @torch.no_grad()
     def scores(self, users: Tensor) -> Tensor:
-        """Return (B, items) scores: higher is better; they are not ratings."""
+        """Return (B, items) scores for `users` (B,): higher is better; they are not ratings. No gradient."""
         return self.user.weight[users] @ self.item.weight.T + self.item_bias.weight.T
 
     @torch.no_grad()
     def item_appeal(self) -> Tensor:
-        """Return (items,): the item's bias, which grows with its popularity."""
+        """Return (items,), the scores for an unknown user: the item's bias, which grows with its popularity."""
         return self.item_bias.weight.squeeze(-1)
 
     def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> Any:
@@ -274,9 +267,6 @@ class FactorizationUpdate:
 
     def __init__(self, rule: type) -> None:
         self._rule = rule
-        self._arrays: Mapping[str, np.ndarray] = {}
-        self._tables: list[np.ndarray] = []
-        self._sums: list[np.ndarray] = []
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
@@ -284,40 +274,38 @@ class FactorizationUpdate:
         check_arrays(arrays, model.user.num_embeddings, model.item.num_embeddings)
         self._arrays = arrays
         groups = {param: group for group in optimizer.param_groups for param in group["params"]}
+        params = dict(model.named_parameters())
         self._rates, self._decays = np.zeros(len(TABLES), np.float32), np.zeros(len(TABLES), np.float32)
         self._epsilons = np.ones(len(TABLES), np.float32)  # for a table that stays unchanged: 0 / 1, not 0 / 0
-        self._tables, self._sums = [], []
+        self._tables: list[np.ndarray] = []
+        self._sums: list[np.ndarray] = []
         for place, name in enumerate(TABLES):
-            self._take(place, name, model, optimizer, groups, hot)
-        rows = len(self._tables[0]), len(self._tables[1])
-        self._tables = [_column(table, rows[place % 2], place) for place, table in enumerate(self._tables)]
-        self._sums = [_column(sums, rows[place % 2], place) for place, sums in enumerate(self._sums)]
+            param = params.get(name)
+            if param is None:  # a bias that the model lacks: zeros, which a rate of 0 leaves unchanged
+                rows = len(self._tables[place % 2])
+                self._tables.append(np.zeros(rows, np.float32))
+                self._sums.append(np.zeros(rows, np.float32))
+                continue
+            group = groups.get(param, {})
+            if group and param.requires_grad:
+                self._rates[place] = float(group["lr"])
+                self._decays[place] = model.l2 + float(group["weight_decay"])
+                self._epsilons[place] = float(group.get("eps", 1.0))
+            state = optimizer.state.get(param, {}).get("sum")
+            shape = (len(param),) if self._rule is RowWiseAdagrad else param.shape
+            own = np.ones(shape, np.float32) if state is None else state.numpy()  # frozen: its rate is 0
+            found = _private(hot, name, param.detach().numpy()), _private(hot, f"{name}.sum", own)
+            table, sums = found if place < 2 else (array.reshape(-1) for array in found)  # a bias as a view (rows,)
+            self._tables.append(table)
+            self._sums.append(sums)
 
-    def _take(
-        self,
-        place: int,
-        name: str,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        groups: Mapping[nn.Parameter, Mapping[str, Any]],
-        hot: Hot,
-    ) -> None:
-        param = dict(model.named_parameters()).get(name)
-        if param is None:  # a model without biases, or without this one
-            self._tables.append(np.zeros(0, np.float32))
-            self._sums.append(np.zeros(0, np.float32))
-            return
-        self._tables.append(_private(hot, name, param.detach().numpy()))
-        group = groups.get(param, {})
-        if group and param.requires_grad:
-            l2: float = model.l2  # type: ignore[assignment]
-            self._rates[place] = float(group["lr"])
-            self._decays[place] = l2 + float(group["weight_decay"])
-            self._epsilons[place] = float(group.get("eps", 1.0))
-        sums = optimizer.state.get(param, {}).get("sum")
-        shape = (len(param),) if self._rule is RowWiseAdagrad else param.shape
-        own = np.ones(shape, np.float32) if sums is None else sums.numpy()  # frozen: its rate is 0
-        self._sums.append(_private(hot, f"{name}.sum", own))
+    def _call(self, kernel: Any, chunk: Chunk, data: tuple[Any, ...], constants: tuple[Any, ...] = ()) -> Any:
+        """Call the rule's kernel; SGD takes no sums and no epsilons."""
+        rates = self._rates * np.float32(chunk.rate)
+        if self._rule is SGD:
+            return kernel(chunk.rows, *data, *self._tables, *constants, rates, self._decays)
+        numbers = (rates, self._decays, self._epsilons)
+        return kernel(chunk.rows, *data, *self._tables, *self._sums, *constants, *numbers)
 
 
 def _private(hot: Hot, name: str, shared: np.ndarray) -> np.ndarray:
@@ -327,13 +315,6 @@ def _private(hot: Hot, name: str, shared: np.ndarray) -> np.ndarray:
     return found.local
 
 
-def _column(array: np.ndarray, rows: int, place: int) -> np.ndarray:
-    """Return a bias as a view (rows,); a missing one as zeros, which a rate of 0 leaves unchanged."""
-    if place < 2:
-        return array
-    return array.reshape(-1) if len(array) else np.zeros(rows, np.float32)
-
-
 class RatingsUpdate(FactorizationUpdate):
     """Fused update of a MatrixFactorization, rating by rating."""
 
@@ -341,12 +322,10 @@ class RatingsUpdate(FactorizationUpdate):
 
     def __init__(self, rule: type) -> None:
         super().__init__(rule)
-        from hogwild.kernels import matrix_factorization
+        from hogwild.kernels.matrix_factorization import adagrad, row_adagrad, sgd
 
-        kernels: Any = matrix_factorization
         self.name = f"matrix factorisation, {RULES[rule]}"
-        self._sgd = kernels.sgd
-        self._adagrad = {Adagrad: kernels.adagrad, RowWiseAdagrad: kernels.row_adagrad}.get(rule)
+        self._kernel = {SGD: sgd, Adagrad: adagrad, RowWiseAdagrad: row_adagrad}[rule]
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
@@ -356,13 +335,7 @@ class RatingsUpdate(FactorizationUpdate):
     def run(self, chunk: Chunk) -> Tally:
         """Update the ratings; those with a NaN or infinite slope are counted and not applied."""
         data = (self._arrays["user"], self._arrays["item"], self._arrays["rating"])
-        rates = self._rates * np.float32(chunk.rate)
-        if self._adagrad is None:
-            loss, applied = self._sgd(chunk.rows, *data, *self._tables, self._mean, rates, self._decays)
-        else:
-            loss, applied = self._adagrad(
-                chunk.rows, *data, *self._tables, *self._sums, self._mean, rates, self._decays, self._epsilons
-            )
+        loss, applied = self._call(self._kernel, chunk, data, (self._mean,))
         return Tally(loss, applied, len(chunk.rows) - applied)
 
 
@@ -377,28 +350,25 @@ class RankingUpdate(FactorizationUpdate):
 
     def __init__(self, rule: type) -> None:
         super().__init__(rule)
-        from hogwild.kernels import bpr
+        from hogwild.kernels.bpr import adagrad, sgd
 
         self.name = f"Bayesian personalised ranking, {RULES[rule]}"
-        self._kernels: Any = bpr
+        self._kernel = sgd if rule is SGD else adagrad
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Bind as FusedUpdate says. Raises ModelError if the data names rows that the tables lack."""
+        from hogwild.kernels.parsing.ordering import are_sorted
+
         super().bind(model, optimizer, arrays, hot)
         user, item = arrays["user"], arrays["item"]
         self._bounds = np.zeros(len(self._tables[0]) + 1, np.int64)
         np.cumsum(np.bincount(user, minlength=len(self._tables[0])), out=self._bounds[1:])
-        self._had = item if self._kernels.is_in_order(user, item) else item[np.lexsort((item, user))]
+        is_sorted, _ = are_sorted(user, item)
+        self._had = item if is_sorted else item[np.lexsort((item, user))]
         del self._tables[2], self._sums[2]  # users have no bias: it is the same for both items of a pair
 
     def run(self, chunk: Chunk) -> Tally:
         """Update the pairs; those with a NaN or infinite margin are counted and not applied."""
         data = (self._arrays["user"], self._arrays["item"], self._bounds, self._had, np.uint64(chunk.seed))
-        rates = self._rates * np.float32(chunk.rate)
-        if self._rule is SGD:
-            loss, applied, alone = self._kernels.sgd(chunk.rows, *data, *self._tables, rates, self._decays)
-        else:
-            loss, applied, alone = self._kernels.adagrad(
-                chunk.rows, *data, *self._tables, *self._sums, rates, self._decays, self._epsilons
-            )
+        loss, applied, alone = self._call(self._kernel, chunk, data)
         return Tally(loss, applied, len(chunk.rows) - applied - alone)

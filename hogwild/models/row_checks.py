@@ -1,6 +1,4 @@
-"""Checks of row numbers in data before a kernel uses them as indices: kernels check nothing."""
-
-from collections.abc import Mapping
+"""Check of row numbers in data before a kernel uses them as indices: kernels check nothing."""
 
 import numpy as np
 
@@ -15,13 +13,3 @@ def require_ids(what: str, ids: np.ndarray, count: int) -> None:
             "model.init_args to count them",
             code="model/unlike-data",
         )
-
-
-def require_csr(arrays: Mapping[str, np.ndarray], features: int) -> None:
-    """Raise ModelError unless these are sparse rows of at most `features` features."""
-    if "indices" not in arrays:
-        found = ", ".join(f"{key} {value.dtype} {value.shape}" for key, value in arrays.items())
-        raise ModelError(
-            f"this model needs sparse rows (hogwild.data.LibSvm); the data has {found}", code="model/unlike-data"
-        )
-    require_ids("features", arrays["indices"], features)

@@ -6,7 +6,7 @@ reaches over them; its size is drawn for each word; the input vector of a contex
 drawn by count^0.75."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,13 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.errors import ModelError
-from hogwild.kernels.fused import Arrays, Chunk, Hot, Side, Tally
+from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
 from hogwild.losses import NegativeSampling, Pairs
 from hogwild.metrics.ranks import spearman
-
-if TYPE_CHECKING:
-    from hogwild.kernels.fused import FusedUpdate
-
 
 FLATTENED = 0.75  # exponent of word counts for drawing negatives
 
@@ -94,7 +90,7 @@ class SkipGram(nn.Module):
         weights[:, 1:] = (negative != centre[:, None]).to(scores.dtype)
         return Pairs(scores, weights / len(x))
 
-    def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> "FusedUpdate | str":
+    def fused(self, loss: Any, optimizer: torch.optim.Optimizer) -> FusedUpdate | str:
         """Return the compiled update for this loss and optimizer, or the reason why there is none."""
         if type(loss) is not NegativeSampling:
             return f"its fused update is for hogwild.losses.NegativeSampling, not for {type(loss).__qualname__}"
@@ -111,16 +107,12 @@ class SkipGram(nn.Module):
 
     # ---- random draws
 
-    def keep_probabilities(self) -> Tensor:
-        """Return (words,) float32: the probability of keeping each word, as in word2vec.c; the paper differs."""
-        return keep_probabilities(self.counts, self.sample)
-
     def _contexts(self, windows: Tensor) -> Tensor:
         """Return (B, 2 c + 1) bool: the words of each window that are its contexts this time."""
         middle = windows.shape[1] // 2
         there = windows >= 0
         if self.training and self.sample:
-            keep = self.keep_probabilities()[windows.clamp(min=0).long()]
+            keep = keep_probabilities(self.counts, self.sample)[windows.clamp(min=0).long()]
             there = there & (torch.rand(windows.shape) < keep)
         reach = torch.full((len(windows), 1), self.window)
         if self.training:
@@ -140,8 +132,9 @@ class SkipGram(nn.Module):
 
 
 def keep_probabilities(counts: Tensor, sample: float) -> Tensor:
-    """Return (V,) float32 from counts (V,): (sqrt(f / t) + 1) t / f, at most 1, where f is the word's share of the text
-    and t is `sample`. All 1 if `sample` is 0."""
+    """Return the probability of keeping each word, (V,) float32, from counts (V,), as in word2vec.c; the paper differs:
+    (sqrt(f / t) + 1) t / f, at most 1, where f is the word's share of the text and t is `sample`. All 1 if `sample` is
+    0."""
     if not sample:
         return torch.ones(len(counts))
     share = counts.double() / counts.sum().clamp(min=1)
@@ -162,10 +155,7 @@ class SkipGramUpdate:
     def __init__(self) -> None:
         from hogwild.kernels import skipgram
 
-        self._kernel: Any = skipgram.sgd
-        self._data: tuple[Any, ...] = ()
-        self._scratch: tuple[np.ndarray, ...] = ()
-        self._rates = 0.0, 0.0
+        self._kernel = skipgram.sgd
 
     def bind(self, model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Arrays, hot: Hot) -> None:
         """Make views of the vectors and of the text, sampling tables, and scratch memory for one word's contexts."""
@@ -178,7 +168,7 @@ class SkipGramUpdate:
         self._scratch = scratch(model.input.embedding_dim, model.window, model.negatives)
         rates = {param: float(group["lr"]) for group in optimizer.param_groups for param in group["params"]}
         parts = (model.input.weight, model.output.weight)
-        self._rates = tuple(rates.get(part, 0.0) if part.requires_grad else 0.0 for part in parts)  # type: ignore[assignment]
+        self._rates = [rates.get(part, 0.0) if part.requires_grad else 0.0 for part in parts]
 
     def run(self, chunk: Chunk) -> Tally:
         """Update with the words at the places `chunk.rows` and the words around each."""

@@ -37,8 +37,7 @@ def check_that_bounds_are_checked() -> None:
     """Otherwise nothing below would prove anything."""
     import numpy as np
 
-    from hogwild.kernels.parsing.columns import ratings
-    from hogwild.kernels.parsing.libsvm import FOUND
+    from hogwild.kernels.parsing.lines import FOUND, ratings
 
     one, none = np.zeros(1, np.int32), np.zeros(0, np.int32)
     text, found = np.frombuffer(b"1,2,3\n", np.uint8), np.zeros(FOUND, np.int64)

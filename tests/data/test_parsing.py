@@ -116,8 +116,7 @@ def test_without_numba_the_error_says_what_to_install(file: Path, monkeypatch: p
 @pytest.mark.slow
 def test_nothing_is_written_past_the_places_a_piece_was_given() -> None:
     """As where a file was changed between two passes: it holds more than was counted."""
-    from hogwild.kernels.parsing.columns import ratings, wide, words
-    from hogwild.kernels.parsing.libsvm import FOUND, OVERFLOW, libsvm
+    from hogwild.kernels.parsing.lines import FOUND, OVERFLOW, libsvm, ratings, wide, words
 
     def of(content: bytes) -> np.ndarray:
         return np.frombuffer(content, np.uint8)

@@ -110,7 +110,7 @@ def test_two_words_of_one_hash_stay_two() -> None:
     table._slots[:] = -1
     fill_slots(table._keys, 2, table._slots)
     assert read(table, b"xy xy") == [2, 2]
-    assert table.words()[0] == ["ab", "xyz", "xy"]
+    assert [*table] == [b"ab", b"xyz", b"xy"]
 
 
 def test_validation_text_is_written_in_the_words_of_the_training_data(write: Callable[..., Path]) -> None:

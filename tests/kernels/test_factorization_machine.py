@@ -14,7 +14,7 @@ from hogwild.kernels import factorization_machine
 from hogwild.kernels.fused import Chunk
 from hogwild.kernels.hot_rows import HotRows
 from hogwild.losses import HingeLoss, LogisticLoss
-from hogwild.models.factorization_machine import FactorizationMachine, FactorizationMachineUpdate
+from hogwild.models.sparse_linear import FactorizationMachine, FactorizationMachineUpdate
 from tests.helpers.reverted import reverted
 
 FEATURES, FACTORS, SAMPLES = 20, 5, 24

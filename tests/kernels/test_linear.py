@@ -15,8 +15,7 @@ from hogwild.kernels import linear
 from hogwild.kernels.fused import Chunk
 from hogwild.kernels.hot_rows import HotRows
 from hogwild.losses import HingeLoss, LogisticLoss
-from hogwild.models.factorization_machine import FactorizationMachine
-from hogwild.models.sparse_linear import LinearUpdate, SparseLinear
+from hogwild.models.sparse_linear import FactorizationMachine, LinearUpdate, SparseLinear
 from tests.helpers.reverted import reverted
 
 FEATURES, SAMPLES = 40, 32

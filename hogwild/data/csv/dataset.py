@@ -5,7 +5,6 @@ import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,11 +14,10 @@ from torch.utils.data import Dataset
 
 from hogwild.data.csv.columns import MISSING_CODE, Column, layout
 from hogwild.data.csv.header import read_header
-from hogwild.data.csv.parse import Parser
-from hogwild.data.csv.slow_parse import CsvTable, Format, ParsedRecords
-from hogwild.data.locate import Wanted, beside, find, folders, require
+from hogwild.data.csv.parse import CsvTable, Format, ParsedRecords
+from hogwild.data.locate import bad_argument, find_file, require
 from hogwild.data.text_file import TextFile, count_rows
-from hogwild.errors import DataError, UsageError
+from hogwild.errors import DataError
 
 PIECE = 1 << 20  # bytes of text parsed at a time: they and the results stay in the CPU caches
 VERSION = 1  # of this class's output for a file; part of the fingerprint
@@ -80,7 +78,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         require("pyarrow.csv", "hogwild.data.Csv", "pyarrow", "csv")
         _check_format(who, delimiter, decimal, encoding, skip_lines)
         self.missing = _missing_policy(who, missing)
-        file = _find(Path(path).expanduser(), root, who)
+        file = find_file(who, path, root, "It is your own file: a table as text, one sample per line.")
         self._text = TextFile(file)
         names, start, line = read_header(self._text, header, delimiter, encoding, skip_lines, has_target=like is None)
         said_of = names if like is None else like
@@ -91,7 +89,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         if not self._index.rows:
             raise DataError(f"{file}: contains no samples: there is no row after line {line - 1}", code="data/empty")
         form = Format(delimiter, decimal, encoding, self._index.has_quotes)
-        self._parser = Parser(CsvTable(file, self._layout, form, refuse_missing=self.missing == "fail"))
+        self._table = CsvTable(file, self._layout, form, refuse_missing=self.missing == "fail")
         self._piece = max(1, PIECE * self._index.rows // max(self._index.end - start, 1))
         self._fill = np.full(len(self._layout.numbers), self.missing, np.float32) if _is_number(self.missing) else None
         self._dropped = np.empty(0, np.int64)  # numbers of the records that are left out, ascending
@@ -150,7 +148,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
     def fingerprint(self) -> str:
         """Return a hash of the file's content and of every argument that changes a sample. Takes 0.6 s per gigabyte."""
         digest = hashlib.sha256()
-        arguments = (VERSION, self._layout, self._parser.table.format, self._index.start, self._index.first_line)
+        arguments = (VERSION, self._layout, self._table.format, self._index.start, self._index.first_line)
         digest.update(repr((*arguments, self.missing)).encode())
         self._text.hash_into(digest)
         return digest.hexdigest()
@@ -162,7 +160,7 @@ class Csv(Dataset[tuple[Tensor, ...]]):
 
     def _records(self, begin: int, end: int) -> ParsedRecords:
         content, line = self._index.read(self._text, begin, end)
-        return self._parser.parse(content, end - begin, line)
+        return self._table.parse(content, end - begin, line)
 
     def _empty(self, count: int) -> list[np.ndarray]:
         plan = self._layout
@@ -195,9 +193,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
             if lacks.any():
                 filled = each.filled("")
                 if filled is None:
-                    self._refuse_missing(
-                        begin + int(lacks.argmax()), place, "say other: true for what is not listed, or"
-                    )
+                    row = begin + int(lacks.argmax())
+                    self._refuse_missing(row, place, "say other: true for what is not listed, or")
                 codes[lacks, i] = filled
         return codes
 
@@ -233,12 +230,8 @@ class Csv(Dataset[tuple[Tensor, ...]]):
                 code="data/empty",
             )
         if len(self._dropped):
-            log.warning(
-                "%s: %s of %s rows have a missing value and are left out (missing: drop)",
-                self._text.path,
-                f"{len(self._dropped):,}",
-                f"{self._index.rows:,}",
-            )
+            counts = f"{len(self._dropped):,} of {self._index.rows:,}"
+            log.warning("%s: %s rows have a missing value and are left out (missing: drop)", self._text.path, counts)
 
     def _means(self) -> np.ndarray:
         """Return the means (F,) float32 of the existing values, summed in float64."""
@@ -261,17 +254,14 @@ class Csv(Dataset[tuple[Tensor, ...]]):
 
 def _check_format(who: str, delimiter: str, decimal: str, encoding: str, skip_lines: int) -> None:
     """Raise UsageError for an invalid format."""
-    code = "config/bad-argument"
     if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
-        raise UsageError(
-            f'{who}: delimiter must be one ASCII character, such as "," or "\\t", got {delimiter!r}', code=code
-        )
+        raise bad_argument(f'{who}: delimiter must be one ASCII character, such as "," or "\\t", got {delimiter!r}')
     if decimal not in (".", ",") or decimal == delimiter:
-        raise UsageError(f'{who}: decimal must be "." or ",", and not the delimiter, got {decimal!r}', code=code)
+        raise bad_argument(f'{who}: decimal must be "." or ",", and not the delimiter, got {decimal!r}')
     if encoding not in ("utf-8", "latin-1", "cp1252"):
-        raise UsageError(f"{who}: encoding must be utf-8, latin-1 or cp1252, got {encoding!r}", code=code)
+        raise bad_argument(f"{who}: encoding must be utf-8, latin-1 or cp1252, got {encoding!r}")
     if type(skip_lines) is not int or skip_lines < 0:
-        raise UsageError(f"{who}: skip_lines must be a whole number >= 0, got {skip_lines!r}", code=code)
+        raise bad_argument(f"{who}: skip_lines must be a whole number >= 0, got {skip_lines!r}")
 
 
 def _missing_policy(who: str, missing: Any) -> str | float:
@@ -279,16 +269,8 @@ def _missing_policy(who: str, missing: Any) -> str | float:
         return str(missing)
     if _is_number(missing) and math.isfinite(np.float32(missing)):
         return float(missing)
-    raise UsageError(
-        f"{who}: missing must be fail, drop, mean or a finite number, got {missing!r}", code="config/bad-argument"
-    )
+    raise bad_argument(f"{who}: missing must be fail, drop, mean or a finite number, got {missing!r}")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _find(path: Path, root: str | os.PathLike[str] | None, who: str) -> Path:
-    where = [path.parent] if path.is_absolute() else [*folders(root, None), *beside()]
-    name = path.name if path.is_absolute() else str(path)
-    return find([Wanted((name,))], where, who, "It is your own file: a table as text, one sample per line.")[0]

@@ -1,31 +1,82 @@
-"""Parsing of records into arrays: fast, by pyarrow, if they are well-formed; otherwise again by `slow_parse.py`, which
-reports the error, or reads them after all.
+"""Parsing of records into arrays: fast, by pyarrow, if they are well-formed; otherwise again by Python's csv module,
+value by value: some 30 times slower, but with the place of every value. That reports the line, the column and the rule,
+and reads what pyarrow rejects (a plus sign, spaces).
 
 Missing numbers are NaN here and missing codes -1. Nothing else can be: a NaN in the file counts as missing and an
 infinity is an error."""
 
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 
-from hogwild.data.csv.columns import MISSING_CODE, Codes
-from hogwild.data.csv.slow_parse import LARGEST_CLASS, MISSING, Careful, CsvTable, ParsedRecords
+from hogwild.data.csv.columns import MISSING_CODE, Codes, CsvLayout
+from hogwild.errors import DataError
 
 UTF8 = "utf8"  # only with this name pyarrow knows that no recoding is needed
+# Texts for "no number" in files from pandas, R, spreadsheets, databases and the UCI archive.
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NAN", "-nan", "NULL", "null", "None", "none", "?")
+MISSING_TEXTS = frozenset(MISSING)
+LARGEST_CLASS = 2**53  # above it, not every whole number is a float64
+SHOWN = 60  # characters of a value in an error
 
 
 @dataclass(frozen=True, slots=True)
-class Parser:
-    """The parser of one table; missing values are marked as the module says, unless they are refused."""
+class ParsedRecords:
+    """Parsed records: `numbers` (n, F) float32, `codes` (n, C) int64; `target` (n, T) float32, or (n,) int64."""
 
-    table: CsvTable
+    numbers: np.ndarray
+    codes: np.ndarray
+    target: np.ndarray
+
+    @property
+    def is_complete(self) -> bool:
+        """True if nothing is missing; ten times cheaper than `missing`."""
+        is_float = self.target.dtype == np.float32
+        lacks_target = np.isnan(self.target).any() if is_float else (self.target == MISSING_CODE).any()
+        return not (lacks_target or np.isnan(self.numbers).any() or (self.codes == MISSING_CODE).any())
+
+    def missing(self) -> np.ndarray:
+        """Return (n,) bool: True for records with a missing value."""
+        if self.target.dtype == np.float32:
+            lacks = np.isnan(self.target).any(axis=1)
+        else:
+            lacks = self.target == MISSING_CODE
+        found: np.ndarray = lacks | np.isnan(self.numbers).any(axis=1) | (self.codes == MISSING_CODE).any(axis=1)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The text format of a file."""
+
+    delimiter: str
+    decimal: str
+    encoding: str
+    has_quotes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CsvTable:
+    """A file and its format, and the parser of its records; missing values are marked as the module says.
+    `refuse_missing`: a missing value is an error with its place instead."""
+
+    path: Path
+    layout: CsvLayout
+    format: Format
+    refuse_missing: bool
 
     def parse(self, content: memoryview, count: int, line: int) -> ParsedRecords:
         """Return the `count` records in `content`, which begins at line `line`. Raises DataError with the place."""
         records = self._quick(content, count)
-        if records is None or (self.table.refuse_missing and not records.is_complete):
-            records = Careful(self.table, bytes(content), line).records(count)
+        if records is None or (self.refuse_missing and not records.is_complete):
+            records = Careful(self, bytes(content), line).records(count)
         return records
 
     def _quick(self, content: memoryview, count: int) -> ParsedRecords | None:
@@ -36,7 +87,7 @@ class Parser:
             table = self._table(content)
             if table.num_rows != count:
                 return None
-            plan = self.table.layout
+            plan = self.layout
             numbers = self._floats(table, plan.numbers, np.float32)
             codes = np.empty((count, len(plan.coded)), np.int64)
             known = all(
@@ -52,7 +103,7 @@ class Parser:
         import pyarrow
         from pyarrow import csv as arrow_csv
 
-        plan, encoding = self.table.layout, self.table.format.encoding
+        plan, encoding = self.layout, self.format.encoding
         used = (*plan.numbers, *plan.coded, *plan.targets)
         text = {*plan.coded, *(plan.targets if plan.target_codes else ())}
         # Not float32: pyarrow parses it more slowly, and rounds once while everyone else rounds twice.
@@ -67,16 +118,16 @@ class Parser:
                 encoding=UTF8 if encoding == "utf-8" else encoding,
             ),
             parse_options=arrow_csv.ParseOptions(
-                delimiter=self.table.format.delimiter,
-                quote_char='"' if self.table.format.has_quotes else False,  # without quotes it saves 10 %
-                newlines_in_values=self.table.format.has_quotes,
+                delimiter=self.format.delimiter,
+                quote_char='"' if self.format.has_quotes else False,  # without quotes it saves 10 %
+                newlines_in_values=self.format.has_quotes,
             ),
             convert_options=arrow_csv.ConvertOptions(
                 include_columns=[str(place) for place in used],
                 column_types=kinds,
                 null_values=MISSING,
                 strings_can_be_null=False,
-                decimal_point=self.table.format.decimal,
+                decimal_point=self.format.decimal,
             ),
         )
 
@@ -95,7 +146,7 @@ class Parser:
         return out if np.count_nonzero(np.isfinite(out)) == out.size - missing else None
 
     def _target(self, table: Any, count: int) -> np.ndarray | None:
-        plan = self.table.layout
+        plan = self.layout
         if plan.target_codes is not None:
             codes = np.empty(count, np.int64)
             return codes if _encode(table.column(str(plan.targets[0])), plan.target_codes, codes) else None
@@ -129,3 +180,160 @@ def _classes(values: np.ndarray) -> np.ndarray | None:
     if ((whole < 0) & ~lacks).any() or (whole >= LARGEST_CLASS).any() or (whole != np.floor(whole)).any():
         return None
     return whole.astype(np.int64)
+
+
+# ---- value by value ------------------------------------------------------------------------------------------------
+
+
+class Careful:
+    """Parser of the records in `content`, whose first line has number `line`."""
+
+    def __init__(self, table: CsvTable, content: bytes, line: int) -> None:
+        self._table, self._content, self._line = table, content, line
+        self._layout = table.layout
+
+    def records(self, count: int) -> ParsedRecords:
+        """Return exactly `count` records. Raises DataError with the place of the first wrong value."""
+        plan = self._layout
+        rows = list(self._rows())
+        if len(rows) != count:
+            self._refuse_quotes(count, len(rows))
+        numbers = np.empty((count, len(plan.numbers)), np.float32)
+        codes = np.empty((count, len(plan.coded)), np.int64)
+        is_coded = plan.target_codes is not None or plan.is_class
+        target = np.empty(count, np.int64) if is_coded else np.empty((count, len(plan.targets)), np.float32)
+        for i, (line, row) in enumerate(rows):
+            for j, place in enumerate(plan.numbers):
+                numbers[i, j] = self._number(line, place, row[place])
+            for j, (place, each) in enumerate(zip(plan.coded, plan.codes, strict=True)):
+                codes[i, j] = self._code(line, place, row[place], each)
+            target[i] = self._target(line, row)
+        return ParsedRecords(numbers, codes, target)
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield (line number, fields) of each record; each has as many fields as there are columns."""
+        # Wrong encoding matters only in a column that is read; `_code` checks it there.
+        text = self._content.decode(self._table.format.encoding, "surrogateescape")
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=self._table.format.delimiter, strict=True)
+        columns, line = len(self._layout.names), self._line
+        while True:
+            try:
+                row = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                self._refuse(line, f"cannot be taken apart: {error}", "data/csv-quotes")
+            if row and len(row) != columns:
+                self._refuse_ragged(line, row)
+            if row:
+                yield line, row
+            line = self._line + reader.line_num
+
+    def _refuse_ragged(self, line: int, row: list[str]) -> NoReturn:
+        shown = _cut(self._table.format.delimiter.join(row))
+        columns = len(self._layout.names)
+        hint = ""
+        if row[0].lstrip().startswith("#"):
+            hint = "; comments are not supported: remove them, or skip those before the header with skip_lines"
+        elif re.search(rb"\r(?!\n)", self._content):
+            hint = "; a carriage return inside the line ends it"
+        elif not "".join(row).strip():
+            hint = "; it has only spaces: remove it"
+        elif len(row) > columns:
+            hint = f"; a value with a {self._table.format.delimiter!r} in it must be in quotes"
+        self._refuse(line, f"has {len(row)} values, {columns} were expected: {shown!r}{hint}", "data/csv-ragged")
+
+    def _refuse_quotes(self, expected: int, found: int) -> NoReturn:
+        lines = self._content.split(b"\n")
+        odd = next((i for i, each in enumerate(lines) if each.count(b'"') % 2 or b"\r" in each.rstrip(b"\r")), 0)
+        self._refuse(
+            self._line + odd,
+            f"from here on lines and quotes do not agree ({found:,} records are found in the place of {expected:,}): a "
+            f'quote (") inside a value without quotes, or a carriage return inside a line: '
+            f"{_cut(lines[odd].decode('utf-8', 'replace'))!r}",
+            "data/csv-quotes",
+        )
+
+    def _number(self, line: int, place: int, text: str) -> float:
+        text = text.strip()
+        if text in MISSING_TEXTS:
+            if self._table.refuse_missing:
+                self._refuse_missing(line, place, text)
+            return math.nan
+        try:
+            value = self._float(text)
+        except ValueError:
+            self._refuse_value(line, place, text, "must be a number" + self._number_hint(text))
+        if math.isinf(value) and "inf" in text.lower():
+            self._refuse_value(line, place, text, "must be finite; what is unknown is left empty")
+        with np.errstate(over="ignore"):
+            if math.isinf(np.float32(value)):
+                self._refuse_value(line, place, text, "must fit float32: at most 3.4e38 in size")
+        return value
+
+    def _float(self, text: str) -> float:
+        decimal = self._table.format.decimal
+        if "_" in text or (decimal != "." and "." in text):  # Python accepts 1_000, other programs do not
+            raise ValueError
+        return float(text.replace(decimal, "."))
+
+    def _number_hint(self, text: str) -> str:
+        decimal = self._table.format.decimal
+        other = "," if decimal == "." else "."
+        plain = text.replace(other, "")
+        if other in text and plain.lstrip("+-").isdigit():
+            return f" (the decimal point is {decimal!r}; set decimal: {other!r} for the other; no thousands separators)"
+        if any(sign.isalpha() for sign in text):
+            return "; list a text column under categorical, or exclude it with leave_out"
+        return ""
+
+    def _code(self, line: int, place: int, text: str, codes: Codes) -> int:
+        text = text.strip()
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            rule = f"is not {self._table.format.encoding} text; say encoding: latin-1 or cp1252 if the file is"
+            self._refuse_value(line, place, text.encode("utf-8", "surrogateescape"), rule, "data/csv-encoding")
+        code = codes.code(text)
+        if code == MISSING_CODE and self._table.refuse_missing:
+            self._refuse_missing(line, place, text)
+        if code is None:
+            listed = list(codes.places)
+            more = f", … ({len(listed)} in all)" if len(listed) > 12 else ""
+            rule = f"must be one of {', '.join(listed[:12])}{more}; add it, or say other: true for all the rest"
+            self._refuse_value(line, place, text, rule)
+        return code
+
+    def _target(self, line: int, row: list[str]) -> Any:
+        plan = self._layout
+        first = plan.targets[0]
+        if plan.target_codes is not None:
+            return self._code(line, first, row[first], plan.target_codes)
+        values = [self._number(line, place, row[place]) for place in plan.targets]
+        if not plan.is_class:
+            return values
+        text = row[first].strip()
+        value = math.nan if text in MISSING_TEXTS else self._float(text)
+        if math.isnan(value):
+            return MISSING_CODE
+        if value < 0 or value != math.floor(value) or value >= LARGEST_CLASS:
+            rule = "must be a class: a whole number from 0 on; other classes are listed under categorical"
+            self._refuse_value(line, first, text, rule)
+        return int(value)
+
+    def _refuse_missing(self, line: int, place: int, text: str) -> NoReturn:
+        shown = f"{text!r} stands for a missing value" if text else "the value is missing"
+        hint = "say missing: drop (leaves the row out), mean, or a number"
+        self._refuse(line, f"{self._layout.label(place)}: {shown}; {hint}", "data/csv-missing")
+
+    def _refuse_value(
+        self, line: int, place: int, text: str | bytes, rule: str, code: str = "data/csv-value"
+    ) -> NoReturn:
+        self._refuse(line, f"{self._layout.label(place)}: {_cut(text)!r} {rule}", code)
+
+    def _refuse(self, line: int, message: str, code: str) -> NoReturn:
+        raise DataError(f"{self._table.path}: line {line}: {message}", code=code)
+
+
+def _cut(text: Any) -> Any:
+    return text if len(text) <= SHOWN else text[:SHOWN]

@@ -8,21 +8,23 @@ writes its results directly into shared memory.
 A piece processed twice, because a worker died, gives the same result. Pieces are read, not mapped: a file that is
 truncated meanwhile is then an error, not a signal. A zipped file is first unzipped into memory, by one process."""
 
+import hashlib
+import json
 import os
 import re
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from hogwild.data.locate import Wanted, beside, find, folders, require
+from hogwild.data.locate import find_file, reading, require
 from hogwild.data.text_file import GZIP, TextFile
-from hogwild.errors import DataError, UsageError
+from hogwild.errors import DataError
 from hogwild.feeds.packed import Packed
 from hogwild.shared_memory.region import Region
 
@@ -73,33 +75,92 @@ class Parsed:
     notes: tuple[str, ...] = ()
 
 
-class Parsing(Protocol):
-    """The parsing of a file into packed arrays: the argument of a `Reader`'s `pack`."""
+class Parsing(ABC):
+    """The parsing of a file into packed arrays: the argument of a `Reader`'s `pack`. `source`: the data set; `what`:
+    its name in errors; `like`: the training data, if any; `on_bad_line`: fail or skip."""
 
-    @property
-    def what(self) -> str:
-        """Name of the data in errors."""
-        ...
+    kind: ClassVar[str]
+    version: ClassVar[int] = 1  # of the output for a file
+    options: ClassVar[tuple[str, ...]]  # attributes of `source` that the output depends on
+    rules: ClassVar[Mapping[int, str]] = {}  # by the kernel's rule number; TOKEN is replaced by the text in the file
+    source: Any
+
+    def __init__(self, source: Any, what: str, like: Packed | None, on_bad_line: str) -> None:
+        self.source, self.what, self.like, self.on_bad_line = source, what, like, on_bad_line
+        self.left_out: dict[str, int] = {}
+        self.notes: list[str] = []
 
     def key(self) -> str:
-        """Return a hash (hexadecimal) of all that the result depends on: content, options, the training data's
-        numbers."""
-        ...
+        """Return a hash (hexadecimal) of all that the result depends on: content, options, and the training data's
+        sizes and names. Takes 1 s per gigabyte."""
+        content, digest = hashlib.sha256(), hashlib.sha256()
+        TextFile(self.source.path).hash_into(content)
+        options = (*(getattr(self.source, name) for name in self.options), self.on_bad_line)
+        for part in (self.kind, self.version, options, content.hexdigest()):
+            digest.update(repr(part).encode())
+        if self.like is None:
+            digest.update(b"None")
+        else:
+            digest.update(json.dumps(dict(self.like.spec.sizes), sort_keys=True).encode())
+            for name, values in names_as_bytes(self.like.names):
+                digest.update(name.encode() + values)
+        return digest.hexdigest()
 
+    @abstractmethod
     def parse(self, run: Run) -> Parsed:
         """Parse the file. Raises DataError, MemoryShortError."""
-        ...
+
+    def settle(self, finds: "Finds") -> None:
+        """Raise DataError if the file has changed or has no rows, and for the first bad line unless they are skipped;
+        then note their number."""
+        from hogwild.kernels.parsing.lines import BAD, OVERFLOW, ROWS
+
+        if finds.total(OVERFLOW):
+            raise finds.lines.changed()
+        if bad := finds.total(BAD):
+            words = finds.first_bad(self.rules)
+            if self.on_bad_line != "skip":
+                raise DataError(
+                    f"{words} (data.on_bad_line: skip leaves such lines out and counts them)", code="data/bad-line"
+                )
+            self.left_out["bad lines"] = bad
+            self.notes.append(f"{bad:,} lines cannot be parsed and are left out; the first: {words}")
+        if not finds.total(ROWS):
+            raise self.no_rows()
+
+    def no_rows(self) -> DataError:
+        skipped = f"; {self.left_out['bad lines']:,} lines cannot be parsed" if "bad lines" in self.left_out else ""
+        return DataError(f"{self.source.path}: contains no samples: there is no row{skipped}", code="data/empty")
+
+    def finished(self, packed: Packed) -> Parsed:
+        return Parsed(packed, self.left_out, tuple(f"{self.source.path}: {note}" for note in self.notes))
+
+    @property
+    def region_name(self) -> str:
+        return self.what.replace(".", "-")
+
+
+def names_as_bytes(names: Mapping[str, Any]) -> list[tuple[str, bytes]]:
+    """Return each name array as bytes: whole numbers as in memory, words as JSON."""
+    written = []
+    for name, values in names.items():
+        array = values if isinstance(values, np.ndarray) else np.asarray(values)
+        if array.dtype.kind == "i":
+            written.append((f"{name}:int64", np.ascontiguousarray(array, np.int64).tobytes()))
+        else:
+            written.append((f"{name}:words", json.dumps([*map(str, values)]).encode()))
+    return written
 
 
 class PackedFile(ABC):
     """A data set in a file that is parsed into packed arrays. `left_out`: of the last packing, as in `Parsed`."""
 
+    path: Path
     left_out: Mapping[str, int] = {}
 
     @abstractmethod
     def parsing(self, what: str, like: Packed | None, on_bad_line: str) -> Parsing:
-        """Return the parsing. `what`: name in errors; `like`: the training data, if any; `on_bad_line`: fail or
-        skip."""
+        """Return the parsing, with these arguments."""
 
     def pack(
         self, reader: Any, what: str = "data.train", like: Packed | None = None, on_bad_line: str = "fail"
@@ -136,11 +197,9 @@ class TextLines:
             region, size = Region.of_stream("text", _member(path) if head.startswith(ZIP) else _stream(text))
             lines, regions = cls(path, None, size, np.zeros(1, np.int64)), {"text": region}
         text.close()
-        if not lines.size:
-            raise _empty(path)
-        begin = len(MARK) if lines.read(0, len(MARK), regions).tobytes() == MARK else 0
+        begin = len(MARK) if lines.size and lines.read(0, len(MARK), regions).tobytes() == MARK else 0
         if begin == lines.size:
-            raise _empty(path)
+            raise DataError(f"{path}: the file is empty; there is nothing to train on", code="data/empty")
         return lines.cut(begin, 1, regions), regions
 
     @property
@@ -186,15 +245,8 @@ class TextLines:
 
 def _head(path: Path) -> tuple[bytes, int]:
     """Return (its first bytes, its size)."""
-    try:
-        with open(path, "rb", buffering=0) as stream:
-            return stream.read(len(ZIP)), os.fstat(stream.fileno()).st_size
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}", code="data/unreadable") from error
-
-
-def _empty(path: Path) -> DataError:
-    return DataError(f"{path}: the file is empty; there is nothing to train on", code="data/empty")
+    with reading(path), open(path, "rb", buffering=0) as stream:
+        return stream.read(len(ZIP)), os.fstat(stream.fileno()).st_size
 
 
 def _stream(text: TextFile) -> Iterator[bytes]:
@@ -207,7 +259,7 @@ def _stream(text: TextFile) -> Iterator[bytes]:
 def _member(path: Path) -> Iterator[bytes]:
     """Yield the content of the only file in a zip archive."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with reading(path), zipfile.ZipFile(path) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]
             if len(members) != 1:
                 raise DataError(
@@ -220,23 +272,12 @@ def _member(path: Path) -> Iterator[bytes]:
         raise DataError(
             f"{path}: damaged or truncated zip file: {error}; get the file again", code="data/damaged-file"
         ) from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}", code="data/unreadable") from error
 
 
-def find_text(who: str, path: str, root: str | None, advice: str) -> Path:
+def find_text(who: str, path: str | os.PathLike[str], root: str | os.PathLike[str] | None, advice: str) -> Path:
     """Return the path of the file. Raises NotFoundError with the searched folders, and UsageError without numba."""
     require("numba", who, "numba", "sparse")
-    given = Path(path).expanduser()
-    where = [given.parent] if given.is_absolute() else [*folders(root, None), *beside()]
-    return find([Wanted((given.name if given.is_absolute() else str(given),))], where, who, advice)[0]
-
-
-def choice(who: str, name: str, value: Any, allowed: Iterable[Any]) -> None:
-    """Raise UsageError unless an argument is one of the allowed values."""
-    if value not in (several := [*allowed]):
-        words = ", ".join(map(str, several))
-        raise UsageError(f"{who}: {name} must be one of {words}, got {value!r}", code="config/bad-argument")
+    return find_file(who, path, root, advice)
 
 
 # ---- lines that do not parse ----------------------------------------------------------------------------------------
@@ -244,53 +285,33 @@ def choice(who: str, name: str, value: Any, allowed: Iterable[Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Finds:
-    """Results of a pass, a row of `kernels.parsing.libsvm.FOUND` numbers per piece, with the lines of the file."""
+    """Results of a pass, a row of `kernels.parsing.lines.FOUND` numbers per piece, with the lines of the file."""
 
     lines: TextLines
     found: np.ndarray  # (pieces, FOUND) int64
-    regions: Mapping[str, Region]
-    rules: Mapping[int, str]
+    regions: dict[str, Region]
 
     def total(self, word: int) -> int:
         return int(self.found[:, word].sum())
 
-    def settle(self, on_bad_line: str, left_out: dict[str, int]) -> list[str]:
-        """Raise DataError for the first bad line or, if bad lines are skipped, return a note with their number."""
-        from hogwild.kernels.parsing.libsvm import BAD, OVERFLOW
-
-        if self.total(OVERFLOW):
-            raise self.lines.changed()
-        bad = self.total(BAD)
-        if not bad:
-            return []
-        words = self._first()
-        if on_bad_line != "skip":
-            raise DataError(
-                f"{words} (data.on_bad_line: skip leaves such lines out and counts them)", code="data/bad-line"
-            )
-        left_out["bad lines"] = bad
-        return [f"{bad:,} lines cannot be parsed and are left out; the first: {words}"]
-
-    def _first(self) -> str:
-        from hogwild.kernels.parsing.libsvm import BAD, LINE_AT, RULE, TOKEN_AT
+    def first_bad(self, rules: Mapping[int, str]) -> str:
+        """Return the place, the broken rule and the text of the first bad line."""
+        from hogwild.kernels.parsing.lines import BAD, LINE_AT, RULE, TOKEN_AT
 
         piece = int(np.flatnonzero(self.found[:, BAD])[0])
         row = self.found[piece]
         content = self.lines.piece(piece, self.regions).tobytes()
         line, at = content[row[LINE_AT] :].split(b"\n", 1)[0], int(row[TOKEN_AT] - row[LINE_AT])
         token = re.split(rb"[\s,;]|::", line[max(at, 0) :], maxsplit=1)[0]
-        rule = self.rules[int(row[RULE])].replace("TOKEN", repr(shown(token)))
+        rule = rules[int(row[RULE])].replace("TOKEN", repr(shown(token)))
         return f"{self.place(piece, content, int(row[LINE_AT]))}: {rule}: {shown(line)!r}"
 
     def place(self, piece: int, content: bytes, at: int) -> str:
         """Return `FILE: line 12` for byte `at` of a piece."""
-        return f"{self.lines.path}: line {self.line_number(piece) + content.count(bytes([10]), 0, at):,}"
+        from hogwild.kernels.parsing.lines import LINES
 
-    def line_number(self, piece: int) -> int:
-        """Return the number of a piece's first line."""
-        from hogwild.kernels.parsing.libsvm import LINES
-
-        return self.lines.first_line + int(self.found[:piece, LINES].sum())
+        before = int(self.found[:piece, LINES].sum()) + content.count(b"\n", 0, at)
+        return f"{self.lines.path}: line {self.lines.first_line + before:,}"
 
 
 def shown(line: bytes) -> str:
@@ -321,43 +342,44 @@ def begins_of(counts: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """Pass that counts the lines of each piece. `kind`: the later parser (`kernels/parsing/warm_up.py`)."""
+class LinesStep:
+    """Base class of passes over lines. `kind`: the parser whose kernels it needs (`kernels/parsing/warm_up.py`)."""
 
     lines: TextLines
     kind: str
-    mark: int = ord(":")  # counted too: libsvm has one per pair
 
     def ready(self) -> None:
         from hogwild.kernels.parsing import warm_up
 
         warm_up.ready(self.kind)
 
-    def do(self, piece: int, regions: Mapping[str, Region]) -> None:
-        from hogwild.kernels.parsing.libsvm import count
+    def found(self, regions: Mapping[str, Region]) -> np.ndarray:
+        """Return the results, (pieces, FOUND) int64."""
+        from hogwild.kernels.parsing.lines import FOUND
 
-        count(self.lines.piece(piece, regions), self.mark, found_in(regions, self.lines)[piece])
+        return regions["found"].array("i8", (self.lines.pieces, FOUND))
+
+
+@dataclass(frozen=True, slots=True)
+class _Count(LinesStep):
+    """Pass that counts the lines of each piece."""
+
+    mark: int  # counted too
+
+    def do(self, piece: int, regions: Mapping[str, Region]) -> None:
+        from hogwild.kernels.parsing.lines import count
+
+        count(self.lines.piece(piece, regions), self.mark, self.found(regions)[piece])
 
 
 def counted(
     run: Run, what: str, lines: TextLines, regions: dict[str, Region], kind: str, mark: int = ord(":")
-) -> np.ndarray:
-    """Run the first pass over a text; return each piece's counts (pieces, FOUND) int64, in `regions`, for all
-    processes."""
-    from hogwild.kernels.parsing.libsvm import FOUND
+) -> Finds:
+    """Run the first pass over a text, which counts lines, and bytes `mark` (libsvm has one per pair). The counts lie in
+    `regions`, for all processes."""
+    from hogwild.kernels.parsing.lines import FOUND
 
     regions["found"] = zeros("found", (lines.pieces, FOUND), "i8")
-    run(Pass(what, lines.pieces, Count(lines, kind, mark), regions))
-    return found_in(regions, lines)
-
-
-def found_in(regions: Mapping[str, Region], lines: TextLines) -> np.ndarray:
-    """Return the results, (pieces, FOUND) int64."""
-    from hogwild.kernels.parsing.libsvm import FOUND
-
-    return regions["found"].array("i8", (lines.pieces, FOUND))
-
-
-def empty_file(path: Path, left_out: Mapping[str, int]) -> DataError:
-    skipped = f"; {left_out['bad lines']:,} lines cannot be parsed" if "bad lines" in left_out else ""
-    return DataError(f"{path}: contains no samples: there is no row{skipped}", code="data/empty")
+    step = _Count(lines, kind, mark)
+    run(Pass(what, lines.pieces, step, regions))
+    return Finds(lines, step.found(regions), regions)

@@ -1,6 +1,7 @@
 """Numbering of words in text columns: ids of users, items or entities that are not whole numbers. In this process, some
 10 to 20 million words per second."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -10,72 +11,67 @@ from hogwild.data.text_parsing.passes import Finds
 from hogwild.errors import DataError
 
 MOST_WORDS = 2**31 - 2
+SPACIOUS = 4  # slots per word: a power of two
 
 
 class Vocabulary:
-    """Distinct words, numbered in order of appearance. It grows."""
+    """Distinct words, numbered in order of appearance, with room for `words` of them, and for `nbytes`, at first. It
+    grows. An iteration yields the words."""
 
-    def __init__(self) -> None:
-        self._table = np.zeros(1 << 12, np.int32)
-        self._hashes = np.zeros(1 << 11, np.uint64)
-        self._letters = np.zeros(1 << 15, np.uint8)
-        self._bounds = np.zeros((1 << 11) + 1, np.int64)
-        self._state = np.zeros(2, np.int64)
+    def __init__(self, words: int = 1 << 11, nbytes: int = 1 << 15) -> None:
+        self._sizes = np.zeros(2, np.int64)
+        self._keys, self._ends = np.empty(words, np.uint64), np.empty(words, np.int64)
+        self._pool = np.empty(nbytes, np.uint8)
+        self._slots = np.full(SPACIOUS * words, -1, np.int32)
 
     def __len__(self) -> int:
-        return int(self._state[0])
+        return int(self._sizes[0])
+
+    def __iter__(self) -> Iterator[bytes]:
+        content = self._pool[: self._sizes[1]].tobytes()
+        return (content[begin:end] for begin, end in pairwise([0, *self._ends[: len(self)].tolist()]))
 
     def number(self, text: np.ndarray, begins: np.ndarray, ends: np.ndarray, codes: np.ndarray) -> None:
         """Write the numbers of the words text[begins[i]:ends[i]] to codes (n,) int32."""
-        from hogwild.kernels.parsing.ordering import intern
+        from hogwild.kernels.parsing.tokens import intern
 
         done = 0
-        while True:
-            done = intern(
-                text, begins, ends, done, codes, self._table, self._hashes, self._letters, self._bounds, self._state
-            )
-            if done == len(codes):
-                return
+        while (done := intern(text, begins, ends, done, codes, *self._table())) < len(codes):
             self._grow(int(ends[done] - begins[done]))
 
-    def words(self) -> list[bytes]:
-        """Return the words by number."""
-        content, bounds = self._letters.tobytes(), self._bounds[: len(self) + 1].tolist()
-        return [content[begin:end] for begin, end in pairwise(bounds)]
+    def _table(self) -> tuple[np.ndarray, ...]:
+        """Return the arrays as `kernels/parsing/tokens.py` takes them."""
+        return self._slots, self._keys, self._ends, self._pool, self._sizes
 
-    def _grow(self, needed: int) -> None:
-        from hogwild.kernels.parsing.ordering import fill_table
+    def _grow(self, longest: int) -> None:
+        """Make room for twice as many words, or for any next word, of at most `longest` bytes."""
+        from hogwild.kernels.parsing.tokens import fill_slots
 
-        many, used = (int(word) for word in self._state)
-        if used + needed > len(self._letters):
-            self._letters = _longer(self._letters, 2 * (used + needed))
-        if many == len(self._hashes):
-            # The table is at most half full, so that every search ends.
-            self._hashes, self._bounds = _longer(self._hashes, 2 * many), _longer(self._bounds, 2 * many + 1)
-            self._table = np.zeros(2 * len(self._table), np.int32)
-            fill_table(self._table, self._hashes, many)
-
-
-def _longer(array: np.ndarray, size: int) -> np.ndarray:
-    grown = np.zeros(size, array.dtype)
-    grown[: len(array)] = array
-    return grown
+        entries, used = self._sizes.tolist()
+        if entries == len(self._keys):
+            self._keys, self._ends = (
+                np.concatenate([array, np.empty_like(array)]) for array in (self._keys, self._ends)
+            )
+            self._slots = np.full(SPACIOUS * len(self._keys), -1, np.int32)
+            fill_slots(self._keys, entries, self._slots)
+        else:
+            more = np.empty(max(len(self._pool), longest), np.uint8)
+            self._pool = np.concatenate([self._pool[:used], more])
 
 
 def in_order(words: list[bytes]) -> tuple[np.ndarray, Any]:
     """Return (rank of each word (n,) int32, sorted names): numerically as int64 if all are numbers, else
     alphabetically."""
     numbers = _whole_numbers(words)
-    order = np.argsort(numbers, kind="stable") if numbers is not None else _sorted_places(words)
+    if numbers is not None:
+        order = np.argsort(numbers, kind="stable")
+    else:
+        order = np.array(sorted(range(len(words)), key=words.__getitem__), np.int64)
     ranks = np.empty(len(words), np.int32)
     ranks[order] = np.arange(len(words), dtype=np.int32)
     if numbers is not None:
         return ranks, numbers[order]
     return ranks, [words[place].decode("utf-8", "backslashreplace") for place in order]
-
-
-def _sorted_places(words: list[bytes]) -> np.ndarray:
-    return np.array(sorted(range(len(words)), key=words.__getitem__), np.int64)
 
 
 def _whole_numbers(words: list[bytes]) -> np.ndarray | None:
@@ -91,8 +87,7 @@ def numbered_columns(
     """Number every line's words in `columns`; the last column is the rating's, or -1. Return (numbers (n,) int32 per
     column, ratings (n,) float32, vocabularies). `groups`: the vocabulary of each column. `form`: the delimiter's bytes,
     and the number of fields if quotes are ordinary characters, or 0."""
-    from hogwild.kernels.parsing.columns import words
-    from hogwild.kernels.parsing.libsvm import ITEMS, LINES, OVERFLOW, ROWS
+    from hogwild.kernels.parsing.lines import ITEMS, LINES, OVERFLOW, ROWS, words
 
     one, two, exactly = form
     vocabularies = [Vocabulary() for _ in range(max(groups) + 1)]

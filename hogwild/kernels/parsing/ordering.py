@@ -1,8 +1,9 @@
-"""Sorting of parsed data: a row's features by frequency, ratings by user and item, words by number."""
+"""Sorting of parsed data: a row's features by frequency, ratings by user and item."""
 
 import numpy as np
 
 from hogwild.kernels.compiling import inlined, kernel
+from hogwild.kernels.rng import STEP, mixed
 
 FREQUENT = np.int64(2**31 - 1)  # higher counts are treated as this one
 PLACE = np.int64(2**32)  # of a key: the count above, the index below
@@ -45,26 +46,9 @@ def _sort(keys, values, spare_keys, spare_values, size):  # type: ignore[no-unty
 
 @kernel
 def by_frequency(  # type: ignore[no-untyped-def]
-    lengths,
-    raw_indices,
-    raw_values,
-    labels,
-    first,
-    stop,
-    place,
-    base,
-    counts,
-    unit,
-    indptr,
-    indices,
-    values,
-    target,
-    twice,
-    to_row,
-    to_place,
-    keys,
-    floats,
-):
+    lengths, raw_indices, raw_values, labels, first, stop, place, base, counts, unit,
+    indptr, indices, values, target, twice, to_row, to_place, keys, floats,
+):  # fmt: skip
     """Write the rows [first, stop), whose values start at `place`, from row `to_row` and place `to_place` on. `base` is
     subtracted from each index. A row's features are sorted most frequent first (`counts` (F,) int64, of the whole
     data), equally frequent ones by number. `unit`: each row is divided by its Euclidean length. `keys`, `floats` (2,
@@ -148,79 +132,6 @@ def held_out(user, item, seed, share, chosen):  # type: ignore[no-untyped-def]
     """Set chosen[i] to whether the pair belongs to `share` of all, by a hash of the pair and `seed`: it is on the same
     side whatever else the file holds. splitmix64's mixer, twice."""
     for i in range(len(user)):
-        bits = _mixed(seed ^ (np.uint64(user[i]) << np.uint64(32)) ^ np.uint64(item[i]))
-        bits = _mixed(bits + np.uint64(0x9E3779B97F4A7C15))
+        bits = mixed(seed ^ (np.uint64(user[i]) << np.uint64(32)) ^ np.uint64(item[i]))
+        bits = mixed(bits + STEP)
         chosen[i] = np.float64(bits >> np.uint64(11)) * (1.0 / 9007199254740992.0) < share
-
-
-@inlined
-def _mixed(z):  # type: ignore[no-untyped-def]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-# ---- words ----------------------------------------------------------------------------------------------------------
-
-CODES, USED = 0, 1  # indices into `state`
-
-
-@inlined
-def _hash(text, begin, end):  # type: ignore[no-untyped-def]
-    """Return FNV-1a with a mixer: its low bits alone are weak."""
-    value = np.uint64(0xCBF29CE484222325)
-    for at in range(begin, end):
-        value = (value ^ np.uint64(text[at])) * np.uint64(0x100000001B3)
-    return _mixed(value)
-
-
-@inlined
-def _is_same(text, begin, end, letters, first, stop):  # type: ignore[no-untyped-def]
-    if end - begin != stop - first:
-        return False
-    i = 0
-    while i < end - begin and text[begin + i] == letters[first + i]:
-        i += 1
-    return i == end - begin
-
-
-@kernel
-def intern(text, begins, ends, first, codes, table, hashes, letters, bounds, state):  # type: ignore[no-untyped-def]
-    """Set codes[i] to the number of the word text[begins[i]:ends[i]], in order of first appearance, from i = first on.
-    Return where it stopped: at the end, or where there is no room for a new word.
-
-    `table` (2^k,) int32: number + 1, 0 is free; `hashes` and `bounds` (+ 1): one per word of capacity; `letters`: all
-    words; `state`: the numbers of words and of letters."""
-    cells = np.uint64(len(table) - 1)
-    for i in range(first, len(codes)):
-        begin, end = begins[i], ends[i]
-        hashed = _hash(text, begin, end)
-        cell = hashed & cells
-        number = np.int64(-1)
-        while table[cell] != 0:
-            known = np.int64(table[cell]) - 1
-            if hashes[known] == hashed and _is_same(text, begin, end, letters, bounds[known], bounds[known + 1]):
-                number = known
-                break
-            cell = (cell + np.uint64(1)) & cells
-        if number < 0:
-            number, used = state[CODES], state[USED]
-            if number >= len(hashes) or used + (end - begin) > len(letters):
-                return i
-            for at in range(begin, end):
-                letters[used + at - begin] = text[at]
-            state[CODES], state[USED] = number + 1, used + end - begin
-            bounds[number + 1], hashes[number], table[cell] = state[USED], hashed, number + 1
-        codes[i] = number
-    return len(codes)
-
-
-@kernel
-def fill_table(table, hashes, many):  # type: ignore[no-untyped-def]
-    """Fill a new, larger `table` with the existing words."""
-    cells = np.uint64(len(table) - 1)
-    for number in range(many):
-        cell = hashes[number] & cells
-        while table[cell] != 0:
-            cell = (cell + np.uint64(1)) & cells
-        table[cell] = number + 1

@@ -1,8 +1,12 @@
-"""Words of a text as bytes: the distinct words, their counts, and the text as word numbers.
+"""Words as bytes: the distinct words of a text or of columns, their counts, and the text as word numbers.
 
-A word is a run of bytes above 32: ASCII white space and control characters separate words. An open-addressing table
-finds a word by a 64-bit hash (FNV-1a, Fowler, Noll and Vo) and then compares its bytes, so two words with the same hash
-stay separate."""
+A word of a text is a run of bytes above 32: ASCII white space and control characters separate words. An open-addressing
+table finds a word by a 64-bit hash (FNV-1a, Fowler, Noll and Vo) and then compares its bytes, so two words with the
+same hash stay separate.
+
+    slots (2^k,) int32   entry of a word, -1: free; at most half are used, so that every search ends
+    keys, ends           of each entry: the hash (uint64), and the end of its bytes in `pool` (int64)
+    sizes (2,) int64     number of known words, number of their bytes"""
 
 import numpy as np
 
@@ -12,12 +16,12 @@ from hogwild.kernels.rng import mixed
 LINE_END = -1  # appears among the word numbers
 SPACE, NEW_LINE = np.uint8(32), np.uint8(10)
 _BASIS, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
-ENTRIES, USED = 0, 1  # indices into `sizes`: number of known words, number of their bytes
+ENTRIES, USED = 0, 1  # indices into `sizes`
 
 
 @inlined
 def place_of(content, begin, end, key, slots, keys, ends, pool):  # type: ignore[no-untyped-def]
-    """Return (slot, entry) of the word content[begin:end] with the hash `key`; entry -1: unknown, insert it there."""
+    """Return (slot, entry) of the word content[begin:end] with the hash `key`; entry -1: unknown, to be added there."""
     mask = np.uint64(len(slots) - 1)
     slot = mixed(key) & mask
     while slots[slot] >= 0:
@@ -34,8 +38,38 @@ def place_of(content, begin, end, key, slots, keys, ends, pool):  # type: ignore
     return slot, np.int32(-1)
 
 
+@inlined
+def added(content, begin, end, key, slot, slots, keys, ends, pool, sizes):  # type: ignore[no-untyped-def]
+    """Add the word; return its entry, or -1 if the table has no room for it."""
+    entry, used = np.int32(sizes[ENTRIES]), sizes[USED]
+    if entry == len(keys) or used + end - begin > len(pool):
+        return np.int32(-1)
+    for k in range(end - begin):
+        pool[used + k] = content[begin + k]
+    slots[slot], keys[entry], ends[entry] = entry, key, used + end - begin
+    sizes[ENTRIES], sizes[USED] = entry + 1, used + end - begin
+    return entry
+
+
 @kernel
-def number(content, at, slots, keys, ends, pool, counts, sizes, raw):  # type: ignore[no-untyped-def]
+def intern(text, begins, ends, first, codes, slots, keys, word_ends, pool, sizes):  # type: ignore[no-untyped-def]
+    """Set codes[i] to the number of the word text[begins[i]:ends[i]], in order of first appearance, from i = first on.
+    Return where it stopped: at the end, or where there is no room for a new word."""
+    for i in range(first, len(codes)):
+        key = _BASIS
+        for at in range(begins[i], ends[i]):
+            key = (key ^ np.uint64(text[at])) * _PRIME
+        slot, entry = place_of(text, begins[i], ends[i], key, slots, keys, word_ends, pool)
+        if entry < 0:
+            entry = added(text, begins[i], ends[i], key, slot, slots, keys, word_ends, pool, sizes)
+            if entry < 0:
+                return i
+        codes[i] = entry
+    return len(codes)
+
+
+@kernel
+def number(content, at, slots, keys, ends, pool, sizes, counts, raw):  # type: ignore[no-untyped-def]
     """Read content (n,) uint8 from `at` on, add new words to the table, and write their numbers, in order of first
     appearance, and LINE_END to raw. Return (where it stopped, how many numbers). It stops at the end, when `raw` is
     full, and before a word that does not fit into the table."""
@@ -53,13 +87,9 @@ def number(content, at, slots, keys, ends, pool, counts, sizes, raw):  # type: i
             at += 1
         slot, entry = place_of(content, begin, at, key, slots, keys, ends, pool)
         if entry < 0:
-            entry, used = np.int32(sizes[ENTRIES]), sizes[USED]
-            if entry == len(keys) or 2 * entry >= len(slots) or used + at - begin > len(pool):
+            entry = added(content, begin, at, key, slot, slots, keys, ends, pool, sizes)
+            if entry < 0:
                 return begin, written
-            for k in range(at - begin):
-                pool[used + k] = content[begin + k]
-            slots[slot], keys[entry], ends[entry], counts[entry] = entry, key, used + at - begin, 0
-            sizes[ENTRIES], sizes[USED] = entry + 1, used + at - begin
         counts[entry] += 1
         raw[written] = entry
         written += 1

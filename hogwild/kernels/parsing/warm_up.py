@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hogwild.kernels.compiling import KernelCache
-from hogwild.kernels.parsing import columns, grid_cells, libsvm, ordering, tokens
+from hogwild.kernels.parsing import grid_cells, lines, ordering, tokens
 
 log = logging.getLogger(__name__)
 _READY: set[str] = set()
@@ -43,10 +43,15 @@ def _longs(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.int64)
 
 
+def _counted() -> np.ndarray:
+    found = _longs(lines.FOUND)
+    lines.count(_text(), lines.COLON, found)
+    return found
+
+
 def _libsvm() -> None:
-    found = _longs(libsvm.FOUND)
-    libsvm.count(_text(), libsvm.COLON, found)
-    libsvm.libsvm(_text(), 0, 1, False, _longs(1), _ints(1), _floats(1), _floats(1), 0, 0, 0, 0, found)
+    found = _counted()
+    lines.libsvm(_text(), 0, 1, False, _longs(1), _ints(1), _floats(1), _floats(1), 0, 0, 0, 0, found)
     ordering.by_frequency(
         _longs(1), _ints(1), _floats(1), _floats(1), 0, 0, 0, 0, _longs(1), False,
         _longs(1), _ints(1), _floats(1), _floats(1), np.zeros(1, np.uint8), 0, 0, _longs(2, 1), _floats(2, 1),
@@ -61,36 +66,30 @@ def _ids() -> None:
     ordering.held_out(_ints(0), _ints(0), np.uint64(0), 0.5, np.zeros(0, np.bool_))
 
 
+def _word_table() -> tuple[np.ndarray, ...]:
+    slots, keys = np.full(2, -1, np.int32), np.zeros(1, np.uint64)
+    tokens.fill_slots(keys, 0, slots)
+    return slots, keys, _longs(1), np.zeros(1, np.uint8), _longs(2)
+
+
 def _words() -> None:
-    found, text = _longs(libsvm.FOUND), _text()
-    libsvm.count(text, libsvm.COLON, found)
-    columns.words(text, 0, 0, _longs(3), 0, _longs(2, 1), _longs(2, 1), _floats(1), found)
-    letters = np.zeros(1, np.uint8)
-    ordering.intern(
-        text, _longs(0), _longs(0), 0, _ints(0), _ints(2), np.zeros(1, np.uint64), letters, _longs(2), _longs(2)
-    )
-    ordering.fill_table(_ints(2), np.zeros(1, np.uint64), 0)
+    lines.words(_text(), 0, 0, _longs(3), 0, _longs(2, 1), _longs(2, 1), _floats(1), _counted())
+    tokens.intern(_text(), _longs(0), _longs(0), 0, _ints(0), *_word_table())
     _ids()
 
 
 def _ratings() -> None:
-    found = _longs(libsvm.FOUND)
-    libsvm.count(_text(), libsvm.COLON, found)
-    columns.ratings(_text(), 0, 0, _longs(3), _ints(1), _ints(1), _floats(1), 0, 0, found)
+    lines.ratings(_text(), 0, 0, _longs(3), _ints(1), _ints(1), _floats(1), 0, 0, _counted())
     _ids()
 
 
 def _running_text() -> None:
-    keys, letters = np.zeros(1, np.uint64), np.zeros(1, np.uint8)
-    tokens.number(_text(), 0, np.full(2, -1, np.int32), keys, _longs(1), letters, _longs(1), _longs(2), _ints(0))
-    tokens.fill_slots(keys, 0, np.full(2, -1, np.int32))
+    tokens.number(_text(), 0, *_word_table(), _longs(1), _ints(0))
     tokens.encode(_ints(0), _ints(1), 1, _ints(1), 0, _longs(1), 0)
 
 
 def _wide() -> None:
-    found = _longs(libsvm.FOUND)
-    libsvm.count(_text(), libsvm.COLON, found)
-    columns.wide(_text(), 0, 1, 0.0, _ints(1), _ints(1), _floats(1), 0, 0, 0, found)
+    lines.wide(_text(), 0, 1, 0.0, _ints(1), _ints(1), _floats(1), 0, 0, 0, _counted())
     _ids()
 
 
