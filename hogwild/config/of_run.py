@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hogwild.errors import NotFoundError, UsageError
-from hogwild.storage.run_directory import LIBRARY, MEASURED, PLACES
+from hogwild.storage.run_directory import LIBRARY, MEASURED, PLACES, RESOLVED
 
 if TYPE_CHECKING:
     from hogwild.config.load import Job
@@ -60,19 +60,25 @@ def load(
     return load_job(path, overrides, flags, source_text=text), text
 
 
+def require_run(run: Path) -> Path:
+    """Return the path of a run's resolved.yaml. Raises NotFoundError for a folder that is missing or no run."""
+    if not run.is_dir():
+        raise NotFoundError(f"run {run}: there is no such folder (looked for {run.absolute()})", code="run/not-found")
+    resolved = run / RESOLVED
+    if not resolved.is_file():
+        raise NotFoundError(
+            f"run {run}: not a run: it has no {RESOLVED} (looked for {resolved.absolute()})", code="run/not-a-run"
+        )
+    return resolved
+
+
 def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) -> tuple["Job", Path | None, str]:
     """Return the job as it was resolved, with the present overrides; and the file it came from, for the user's own
     modules. Raises UsageError for a run of the library's: its job file names classes, not the objects that were
     trained."""
     from hogwild.config.locate import read_job_file
 
-    if not run.is_dir():
-        raise NotFoundError(f"run {run}: there is no such folder (looked for {run.absolute()})", code="run/not-found")
-    resolved = run / "resolved.yaml"
-    if not resolved.is_file():
-        raise NotFoundError(
-            f"run {run}: not a run: it has no resolved.yaml (looked for {resolved.absolute()})", code="run/not-a-run"
-        )
+    resolved = require_run(run)
     if _environment(run).get("caller") == LIBRARY:
         raise UsageError(
             f"run {run} was made by a call of {LIBRARY} with objects that cannot be rebuilt from its files: their "

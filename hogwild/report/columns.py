@@ -1,6 +1,6 @@
 """Curves from long columns: fewer points, gaps, smoothing. Numbers only; no matplotlib."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,11 @@ SMOOTH_FROM = 100  # points; shorter curves are not smoothed
 WINDOWS = 60  # a smooth line has so many points, each the mean of an equal stretch
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """Points of a curve. `x` and `y` (n,) float64; a NaN in both breaks the line."""
 
     x: Floats
     y: Floats
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.x.size
 
 
 def curve(x: Floats, y: Floats, *, columns: int = PIXEL_COLUMNS, breaks: bool = True) -> Curve:
