@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hogwild.cli import catalog, completion, export, init, predict, results
+from hogwild.cli import catalog, completion, export, init, results
 from hogwild.cli.arguments import COMMANDS, profile_window, refuse_beside_resume, split_arguments, with_command
 from hogwild.cli.options import Arguments, DataDir, Every, Faults, Json, Kills, NewRun, Procs, ScheduleOnly, Seed
 from hogwild.cli.output import flush_results, hold_standard_streams, print_result, reading, say
@@ -153,8 +153,7 @@ def check(
         print_result(json.dumps({"job": job.name, "ok": True, **found}))
         return 0
     print_result(f"{job_file or 'configs/digits.yaml'}: ok")
-    for line in plain_lines(found) if deep else plan_lines(job):
-        print_result(line)
+    print_result(*(plain_lines(found) if deep else plan_lines(job)))
     return 0
 
 
@@ -174,8 +173,7 @@ def plan(
     question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
     with raising_on_signals():
         status, lines = answer(job, question, say, measure=measure, as_json=as_json)
-    for line in lines:
-        print_result(line)
+    print_result(*lines)
     return status
 
 
@@ -203,8 +201,7 @@ def chaos(
     read, folders = (job, job_file, job_text, overrides), (run_dir, data_folder(data_dir, None))
     order = ChaosRequest.checked(read, kills=kills, seed=seed, every_s=every, faults=faults, folders=folders)
     status, lines = (0, dry_run_lines(order)) if dry_run else answer(order, say, as_json=as_json)
-    for line in lines:
-        print_result(line)
+    print_result(*lines)
     return status
 
 
@@ -215,8 +212,7 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> int:
 
     with raising_on_signals():
         status, lines = answer(data_folder(data_dir, None), as_json=as_json)
-    for line in lines:
-        print_result(line)
+    print_result(*lines)
     return status
 
 
@@ -226,10 +222,10 @@ app.command("list")(catalog.list_)
 app.command("init")(init.init)
 app.command("export")(export.export)
 app.command("eval")(results.eval_)
-app.command("predict")(predict.predict)
-app.command("most-similar")(predict.most_similar)
-app.command("recommend")(predict.recommend)
-app.command("sample")(predict.sample)
+app.command("predict")(results.predict)
+app.command("most-similar")(results.most_similar)
+app.command("recommend")(results.recommend)
+app.command("sample")(results.sample)
 app.command("report")(results.report)
 app.command("completion")(completion.completion)
 
@@ -244,9 +240,8 @@ def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
 
     if as_json:
         print_result(json.dumps(to_json(summary), allow_nan=False))
-        return
-    for line in plain_lines(summary, "") if dry_run else summary_lines(summary, "hogwild"):
-        print_result(line)
+    else:
+        print_result(*(plain_lines(summary, "") if dry_run else summary_lines(summary, "hogwild")))
 
 
 def _failed(error: HogwildError, argv: Sequence[str], debug: bool) -> int:

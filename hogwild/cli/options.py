@@ -17,6 +17,11 @@ Procs = Annotated[
         metavar="N|auto",
     ),
 ]
+Run = Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="Run directory, or one of its checkpoints.")]
+Which = Annotated[
+    str | None,
+    typer.Option(help="Checkpoint of a RUN; default: best, or latest without evaluations.", metavar="best|latest"),
+]
 NewRun = Annotated[Path | None, typer.Option(help="Run directory; default: runs/NAME-DATE-TIME.", metavar="DIR")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with data files; default: $HOGWILD_DATA.", metavar="DIR")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object on the last line.")]

@@ -22,11 +22,12 @@ def reading() -> Iterator[None]:
         yield
 
 
-def print_result(text: str) -> None:
-    """Print a result. A reader that has left (`hogwild show | head`, a closed terminal) is not an error. Raises
-    RunError, for example for a full disk."""
+def print_result(*texts: str) -> None:
+    """Print a result, one text after the other. A reader that has left (`hogwild show | head`, a closed terminal) is
+    not an error. Raises RunError, for example for a full disk."""
     try:
-        print(text, flush=True)
+        for text in texts:
+            print(text, flush=True)
     except OSError as error:
         if error.errno in (errno.EPIPE, errno.EIO):
             return

@@ -34,7 +34,7 @@ def plan_values(job: Job) -> dict[str, Any]:
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
     values: dict[str, Any] = {"procs": planned.procs, "threads": planned.threads, "why": planned.reason}
     if planned.cores:
-        values["cores"] = {f"worker {number}": _listed(cpus) for number, cpus in enumerate(planned.cores)}
+        values["cores"] = {f"worker {number}": ", ".join(map(str, cpus)) for number, cpus in enumerate(planned.cores)}
     return values | ({"warning": planned.warning} if planned.warning else {})
 
 
@@ -80,10 +80,6 @@ def with_measured_plan(job: Job, question: Question, flags: Mapping[str, object]
     measured = {"train.procs": chosen.setting.procs, "train.threads": chosen.setting.threads}
     path = question.job_file or default_config("digits")
     return load_job(path, list(question.overrides), {**flags, **measured}, source_text=question.job_text)
-
-
-def _listed(cpus: tuple[int, ...]) -> str:
-    return ", ".join(map(str, cpus))
 
 
 def question_of(job: Job, job_file: Path | None, job_text: str, overrides: list[str], data: Path | None) -> Question:

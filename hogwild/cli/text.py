@@ -22,7 +22,8 @@ def plan_lines(job: Job) -> Iterator[str]:
     for group in job.optimizer.groups:
         own = ", ".join(f"{name}={value!r}" for name, value in group.init_args.items())
         yield f"    group    {' '.join(group.params)}: {own or 'no own settings'}"
-    limits = "".join(f", {name} {value}" for name, value in _limits(job) if value is not None)
+    given = (("max_updates", train.max_updates), ("max_time_s", train.max_time_s))
+    limits = "".join(f", {name} {value}" for name, value in given if value is not None)
     yield f"  train      {train.epochs} epochs{limits}; procs {train.procs}, threads {train.threads}"
 
 
@@ -58,10 +59,6 @@ def plain_lines(values: Mapping[str, Any], indent: str = "  ") -> Iterator[str]:
             yield from (f"{indent}{key}: {item}" for item in value)
         else:
             yield f"{indent}{key}: {value}"
-
-
-def _limits(job: Job) -> list[tuple[str, Any]]:
-    return [("max_updates", job.train.max_updates), ("max_time_s", job.train.max_time_s)]
 
 
 def _call(part: Component) -> str:

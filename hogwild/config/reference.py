@@ -174,7 +174,8 @@ def _type(field: Schema) -> str:
 def _items(field: Schema) -> str:
     """Return the plural name of a list's items."""
     inner = field.get("anyOf") or field.get("oneOf") or [field]
-    return " or ".join("texts" if one.get("type") == "string" else "sections" for one in inner)
+    plural = {"string": "texts", "integer": "whole numbers", "number": "numbers"}
+    return " or ".join(plural.get(one.get("type", ""), "sections") for one in inner)
 
 
 WORDS = {
