@@ -79,7 +79,8 @@ def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) ->
     from hogwild.config.locate import read_job_file
 
     resolved = require_run(run)
-    if _environment(run).get("caller") == LIBRARY:
+    environment = _environment(run)
+    if environment.get("caller") == LIBRARY:
         raise UsageError(
             f"run {run} was made by a call of {LIBRARY} with objects that cannot be rebuilt from its files: their "
             f"arguments are not recorded. Resume by the same call with resume={str(run)!r} and the same objects",
@@ -91,7 +92,10 @@ def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) ->
         overrides = ["train.exchange=auto", *overrides]  # the measurement there does not apply here
     job, _ = load(resolved, overrides, flags)
     as_written = run / "job.yaml"
-    return job, _users_file(run), read_job_file(as_written if as_written.is_file() else resolved)
+    # A path in the folder where the run first looked for user code; the current folder may be another.
+    folders = environment.get("user_folders")
+    users_file = Path(folders[0]) / "job.yaml" if folders else None
+    return job, users_file, read_job_file(as_written if as_written.is_file() else resolved)
 
 
 def data_folder(given: Path | None, resume: Path | None) -> Path | None:
@@ -106,12 +110,6 @@ def data_folder(given: Path | None, resume: Path | None) -> Path | None:
     recorded = _environment(resume).get("data_dir") if resume is not None else None
     folder = recorded or os.environ.get("HOGWILD_DATA")
     return Path(folder).absolute() if folder else None
-
-
-def _users_file(run: Path) -> Path | None:
-    """Return a path in the folder where the run first looked for user code; the current folder may be another."""
-    folders = _environment(run).get("user_folders")
-    return Path(folders[0]) / "job.yaml" if folders else None
 
 
 def _environment(run: Path) -> dict[str, Any]:
