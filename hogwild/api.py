@@ -115,10 +115,9 @@ def train(
     from hogwild.feeds.materialise import Reader
     from hogwild.feeds.packed import Packed
     from hogwild.job.build import from_objects, initial_note
-    from hogwild.job.functions import Functions
     from hogwild.job.packed_data import names_of, packs
     from hogwild.job.parameter_groups import freeze_parameters
-    from hogwild.job.parts import Parts
+    from hogwild.job.parts import Functions, Parts
     from workers.request import Request
     from workers.run import run
 

@@ -21,14 +21,13 @@ from hogwild.errors import ModelError, OptimizerError
 from hogwild.feeds.materialise import InTurn, Reader
 from hogwild.job.checks import batch_of, inspect
 from hogwild.job.data import check_length, ring_spec_of, sources_of
-from hogwild.job.functions import Functions
 from hogwild.job.gradient_check import SAMPLES as GRADIENT_SAMPLES
 from hogwild.job.gradient_check import check_gradients
 from hogwild.job.identity import identity_of
 from hogwild.job.initial_values import load_initial
 from hogwild.job.packed_data import names_of, pack, show, sizes_for
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
-from hogwild.job.parts import Parts
+from hogwild.job.parts import Functions, Parts
 from hogwild.job.update_choice import UpdateChoice, choose, meetings
 from hogwild.metrics.panel import Panel
 from hogwild.parameters.shared_model import SharedModel, WorkerModel

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from hogwild.config.load import Job
 from hogwild.errors import DataError, HogwildError, UsageError
@@ -32,7 +33,6 @@ from hogwild.feeds.stream_reader import (
     travels,
 )
 from hogwild.formatting import size
-from hogwild.job.stream_choice import is_iterable
 from hogwild.planning.device_placement import SHARED, is_on_device
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.scheduling.range_schedule import LEASES_IN_HAND
@@ -122,6 +122,14 @@ def as_batch(collator: Collator, records: list[Any]) -> list[Any]:
     return [*batch.inputs, batch.target]
 
 
+def is_iterable(dataset: Any) -> bool:
+    """Return whether it is read from its beginning to its end: an IterableDataset, an iterator, or an object with
+    `__iter__` but without `dataset[i]`."""
+    kind = type(dataset)
+    is_plain = hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__")
+    return is_plain or isinstance(dataset, IterableDataset | Iterator)
+
+
 @contextmanager
 def own_random_state() -> Iterator[None]:
     """Restore the process's random generators afterwards."""
@@ -176,10 +184,7 @@ def prepare(
         except HogwildError:
             raise
         except (Exception, SystemExit) as error:
-            raise DataError(
-                f"data.collate raised {type(error).__name__} on the first records: {error}{_place_of(error)}",
-                code="data/item-raised",
-            ) from error
+            raise _raised(f"data.collate raised {type(error).__name__} on the first records", error) from error
     stream = Stream(source, collator, plan, data.shuffle, job.seed, what, _row_bytes(collator, records))
     notes = [f"{what} is streamed: {why}", *notes, sizes]
     state_bytes = STATE_ROOM * len(state) + 1024 if state else 0
@@ -254,11 +259,8 @@ def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:
         try:
             records += get_all([index]) if callable(get_all) else [dataset[index]]
         except (Exception, SystemExit) as error:
-            item = number_of(dataset, index)
-            raise DataError(
-                f"{what}: reading item {item} raised {type(error).__name__}: {error}{_place_of(error)}",
-                code="data/item-raised",
-            ) from error
+            read = f"reading item {number_of(dataset, index)}"
+            raise _raised(f"{what}: {read} raised {type(error).__name__}", error) from error
     return records
 
 
@@ -286,11 +288,8 @@ def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bo
     except (Exception, SystemExit) as error:
         if isinstance(error, DataError) and error.code == "data/state-not-plain":
             raise DataError(f"{what}: {error}", code=error.code) from error
-        raise DataError(
-            f"{what}: reading the first records of {type(dataset).__name__} raised {type(error).__name__}: {error}"
-            f"{_place_of(error)}",
-            code="data/item-raised",
-        ) from error
+        read = f"reading the first records of {type(dataset).__name__}"
+        raise _raised(f"{what}: {read} raised {type(error).__name__}", error) from error
     if not records:
         raise DataError(
             f"{what}: {type(dataset).__name__} gave no record; there is nothing to train on", code="data/empty"
@@ -298,10 +297,11 @@ def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bo
     return records, info.looked, state
 
 
-def _place_of(error: BaseException) -> str:
-    """Return the place of the error, for users without a traceback."""
+def _raised(words: str, error: BaseException) -> DataError:
+    """Return the error for an exception in user code, with its place, for users without a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return DataError(f"{words}: {error}{place}", code="data/item-raised")
 
 
 def _until_seen(numbers: Iterable[int], job: Job) -> Iterator[int]:

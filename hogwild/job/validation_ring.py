@@ -26,10 +26,6 @@ class HeldRing:
     plan: BatchPlan
     targets: Tensor | None  # (N, …), if all have the same shape
 
-    def head(self) -> list[Any]:
-        """Return the first batch: inputs, and target."""
-        return self.batch(0)
-
     def batch(self, number: int) -> list[Any]:
         """Return a batch: inputs, and target."""
         leaves = [leaf.clone() for leaf in self.ring.leaves(number)]
@@ -39,13 +35,12 @@ class HeldRing:
 
 def hold(streamed: Streamed, batch_size: int, what: str) -> HeldRing:
     """Read the stream to its end, in this process. Raises DataError, MemoryShortError."""
-    stream = streamed.stream
-    plan = stream.plan
+    plan = streamed.stream.plan
     if isinstance(plan, StreamPlan):
         plan = replace(plan, batch_size=batch_size, shards=1, drop_last=False, drop_single=False)
     else:
         plan = BatchPlan(plan.samples, batch_size)
-    stream = replace(stream, plan=plan, order="none", what=what)
+    stream = replace(streamed.stream, plan=plan, order="none", what=what)
     spec = streamed.ring_spec(1, 0)
     spec = replace(spec, data_bytes=-(-spec.data_bytes // max(1, streamed.stream.plan.largest)) * batch_size * 2)
     ring = Ring.allocate("val-slot", spec)
