@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,10 +165,7 @@ class FaultRun:
             raise
         finally:
             attempt.ended, attempt.status = time.time(), process.returncode
-            attempt.gone_s, attempt.left = other_jobs.wait_until_gone(self._alive, ORPHANS_S)
-
-    def _alive(self) -> dict[int, str]:
-        return other_jobs.marked(self.mark)
+            attempt.gone_s, attempt.left = other_jobs.wait_until_gone(partial(other_jobs.marked, self.mark), ORPHANS_S)
 
 
 class _Hits:

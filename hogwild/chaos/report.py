@@ -151,10 +151,9 @@ class ChaosReport:
 
 
 def _as_json(outcome: FaultOutcome) -> dict[str, Any]:
-    hit = outcome.hit
-    numbers = {"time": hit.time, "since_s": hit.since_s, "attempt": hit.attempt, "pid": hit.pid}
-    became = {"words": outcome.words, "survived": outcome.survived, "took_s": outcome.took_s}
-    return asdict(hit.fault) | numbers | {"incarnation": hit.incarnation} | became
+    values = asdict(outcome)
+    hit = values.pop("hit")
+    return {**hit.pop("fault"), **hit, **values}
 
 
 def _counted(hits: Sequence[Hit]) -> str:

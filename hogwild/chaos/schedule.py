@@ -132,9 +132,7 @@ def _drawn(chance: random.Random, fault: Fault, count: int, limits: FaultLimits)
     """Return the fault with a random target, one of `count`, and a random duration."""
     who, how_long, is_long = chance.randrange(count), chance.random(), chance.random() < LONG_STOPS
     fault = replace(
-        fault,
-        worker=who if fault.kind in OF_WORKERS else None,
-        loader=who if fault.kind in OF_LOADERS else None,
+        fault, worker=who if fault.kind in OF_WORKERS else None, loader=who if fault.kind in OF_LOADERS else None
     )
     if fault.kind == KILL:
         return replace(fault, early=how_long < EARLY)

@@ -112,11 +112,7 @@ class Display:
 
     def lines(self, glance: Glance, width: int, height: int, *, is_last: bool = False) -> list[Text]:
         """Return at most `height` lines of at most `width` columns, the most important first."""
-        head = [
-            self._header(glance, width),
-            *self._bars(glance, width),
-            *self._figures(glance, width),
-        ]
+        head = [self._header(glance, width), *self._bars(glance, width), *self._figures(glance, width)]
         if is_last:
             return self._fitted(head, width, height)
         news = [Text(printable(line).replace("\n", " "), "dim") for line in glance.news[-NEWS:]]

@@ -9,7 +9,7 @@ phases. Pure, except for `clear`, `read_phases` and `report`, which read and wri
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +69,7 @@ class PhaseRecord:
     is_complete: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "worker": self.worker,
-            "pid": self.pid,
-            "unit": "ns",
-            "is_complete": self.is_complete,
-            "traced": [dict(times) for times in self.traced],
-            "timed": [dict(times) for times in self.timed],
-        }
+        return asdict(self) | {"unit": "ns"}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "PhaseRecord":
