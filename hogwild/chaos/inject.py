@@ -156,13 +156,11 @@ class FaultRun:
     def _end(self, process: "subprocess.Popen[Any]", attempt: Attempt) -> None:
         try:
             process.wait(self.grace_s)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:  # too long, or a second Ctrl-C
             process.kill()
             process.wait()
-        except BaseException:  # a second Ctrl-C
-            process.kill()
-            process.wait()
-            raise
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
         finally:
             attempt.ended, attempt.status = time.time(), process.returncode
             attempt.gone_s, attempt.left = other_jobs.wait_until_gone(partial(other_jobs.marked, self.mark), ORPHANS_S)

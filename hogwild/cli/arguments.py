@@ -11,23 +11,8 @@ if TYPE_CHECKING:
     from hogwild.monitoring.profile_report import Window
 
 COMMANDS = (
-    "train",
-    "check",
-    "plan",
-    "show",
-    "schema",
-    "doctor",
-    "list",
-    "chaos",
-    "init",
-    "eval",
-    "predict",
-    "most-similar",
-    "recommend",
-    "sample",
-    "report",
-    "export",
-    "completion",
+    *("train", "check", "plan", "show", "schema", "doctor", "list", "chaos", "init"),
+    *("eval", "predict", "most-similar", "recommend", "sample", "report", "export", "completion"),
 )
 
 

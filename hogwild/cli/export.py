@@ -19,9 +19,9 @@ import typer
 
 from hogwild.cli.arguments import check_choice
 from hogwild.cli.options import Run, Which
-from hogwild.cli.output import print_result, reading
+from hogwild.cli.output import file_exists, print_result, reading
 from hogwild.config.of_run import CHOICES, checkpoint_of
-from hogwild.errors import ConfigError, NotFoundError, RunError, UsageError
+from hogwild.errors import ConfigError, NotFoundError, RunError
 from hogwild.host import raise_noted, raising_on_signals
 
 if TYPE_CHECKING:
@@ -82,12 +82,8 @@ def _target(out: Path | None, default: str, force: bool) -> Path:
     if not file.parent.is_dir():
         raise NotFoundError(f"--out {file}: there is no folder {file.parent.absolute()}", code="usage/no-folder")
     if not force and os.path.lexists(file):
-        raise UsageError(_exists(file), code="usage/file-exists")
+        raise file_exists(file)
     return file
-
-
-def _exists(file: Path) -> str:
-    return f"{file} already exists; replace it with --force, or choose another file with --out"
 
 
 def _words(manifest: "Manifest", job: str) -> dict[str, str]:
@@ -144,7 +140,7 @@ def _write(file: Path, write: Callable[[BinaryIO], None], force: bool) -> None:
             _give_its_name(aside, file, force)
         sync_folder(file.parent)
     except FileExistsError:
-        raise UsageError(_exists(file), code="usage/file-exists") from None
+        raise file_exists(file) from None
     except (OSError, RuntimeError) as error:  # torch's zip writer turns an OSError into a RuntimeError
         reason = getattr(error, "strerror", None) or error
         raise RunError(f"{file}: cannot be written: {reason}", code="run/output-not-written") from error

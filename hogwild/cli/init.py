@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hogwild.cli.output import print_result, say
+from hogwild.cli.output import file_exists, print_result, say
 from hogwild.config.locate import first_sentence, source
 from hogwild.errors import NotFoundError, RunError, UsageError, did_you_mean
 from hogwild.host import raise_noted
@@ -129,10 +129,7 @@ def _write(file: Path, text: str, force: bool) -> None:
         with open(file, "w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise UsageError(
-            f"{file} already exists; replace it with --force, or choose another file with --out",
-            code="usage/file-exists",
-        ) from None
+        raise file_exists(file) from None
     except FileNotFoundError:
         raise NotFoundError(
             f"--out {file}: there is no folder {file.parent.absolute()}; create it first", code="usage/no-folder"

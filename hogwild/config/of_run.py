@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hogwild.config.locate import default_config, read_job_file
 from hogwild.errors import NotFoundError, UsageError
 from hogwild.storage.run_directory import LIBRARY, MEASURED, PLACES, RESOLVED
 
@@ -53,7 +54,6 @@ def load(
 ) -> tuple["Job", str]:
     """Load the job and its file's text; without a file the embedded default."""
     from hogwild.config.load import load_job
-    from hogwild.config.locate import default_config, read_job_file
 
     path = job_file or default_config("digits")
     text = read_job_file(path)
@@ -76,8 +76,6 @@ def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) ->
     """Return the job as it was resolved, with the present overrides; and the file it came from, for the user's own
     modules. Raises UsageError for a run of the library's: its job file names classes, not the objects that were
     trained."""
-    from hogwild.config.locate import read_job_file
-
     resolved = require_run(run)
     environment = _environment(run)
     if environment.get("caller") == LIBRARY:

@@ -220,12 +220,7 @@ def _dense(gradient: Tensor | None, tensor: Tensor) -> Tensor:
 
 
 def _blame(
-    tried: Tried,
-    value: Callable[[], Tensor],
-    name: str,
-    analytic: Tensor,
-    random: torch.Generator,
-    along: Slopes,
+    tried: Tried, value: Callable[[], Tensor], name: str, analytic: Tensor, random: torch.Generator, along: Slopes
 ) -> None:
     """Raise for the first wrong element or, for a tensor too large to check all, for the direction `along`. Does
     nothing if all elements are right: the direction met a corner."""
