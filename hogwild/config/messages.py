@@ -8,7 +8,7 @@ from pydantic import Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from hogwild.config.field_types import TAG, Section
-from hogwild.config.rules import Finding, show
+from hogwild.config.rules import JobFinding, show
 from hogwild.config.schema import Job
 from hogwild.config.strict_yaml import Path
 from hogwild.errors import did_you_mean
@@ -41,7 +41,7 @@ _ON = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", 
 _ELSEWHERE = {"lr": "optimizer.init_args.lr", "momentum": "optimizer.init_args.momentum"}
 
 
-def schema_findings(error: ValidationError) -> Iterator[Finding]:
+def schema_findings(error: ValidationError) -> Iterator[JobFinding]:
     """Yield pydantic's errors, in the order of the schema."""
     details = error.errors(include_url=False)
     meant = {(*_path(detail)[:-1], _nearest(detail)) for detail in details if _is_unknown(detail)}
@@ -49,7 +49,7 @@ def schema_findings(error: ValidationError) -> Iterator[Finding]:
         path = _path(detail)
         if detail["type"] == "missing" and path in meant:
             continue  # the misspelt key was reported, with this one as the suggestion
-        yield Finding(path, _words(detail), _is_unknown(detail), _code(detail))
+        yield JobFinding(path, _words(detail), _is_unknown(detail), _code(detail))
 
 
 def _path(detail: ErrorDetails) -> Path:

@@ -17,7 +17,7 @@ from hogwild.metrics import catalog as metric_names
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES
 
 
-class Finding(NamedTuple):
+class JobFinding(NamedTuple):
     """An error of a job file: where, what is wrong, whether the place is the key's or the value's, and the code."""
 
     path: Path
@@ -26,12 +26,12 @@ class Finding(NamedTuple):
     code: str = "config/contradiction"
 
 
-def _contradiction(path: str, rule: str, value: Any) -> Finding:
+def _contradiction(path: str, rule: str, value: Any) -> JobFinding:
     """Return the finding that `value` of the field breaks a rule because of another field."""
-    return Finding(tuple(path.split(".")), f"{rule}, got {show(value)}")
+    return JobFinding(tuple(path.split(".")), f"{rule}, got {show(value)}")
 
 
-def _devices(values: Mapping[str, Any]) -> Iterator[Finding]:
+def _devices(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Check that the fields about devices agree; the existing devices are known only later (`device_placement.py`)."""
     train = values.get("train")
     if not isinstance(train, Mapping):
@@ -61,15 +61,15 @@ def _devices(values: Mapping[str, Any]) -> Iterator[Finding]:
             yield _contradiction(path, f"must be {allowed} (train.device is {kind})", refused)
 
 
-def _device_per_worker(train: Mapping[str, Any]) -> Iterator[Finding]:
+def _device_per_worker(train: Mapping[str, Any]) -> Iterator[JobFinding]:
     chosen, procs, device = train.get("device_per_worker"), train.get("procs"), train.get("device", "auto")
     if not isinstance(chosen, list):
         return
     here: Path = ("train", "device_per_worker")
     if device not in accelerators():
-        yield Finding(here, f"needs train.device: cuda, without an index, got {device}", at_key=True)
+        yield JobFinding(here, f"needs train.device: cuda, without an index, got {device}", at_key=True)
     if type(procs) is int and len(chosen) != max(1, procs):
-        yield Finding(here, f"must name one device for each of {max(1, procs)} workers, got {len(chosen)}")
+        yield JobFinding(here, f"must name one device for each of {max(1, procs)} workers, got {len(chosen)}")
 
 
 # Arguments that torch reads from the constructor and never from a group.
@@ -86,7 +86,7 @@ _CLASS_PATHS: Mapping[str, str | None] = {
 }
 
 
-def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
+def findings(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Yield all errors beyond types and ranges. `values` may have any error that the schema reports."""
     for path, default in _CLASS_PATHS.items():
         section = _at(values, path)
@@ -124,7 +124,7 @@ def _at(values: Any, path: str) -> Any:
     return values
 
 
-def _component(path: Path, class_path: Any, init_args: Any) -> Iterator[Finding]:
+def _component(path: Path, class_path: Any, init_args: Any) -> Iterator[JobFinding]:
     if not isinstance(class_path, str):
         return
     module, _, name = class_path.rpartition(".")
@@ -137,32 +137,32 @@ def _component(path: Path, class_path: Any, init_args: Any) -> Iterator[Finding]
         yield from _loss(path, name, init_args)
 
 
-def _catalogued(here: Path, module: str, name: str) -> Iterator[Finding]:
+def _catalogued(here: Path, module: str, name: str) -> Iterator[JobFinding]:
     # An import by name, because only here it is known which of the two packages is meant. Neither imports torch.
     from importlib import import_module
 
     catalog: Mapping[str, str] = import_module(module).CATALOG
     if name not in catalog:
         words = f"{module} has no {name!r}{did_you_mean(name, catalog)} (it has: {', '.join(catalog)})"
-        yield Finding(here, words, code="config/class-path")
+        yield JobFinding(here, words, code="config/class-path")
 
 
-def _optimizer(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
+def _optimizer(path: Path, name: str, init_args: Any) -> Iterator[JobFinding]:
     here = (*path, "class_path")
     if name in torch_arguments.REFUSED:
         code = "optimizer/closure" if name == "LBFGS" else "config/class-path"
-        yield Finding(here, f"torch.optim.{name} {torch_arguments.REFUSED[name]}", code=code)
+        yield JobFinding(here, f"torch.optim.{name} {torch_arguments.REFUSED[name]}", code=code)
     elif name not in torch_arguments.OPTIMIZERS:
         known = torch_arguments.OPTIMIZERS
         words = f"torch.optim has no {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})"
-        yield Finding(here, words, code="config/class-path")
+        yield JobFinding(here, words, code="config/class-path")
     elif isinstance(init_args, Mapping):
         yield from _arguments(path, name, torch_arguments.OPTIMIZERS[name], init_args)
         if name == "SGD":
             yield from _nesterov(path, init_args)
 
 
-def _groups(section: Any) -> Iterator[Finding]:
+def _groups(section: Any) -> Iterator[JobFinding]:
     """Check each group: its settings are the optimizer's own, except those that torch reads once for all groups."""
     if not isinstance(section, Mapping) or not isinstance(section.get("groups"), list | tuple):
         return
@@ -179,52 +179,52 @@ def _groups(section: Any) -> Iterator[Finding]:
             yield from _nesterov_of_group(path, common, own)
 
 
-def _nesterov_of_group(path: Path, common: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[Finding]:
+def _nesterov_of_group(path: Path, common: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Report an error of the group's own settings; errors of `init_args` alone are reported there."""
     if not any(_nesterov(path, common)):
         guilty = next((key for key in ("nesterov", "momentum", "dampening") if key in own), "nesterov")
         for _, message, is_key, code in _nesterov(path, {**common, **own}):
-            yield Finding((*path, "init_args", guilty), f"nesterov {message}", is_key, code)
+            yield JobFinding((*path, "init_args", guilty), f"nesterov {message}", is_key, code)
 
 
-def _loss(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
+def _loss(path: Path, name: str, init_args: Any) -> Iterator[JobFinding]:
     if name in torch_arguments.LOSSES:
         if isinstance(init_args, Mapping):
             yield from _arguments(path, name, torch_arguments.LOSSES[name], init_args)
     elif name not in torch_arguments.UNCHECKED_LOSSES:
         known = torch_arguments.LOSSES
         message = f"torch.nn has no loss {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})"
-        yield Finding((*path, "class_path"), message, code="config/class-path")
+        yield JobFinding((*path, "class_path"), message, code="config/class-path")
 
 
-def _arguments(path: Path, name: str, known: Mapping[str, Check], init_args: Mapping[str, Any]) -> Iterator[Finding]:
+def _arguments(path: Path, name: str, known: Mapping[str, Check], init_args: Mapping[str, Any]) -> Iterator[JobFinding]:
     for argument, value in init_args.items():
         here = (*path, "init_args", argument)
         if argument in torch_arguments.FILLED_IN:
-            yield Finding(here, torch_arguments.FILLED_IN[argument], True, "config/unknown-argument")
+            yield JobFinding(here, torch_arguments.FILLED_IN[argument], True, "config/unknown-argument")
         elif argument in _FOR_ALL and argument not in known and argument in torch_arguments.OPTIMIZERS.get(name, ()):
-            yield Finding(here, _FOR_ALL[argument], True, "config/unknown-argument")
+            yield JobFinding(here, _FOR_ALL[argument], True, "config/unknown-argument")
         elif argument not in known:
             words = f"unknown argument of {name}{did_you_mean(argument, known)} (allowed: {', '.join(known)})"
-            yield Finding(here, words, True, "config/unknown-argument")
+            yield JobFinding(here, words, True, "config/unknown-argument")
         elif rule := known[argument](value):
-            yield Finding(here, f"{rule}, got {show(value)}", code="config/bad-argument")
+            yield JobFinding(here, f"{rule}, got {show(value)}", code="config/bad-argument")
 
 
-def _nesterov(path: Path, init_args: Mapping[str, Any]) -> Iterator[Finding]:
+def _nesterov(path: Path, init_args: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Check what torch.optim.SGD would raise only when it is built."""
     if init_args.get("nesterov") is True and (not init_args.get("momentum") or init_args.get("dampening")):
         here = (*path, "init_args", "nesterov")
-        yield Finding(here, "needs a momentum > 0 and no dampening", code="config/bad-argument")
+        yield JobFinding(here, "needs a momentum > 0 and no dampening", code="config/bad-argument")
 
 
-def _enough_workers(values: Mapping[str, Any]) -> Iterator[Finding]:
+def _enough_workers(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     procs, least = _at(values, "train.procs"), _at(values, "supervise.min_workers")
     if type(procs) is int and type(least) is int and 0 < procs < least:
         yield _contradiction("supervise.min_workers", f"must be <= train.procs ({procs})", least)
 
 
-def _deadlines(values: Mapping[str, Any]) -> Iterator[Finding]:
+def _deadlines(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Check the deadlines, of which the file may give both or one: the defaults agree. The error is at the grace if the
     file gives one."""
     given = values.get("supervise")
@@ -243,7 +243,7 @@ def _deadlines(values: Mapping[str, Any]) -> Iterator[Finding]:
         yield _contradiction("supervise.deadlock_timeout_s", rule, deadline_s)
 
 
-def _spares(values: Mapping[str, Any]) -> Iterator[Finding]:
+def _spares(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Check that spare processes can be needed."""
     spares = _at(values, "supervise.spares")
     if type(spares) is not int or spares <= 0:
@@ -254,17 +254,17 @@ def _spares(values: Mapping[str, Any]) -> Iterator[Finding]:
             yield _contradiction("supervise.spares", f"must be 0 where {path} is 0: no worker is ever replaced", spares)
 
 
-def _exchange(values: Mapping[str, Any]) -> Iterator[Finding]:
+def _exchange(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     if _at(values, "train.exchange") == "delta" and _at(values, "optimizer.state") == "shared":
         rule = "must be direct where optimizer.state is shared: a shared state needs shared parameters"
         yield _contradiction("train.exchange", rule, "delta")
     accumulate, sync_every = _at(values, "train.accumulate"), _at(values, "train.sync_every")
     if type(accumulate) is int and type(sync_every) is int and accumulate * sync_every > MAX_ITEM_BATCHES >= sync_every:
         message = f"times train.accumulate must be <= {MAX_ITEM_BATCHES} batches, got {sync_every} x {accumulate}"
-        yield Finding(("train", "sync_every"), message)
+        yield JobFinding(("train", "sync_every"), message)
 
 
-def _stream(values: Mapping[str, Any]) -> Iterator[Finding]:
+def _stream(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Check that a job without a stream sets no fields of a stream."""
     if _at(values, "data.feed") != "resident":
         return
@@ -275,7 +275,7 @@ def _stream(values: Mapping[str, Any]) -> Iterator[Finding]:
             yield _contradiction(path, rule, value)
 
 
-def _lanes(values: Mapping[str, Any]) -> Iterator[Finding]:
+def _lanes(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Check the fields that lanes exclude: they are an order of consecutive rows, one batch after the other."""
     lanes = _at(values, "data.lanes")
     if type(lanes) is not int:
@@ -288,7 +288,7 @@ def _lanes(values: Mapping[str, Any]) -> Iterator[Finding]:
         yield _contradiction("data.feed", "must be auto or resident with data.lanes: lanes read rows by index", feed)
     if isinstance(val, Mapping) and "fraction" in val:
         message = "must be a separate data set with data.lanes: a random split leaves gaps in the sequence"
-        yield Finding(("data", "val"), message)
+        yield JobFinding(("data", "val"), message)
     if type(accumulate) is int and accumulate > 1:
         rule = "must be 1 with data.lanes: the state is passed on after each batch"
         yield _contradiction("train.accumulate", rule, accumulate)
@@ -297,7 +297,7 @@ def _lanes(values: Mapping[str, Any]) -> Iterator[Finding]:
         yield _contradiction("data.lanes", rule, lanes)
 
 
-def _metrics(section: Any) -> Iterator[Finding]:
+def _metrics(section: Any) -> Iterator[JobFinding]:
     """Check that names in monitor and target are among the listed metrics; with `auto`, which depends on the loss,
     among the known ones: others must be listed."""
     if not isinstance(section, Mapping):
@@ -308,7 +308,7 @@ def _metrics(section: Any) -> Iterator[Finding]:
         name = str(metric).rpartition(".")[2]
         if name in names and metric != metric_names.LOSS:
             where = ("evaluate", "metrics", number)
-            yield Finding(where, f"must not be listed twice, got {show(metric)}", code="config/duplicate-key")
+            yield JobFinding(where, f"must not be listed twice, got {show(metric)}", code="config/duplicate-key")
         names.append(name)
     target = section.get("target")
     goals: list[tuple[Path, Any]] = [(("monitor",), section.get("monitor"))]
@@ -320,4 +320,4 @@ def _metrics(section: Any) -> Iterator[Finding]:
         rule = "must be a known metric, or be listed" if listed == "auto" else "must be listed"
         rule += " in evaluate.metrics"
         words = f"{rule}{did_you_mean(name, known)} (known: {', '.join(known)}), got {show(name)}"
-        yield Finding(("evaluate", *path), words, len(path) > 1, "config/unknown-metric")
+        yield JobFinding(("evaluate", *path), words, len(path) > 1, "config/unknown-metric")
