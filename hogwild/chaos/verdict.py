@@ -265,7 +265,11 @@ def _deaths(run: _Run, hits: Sequence[Hit]) -> Answer:
     for hit in hits:
         if not hit.fault.is_of_supervisor:
             victims.setdefault((hit.attempt, hit.pid), []).append(hit)
-    exits = {(attempt, event["pid"]): event for attempt, event in attempts_of(run.events) if _is_exit(event)}
+    exits = {
+        (attempt, event["pid"]): event
+        for attempt, event in attempts_of(run.events)
+        if event["event"] in ("exit", "loader-exit") and "pid" in event
+    }
     wrong = [
         words for key, done in victims.items() if (words := _misfit(done, exits.get(key), _end_of(run.events, key[0])))
     ]
@@ -297,10 +301,6 @@ def attempts_of(events: Sequence[dict[str, Any]]) -> Iterator[tuple[int, dict[st
         attempt += kind == "resume" or (kind == "start" and not is_announced)
         is_announced = kind == "resume" or (is_announced and kind != "start")
         yield attempt, event
-
-
-def _is_exit(event: Mapping[str, Any]) -> bool:
-    return event["event"] in ("exit", "loader-exit") and "pid" in event
 
 
 def _end_of(events: Sequence[dict[str, Any]], attempt: int) -> float:

@@ -62,7 +62,9 @@ def run(argv: Sequence[str]) -> int:
     except HogwildError as error:
         return _failed(error, argv, debug)
     except _CLICK_ERROR as error:
-        words = f"{_message(error)}\nTry: hogwild {_command_of(argv)}--help"
+        words = str(error.format_message()) if hasattr(error, "format_message") else str(error)
+        command_name = f"{argv[0]} " if argv and argv[0] in COMMANDS else ""
+        words += f"\nTry: hogwild {command_name}--help"
         return _failed(UsageError(words, code="usage/arguments"), argv, debug)
     except (KeyboardInterrupt, typer.Abort) as error:  # before workers run; later a signal is only noted
         return _report("cancelled; nothing was started", 128 + getattr(error, "number", INTERRUPT), debug)
@@ -266,12 +268,3 @@ def _unexpected(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{place}\nAdd --debug to the command to see the traceback."
-
-
-def _message(error: BaseException) -> str:
-    format_message = getattr(error, "format_message", None)
-    return str(format_message()) if format_message else str(error)
-
-
-def _command_of(argv: Sequence[str]) -> str:
-    return f"{argv[0]} " if argv and argv[0] in COMMANDS else ""

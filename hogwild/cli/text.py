@@ -37,7 +37,9 @@ def summary_lines(summary: Mapping[str, Any], program: str) -> Iterator[str]:
     yield f"  {did}" + (f", {rate:,.0f} samples/s" if rate else "")
     metrics = summary.get("metrics") or {}
     if metrics:
-        yield "  " + ", ".join(f"{name} {_short(value)}" for name, value in metrics.items())
+        yield "  " + ", ".join(
+            f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}" for name, value in metrics.items()
+        )
     if startup := summary.get("startup"):
         parts = ", ".join(f"{name.removesuffix('_s')} {seconds:.1f}" for name, seconds in startup.items())
         yield f"  first update after {summary['startup_s']:.1f} s ({parts})"
@@ -69,7 +71,3 @@ def _counts(leases: Mapping[str, int]) -> str:
     others = ("skipped", "quarantined", "indeterminate", "redone")
     rest = "".join(f", {leases[name]:,} {name}" for name in others if leases.get(name))
     return f"{leases['done']:,} of {leases['total']:,} done{rest}"
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -27,16 +27,12 @@ def curve(x: Floats, y: Floats, *, columns: int = PIXEL_COLUMNS, breaks: bool = 
     kept = _kept(x, y, columns)
     if not breaks or x.size < 3:
         return Curve(x[kept], y[kept])
-    gaps = _gaps(np.diff(x))
+    steps = np.diff(x)
+    usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else np.inf
+    gaps = np.flatnonzero(steps > GAP * usual)
     kept = np.union1d(kept, np.concatenate([gaps, gaps + 1]))
     at = np.searchsorted(kept, gaps + 1)
     return Curve(np.insert(x[kept], at, np.nan), np.insert(y[kept], at, np.nan))
-
-
-def _gaps(steps: Floats) -> NDArray[np.int64]:
-    forward = steps[steps > 0]
-    usual = float(np.median(forward)) if forward.size else np.inf
-    return np.flatnonzero(steps > GAP * usual)
 
 
 def _kept(x: Floats, y: Floats, columns: int) -> NDArray[np.int64]:

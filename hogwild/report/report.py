@@ -67,7 +67,9 @@ def write_comparison(paths: Sequence[Path], out: Path | None = None) -> WrittenR
     missing = [f"{name}: {line}" for name, run in zip(names, runs, strict=True) for line in tables.missing(run)]
     head = header(" and ".join(names), [str(run.path) for run in runs])
     text = page(f"{len(runs)} runs of hogwild", _parts(head, drawn, missing, [*tables.differences(runs)], above=1))
-    return _write(out if out is not None else runs[0].path / "report" / _folder_name(runs), text, drawn, NAMES, missing)
+    folders = "-".join(re.sub(r"[^\w.+-]+", "_", run.name) for run in runs)
+    beside = runs[0].path / "report" / f"report-{folders}"[:LONGEST_NAME]
+    return _write(out if out is not None else beside, text, drawn, NAMES, missing)
 
 
 def _parts(
@@ -97,11 +99,6 @@ def _to_tensorboard(run: Run, drawn: Sequence[Picture]) -> None:
         at = int(samples[np.isfinite(samples)][-1]) if np.isfinite(samples).any() else 0
         figures = {one.name: one.png for one in drawn}
         tensorboard.add_figures(folder, figures, samples=at, time_s=run.read_at)
-
-
-def _folder_name(runs: Sequence[Run]) -> str:
-    names = "-".join(re.sub(r"[^\w.+-]+", "_", run.name) for run in runs)
-    return f"report-{names}"[:LONGEST_NAME]
 
 
 @contextlib.contextmanager

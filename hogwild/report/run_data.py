@@ -214,7 +214,8 @@ def read_run(path: Path) -> Run:
     records = MetricRecords()
     for record in _lines(path / "metrics.jsonl", records):
         records.take(record)
-    events = [event for event in _lines(path / "events.jsonl", records) if _is_event(event)]
+    lines = _lines(path / "events.jsonl", records)
+    events = [line for line in lines if isinstance(line.get("event"), str) and _is_number(line.get("time"))]
     return Run(
         path=path.absolute(),
         status=_json(path / "status.json"),
@@ -309,7 +310,3 @@ def _list(value: Any) -> list[Any]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_event(event: Mapping[str, Any]) -> bool:
-    return isinstance(event.get("event"), str) and _is_number(event.get("time"))

@@ -2,7 +2,7 @@
 several."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,27 +179,19 @@ def configuration(run: Run) -> TableRows:
 def events(run: Run) -> Iterator[TableRows]:
     """Yield the unusual events, at most MOST_EVENTS, and the counts of all events."""
     told_ones = [event for event in run.events if event["event"] not in ORDINARY and event.get("kind") != "left"]
-    shown, left_out = _ends(told_ones)
+    half = MOST_EVENTS // 2
+    left_out = told_ones[half:-half] if len(told_ones) > MOST_EVENTS else []
+    shown = [*told_ones[:half], *told_ones[-half:]] if left_out else told_ones
     rows = [_event_row(run, event) for event in shown]
     marks = ["strong" if event["event"] in LOUD else "" for event in shown]
     note = ""
     if left_out:
-        rest = f"{_counted(left_out)} in between are left out (events.jsonl has them)"
-        note = f"The first and the last {MOST_EVENTS // 2}; {rest}."
+        kinds = Counter(str(event["event"]) for event in left_out).most_common()
+        rest = f"{', '.join(f'{number(n)} x {kind}' for kind, n in kinds)} in between are left out"
+        note = f"The first and the last {half}; {rest} (events.jsonl has them)."
     yield TableRows("Events", ("after", "at", "event", "what"), rows, marks, note)
     counts = Counter(str(event["event"]) for event in run.events)
     yield TableRows("All events by kind", ("event", "count"), [(kind, number(n)) for kind, n in counts.most_common()])
-
-
-def _ends(events: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
-    if len(events) <= MOST_EVENTS:
-        return events, ()
-    half = MOST_EVENTS // 2
-    return [*events[:half], *events[-half:]], events[half:-half]
-
-
-def _counted(events: Iterable[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{number(n)} x {kind}" for kind, n in Counter(str(e["event"]) for e in events).most_common())
 
 
 def _event_row(run: Run, event: Mapping[str, Any]) -> tuple[str, ...]:
@@ -307,8 +299,7 @@ def differences(runs: Sequence[Run]) -> Iterator[TableRows]:
     summaries = [dict(flat(run.summary or run.status)) for run in runs]
     rows += _differing(summaries, lambda key, value: told(value, key))
     yield TableRows("What came of them", ("", *head), rows)
-    configurations = [run.resolved for run in runs]
-    rows = _differing(configurations, lambda _, value: exact(value))
+    rows = _differing([run.resolved for run in runs], lambda _, value: exact(value))
     yield TableRows("Configuration: what differs", ("field", *head), rows, note="" if rows else "Nothing differs.")
     machines = [dict(flat(run.env)) for run in runs]
     rows = _differing(machines, lambda key, value: told(value, key))

@@ -78,7 +78,10 @@ def lanes(run: Run) -> Lanes:
         shares = _alive(run, worker, edges, len(words))
         phases = records.phases[worker]
         if any(lives(run, worker)):
-            phases = _while_alive(phases, records.phase_names)
+            # A 'starting' record was made after its predecessor's death, and would overwrite that process's last
+            # moments; the events know the start.
+            starting = [number for number, name in enumerate(records.phase_names) if name == BOOTING]
+            phases = np.where(np.isin(phases, starting), np.nan, phases)
         _put_phases(shares, times, phases, edges)
         pixels[worker] = _stacked(shares)
     return Lanes(pixels, words, span_s)
@@ -112,13 +115,6 @@ def _alive(run: Run, worker: int, edges: Floats, words: int) -> Floats:
             shares[1 if word == STARTING else 2] += overlap / width
     shares[0] = np.clip(1.0 - shares.sum(0), 0.0, None)
     return shares
-
-
-def _while_alive(phases: Floats, names: list[str]) -> Floats:
-    """Drop 'starting' records of a process known from events: such a record was made after its predecessor's death, and
-    would overwrite that process's last moments."""
-    starting = [number for number, name in enumerate(names) if name == BOOTING]
-    return np.where(np.isin(phases, starting), np.nan, phases)
 
 
 def _put_phases(shares: Floats, times: Floats, phases: Floats, edges: Floats) -> None:
