@@ -181,20 +181,16 @@ def _checked(drafts: Sequence[_JobDraft]) -> Job:
 
 def _prune(value: Any, path: KeyPath) -> Iterator[KeyPath]:
     """Remove unreadable values, which were already reported; yield their paths."""
-    if isinstance(value, dict):
-        for key in list(value):
-            if value[key] is BROKEN:
-                del value[key]
-                yield (*path, key)
-            else:
-                yield from _prune(value[key], (*path, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            if item is BROKEN:
-                value[index] = None
-                yield (*path, index)
-            else:
-                yield from _prune(item, (*path, index))
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in list(entries):
+        if item is not BROKEN:
+            yield from _prune(item, (*path, key))
+            continue
+        if isinstance(value, dict):
+            del value[key]
+        else:
+            value[key] = None  # the other entries keep their numbers
+        yield (*path, key)
 
 
 def _as_plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import yaml
@@ -118,17 +119,16 @@ class YamlReading:
     problems: list[Problem] = field(default_factory=list)
 
 
-class Broken:
-    """Replaces an unreadable value, so that it is reported only once."""
+class Broken(Enum):
+    """The mark of an unreadable value, so that it is reported only once. A copy is the same object."""
+
+    VALUE = "unreadable"
 
     def __repr__(self) -> str:
         return "<unreadable>"
 
-    def __deepcopy__(self, memo: object) -> "Broken":
-        return self  # compared by identity
 
-
-BROKEN = Broken()
+BROKEN = Broken.VALUE
 
 
 def dotted(path: Path) -> str:

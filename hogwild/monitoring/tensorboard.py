@@ -127,7 +127,7 @@ class Curves:
                 self._write(record)
                 record = self._next()
             if self._evaluations:
-                self._file.add(self._now, summary=self._hparams({})[2])
+                self._file.add(self._now, summary=self._make.hparams(self._settings, {})[2])
 
     def _next(self) -> Mapping[str, Any] | None:
         """Return the next record; flush to disk whenever the queue is empty."""
@@ -159,15 +159,12 @@ class Curves:
     def _evaluation(self, record: Mapping[str, Any]) -> None:
         names = [name for name in record if name not in POSITION]
         if not self._evaluations:  # only now are the names known
-            for made in self._hparams({f"val/{name}": None for name in names})[:2]:
+            for made in self._make.hparams(self._settings, {f"val/{name}": None for name in names})[:2]:
                 self._file.add(self._now, summary=made)
         self._scalars("val", record, names)
         if self._histograms_every is not None and self._evaluations % self._histograms_every == 0:
             self._histograms()
         self._evaluations += 1
-
-    def _hparams(self, metrics: dict[str, None]) -> Any:
-        return self._make.hparams(self._settings, metrics)
 
     def _histograms(self) -> None:
         for name, tensor in self._tensors():

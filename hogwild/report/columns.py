@@ -36,9 +36,8 @@ def curve(x: Floats, y: Floats, *, columns: int = PIXEL_COLUMNS, breaks: bool = 
 
 
 def _kept(x: Floats, y: Floats, columns: int) -> NDArray[np.int64]:
-    """Return the places of the first, lowest, highest and last point in each pixel column. The picture is the same as
-    with all points, and a spike of one record stays visible. Drawing 100,000 points takes seconds, and taking every
-    n-th would lose the spikes."""
+    """Return the places of the first, lowest, highest and last point in each pixel column: the picture is the same as
+    with all points, which take seconds to draw, and a spike of one record stays visible."""
     if x.size <= 4 * columns:
         return np.arange(x.size)
     low, high = x.min(), x.max()
