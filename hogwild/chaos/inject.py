@@ -30,15 +30,10 @@ STOPPED = 75  # exit status of a job that can be resumed
 LAST_WORDS = 4000  # characters of the job's output that an error quotes
 
 SIGNALS = {
-    schedule.KILL: other_jobs.KILL,
-    schedule.STOP: other_jobs.STOP,
-    schedule.TERMINATE: other_jobs.TERMINATE,
+    **dict.fromkeys((schedule.KILL, schedule.LOADER_KILL, schedule.SUPERVISOR_KILL), other_jobs.KILL),
+    **dict.fromkeys(schedule.LASTING, other_jobs.STOP),
+    **dict.fromkeys((schedule.TERMINATE, schedule.SUPERVISOR_TERMINATE), other_jobs.TERMINATE),
     schedule.INTERRUPT: other_jobs.INTERRUPT,
-    schedule.LOADER_KILL: other_jobs.KILL,
-    schedule.LOADER_STOP: other_jobs.STOP,
-    schedule.SUPERVISOR_KILL: other_jobs.KILL,
-    schedule.SUPERVISOR_TERMINATE: other_jobs.TERMINATE,
-    schedule.SUPERVISOR_PAUSE: other_jobs.STOP,
 }
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,7 @@ def trial_values(trials: list[SettingTrial]) -> dict[str, Any]:
     """Return the same as `table`, for JSON; `best` is None if every trial failed."""
     chosen = best(trials)
     rows = [
-        {
-            "procs": trial.setting.procs,
-            "threads": trial.setting.threads,
-            "samples_per_s": trial.samples_per_s,
-            "error": trial.error or None,
-        }
+        {**asdict(trial.setting), "samples_per_s": trial.samples_per_s, "error": trial.error or None}
         for trial in trials
     ]
     return {"trials": rows, "best": None if chosen is None else rows[trials.index(chosen)]}

@@ -26,8 +26,7 @@ from hogwild.formatting import size
 from hogwild.job.packed_data import packs, read_packed
 from hogwild.job.parts import NORMS
 from hogwild.job.source import Source
-from hogwild.job.stream_setup import is_iterable, prepare, slots_of
-from hogwild.job.validation_ring import hold
+from hogwild.job.stream_setup import hold, is_iterable, prepare, slots_of
 from hogwild.parameters.shared_model import wants_channels_last
 from hogwild.planning.cpu_plan import plan_here
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan

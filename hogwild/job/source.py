@@ -10,8 +10,7 @@ from torch.utils._pytree import tree_leaves
 from hogwild.feeds.batch import Batch
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.resident import ResidentData
-from hogwild.job.stream_setup import Streamed
-from hogwild.job.validation_ring import HeldRing
+from hogwild.job.stream_setup import HeldRing, Streamed
 from hogwild.scheduling.batch_plan import OPEN, EpochPlan
 
 _AT_ITS_END = "known at the end of the stream"

@@ -26,20 +26,11 @@ BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 NEWS = 4  # events at most
 FEWEST_WORKER_ROWS = 3
 STYLES = {
-    "running": "green",
-    "training": "green",
+    **dict.fromkeys(("running", "training"), "green"),
+    **dict.fromkeys(("starting", "compiling", "ready", "stopped", "cancelled"), "yellow"),
+    **dict.fromkeys(("evaluating", "saving"), "cyan"),
+    **dict.fromkeys(("dying", "empty", "retired", "failed"), "bold red"),
     "succeeded": "bold green",
-    "starting": "yellow",
-    "compiling": "yellow",
-    "ready": "yellow",
-    "evaluating": "cyan",
-    "saving": "cyan",
-    "stopped": "yellow",
-    "cancelled": "yellow",
-    "dying": "bold red",
-    "empty": "bold red",
-    "retired": "bold red",
-    "failed": "bold red",
 }
 WORDS = {"empty": "restarting", "dying": "ending", "retired": "given up"}
 
