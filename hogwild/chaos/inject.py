@@ -175,7 +175,9 @@ class _Hits:
         if self._began_s is None and watch.has_spawned:
             self._began_s = now
         self._go_on(now)
-        for fault in self._due(now):
+        if self._began_s is None:
+            return
+        for fault in [fault for fault in self._pending if fault.at_s <= now - self._began_s]:
             target = self._target(fault, watch, supervisor, attempt)
             if target is None or (fault.lasts_s and target.stopped_until_s > now):
                 continue  # the first stop's SIGCONT would end a second one
@@ -189,11 +191,6 @@ class _Hits:
     def let_go_on(self) -> None:
         """Continue every stopped process; dead ones do not matter."""
         self._go_on(float("inf"))
-
-    def _due(self, now: float) -> list[Fault]:
-        if self._began_s is None:
-            return []
-        return [fault for fault in self._pending if fault.at_s <= now - self._began_s]
 
     def _target(self, fault: Fault, watch: Watch, supervisor: Target, attempt: Attempt) -> Target | None:
         if fault.worker is not None:

@@ -90,10 +90,6 @@ class OwnSchedule(Schedule):
     )
     init_args: InitArgs = Field(default={}, description="Keyword arguments.")
 
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"init_args": dict(self.init_args)}
-
 
 def _name_of(value: Any) -> Any:
     return value.get("name", "constant") if isinstance(value, Mapping) else getattr(value, "name", "constant")
@@ -393,10 +389,6 @@ class Log(Section):
     every_s: Seconds = Field(default=1.0, description="Seconds between two records.")
 
 
-def _default_optimizer() -> Optimizer:
-    return Optimizer.model_validate({})  # use the validator, which sets lr
-
-
 class Job(Section):
     """One job of hogwild: lock-free training of one model by N processes."""
 
@@ -406,7 +398,7 @@ class Job(Section):
     model: Model
     loss: Loss = Field(default_factory=Loss)
     data: Data
-    optimizer: Optimizer = Field(default_factory=_default_optimizer)
+    optimizer: Optimizer = Field(default_factory=lambda: Optimizer.model_validate({}))  # its validator sets lr
     lr_schedule: LrSchedule = Field(default_factory=ConstantSchedule)
     train: Train = Field(default_factory=Train)
     evaluate: Evaluate = Field(default_factory=Evaluate)

@@ -39,11 +39,6 @@ class Source:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
     @property
-    def has_all(self) -> bool:
-        """True if every sample can be read here."""
-        return self.streamed is None and self.held is None
-
-    @property
     def target(self) -> Any:
         """The targets (N, …); for a stream those of its first records."""
         if self.streamed is not None:
@@ -79,7 +74,7 @@ class Source:
 
     def spread(self) -> list[Any]:
         """Return samples spread over all of it, as a batch."""
-        if not self.has_all:
+        if self.streamed is not None or self.held is not None:
             return self.head(METRIC_SAMPLES)
         samples = self.plan.samples
         chosen = torch.linspace(0, samples - 1, min(METRIC_SAMPLES, samples), dtype=torch.float64)
