@@ -71,6 +71,11 @@ class PhaseRecord:
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"unit": "ns"}
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "PhaseRecord":
+        """Build it from `to_json`'s output. Raises KeyError for anything else."""
+        return cls(values["worker"], values["pid"], values["traced"], values["timed"], values["is_complete"])
+
 
 def trace_name(worker: int) -> str:
     return f"worker-{worker}.json"
@@ -238,8 +243,7 @@ def clear(folder: Path) -> None:
 def read_phases(folder: Path, worker: int) -> PhaseRecord | None:
     """Read a worker's phases; None if there is no file, or an incomplete one."""
     with suppress(OSError, ValueError, KeyError):
-        values = json.loads((folder / phases_name(worker)).read_text())
-        return PhaseRecord(values["worker"], values["pid"], values["traced"], values["timed"], values["is_complete"])
+        return PhaseRecord.from_json(json.loads((folder / phases_name(worker)).read_text()))
     return None
 
 
