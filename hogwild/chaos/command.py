@@ -153,7 +153,11 @@ def answer(order: ChaosRequest, say: Callable[[str], None], *, as_json: bool) ->
             story.interrupted = signal.number
         if not (run_dir / RESOLVED).exists():
             return _refused(fault_run, story)
-        report = _judged(order, run_dir, story, before)
+        found = [*checks(run_dir, before, status=story.attempts[-1].status, hits=story.hits), _end(story)]
+        notes = [*order.notes(), *([] if story.interrupted else order.shortage(len(story.hits)))]
+        outcomes = outcomes_of(story, run_dir)
+        job = order.job.name
+        report = ChaosReport(job, run_dir, order.seed, order.every_s, order.kills, story, outcomes, found, notes)
         report.write()
         missing = "" if as_json else draw(report)
         picture = [f"note: {missing}"] if missing else []
@@ -172,14 +176,7 @@ def _prepared(
     return Baseline.now(mark=mark, temporary=temporary), fault_run
 
 
-def _judged(order: ChaosRequest, run_dir: Path, story: FaultRecord, before: Baseline) -> ChaosReport:
-    found = [*checks(run_dir, before, status=story.attempts[-1].status, hits=story.hits), _end(story, run_dir)]
-    notes = [*order.notes(), *([] if story.interrupted else order.shortage(len(story.hits)))]
-    outcomes = outcomes_of(story, run_dir)
-    return ChaosReport(order.job.name, run_dir, order.seed, order.every_s, order.kills, story, outcomes, found, notes)
-
-
-def _end(story: FaultRecord, run_dir: Path) -> Check:
+def _end(story: FaultRecord) -> Check:
     """Check that the job ended by itself, in order, and left no process behind in any attempt."""
     last = story.attempts[-1]
     left = [f"attempt {attempt.number}: {attempt.left}" for attempt in story.attempts if attempt.left]

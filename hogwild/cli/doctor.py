@@ -158,10 +158,9 @@ def torch_findings(answer: Mapping[str, Any] | str) -> Iterator[Finding]:
         yield Finding("torch", "problem", answer, stops_training=True)
         return
     text = f"{answer['torch']}, {answer['cpu']}, oneDNN {'yes' if answer['mkldnn'] else 'no: convolutions are slow'}"
-    if answer["torch"].startswith(TORCH_SERIES):
-        yield Finding("torch", "ok", text)
-    else:
-        yield Finding("torch", "note", f"{text}; hogwild is tested with {TORCH_SERIES}x only")
+    is_tested = answer["torch"].startswith(TORCH_SERIES)
+    note = "" if is_tested else f"; hogwild is tested with {TORCH_SERIES}x only"
+    yield Finding("torch", "ok" if is_tested else "note", text + note)
     for description, threads in answer["pools"]:
         yield Finding(
             "thread pool", "ok", f"{description}: {counted(threads, 'thread')} here; workers use the plan's number"

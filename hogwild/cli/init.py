@@ -68,7 +68,8 @@ def init(
     """Write a commented job file for a task."""
     if list_ or task is None:
         raise_noted()
-        print_result(*task_lines())
+        width = max(map(len, TASKS))
+        print_result(*(f"{name:<{width}}  {first_sentence(source(one.job))}" for name, one in TASKS.items()))
         return
     if task not in TASKS:
         raise UsageError(
@@ -86,12 +87,6 @@ def init(
     print_result(f"wrote {out}: change {chosen.change}")
     print_result(*_bring(chosen, out.parent))
     print_result(f"next: hogwild check {out} --deep\nthen: hogwild train {out}")
-
-
-def task_lines() -> list[str]:
-    """Return a line per task: `name  description`."""
-    width = max(map(len, TASKS))
-    return [f"{name:<{width}}  {first_sentence(source(task.job))}" for name, task in TASKS.items()]
 
 
 def job_text(task: InitTask) -> str:

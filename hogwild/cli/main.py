@@ -105,6 +105,7 @@ def train(
         with raising_on_signals():
             question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
             job = with_measured_plan(job, question, flags, say)
+    from hogwild.cli.text import plain_lines, summary_lines
     from hogwild.user_code import claim_our_packages
 
     claim_our_packages()
@@ -124,7 +125,10 @@ def train(
     )
     if summary.get("error"):
         say(f"error: {summary['error']}\n{hint(summary['error_code'])}")
-    _print_end(summary, as_json, dry_run)
+    if as_json:
+        print_result(json.dumps(to_json(summary), allow_nan=False))
+    else:
+        print_result(*(plain_lines(summary, "") if dry_run else summary_lines(summary, "hogwild")))
     if dry_run:
         return 0
     return int(summary.get("exit_status", STATUS[summary["state"]]))
@@ -235,15 +239,6 @@ app.command("completion")(completion.completion)
 def _flags(procs: str | None) -> dict[str, object]:
     """Return --procs as a field of the job."""
     return {} if procs is None else {"train.procs": int(procs) if procs.isdecimal() else procs}
-
-
-def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
-    from hogwild.cli.text import plain_lines, summary_lines
-
-    if as_json:
-        print_result(json.dumps(to_json(summary), allow_nan=False))
-    else:
-        print_result(*(plain_lines(summary, "") if dry_run else summary_lines(summary, "hogwild")))
 
 
 def _failed(error: HogwildError, argv: Sequence[str], debug: bool) -> int:

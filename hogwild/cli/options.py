@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 Arguments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[JOB.yaml] [key=value]...", help="Job file, and fields to change."),
+    list[str] | None, typer.Argument(metavar="[JOB.yaml] [key=value]...", help="Job file, and fields to change.")
 ]
 Procs = Annotated[
     str | None,

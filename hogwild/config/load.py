@@ -113,7 +113,11 @@ class _JobDraft:
     def of(cls, reading: YamlReading, changes: Iterable[_Change], source: str, stem: str) -> "_JobDraft":
         draft = cls(reading.values, reading.keys, reading.places, list(reading.problems), source)
         if not isinstance(draft.values, dict):
-            draft._report_top()
+            kind = "a list" if isinstance(draft.values, list) else f"the single value {draft.values!r}"
+            what = "is empty" if draft.values is None else f"must be a map of sections, not {kind}"
+            message = f"the job file {what}; it needs at least model.class_path and data.train.class_path"
+            place = draft.places.get((), SourcePlace(source, 1, 1))
+            draft.problems.append(place.problem((), message, code="config/empty"))
             return draft
         for change in changes:
             draft.problems += change.problems
@@ -122,13 +126,6 @@ class _JobDraft:
         if draft.values.get("name") is None:
             draft.values["name"] = _as_name(stem)
         return draft
-
-    def _report_top(self) -> None:
-        kind = "a list" if isinstance(self.values, list) else f"the single value {self.values!r}"
-        what = "is empty" if self.values is None else f"must be a map of sections, not {kind}"
-        message = f"the job file {what}; it needs at least model.class_path and data.train.class_path"
-        place = self.places.get((), SourcePlace(self.source, 1, 1))
-        self.problems.append(place.problem((), message, code="config/empty"))
 
     def _apply(self, change: _Change) -> None:
         section = self.values
