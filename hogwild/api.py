@@ -98,7 +98,12 @@ def train(
     """
     began_s = time.monotonic()
     require_current_folder()
-    _refuse_two_folders(run_dir, resume)
+    if run_dir is not None and resume is not None and os.path.realpath(run_dir) != os.path.realpath(resume):
+        raise UsageError(
+            f"resume={str(resume)!r} continues in that folder, but run_dir={str(run_dir)!r} names another; remove "
+            "run_dir, or remove resume for a new run",
+            code="usage/contradiction",
+        )
     model, dataset, loss, optimizer = _objects((model, dataset, loss, optimizer), settings)
     if not isinstance(model, nn.Module):
         raise ModelError(f"the model is a {type(model).__name__}, not a torch.nn.Module", code="model/not-a-module")
@@ -115,10 +120,9 @@ def train(
     from hogwild.feeds.materialise import Reader
     from hogwild.feeds.packed import Packed
     from hogwild.job.build import from_objects, initial_note
-    from hogwild.job.functions import Functions
     from hogwild.job.packed_data import names_of, packs
     from hogwild.job.parameter_groups import freeze_parameters
-    from hogwild.job.parts import Parts
+    from hogwild.job.parts import Functions, Parts
     from workers.request import Request
     from workers.run import run
 
@@ -183,16 +187,6 @@ def _own_functions(settings: dict[str, Any]) -> dict[str, Any]:
     settings["evaluate"] = {**cast("Mapping[str, Any]", section), "metrics": paths}
     found["metrics"] = named(metric for metric in listed if isinstance(metric, str) or callable(metric))
     return found
-
-
-def _refuse_two_folders(run_dir: str | Path | None, resume: str | Path | None) -> None:
-    if run_dir is None or resume is None or os.path.realpath(run_dir) == os.path.realpath(resume):
-        return
-    raise UsageError(
-        f"resume={str(resume)!r} continues in that folder, but run_dir={str(run_dir)!r} names another; remove run_dir, "
-        "or remove resume for a new run",
-        code="usage/contradiction",
-    )
 
 
 def _objects(positional: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:

@@ -66,23 +66,19 @@ class RowWiseAdagrad(torch.optim.Optimizer):
 
 
 def _update(param: Tensor, grad: Tensor, sums: Tensor, group: dict[str, Any]) -> None:
-    rows = None
+    rows: Any = ...  # all of them
     if grad.layout == torch.sparse_coo:
         grad = grad.coalesce()  # the square of a row's total gradient is needed, not the sum of squares
         rows, grad = grad.indices()[0], grad.values()
         if not len(rows):
             return
     if group["weight_decay"]:
-        grad = grad.add(param if rows is None else param[rows], alpha=group["weight_decay"])
-    wide = grad.reshape(*sums.shape[:1], -1) if rows is None else grad.reshape(len(rows), -1)
-    mean = wide.square().mean(-1).reshape(sums.shape if rows is None else (-1,))
-    total = mean.add_(sums if rows is None else sums[rows])  # read once: if it is shared, another worker may write now
-    if rows is None:
-        sums.copy_(total)
-    else:
-        sums[rows] = total
+        grad = grad.add(param[rows], alpha=group["weight_decay"])
+    mean = grad.reshape(*grad.shape[:1], -1).square().mean(-1)
+    total = mean.add_(sums[rows])  # read once: if it is shared, another worker may write now
+    sums[rows] = total
     step = grad / total.sqrt().add_(group["eps"]).reshape(total.shape + (1,) * (grad.dim() - total.dim()))
-    if rows is None:
+    if rows is ...:
         param.add_(step, alpha=-group["lr"])
     else:
         param.index_add_(0, rows, step, alpha=-group["lr"])

@@ -10,13 +10,14 @@ import inspect
 import pkgutil
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
 from hogwild.errors import BuildError, ClassPathError, ConfigError, HogwildError, Problem, UsageError, did_you_mean
+from hogwild.version import PACKAGE_ROOT
 
 _job_folder: Path | None = None  # set by `user_path`
 
@@ -78,15 +79,8 @@ def build_callable(spec: ComponentSpec) -> Any:
     takes_any = any(one.kind is one.VAR_KEYWORD for one in names.values())
     unknown = [name for name in spec.init_args if name not in names and not takes_any]
     if unknown:
-        allowed = f"(allowed: {', '.join(names)})"
-        raise ConfigError(
-            [
-                _problem(
-                    spec, name, f"unknown argument{did_you_mean(name, [*names])} {allowed}", "config/unknown-argument"
-                )
-                for name in unknown
-            ]
-        )
+        code = "config/unknown-argument"
+        raise ConfigError([_problem(spec, name, _unknown(name, [*names]), code) for name in unknown])
     return partial(target, **spec.init_args) if spec.init_args else target
 
 
@@ -110,16 +104,15 @@ def job_folder() -> Path | None:
 def claim_our_packages() -> None:
     """Import `workers` from the folder that holds `hogwild`, even if another package has that name. Raises UsageError
     if such a package was imported before."""
-    home = Path(__file__).resolve().parent.parent
-    sys.path.insert(0, str(home))
+    sys.path.insert(0, PACKAGE_ROOT)
     try:
         workers = importlib.import_module("workers")  # only claims the name; the command line uses its modules
     finally:
-        sys.path.remove(str(home))
+        sys.path.remove(PACKAGE_ROOT)
     where = Path(workers.__file__ or "nowhere").resolve().parent.parent
-    if where != home:
+    if where != Path(PACKAGE_ROOT):
         raise UsageError(
-            f"'workers' was imported from {where} before hogwild's own in {home}; import "
+            f"'workers' was imported from {where} before hogwild's own in {PACKAGE_ROOT}; import "
             "hogwild first, or rename your package",
             code="usage/shadowed-package",
         )
@@ -197,15 +190,18 @@ def _misfits(
         if name in ours:
             misfits.append((name, "is filled in by hogwild; remove it", "config/unknown-argument"))
         elif name not in names and not takes_any:
-            words = f"unknown argument{did_you_mean(name, names)} (allowed: {', '.join(names)})"
-            misfits.append((name, words, "config/unknown-argument"))
+            misfits.append((name, _unknown(name, names), "config/unknown-argument"))
     required = [one.name for one in free if one.default is one.empty and one.name not in ours]
     missing = [name for name in required if name not in spec.init_args]
     return misfits + [(name, "is required", "config/missing-argument") for name in missing]
 
 
+def _unknown(name: str, allowed: Sequence[str]) -> str:
+    return f"unknown argument{did_you_mean(name, allowed)} (allowed: {', '.join(allowed)})"
+
+
 def _problem(spec: ComponentSpec, name: str, message: str, code: str) -> Problem:
-    return Problem(spec.class_path, 0, 0, f"init_args.{name}" if name else "init_args", message, code)
+    return Problem(spec.class_path, 0, 0, f"init_args.{name}", message, code)
 
 
 def _said(error: BaseException) -> str:

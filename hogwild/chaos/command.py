@@ -3,13 +3,12 @@
 import json
 import os
 import random
-import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from hogwild import host
 from hogwild.chaos import schedule
@@ -143,8 +142,9 @@ def answer(order: ChaosRequest, say: Callable[[str], None], *, as_json: bool) ->
     does not, 128 + n if signal n ended us. Raises HogwildError for a job that did not even start."""
     faults = order.schedule()
     say(f"seed {order.seed}: {len(faults)} faults, one every {order.every_s:g} s")
-    with _folder() as folder, _run_dir(order) as run_dir:
-        before, fault_run = _prepared(order, run_dir, folder, say)
+    # For the job's output and its temporary files.
+    with TemporaryDirectory(prefix="hogwild-chaos-", ignore_cleanup_errors=True) as folder, _run_dir(order) as run_dir:
+        before, fault_run = _prepared(order, run_dir, Path(folder), say)
         story = FaultRecord()
         try:
             with host.raising_on_signals():
@@ -153,32 +153,30 @@ def answer(order: ChaosRequest, say: Callable[[str], None], *, as_json: bool) ->
             story.interrupted = signal.number
         if not (run_dir / RESOLVED).exists():
             return _refused(fault_run, story)
-        report = _judged(order, run_dir, story, before)
+        found = [*checks(run_dir, before, status=story.attempts[-1].status, hits=story.hits), _end(story)]
+        notes = [*order.notes(), *([] if story.interrupted else order.shortage(len(story.hits)))]
+        outcomes = outcomes_of(story, run_dir)
+        job = order.job.name
+        report = ChaosReport(job, run_dir, order.seed, order.every_s, order.kills, story, outcomes, found, notes)
         report.write()
-        lines = [json.dumps(report.as_json())] if as_json else [*_picture(report), *report.lines()]
+        missing = "" if as_json else draw(report)
+        picture = [f"note: {missing}"] if missing else []
+        lines = [json.dumps(report.as_json())] if as_json else [*picture, *report.lines()]
         return 128 + story.interrupted if story.interrupted else int(not report.holds), lines
 
 
 def _prepared(
     order: ChaosRequest, run_dir: Path, folder: Path, say: Callable[[str], None]
 ) -> tuple[Baseline, FaultRun]:
-    mark, temporary = f"{MARK}={uuid.uuid4().hex}", folder / "tmp"
+    value, temporary = uuid.uuid4().hex, folder / "tmp"
     temporary.mkdir()
-    name, _, value = mark.partition("=")
-    environment = {**os.environ, name: value, "TMPDIR": str(temporary)}
+    environment, mark = {**os.environ, MARK: value, "TMPDIR": str(temporary)}, f"{MARK}={value}"
     words, grace_s = folder / "words", order.job.supervise.grace_s + PATIENCE_S
     fault_run = FaultRun(order.arguments(run_dir, folder), run_dir, environment, mark, words, grace_s, say)
     return Baseline.now(mark=mark, temporary=temporary), fault_run
 
 
-def _judged(order: ChaosRequest, run_dir: Path, story: FaultRecord, before: Baseline) -> ChaosReport:
-    found = [*checks(run_dir, before, status=story.attempts[-1].status, hits=story.hits), _end(story, run_dir)]
-    notes = [*order.notes(), *([] if story.interrupted else order.shortage(len(story.hits)))]
-    outcomes = outcomes_of(story, run_dir)
-    return ChaosReport(order.job.name, run_dir, order.seed, order.every_s, order.kills, story, outcomes, found, notes)
-
-
-def _end(story: FaultRecord, run_dir: Path) -> Check:
+def _end(story: FaultRecord) -> Check:
     """Check that the job ended by itself, in order, and left no process behind in any attempt."""
     last = story.attempts[-1]
     left = [f"attempt {attempt.number}: {attempt.left}" for attempt in story.attempts if attempt.left]
@@ -199,21 +197,6 @@ def _refused(fault_run: FaultRun, story: FaultRecord) -> tuple[int, list[str]]:
     )
     error.exit_status = story.attempts[-1].status or 1
     raise error
-
-
-def _picture(report: ChaosReport) -> list[str]:
-    missing = draw(report)
-    return [f"note: {missing}"] if missing else []
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """Create a folder for the job's output and its temporary files; remove it afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="hogwild-chaos-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

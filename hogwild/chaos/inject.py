@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,10 @@ STOPPED = 75  # exit status of a job that can be resumed
 LAST_WORDS = 4000  # characters of the job's output that an error quotes
 
 SIGNALS = {
-    schedule.KILL: other_jobs.KILL,
-    schedule.STOP: other_jobs.STOP,
-    schedule.TERMINATE: other_jobs.TERMINATE,
+    **dict.fromkeys((schedule.KILL, schedule.LOADER_KILL, schedule.SUPERVISOR_KILL), other_jobs.KILL),
+    **dict.fromkeys(schedule.LASTING, other_jobs.STOP),
+    **dict.fromkeys((schedule.TERMINATE, schedule.SUPERVISOR_TERMINATE), other_jobs.TERMINATE),
     schedule.INTERRUPT: other_jobs.INTERRUPT,
-    schedule.LOADER_KILL: other_jobs.KILL,
-    schedule.LOADER_STOP: other_jobs.STOP,
-    schedule.SUPERVISOR_KILL: other_jobs.KILL,
-    schedule.SUPERVISOR_TERMINATE: other_jobs.TERMINATE,
-    schedule.SUPERVISOR_PAUSE: other_jobs.STOP,
 }
 
 
@@ -155,19 +151,14 @@ class FaultRun:
     def _end(self, process: "subprocess.Popen[Any]", attempt: Attempt) -> None:
         try:
             process.wait(self.grace_s)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:  # too long, or a second Ctrl-C
             process.kill()
             process.wait()
-        except BaseException:  # a second Ctrl-C
-            process.kill()
-            process.wait()
-            raise
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
         finally:
             attempt.ended, attempt.status = time.time(), process.returncode
-            attempt.gone_s, attempt.left = other_jobs.wait_until_gone(self._alive, ORPHANS_S)
-
-    def _alive(self) -> dict[int, str]:
-        return other_jobs.marked(self.mark)
+            attempt.gone_s, attempt.left = other_jobs.wait_until_gone(partial(other_jobs.marked, self.mark), ORPHANS_S)
 
 
 class _Hits:
@@ -184,7 +175,9 @@ class _Hits:
         if self._began_s is None and watch.has_spawned:
             self._began_s = now
         self._go_on(now)
-        for fault in self._due(now):
+        if self._began_s is None:
+            return
+        for fault in [fault for fault in self._pending if fault.at_s <= now - self._began_s]:
             target = self._target(fault, watch, supervisor, attempt)
             if target is None or (fault.lasts_s and target.stopped_until_s > now):
                 continue  # the first stop's SIGCONT would end a second one
@@ -198,11 +191,6 @@ class _Hits:
     def let_go_on(self) -> None:
         """Continue every stopped process; dead ones do not matter."""
         self._go_on(float("inf"))
-
-    def _due(self, now: float) -> list[Fault]:
-        if self._began_s is None:
-            return []
-        return [fault for fault in self._pending if fault.at_s <= now - self._began_s]
 
     def _target(self, fault: Fault, watch: Watch, supervisor: Target, attempt: Attempt) -> Target | None:
         if fault.worker is not None:

@@ -5,6 +5,7 @@ import json
 import re
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -88,10 +89,7 @@ class ChaosReport:
             "survived": self.survived,
             "lost": self.lost,
             "holds": self.holds,
-            "state": summary.get("state"),
-            "reason": summary.get("reason"),
-            "restarts": summary.get("restarts"),
-            "loader_deaths": summary.get("loader_deaths"),
+            **{name: summary.get(name) for name in ("state", "reason", "restarts", "loader_deaths")},
             "leases": {name: leases[name] for name in ("total", *COUNTED) if name in leases},
             "faults": [_as_json(outcome) for outcome in self.outcomes],
             "attempts": [asdict(attempt) for attempt in self.story.attempts],
@@ -111,7 +109,9 @@ class ChaosReport:
             restarts = f"{summary['restarts']} restarts of workers{loaders}"
             yield f"{self.job}: {summary['state']}: {summary['reason']}; {restarts}"
             yield f"  batches: {leases['done']} of {leases['total']} done, {others}"
-        yield f"  faults: {_counted(self.story.hits)}"
+        counts = Counter(hit.fault.kind for hit in self.story.hits)
+        kinds = ", ".join(f"{counts[kind]} {kind}" for kind in schedule.KINDS if counts[kind])
+        yield f"  faults: {kinds or 'none'}"
         if took := [outcome.took_s for outcome in self.outcomes if outcome.took_s is not None]:
             yield f"  back after {min(took):.1f} to {max(took):.1f} s"
         for outcome in self.outcomes:
@@ -151,15 +151,9 @@ class ChaosReport:
 
 
 def _as_json(outcome: FaultOutcome) -> dict[str, Any]:
-    hit = outcome.hit
-    numbers = {"time": hit.time, "since_s": hit.since_s, "attempt": hit.attempt, "pid": hit.pid}
-    became = {"words": outcome.words, "survived": outcome.survived, "took_s": outcome.took_s}
-    return asdict(hit.fault) | numbers | {"incarnation": hit.incarnation} | became
-
-
-def _counted(hits: Sequence[Hit]) -> str:
-    counts = {kind: sum(hit.fault.kind == kind for hit in hits) for kind in schedule.KINDS}
-    return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) or "none"
+    values = asdict(outcome)
+    hit = values.pop("hit")
+    return {**hit.pop("fault"), **hit, **values}
 
 
 def _cell(words: str) -> str:
@@ -228,7 +222,9 @@ def draw(report: ChaosReport) -> str:
         from matplotlib.figure import Figure
     except ImportError:
         return f"no plot: matplotlib is not installed ({INSTALL})"
-    records = _records(report.run_dir / METRICS)
+    file = report.run_dir / METRICS
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    records = [line for line in lines if line["kind"] == "train" and line["samples_per_s"] is not None]
     if not records:
         return "no plot: the job wrote no metrics (log.jsonl)"
     began = report.story.attempts[0].began
@@ -264,9 +260,3 @@ def _curve(records: Sequence[Mapping[str, Any]], began: float) -> tuple[list[flo
         seconds.append(at)
         rates.append(record["samples_per_s"])
     return seconds, rates
-
-
-def _records(file: Path) -> list[dict[str, Any]]:
-    lines = file.read_text().splitlines() if file.exists() else []
-    records = [json.loads(line) for line in lines]
-    return [r for r in records if r["kind"] == "train" and r["samples_per_s"] is not None]

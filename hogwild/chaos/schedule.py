@@ -19,17 +19,6 @@ OF_SUPERVISOR = (SUPERVISOR_KILL, SUPERVISOR_TERMINATE, SUPERVISOR_PAUSE)
 DEADLY = (KILL, TERMINATE, LOADER_KILL)
 LASTING = (STOP, LOADER_STOP, SUPERVISOR_PAUSE)
 KINDS = OF_WORKERS + OF_LOADERS + OF_SUPERVISOR
-WORDS = {
-    KILL: "SIGKILL of a worker",
-    STOP: "SIGSTOP of a worker, SIGCONT after a while",
-    TERMINATE: "SIGTERM of a worker",
-    INTERRUPT: "SIGINT of a worker",
-    LOADER_KILL: "SIGKILL of a loader of streamed data",
-    LOADER_STOP: "SIGSTOP of a loader, SIGCONT after a while",
-    SUPERVISOR_KILL: "SIGKILL of the supervisor, then --resume",
-    SUPERVISOR_TERMINATE: "SIGTERM of the supervisor, then --resume",
-    SUPERVISOR_PAUSE: "SIGSTOP of the supervisor, SIGCONT after a while",
-}
 
 # The default mix: mostly kills of workers, and every tenth fault hits the supervisor.
 USUAL = {KILL: 6, STOP: 2, TERMINATE: 1}
@@ -132,9 +121,7 @@ def _drawn(chance: random.Random, fault: Fault, count: int, limits: FaultLimits)
     """Return the fault with a random target, one of `count`, and a random duration."""
     who, how_long, is_long = chance.randrange(count), chance.random(), chance.random() < LONG_STOPS
     fault = replace(
-        fault,
-        worker=who if fault.kind in OF_WORKERS else None,
-        loader=who if fault.kind in OF_LOADERS else None,
+        fault, worker=who if fault.kind in OF_WORKERS else None, loader=who if fault.kind in OF_LOADERS else None
     )
     if fault.kind == KILL:
         return replace(fault, early=how_long < EARLY)

@@ -149,10 +149,8 @@ def _processes(run: _Run, before: Baseline) -> Answer:
 
     _, left = other_jobs.wait_until_gone(alive, ORPHANS_S)
     listed = "; ".join(f"{pid}: {command}" for pid, command in sorted(left.items()))
-    return (
-        not left,
-        f"{len(left)} still alive: {listed}" if left else f"none of {len(workers) + len(supervisors)} is alive",
-    )
+    none = f"none of {len(workers) + len(supervisors)} is alive"
+    return not left, f"{len(left)} still alive: {listed}" if left else none
 
 
 def _shared_memory(before: Baseline) -> Answer:
@@ -200,24 +198,17 @@ def _checkpoint_ledger(run: _Run) -> Answer:
     summary, saved = run.summary, run.state["ledger"]
     there = {name: saved["ledger"][name] for name in COUNTED} | {key: saved[key] for key in ("updates", "samples")}
     here = {name: summary["leases"][name] for name in COUNTED} | {key: summary[key] for key in ("updates", "samples")}
-    if _is_final(run):
-        differing = [
-            f"{name}: {there[name]} in the checkpoint, {here[name]} in the summary"
-            for name in here
-            if there[name] != here[name]
-        ]
-        return not differing, "; ".join(differing) or f"{here['updates']} updates, {here['samples']} samples in both"
-    later = [
+    is_final = summary["state"] == "succeeded" or (
+        summary["state"] == "stopped" and run.resolved["checkpoint"]["on_signal"]
+    )
+    wrong = "; ".join(
         f"{name}: {there[name]} in the checkpoint, {here[name]} in the summary"
         for name in here
-        if there[name] > here[name]
-    ]
-    return not later, "; ".join(later) or f"{there['updates']} of {here['updates']} updates are in the checkpoint"
-
-
-def _is_final(run: _Run) -> bool:
-    state = run.summary["state"]
-    return state == "succeeded" or (state == "stopped" and bool(run.resolved["checkpoint"]["on_signal"]))
+        if there[name] > here[name] or (is_final and there[name] != here[name])
+    )
+    if is_final:
+        return not wrong, wrong or f"{here['updates']} updates, {here['samples']} samples in both"
+    return not wrong, wrong or f"{there['updates']} of {here['updates']} updates are in the checkpoint"
 
 
 def _parameters(run: _Run) -> Answer:
@@ -274,14 +265,17 @@ def _deaths(run: _Run, hits: Sequence[Hit]) -> Answer:
     for hit in hits:
         if not hit.fault.is_of_supervisor:
             victims.setdefault((hit.attempt, hit.pid), []).append(hit)
-    exits = {(attempt, event["pid"]): event for attempt, event in attempts_of(run.events) if _is_exit(event)}
+    exits = {
+        (attempt, event["pid"]): event
+        for attempt, event in attempts_of(run.events)
+        if event["event"] in ("exit", "loader-exit") and "pid" in event
+    }
     wrong = [
         words for key, done in victims.items() if (words := _misfit(done, exits.get(key), _end_of(run.events, key[0])))
     ]
     died = sum(key in exits for key in victims)
-    return not wrong, "; ".join(
-        wrong
-    ) or f"{len(victims)} processes were hit, {died} died, each with its cause recorded"
+    fine = f"{len(victims)} processes were hit, {died} died, each with its cause recorded"
+    return not wrong, "; ".join(wrong) or fine
 
 
 def _misfit(done: Sequence[Hit], event: Mapping[str, Any] | None, end: float) -> str:
@@ -307,10 +301,6 @@ def attempts_of(events: Sequence[dict[str, Any]]) -> Iterator[tuple[int, dict[st
         attempt += kind == "resume" or (kind == "start" and not is_announced)
         is_announced = kind == "resume" or (is_announced and kind != "start")
         yield attempt, event
-
-
-def _is_exit(event: Mapping[str, Any]) -> bool:
-    return event["event"] in ("exit", "loader-exit") and "pid" in event
 
 
 def _end_of(events: Sequence[dict[str, Any]], attempt: int) -> float:

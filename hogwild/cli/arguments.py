@@ -1,7 +1,7 @@
 """Arguments of the command line: a command, a job file, overrides, a run to resume, a data folder."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,23 +11,8 @@ if TYPE_CHECKING:
     from hogwild.monitoring.profile_report import Window
 
 COMMANDS = (
-    "train",
-    "check",
-    "plan",
-    "show",
-    "schema",
-    "doctor",
-    "list",
-    "chaos",
-    "init",
-    "eval",
-    "predict",
-    "most-similar",
-    "recommend",
-    "sample",
-    "report",
-    "export",
-    "completion",
+    *("train", "check", "plan", "show", "schema", "doctor", "list", "chaos", "init"),
+    *("eval", "predict", "most-similar", "recommend", "sample", "report", "export", "completion"),
 )
 
 
@@ -67,6 +52,12 @@ def split_arguments(arguments: Sequence[str] | None) -> tuple[Path | None, list[
             code="usage/contradiction",
         )
     return (Path(files[0]) if files else None), overrides
+
+
+def check_choice(option: str, given: str | None, choices: Iterable[str]) -> None:
+    """Check the value of an option, if it is given. Raises UsageError."""
+    if given is not None and given not in choices:
+        raise UsageError(f"{option} {given}: must be {' or '.join(choices)}", code="usage/bad-value")
 
 
 def refuse_beside_resume(job_file: Path | None, run_dir: Path | None) -> None:

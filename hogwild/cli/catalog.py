@@ -43,9 +43,7 @@ def schema(
     print_result(text.rstrip("\n"))
 
 
-def list_(
-    what: Annotated[str | None, typer.Argument(metavar="[models|data|configs|metrics|tasks]")] = None,
-) -> None:
+def list_(what: Annotated[str | None, typer.Argument(metavar="[models|data|configs|metrics|tasks]")] = None) -> None:
     """List what comes with hogwild: everything, or one kind."""
     if what is not None and what not in GROUPS:
         raise UsageError(f"cannot list {what!r}; choose {', '.join(GROUPS)}", code="usage/bad-value")

@@ -74,7 +74,7 @@ def answer(shell: str, words: Sequence[str], group: Any) -> int:
     unfinished = words[-1] if words else ""
     for word, about in candidates(list(words[:-1]), unfinished, group):
         if shell == "bash":
-            print_result(word[len(unfinished) - len(_last_part(unfinished)) :])
+            print_result(word[max(unfinished.rfind("="), unfinished.rfind(":")) + 1 :])  # only what bash replaces
         else:
             print_result(f"{word}\t{about}")
     return 0
@@ -152,7 +152,8 @@ def _fields(unfinished: str) -> Iterator[Word]:
         if equals:
             yield from ((f"{path}={word}", "") for word in _words(schema, field) if path == key)
         elif not end and f"{path}." != unfinished:
-            yield path + ("." if _is_open(schema, field) else "="), field.get("description", "")
+            is_map = any(kind.get("type") == "object" for kind in _kinds(schema, field))  # of any keys: init_args
+            yield path + ("." if is_map else "="), field.get("description", "")
         elif end and path[:end] not in sections and path.startswith(unfinished):
             sections.add(path[:end])
             yield path[:end], "section"
@@ -187,15 +188,5 @@ def _words(schema: Any, field: Any) -> Iterator[str]:
             yield str(value)
 
 
-def _is_open(schema: Any, field: Any) -> bool:
-    """Return whether the field is a map with any keys, such as init_args."""
-    return any(kind.get("type") == "object" for kind in _kinds(schema, field))
-
-
 def _first_line(text: str | None) -> str:
     return (text or "").strip().partition("\n")[0]
-
-
-def _last_part(word: str) -> str:
-    """Return the part that bash replaces: after the last character that splits words in bash."""
-    return word[max(word.rfind("="), word.rfind(":")) + 1 :]

@@ -31,16 +31,12 @@ child(int(sys.argv[2]))
 def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradients: bool = False) -> dict[str, Any]:
     """Return the result of `hogwild.job.build.deep_check` in a child process. Raises its error, with the same exit
     status."""
-    task = {"job": job.to_yaml(), "job_file": _text(job_file), "data_dir": _text(data_dir), "gradients": gradients}
-    home = PACKAGE_ROOT
+    job_path, data_path = (None if path is None else str(path.absolute()) for path in (job_file, data_dir))
+    task = {"job": job.to_yaml(), "job_file": job_path, "data_dir": data_path, "gradients": gradients}
     with tempfile.TemporaryFile() as answer:
-        command = [sys.executable, "-P", "-c", _CHILD, home, str(answer.fileno())]
+        command = [sys.executable, "-P", "-c", _CHILD, PACKAGE_ROOT, str(answer.fileno())]
         ended = subprocess.run(
-            command,
-            input=json.dumps(task).encode(),
-            stdout=sys.stderr,
-            pass_fds=[answer.fileno()],
-            check=False,
+            command, input=json.dumps(task).encode(), stdout=sys.stderr, pass_fds=[answer.fileno()], check=False
         )
         answer.seek(0)
         return _answer(answer.read(), ended.returncode)
@@ -49,7 +45,7 @@ def deep_check(job: Job, job_file: Path | None, data_dir: Path | None, *, gradie
 def child(descriptor: int) -> None:
     """Run the child: read the task from stdin, write the answer to `descriptor`."""
     task = json.load(sys.stdin)
-    job_file, data_dir = _path(task["job_file"]), _path(task["data_dir"])
+    job_file, data_dir = (None if text is None else Path(text) for text in (task["job_file"], task["data_dir"]))
     try:
         from hogwild.job.build import deep_check as look
         from hogwild.user_code import user_path
@@ -76,11 +72,3 @@ def _answer(content: bytes, status: int) -> dict[str, Any]:
         raise error
     result: dict[str, Any] = answer["result"]
     return result
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path.absolute())
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)

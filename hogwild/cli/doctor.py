@@ -104,7 +104,7 @@ def examine(data_dir: Path | None) -> list[Finding]:
         files_finding(host.open_file_limit(), host.descriptor_count(), int(host.usable_cores().usable)),
         _kernel(),
         *(Finding("environment", "note", text) for text in variable_findings(os.environ)),
-        *_data(data_dir),
+        *data_findings(data_dir),
     ]
 
 
@@ -134,10 +134,9 @@ def _packages() -> Iterator[Finding]:
 
 def _ask_torch() -> Mapping[str, Any] | str:
     """Return torch's properties, or the reason why it cannot be imported."""
-    home = PACKAGE_ROOT
     try:
         ended = subprocess.run(
-            [sys.executable, "-P", "-c", _CHILD, home],
+            [sys.executable, "-P", "-c", _CHILD, PACKAGE_ROOT],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -159,16 +158,17 @@ def torch_findings(answer: Mapping[str, Any] | str) -> Iterator[Finding]:
         yield Finding("torch", "problem", answer, stops_training=True)
         return
     text = f"{answer['torch']}, {answer['cpu']}, oneDNN {'yes' if answer['mkldnn'] else 'no: convolutions are slow'}"
-    if answer["torch"].startswith(TORCH_SERIES):
-        yield Finding("torch", "ok", text)
-    else:
-        yield Finding("torch", "note", f"{text}; hogwild is tested with {TORCH_SERIES}x only")
+    is_tested = answer["torch"].startswith(TORCH_SERIES)
+    note = "" if is_tested else f"; hogwild is tested with {TORCH_SERIES}x only"
+    yield Finding("torch", "ok" if is_tested else "note", text + note)
     for description, threads in answer["pools"]:
         yield Finding(
             "thread pool", "ok", f"{description}: {counted(threads, 'thread')} here; workers use the plan's number"
         )
     gpus = answer["gpus"]
-    words = f"torch sees {gpus}; this version trains on the CPU" if gpus else "torch sees none (not required)"
+    words = (
+        f"torch sees {gpus}; train.device: auto uses them if the job can" if gpus else "torch sees none (not required)"
+    )
     yield Finding("gpu", "note" if gpus else "ok", words)
 
 
@@ -273,11 +273,14 @@ def _refusal(attempt: Callable[[], None]) -> str:
 # --- data ---------------------------------------------------------------------------------------------------
 
 
-def _data(data_dir: Path | None) -> Iterator[Finding]:
+def data_findings(data_dir: Path | None) -> Iterator[Finding]:
+    """Yield the finding about the data folder, an absolute path, if there is one."""
     if data_dir is None:
         yield Finding("data", "ok", "no data folder is set (HOGWILD_DATA, --data-dir); the bundled digits need none")
     elif not data_dir.is_dir():
-        yield Finding("data", "problem", f"HOGWILD_DATA: there is no folder {data_dir}")
+        is_from_environment = Path(os.environ.get("HOGWILD_DATA", "")).absolute() == data_dir
+        source = "HOGWILD_DATA" if is_from_environment else "--data-dir"
+        yield Finding("data", "problem", f"{source}: there is no folder {data_dir}")
     else:
         there = sorted(folder.name for folder in data_dir.iterdir() if folder.is_dir())
         known = [name for name in DATA_FOLDERS if name in there]

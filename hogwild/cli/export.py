@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from hogwild.cli.output import print_result, reading
+from hogwild.cli.arguments import check_choice
+from hogwild.cli.options import Run, Which
+from hogwild.cli.output import file_exists, print_result, reading
 from hogwild.config.of_run import CHOICES, checkpoint_of
-from hogwild.errors import ConfigError, NotFoundError, RunError, UsageError
+from hogwild.errors import ConfigError, NotFoundError, RunError
 from hogwild.host import raise_noted, raising_on_signals
 
 if TYPE_CHECKING:
@@ -27,15 +29,11 @@ if TYPE_CHECKING:
 
 ENDINGS = {"safetensors": ".safetensors", "state_dict": ".pt"}
 PREFIX = "hogwild."  # prefix of our keys in the header, which also has the names of tied parameters
-Which = Annotated[
-    str | None,
-    typer.Option(help="Checkpoint of a RUN; default: best, or latest without evaluations.", metavar="best|latest"),
-]
 ALIGNMENT = 8  # bytes: alignment of the tensors, as in the format's own writer
 
 
 def export(
-    source: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="Run directory, or one of its checkpoints.")],
+    source: Run,
     format_: Annotated[
         str,
         typer.Option(
@@ -50,10 +48,10 @@ def export(
     ] = None,
     which: Which = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
-) -> int:
+) -> None:
     """Write a run's model to one file, after checking every hash."""
-    _check_choice("--format", format_, tuple(ENDINGS))
-    check_choice(which)
+    check_choice("--format", format_, ENDINGS)
+    check_choice("--which", which, CHOICES)
     with reading():
         path = checkpoint_of(source, which)
         name = _job_name(path)
@@ -65,18 +63,6 @@ def export(
     with raising_on_signals():
         _write(file, _safetensors(path, name) if format_ == "safetensors" else _state_dict(path), force)
     print_result(str(file))
-    return 0
-
-
-def check_choice(which: str | None) -> None:
-    """Check the value of `--which`. Raises UsageError."""
-    if which is not None:
-        _check_choice("--which", which, CHOICES)
-
-
-def _check_choice(option: str, given: str, choices: tuple[str, ...]) -> None:
-    if given not in choices:
-        raise UsageError(f"{option} {given}: must be {' or '.join(choices)}", code="usage/bad-value")
 
 
 def _job_name(checkpoint: Path) -> str:
@@ -96,12 +82,8 @@ def _target(out: Path | None, default: str, force: bool) -> Path:
     if not file.parent.is_dir():
         raise NotFoundError(f"--out {file}: there is no folder {file.parent.absolute()}", code="usage/no-folder")
     if not force and os.path.lexists(file):
-        raise UsageError(_exists(file), code="usage/file-exists")
+        raise file_exists(file)
     return file
-
-
-def _exists(file: Path) -> str:
-    return f"{file} already exists; replace it with --force, or choose another file with --out"
 
 
 def _words(manifest: "Manifest", job: str) -> dict[str, str]:
@@ -158,7 +140,7 @@ def _write(file: Path, write: Callable[[BinaryIO], None], force: bool) -> None:
             _give_its_name(aside, file, force)
         sync_folder(file.parent)
     except FileExistsError:
-        raise UsageError(_exists(file), code="usage/file-exists") from None
+        raise file_exists(file) from None
     except (OSError, RuntimeError) as error:  # torch's zip writer turns an OSError into a RuntimeError
         reason = getattr(error, "strerror", None) or error
         raise RunError(f"{file}: cannot be written: {reason}", code="run/output-not-written") from error

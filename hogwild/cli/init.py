@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hogwild.cli.output import print_result, say
+from hogwild.cli.output import file_exists, print_result, say
 from hogwild.config.locate import first_sentence, source
 from hogwild.errors import NotFoundError, RunError, UsageError, did_you_mean
 from hogwild.host import raise_noted
@@ -64,31 +64,29 @@ def init(
     out: Annotated[Path, typer.Option(metavar="FILE|-", help="Job file to write; -: print it.")] = Path("job.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists; no other file.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the tasks.")] = False,
-) -> int:
+) -> None:
     """Write a commented job file for a task."""
     if list_ or task is None:
         raise_noted()
-        for line in task_lines():
-            print_result(line)
-        return 0
-    chosen = _task(task)
+        width = max(map(len, TASKS))
+        print_result(*(f"{name:<{width}}  {first_sentence(source(one.job))}" for name, one in TASKS.items()))
+        return
+    if task not in TASKS:
+        raise UsageError(
+            f"unknown task {task!r}{did_you_mean(task, [*TASKS])} (tasks: {', '.join(TASKS)})",
+            code="usage/unknown-task",
+        )
+    chosen = TASKS[task]
     text = job_text(chosen)
     if out == STDOUT:
         print_result(text.rstrip("\n"))
-        say(f"hogwild schema prints {SCHEMA}, for editors{_also(chosen)}")
-        return 0
+        also = f"; use --out FILE to also write {' and '.join(chosen.beside)}" if chosen.beside else ""
+        say(f"hogwild schema prints {SCHEMA}, for editors{also}")
+        return
     _write(out, text, force)
     print_result(f"wrote {out}: change {chosen.change}")
-    for line in _bring(chosen, out.parent):
-        print_result(line)
+    print_result(*_bring(chosen, out.parent))
     print_result(f"next: hogwild check {out} --deep\nthen: hogwild train {out}")
-    return 0
-
-
-def task_lines() -> list[str]:
-    """Return a line per task: `name  description`."""
-    width = max(map(len, TASKS))
-    return [f"{name:<{width}}  {first_sentence(source(task.job))}" for name, task in TASKS.items()]
 
 
 def job_text(task: InitTask) -> str:
@@ -96,18 +94,6 @@ def job_text(task: InitTask) -> str:
     first, _, rest = source(task.job).read_text("utf-8").partition("\n")
     assert first.startswith(MODELINE), task.job
     return f"{MODELINE}./{SCHEMA}\n{rest}"
-
-
-def _task(name: str) -> InitTask:
-    if name in TASKS:
-        return TASKS[name]
-    raise UsageError(
-        f"unknown task {name!r}{did_you_mean(name, [*TASKS])} (tasks: {', '.join(TASKS)})", code="usage/unknown-task"
-    )
-
-
-def _also(task: InitTask) -> str:
-    return f"; use --out FILE to also write {' and '.join(task.beside)}" if task.beside else ""
 
 
 def _bring(task: InitTask, folder: Path) -> list[str]:
@@ -138,10 +124,7 @@ def _write(file: Path, text: str, force: bool) -> None:
         with open(file, "w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise UsageError(
-            f"{file} already exists; replace it with --force, or choose another file with --out",
-            code="usage/file-exists",
-        ) from None
+        raise file_exists(file) from None
     except FileNotFoundError:
         raise NotFoundError(
             f"--out {file}: there is no folder {file.parent.absolute()}; create it first", code="usage/no-folder"

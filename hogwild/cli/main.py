@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hogwild.cli import catalog, completion, export, init, predict, results
+from hogwild.cli import catalog, completion, export, init, results
 from hogwild.cli.arguments import COMMANDS, profile_window, refuse_beside_resume, split_arguments, with_command
 from hogwild.cli.options import Arguments, DataDir, Every, Faults, Json, Kills, NewRun, Procs, ScheduleOnly, Seed
 from hogwild.cli.output import flush_results, hold_standard_streams, print_result, reading, say
@@ -62,7 +62,9 @@ def run(argv: Sequence[str]) -> int:
     except HogwildError as error:
         return _failed(error, argv, debug)
     except _CLICK_ERROR as error:
-        words = f"{_message(error)}\nTry: hogwild {_command_of(argv)}--help"
+        words = str(error.format_message()) if hasattr(error, "format_message") else str(error)
+        command_name = f"{argv[0]} " if argv and argv[0] in COMMANDS else ""
+        words += f"\nTry: hogwild {command_name}--help"
         return _failed(UsageError(words, code="usage/arguments"), argv, debug)
     except (KeyboardInterrupt, typer.Abort) as error:  # before workers run; later a signal is only noted
         return _report("cancelled; nothing was started", 128 + getattr(error, "number", INTERRUPT), debug)
@@ -103,6 +105,7 @@ def train(
         with raising_on_signals():
             question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
             job = with_measured_plan(job, question, flags, say)
+    from hogwild.cli.text import plain_lines, summary_lines
     from hogwild.user_code import claim_our_packages
 
     claim_our_packages()
@@ -122,7 +125,10 @@ def train(
     )
     if summary.get("error"):
         say(f"error: {summary['error']}\n{hint(summary['error_code'])}")
-    _print_end(summary, as_json, dry_run)
+    if as_json:
+        print_result(json.dumps(to_json(summary), allow_nan=False))
+    else:
+        print_result(*(plain_lines(summary, "") if dry_run else summary_lines(summary, "hogwild")))
     if dry_run:
         return 0
     return int(summary.get("exit_status", STATUS[summary["state"]]))
@@ -153,8 +159,7 @@ def check(
         print_result(json.dumps({"job": job.name, "ok": True, **found}))
         return 0
     print_result(f"{job_file or 'configs/digits.yaml'}: ok")
-    for line in plain_lines(found) if deep else plan_lines(job):
-        print_result(line)
+    print_result(*(plain_lines(found) if deep else plan_lines(job)))
     return 0
 
 
@@ -174,8 +179,7 @@ def plan(
     question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
     with raising_on_signals():
         status, lines = answer(job, question, say, measure=measure, as_json=as_json)
-    for line in lines:
-        print_result(line)
+    print_result(*lines)
     return status
 
 
@@ -203,8 +207,7 @@ def chaos(
     read, folders = (job, job_file, job_text, overrides), (run_dir, data_folder(data_dir, None))
     order = ChaosRequest.checked(read, kills=kills, seed=seed, every_s=every, faults=faults, folders=folders)
     status, lines = (0, dry_run_lines(order)) if dry_run else answer(order, say, as_json=as_json)
-    for line in lines:
-        print_result(line)
+    print_result(*lines)
     return status
 
 
@@ -215,8 +218,7 @@ def doctor(data_dir: DataDir = None, as_json: Json = False) -> int:
 
     with raising_on_signals():
         status, lines = answer(data_folder(data_dir, None), as_json=as_json)
-    for line in lines:
-        print_result(line)
+    print_result(*lines)
     return status
 
 
@@ -226,10 +228,10 @@ app.command("list")(catalog.list_)
 app.command("init")(init.init)
 app.command("export")(export.export)
 app.command("eval")(results.eval_)
-app.command("predict")(predict.predict)
-app.command("most-similar")(predict.most_similar)
-app.command("recommend")(predict.recommend)
-app.command("sample")(predict.sample)
+app.command("predict")(results.predict)
+app.command("most-similar")(results.most_similar)
+app.command("recommend")(results.recommend)
+app.command("sample")(results.sample)
 app.command("report")(results.report)
 app.command("completion")(completion.completion)
 
@@ -237,16 +239,6 @@ app.command("completion")(completion.completion)
 def _flags(procs: str | None) -> dict[str, object]:
     """Return --procs as a field of the job."""
     return {} if procs is None else {"train.procs": int(procs) if procs.isdecimal() else procs}
-
-
-def _print_end(summary: dict[str, Any], as_json: bool, dry_run: bool) -> None:
-    from hogwild.cli.text import plain_lines, summary_lines
-
-    if as_json:
-        print_result(json.dumps(to_json(summary), allow_nan=False))
-        return
-    for line in plain_lines(summary, "") if dry_run else summary_lines(summary, "hogwild"):
-        print_result(line)
 
 
 def _failed(error: HogwildError, argv: Sequence[str], debug: bool) -> int:
@@ -271,12 +263,3 @@ def _unexpected(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{place}\nAdd --debug to the command to see the traceback."
-
-
-def _message(error: BaseException) -> str:
-    format_message = getattr(error, "format_message", None)
-    return str(format_message()) if format_message else str(error)
-
-
-def _command_of(argv: Sequence[str]) -> str:
-    return f"{argv[0]} " if argv and argv[0] in COMMANDS else ""

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 Arguments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[JOB.yaml] [key=value]...", help="Job file, and fields to change."),
+    list[str] | None, typer.Argument(metavar="[JOB.yaml] [key=value]...", help="Job file, and fields to change.")
 ]
 Procs = Annotated[
     str | None,
@@ -16,6 +15,11 @@ Procs = Annotated[
         "--resume or --dry-run); in a job file, auto means one worker per core.",
         metavar="N|auto",
     ),
+]
+Run = Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="Run directory, or one of its checkpoints.")]
+Which = Annotated[
+    str | None,
+    typer.Option(help="Checkpoint of a RUN; default: best, or latest without evaluations.", metavar="best|latest"),
 ]
 NewRun = Annotated[Path | None, typer.Option(help="Run directory; default: runs/NAME-DATE-TIME.", metavar="DIR")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with data files; default: $HOGWILD_DATA.", metavar="DIR")]

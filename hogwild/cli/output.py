@@ -6,8 +6,9 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
-from hogwild.errors import RunError
+from hogwild.errors import RunError, UsageError
 from hogwild.host import raising_on_signals
 
 LAST_STANDARD = 2  # 0, 1, 2: standard input, output, error
@@ -22,11 +23,12 @@ def reading() -> Iterator[None]:
         yield
 
 
-def print_result(text: str) -> None:
-    """Print a result. A reader that has left (`hogwild show | head`, a closed terminal) is not an error. Raises
-    RunError, for example for a full disk."""
+def print_result(*texts: str) -> None:
+    """Print a result, one text after the other. A reader that has left (`hogwild show | head`, a closed terminal) is
+    not an error. Raises RunError, for example for a full disk."""
     try:
-        print(text, flush=True)
+        for text in texts:
+            print(text, flush=True)
     except OSError as error:
         if error.errno in (errno.EPIPE, errno.EIO):
             return
@@ -37,6 +39,12 @@ def say(message: str) -> None:
     """Print a message on standard error; ignore errors, as the exit status remains."""
     with contextlib.suppress(OSError):
         print(message, file=sys.stderr, flush=True)
+
+
+def file_exists(file: Path) -> UsageError:
+    """Return the error of a command that would overwrite a file."""
+    words = f"{file} already exists; replace it with --force, or choose another file with --out"
+    return UsageError(words, code="usage/file-exists")
 
 
 def hold_standard_streams() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def plan_values(job: Job) -> dict[str, Any]:
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
     values: dict[str, Any] = {"procs": planned.procs, "threads": planned.threads, "why": planned.reason}
     if planned.cores:
-        values["cores"] = {f"worker {number}": _listed(cpus) for number, cpus in enumerate(planned.cores)}
+        values["cores"] = {f"worker {number}": ", ".join(map(str, cpus)) for number, cpus in enumerate(planned.cores)}
     return values | ({"warning": planned.warning} if planned.warning else {})
 
 
@@ -54,12 +55,7 @@ def trial_values(trials: list[SettingTrial]) -> dict[str, Any]:
     """Return the same as `table`, for JSON; `best` is None if every trial failed."""
     chosen = best(trials)
     rows = [
-        {
-            "procs": trial.setting.procs,
-            "threads": trial.setting.threads,
-            "samples_per_s": trial.samples_per_s,
-            "error": trial.error or None,
-        }
+        {**asdict(trial.setting), "samples_per_s": trial.samples_per_s, "error": trial.error or None}
         for trial in trials
     ]
     return {"trials": rows, "best": None if chosen is None else rows[trials.index(chosen)]}
@@ -80,10 +76,6 @@ def with_measured_plan(job: Job, question: Question, flags: Mapping[str, object]
     measured = {"train.procs": chosen.setting.procs, "train.threads": chosen.setting.threads}
     path = question.job_file or default_config("digits")
     return load_job(path, list(question.overrides), {**flags, **measured}, source_text=question.job_text)
-
-
-def _listed(cpus: tuple[int, ...]) -> str:
-    return ", ".join(map(str, cpus))
 
 
 def question_of(job: Job, job_file: Path | None, job_text: str, overrides: list[str], data: Path | None) -> Question:

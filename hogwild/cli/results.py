@@ -1,4 +1,5 @@
-"""Commands for finished runs: report and eval."""
+"""Commands for finished runs: report and eval; and those that use the trained model: predict, most-similar, recommend,
+sample."""
 
 import json
 from pathlib import Path
@@ -6,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hogwild.cli.export import Which, check_choice
-from hogwild.cli.options import DataDir, Json
+from hogwild.cli.arguments import check_choice
+from hogwild.cli.options import DataDir, Json, Run, Which
 from hogwild.cli.output import print_result, reading
-from hogwild.config.of_run import checkpoint_of, data_folder, resumed
+from hogwild.config.of_run import CHOICES, checkpoint_of, data_folder, resumed
 from hogwild.errors import NotFoundError, UsageError
 from hogwild.host import raise_noted, raising_on_signals
 
 if TYPE_CHECKING:
-    from hogwild.report.report import WrittenReport
+    from hogwild.inference.trained_model import Trained
 
-
+Top = Annotated[int, typer.Option(min=1, help="Number of results.")]
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs; several are compared on one page.")]
 
 
@@ -24,27 +25,25 @@ def report(
     runs: Runs,
     out: Annotated[Path | None, typer.Option(help="Folder to write; default: report/ in the first run.")] = None,
     as_json: Json = False,
-) -> int:
+) -> None:
     """Write one page with plots and tables of a run, or a comparison of several runs."""
     raise_noted()
     with raising_on_signals():
-        status, lines = answer(runs, out=out, as_json=as_json)
-    for line in lines:
-        print_result(line)
-    return status
+        lines = report_lines(runs, out=out, as_json=as_json)
+    print_result(*lines)
 
 
 def eval_(
-    source: Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="Run directory, or one of its checkpoints.")],
+    source: Run,
     which: Which = None,
     predictions: Annotated[
         Path | None, typer.Option(help="Also write all outputs and targets to this file.", metavar="FILE.npz|FILE.csv")
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
-) -> int:
+) -> None:
     """Evaluate a run's best checkpoint, or another, on its validation data again."""
-    check_choice(which)
+    check_choice("--which", which, CHOICES)
     with reading():
         path = checkpoint_of(source, which)
         run = path.parent.parent
@@ -62,15 +61,13 @@ def eval_(
         found = evaluate.reevaluate(job, path, folder, keep_outputs=predictions is not None)
         if predictions is not None:
             evaluate.write_predictions(found, predictions)
-    names = [name for name in ("best", "latest") if (path.parent / name).resolve() == path]
+    names = [name for name in CHOICES if (path.parent / name).resolve() == path]
     if as_json:
         print_result(evaluate.as_json(found, " and ".join(names)))
-        return 0
-    for line in evaluate.lines_of(found, f" ({' and '.join(names)})" if names else ""):
-        print_result(line)
+        return
+    print_result(*evaluate.lines_of(found, f" ({' and '.join(names)})" if names else ""))
     if predictions is not None:
         print_result(f"  predictions: {predictions}")
-    return 0
 
 
 def check_file(option: str, file: Path) -> None:
@@ -81,17 +78,16 @@ def check_file(option: str, file: Path) -> None:
         raise NotFoundError(f"{option} {file}: there is no folder {file.parent.absolute()}", code="usage/no-folder")
 
 
-def answer(runs: list[Path], *, out: Path | None, as_json: bool) -> tuple[int, list[str]]:
-    """Write the page and its pictures; return the exit status and the lines for stdout. One run: RUN/report; several:
+def report_lines(runs: list[Path], *, out: Path | None, as_json: bool) -> list[str]:
+    """Write the page and its pictures; return the lines for stdout. One run: RUN/report; several:
     RUN/report/report-NAME1-NAME2 of the first; or `out`. Raises NotFoundError for a missing run, UsageError without
     matplotlib or for a run named twice, RunDirError if the page cannot be written."""
     from hogwild.report.report import write_comparison, write_report  # numpy, and matplotlib to draw
 
     written = write_report(runs[0], out) if len(runs) == 1 else write_comparison(runs, out)
-    return 0, [_json(written)] if as_json else _lines(written)
-
-
-def _lines(written: "WrittenReport") -> list[str]:
+    if as_json:
+        pictures = {path.stem: str(path) for path in written.pictures}
+        return [json.dumps({"report": str(written.index), "pictures": pictures, "missing": list(written.missing)})]
     names = ", ".join(path.stem for path in written.pictures)
     return [
         str(written.index),
@@ -100,6 +96,89 @@ def _lines(written: "WrittenReport") -> list[str]:
     ]
 
 
-def _json(written: "WrittenReport") -> str:
-    pictures = {path.stem: str(path) for path in written.pictures}
-    return json.dumps({"report": str(written.index), "pictures": pictures, "missing": list(written.missing)})
+# ---- the trained model ----------------------------------------------------------------------------------------------
+
+
+def predict(
+    source: Run,
+    input_: Annotated[Path, typer.Argument(metavar="INPUT", help="File in the format of the training data.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write all outputs to this file; default: print one line per sample.", metavar="FILE.npz|FILE.csv"
+        ),
+    ] = None,
+    which: Which = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Predict with a run's model for the samples of a file."""
+    if out is not None:
+        with reading():
+            check_file("--out", out)
+    model = _model(source, which, data_dir)
+    from hogwild.inference.evaluate import write_outputs
+
+    with raising_on_signals():
+        outputs = model.predict(input_)
+        if out is not None:
+            write_outputs(outputs, out)
+            print_result(f"{len(outputs):,} predictions: {out}")
+            return
+        for row in outputs.reshape(len(outputs), -1).tolist():
+            print_result(" ".join(f"{value:.6g}" for value in row))
+
+
+def most_similar(
+    source: Run,
+    word: Annotated[str, typer.Argument(metavar="WORD", help="Word of the training data.")],
+    top: Top = 10,
+    which: Which = None,
+    as_json: Json = False,
+) -> None:
+    """Print the words with the nearest vectors, and their cosines."""
+    found = _model(source, which, None).most_similar(word, top)
+    if as_json:
+        print_result(json.dumps({"word": word, "similar": [[name, cosine] for name, cosine in found]}))
+        return
+    print_result(*(f"{cosine:.4f}  {name}" for name, cosine in found))
+
+
+def recommend(
+    source: Run,
+    user: Annotated[str, typer.Option(help="User, as named in the training data.")],
+    top: Top = 10,
+    which: Which = None,
+    as_json: Json = False,
+) -> None:
+    """Recommend items to a user, best first, without those already rated."""
+    found = _model(source, which, None).recommend(user, top)
+    if as_json:
+        print_result(json.dumps({"user": user, "items": [[name, score] for name, score in found.items]}))
+        return
+    print_result(*found.notes, *(f"{score:.4f}  {name}" for name, score in found.items))
+
+
+def sample(
+    source: Run,
+    prompt: Annotated[str, typer.Option(help="Beginning of the text; also printed.")] = "",
+    length: Annotated[int, typer.Option(min=1, help="Number of characters.")] = 400,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Below 1: less random; 0: always the likeliest.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 1,
+    which: Which = None,
+    as_json: Json = False,
+) -> None:
+    """Generate text with a character model."""
+    found = _model(source, which, None).sample(prompt, length, temperature, seed)
+    if as_json:
+        print_result(json.dumps({"prompt": prompt, "text": found}))
+        return
+    print_result(prompt + found)
+
+
+def _model(source: Path, which: str | None, data_dir: Path | None) -> "Trained":
+    check_choice("--which", which, CHOICES)
+    from hogwild.api import load
+
+    raise_noted()
+    with raising_on_signals():
+        return load(source, which=which, data_dir=data_dir)

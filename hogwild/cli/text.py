@@ -22,7 +22,8 @@ def plan_lines(job: Job) -> Iterator[str]:
     for group in job.optimizer.groups:
         own = ", ".join(f"{name}={value!r}" for name, value in group.init_args.items())
         yield f"    group    {' '.join(group.params)}: {own or 'no own settings'}"
-    limits = "".join(f", {name} {value}" for name, value in _limits(job) if value is not None)
+    given = (("max_updates", train.max_updates), ("max_time_s", train.max_time_s))
+    limits = "".join(f", {name} {value}" for name, value in given if value is not None)
     yield f"  train      {train.epochs} epochs{limits}; procs {train.procs}, threads {train.threads}"
 
 
@@ -36,7 +37,9 @@ def summary_lines(summary: Mapping[str, Any], program: str) -> Iterator[str]:
     yield f"  {did}" + (f", {rate:,.0f} samples/s" if rate else "")
     metrics = summary.get("metrics") or {}
     if metrics:
-        yield "  " + ", ".join(f"{name} {_short(value)}" for name, value in metrics.items())
+        yield "  " + ", ".join(
+            f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}" for name, value in metrics.items()
+        )
     if startup := summary.get("startup"):
         parts = ", ".join(f"{name.removesuffix('_s')} {seconds:.1f}" for name, seconds in startup.items())
         yield f"  first update after {summary['startup_s']:.1f} s ({parts})"
@@ -60,10 +63,6 @@ def plain_lines(values: Mapping[str, Any], indent: str = "  ") -> Iterator[str]:
             yield f"{indent}{key}: {value}"
 
 
-def _limits(job: Job) -> list[tuple[str, Any]]:
-    return [("max_updates", job.train.max_updates), ("max_time_s", job.train.max_time_s)]
-
-
 def _call(part: Component) -> str:
     return f"{part.class_path}({', '.join(f'{name}={value!r}' for name, value in part.init_args.items())})"
 
@@ -72,7 +71,3 @@ def _counts(leases: Mapping[str, int]) -> str:
     others = ("skipped", "quarantined", "indeterminate", "redone")
     rest = "".join(f", {leases[name]:,} {name}" for name in others if leases.get(name))
     return f"{leases['done']:,} of {leases['total']:,} done{rest}"
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -23,7 +23,6 @@ from hogwild.errors import ConfigError, Problem
 __all__ = ["Job", "default_config", "job_from_mapping", "json_schema", "list_configs", "load_job"]
 
 COMMAND_LINE = "command line"
-EMBEDDED = "digits"
 
 
 def load_job(
@@ -38,7 +37,7 @@ def load_job(
     ConfigError with every problem found, NotFoundError for a missing file.
     """
     if path is None and source_text is None:
-        path = default_config(EMBEDDED)
+        path = default_config("digits")
     source = str(path) if path is not None else "job"
     text = read_job_file(path) if source_text is None and path is not None else source_text or ""
     changes = [_parse_override(override) for override in overrides]
@@ -49,8 +48,7 @@ def load_job(
 
 def job_from_mapping(values: Mapping[str, Any], source: str) -> Job:
     """Make a job from plain values, for the library call. `source` begins each error, e.g. `hogwild.train`."""
-    draft = _JobDraft(_as_plain(values), source=source)
-    return _checked([draft])
+    return _checked([_JobDraft(_as_plain(values), source=source)])
 
 
 def json_schema() -> dict[str, Any]:
@@ -115,7 +113,11 @@ class _JobDraft:
     def of(cls, reading: YamlReading, changes: Iterable[_Change], source: str, stem: str) -> "_JobDraft":
         draft = cls(reading.values, reading.keys, reading.places, list(reading.problems), source)
         if not isinstance(draft.values, dict):
-            draft._report_top()
+            kind = "a list" if isinstance(draft.values, list) else f"the single value {draft.values!r}"
+            what = "is empty" if draft.values is None else f"must be a map of sections, not {kind}"
+            message = f"the job file {what}; it needs at least model.class_path and data.train.class_path"
+            place = draft.places.get((), SourcePlace(source, 1, 1))
+            draft.problems.append(place.problem((), message, code="config/empty"))
             return draft
         for change in changes:
             draft.problems += change.problems
@@ -124,12 +126,6 @@ class _JobDraft:
         if draft.values.get("name") is None:
             draft.values["name"] = _as_name(stem)
         return draft
-
-    def _report_top(self) -> None:
-        what = "is empty" if self.values is None else f"must be a map of sections, not {_kind(self.values)}"
-        message = f"the job file {what}; it needs at least model.class_path and data.train.class_path"
-        place = self.places.get((), SourcePlace(self.source, 1, 1))
-        self.problems.append(place.problem((), message, code="config/empty"))
 
     def _apply(self, change: _Change) -> None:
         section = self.values
@@ -182,20 +178,16 @@ def _checked(drafts: Sequence[_JobDraft]) -> Job:
 
 def _prune(value: Any, path: KeyPath) -> Iterator[KeyPath]:
     """Remove unreadable values, which were already reported; yield their paths."""
-    if isinstance(value, dict):
-        for key in list(value):
-            if value[key] is BROKEN:
-                del value[key]
-                yield (*path, key)
-            else:
-                yield from _prune(value[key], (*path, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            if item is BROKEN:
-                value[index] = None
-                yield (*path, index)
-            else:
-                yield from _prune(item, (*path, index))
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in list(entries):
+        if item is not BROKEN:
+            yield from _prune(item, (*path, key))
+            continue
+        if isinstance(value, dict):
+            del value[key]
+        else:
+            value[key] = None  # the other entries keep their numbers
+        yield (*path, key)
 
 
 def _as_plain(value: Any) -> Any:
@@ -211,7 +203,3 @@ def _as_name(stem: str) -> str:
     """Turn a file's stem into a valid name of a run directory, as the schema requires."""
     kept = "".join(letter if letter.isprintable() and letter not in "/\\" else "_" for letter in stem[:100])
     return kept.strip().lstrip(".-") or "job"
-
-
-def _kind(value: Any) -> str:
-    return "a list" if isinstance(value, list) else f"the single value {value!r}"

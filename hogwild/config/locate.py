@@ -44,14 +44,12 @@ def _folder() -> Path:
 def _not_found(path: Path, error: OSError) -> str:
     place = path.absolute()
     nearby = [file.name for file in place.parent.glob("*.y*ml")] if place.parent.is_dir() else []
-    close = did_you_mean(place.name, nearby) or _embedded(path)
+    # In an installed package, `configs/mnist.yaml` of the documentation is in another folder.
+    embedded = next(
+        (f"; an embedded job file of that name is {one}" for one in list_configs() if one.name == path.name), ""
+    )
+    close = did_you_mean(place.name, nearby) or embedded
     return f"job file {path}: {error.strerror or error} (looked for {place}){close}"
-
-
-def _embedded(path: Path) -> str:
-    """Return a hint: in an installed package, `configs/mnist.yaml` of the documentation is in another folder."""
-    found = next((config for config in list_configs() if config.name == path.name), None)
-    return f"; an embedded job file of that name is {found}" if found else ""
 
 
 def first_sentence(job_file: Path) -> str:

@@ -8,7 +8,7 @@ from pydantic import Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from hogwild.config.field_types import TAG, Section
-from hogwild.config.rules import Finding, show
+from hogwild.config.rules import JobFinding, show
 from hogwild.config.schema import Job
 from hogwild.config.strict_yaml import Path
 from hogwild.errors import did_you_mean
@@ -41,7 +41,7 @@ _ON = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", 
 _ELSEWHERE = {"lr": "optimizer.init_args.lr", "momentum": "optimizer.init_args.momentum"}
 
 
-def schema_findings(error: ValidationError) -> Iterator[Finding]:
+def schema_findings(error: ValidationError) -> Iterator[JobFinding]:
     """Yield pydantic's errors, in the order of the schema."""
     details = error.errors(include_url=False)
     meant = {(*_path(detail)[:-1], _nearest(detail)) for detail in details if _is_unknown(detail)}
@@ -49,7 +49,7 @@ def schema_findings(error: ValidationError) -> Iterator[Finding]:
         path = _path(detail)
         if detail["type"] == "missing" and path in meant:
             continue  # the misspelt key was reported, with this one as the suggestion
-        yield path, _words(detail), _is_unknown(detail), _code(detail)
+        yield JobFinding(path, _words(detail), _is_unknown(detail), _code(detail))
 
 
 def _path(detail: ErrorDetails) -> Path:
@@ -75,7 +75,9 @@ def _code(detail: ErrorDetails) -> str:
 def _words(detail: ErrorDetails) -> str:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if _is_unknown(detail):
-        return _unknown(detail)
+        known, path = _allowed(detail), _path(detail)
+        close = did_you_mean(path[-1], known) or _other_section(str(path[-1]), str(path[0]))
+        return f"unknown key{close} (allowed: {', '.join(known)})"
     if kind == "missing":
         return "is required"
     if kind == "literal_error":
@@ -94,12 +96,8 @@ def _own_rule(context: Mapping[str, Any], value: Any) -> str:
         value = value.get(at)
     words = [word.strip(",") for word in str(context["message"]).split()]
     close = did_you_mean(value, words) if isinstance(value, str) and len(value) > 2 else ""
-    hint = f"; write {_ON[value.lower()]}" if isinstance(value, str) and _takes_bool(words, value) else close
-    return f"{context['message']}, got {show(value)}{hint}"
-
-
-def _takes_bool(words: list[str], value: str) -> bool:
-    return "true" in words and value.lower() in _ON
+    is_switch = isinstance(value, str) and "true" in words and value.lower() in _ON
+    return f"{context['message']}, got {show(value)}{f'; write {_ON[value.lower()]}' if is_switch else close}"
 
 
 def _one_of(allowed: list[str], value: Any) -> str:
@@ -122,14 +120,6 @@ def _what_to_write(kind: str, value: Any) -> str:
 
 def _words_in(expected: str) -> list[str]:
     return re.findall(r"'([^']*)'", expected)
-
-
-def _unknown(detail: ErrorDetails) -> str:
-    known = _allowed(detail)
-    path = _path(detail)
-    name = str(path[-1])
-    close = did_you_mean(name, known) or _other_section(name, str(path[0]))
-    return f"unknown key{close} (allowed: {', '.join(known)})"
 
 
 def _nearest(detail: ErrorDetails) -> str:

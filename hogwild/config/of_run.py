@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hogwild.config.locate import default_config, read_job_file
 from hogwild.errors import NotFoundError, UsageError
-from hogwild.storage.run_directory import LIBRARY, MEASURED, PLACES
+from hogwild.storage.run_directory import LIBRARY, MEASURED, PLACES, RESOLVED
 
 if TYPE_CHECKING:
     from hogwild.config.load import Job
@@ -53,27 +54,31 @@ def load(
 ) -> tuple["Job", str]:
     """Load the job and its file's text; without a file the embedded default."""
     from hogwild.config.load import load_job
-    from hogwild.config.locate import default_config, read_job_file
 
     path = job_file or default_config("digits")
     text = read_job_file(path)
     return load_job(path, overrides, flags, source_text=text), text
 
 
+def require_run(run: Path) -> Path:
+    """Return the path of a run's resolved.yaml. Raises NotFoundError for a folder that is missing or no run."""
+    if not run.is_dir():
+        raise NotFoundError(f"run {run}: there is no such folder (looked for {run.absolute()})", code="run/not-found")
+    resolved = run / RESOLVED
+    if not resolved.is_file():
+        raise NotFoundError(
+            f"run {run}: not a run: it has no {RESOLVED} (looked for {resolved.absolute()})", code="run/not-a-run"
+        )
+    return resolved
+
+
 def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) -> tuple["Job", Path | None, str]:
     """Return the job as it was resolved, with the present overrides; and the file it came from, for the user's own
     modules. Raises UsageError for a run of the library's: its job file names classes, not the objects that were
     trained."""
-    from hogwild.config.locate import read_job_file
-
-    if not run.is_dir():
-        raise NotFoundError(f"run {run}: there is no such folder (looked for {run.absolute()})", code="run/not-found")
-    resolved = run / "resolved.yaml"
-    if not resolved.is_file():
-        raise NotFoundError(
-            f"run {run}: not a run: it has no resolved.yaml (looked for {resolved.absolute()})", code="run/not-a-run"
-        )
-    if _environment(run).get("caller") == LIBRARY:
+    resolved = require_run(run)
+    environment = _environment(run)
+    if environment.get("caller") == LIBRARY:
         raise UsageError(
             f"run {run} was made by a call of {LIBRARY} with objects that cannot be rebuilt from its files: their "
             f"arguments are not recorded. Resume by the same call with resume={str(run)!r} and the same objects",
@@ -85,7 +90,10 @@ def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) ->
         overrides = ["train.exchange=auto", *overrides]  # the measurement there does not apply here
     job, _ = load(resolved, overrides, flags)
     as_written = run / "job.yaml"
-    return job, _users_file(run), read_job_file(as_written if as_written.is_file() else resolved)
+    # A path in the folder where the run first looked for user code; the current folder may be another.
+    folders = environment.get("user_folders")
+    users_file = Path(folders[0]) / "job.yaml" if folders else None
+    return job, users_file, read_job_file(as_written if as_written.is_file() else resolved)
 
 
 def data_folder(given: Path | None, resume: Path | None) -> Path | None:
@@ -100,12 +108,6 @@ def data_folder(given: Path | None, resume: Path | None) -> Path | None:
     recorded = _environment(resume).get("data_dir") if resume is not None else None
     folder = recorded or os.environ.get("HOGWILD_DATA")
     return Path(folder).absolute() if folder else None
-
-
-def _users_file(run: Path) -> Path | None:
-    """Return a path in the folder where the run first looked for user code; the current folder may be another."""
-    folders = _environment(run).get("user_folders")
-    return Path(folders[0]) / "job.yaml" if folders else None
 
 
 def _environment(run: Path) -> dict[str, Any]:

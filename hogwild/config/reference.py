@@ -40,9 +40,7 @@ model:
   init_args: {features: 64, hidden: [128], classes: 10}
   freeze: ["layers.0.*"]          # the first layer is not trained
 """,
-    "loss": """\
-loss: {class_path: torch.nn.CrossEntropyLoss, init_args: {label_smoothing: 0.1}}
-""",
+    "loss": "loss: {class_path: torch.nn.CrossEntropyLoss, init_args: {label_smoothing: 0.1}}\n",
     "data": """\
 data:
   train: {class_path: hogwild.data.Digits, init_args: {split: train}}
@@ -56,12 +54,8 @@ optimizer:
   groups:
     - {params: ["*.bias"], init_args: {weight_decay: 0.0}}
 """,
-    "lr_schedule": """\
-lr_schedule: {name: cosine, warmup_updates: 100}
-""",
-    "train": """\
-train: {procs: 4, epochs: 10, max_time_s: 3600}
-""",
+    "lr_schedule": "lr_schedule: {name: cosine, warmup_updates: 100}\n",
+    "train": "train: {procs: 4, epochs: 10, max_time_s: 3600}\n",
     "evaluate": """\
 evaluate:
   every_epochs: 2
@@ -70,15 +64,9 @@ evaluate:
   patience: 5
   target: {accuracy: 0.99}
 """,
-    "checkpoint": """\
-checkpoint: {every_s: 30, keep: 5}
-""",
-    "supervise": """\
-supervise: {stall_timeout_s: 20, spares: 1, on_nan: rollback}
-""",
-    "log": """\
-log: {every_s: 0.5, tensorboard: false}
-""",
+    "checkpoint": "checkpoint: {every_s: 30, keep: 5}\n",
+    "supervise": "supervise: {stall_timeout_s: 20, spares: 1, on_nan: rollback}\n",
+    "log": "log: {every_s: 0.5, tensorboard: false}\n",
 }
 
 # Notes that are too long for a field's line.
@@ -174,7 +162,8 @@ def _type(field: Schema) -> str:
 def _items(field: Schema) -> str:
     """Return the plural name of a list's items."""
     inner = field.get("anyOf") or field.get("oneOf") or [field]
-    return " or ".join("texts" if one.get("type") == "string" else "sections" for one in inner)
+    plural = {"string": "texts", "integer": "whole numbers", "number": "numbers"}
+    return " or ".join(plural.get(one.get("type", ""), "sections") for one in inner)
 
 
 WORDS = {

@@ -5,7 +5,7 @@ They work on the raw values, so that errors are reported in the same pass as all
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from hogwild.config import torch_arguments
 from hogwild.config.schema import SGD, Supervise
@@ -16,88 +16,85 @@ from hogwild.errors import did_you_mean
 from hogwild.metrics import catalog as metric_names
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES
 
-Finding = tuple[Path, str, bool, str]
-"""Where, what is wrong, whether the place is the key's (True) or the value's (False), and the code."""
 
-CONTRADICTION = "config/contradiction"
+class JobFinding(NamedTuple):
+    """An error of a job file: where, what is wrong, whether the place is the key's or the value's, and the code."""
+
+    path: Path
+    message: str
+    at_key: bool = False
+    code: str = "config/contradiction"
 
 
-def _devices(values: Mapping[str, Any]) -> Iterator[Finding]:
+def _contradiction(path: str, rule: str, value: Any) -> JobFinding:
+    """Return the finding that `value` of the field breaks a rule because of another field."""
+    return JobFinding(tuple(path.split(".")), f"{rule}, got {show(value)}")
+
+
+def _devices(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Check that the fields about devices agree; the existing devices are known only later (`device_placement.py`)."""
-    train, optimizer = values.get("train"), values.get("optimizer")
+    train = values.get("train")
     if not isinstance(train, Mapping):
         return
     kind = str(train.get("device", "auto")).partition(":")[0]
     placement = train.get("placement", "auto")
-    yield from _placement(kind, placement)
-    yield from _workers(train, kind)
+    if kind == "cpu" and placement in ("cuda-replica", "cuda-shared"):
+        yield _contradiction("train.placement", "must be auto or cpu where train.device is cpu", placement)
+    elif kind in accelerators() and placement == "cpu":
+        rule = f"must be auto or cuda-replica where train.device is {kind}: parameters must be on the device"
+        yield _contradiction("train.placement", rule, placement)
+    yield from _device_per_worker(train)
     is_shared = placement == "cuda-shared"
     if placement == "cpu" or not (kind in accelerators() or placement == "cuda-replica" or is_shared):
         return
-    state = optimizer.get("state") if isinstance(optimizer, Mapping) else None
-    for path, value, rule in (
-        (
-            ("train", "exchange"),
-            train.get("exchange"),
-            ("delta", "direct or auto: workers write the parameters on the device")
-            if is_shared
-            else ("direct", "delta or auto: each worker has a copy on its device"),
-        ),
-        (("train", "update"), train.get("update"), ("fused", "auto or autograd: kernels run on the CPU")),
-        (("optimizer", "state"), state, ("shared", "private: each worker's state is on its device")),
+    exchange = (
+        ("delta", "direct or auto: workers write the parameters on the device")
+        if is_shared
+        else ("direct", "delta or auto: each worker has a copy on its device")
+    )
+    for path, refused, allowed in (
+        ("train.exchange", *exchange),
+        ("train.update", "fused", "auto or autograd: kernels run on the CPU"),
+        ("optimizer.state", "shared", "private: each worker's state is on its device"),
     ):
-        if value == rule[0]:
-            yield path, f"must be {rule[1]} (train.device is {kind}), got {value!r}", False, CONTRADICTION
+        if _at(values, path) == refused:
+            yield _contradiction(path, f"must be {allowed} (train.device is {kind})", refused)
 
 
-def _placement(kind: str, placement: Any) -> Iterator[Finding]:
-    if kind == "cpu" and placement in ("cuda-replica", "cuda-shared"):
-        rule = "must be auto or cpu where train.device is cpu"
-    elif kind in accelerators() and placement == "cpu":
-        rule = f"must be auto or cuda-replica where train.device is {kind}: parameters must be on the device"
-    else:
-        return
-    yield ("train", "placement"), f"{rule}, got {placement!r}", False, CONTRADICTION
-
-
-def _workers(train: Mapping[str, Any], kind: str) -> Iterator[Finding]:
+def _device_per_worker(train: Mapping[str, Any]) -> Iterator[JobFinding]:
     chosen, procs, device = train.get("device_per_worker"), train.get("procs"), train.get("device", "auto")
     if not isinstance(chosen, list):
         return
     here: Path = ("train", "device_per_worker")
     if device not in accelerators():
-        yield (
-            here,
-            f"needs train.device: cuda, without an index, got {device}",
-            True,
-            CONTRADICTION,
-        )
+        yield JobFinding(here, f"needs train.device: cuda, without an index, got {device}", at_key=True)
     if type(procs) is int and len(chosen) != max(1, procs):
-        yield here, f"must name one device for each of {max(1, procs)} workers, got {len(chosen)}", False, CONTRADICTION
+        yield JobFinding(here, f"must name one device for each of {max(1, procs)} workers, got {len(chosen)}")
 
 
 # Arguments that torch reads from the constructor and never from a group.
 _FOR_ALL = dict.fromkeys(
-    ("differentiable", "initial_accumulator_value"),
-    "applies to all groups; set it in optimizer.init_args",
+    ("differentiable", "initial_accumulator_value"), "applies to all groups; set it in optimizer.init_args"
 )
 
-_CLASS_PATHS: Mapping[Path, str | None] = {
-    ("model",): None,
-    ("loss",): "torch.nn.CrossEntropyLoss",
-    ("data", "train"): None,
-    ("data", "val"): None,
-    ("optimizer",): SGD,
+_CLASS_PATHS: Mapping[str, str | None] = {
+    "model": None,
+    "loss": "torch.nn.CrossEntropyLoss",
+    "data.train": None,
+    "data.val": None,
+    "optimizer": SGD,
 }
 
 
-def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
+def findings(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Yield all errors beyond types and ranges. `values` may have any error that the schema reports."""
     for path, default in _CLASS_PATHS.items():
         section = _at(values, path)
         if isinstance(section, Mapping):
-            yield from _component(path, section.get("class_path", default), section.get("init_args", {}))
-    yield from _groups(_at(values, ("optimizer",)))
+            yield from _component(
+                tuple(path.split(".")), section.get("class_path", default), section.get("init_args", {})
+            )
+    yield from _groups(values.get("optimizer"))
     yield from _enough_workers(values)
     yield from _deadlines(values)
     yield from _spares(values)
@@ -105,7 +102,7 @@ def findings(values: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _lanes(values)
     yield from _stream(values)
     yield from _devices(values)
-    yield from _metrics(_at(values, ("evaluate",)))
+    yield from _metrics(values.get("evaluate"))
 
 
 def show(value: Any) -> str:
@@ -121,17 +118,17 @@ def show(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _at(values: Any, path: Path) -> Any:
-    for part in path:
+def _at(values: Any, path: str) -> Any:
+    for part in path.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values
 
 
-def _component(path: Path, class_path: Any, init_args: Any) -> Iterator[Finding]:
+def _component(path: Path, class_path: Any, init_args: Any) -> Iterator[JobFinding]:
     if not isinstance(class_path, str):
         return
     module, _, name = class_path.rpartition(".")
-    here = (*path, "class_path")
+    here: Path = (*path, "class_path")
     if module in ("hogwild.models", "hogwild.data"):
         yield from _catalogued(here, module, name)
     elif module == "torch.optim":
@@ -140,41 +137,32 @@ def _component(path: Path, class_path: Any, init_args: Any) -> Iterator[Finding]
         yield from _loss(path, name, init_args)
 
 
-def _catalogued(here: Path, module: str, name: str) -> Iterator[Finding]:
+def _catalogued(here: Path, module: str, name: str) -> Iterator[JobFinding]:
     # An import by name, because only here it is known which of the two packages is meant. Neither imports torch.
     from importlib import import_module
 
     catalog: Mapping[str, str] = import_module(module).CATALOG
     if name not in catalog:
-        known = ", ".join(catalog)
-        yield (
-            here,
-            f"{module} has no {name!r}{did_you_mean(name, catalog)} (it has: {known})",
-            False,
-            "config/class-path",
-        )
+        words = f"{module} has no {name!r}{did_you_mean(name, catalog)} (it has: {', '.join(catalog)})"
+        yield JobFinding(here, words, code="config/class-path")
 
 
-def _optimizer(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
+def _optimizer(path: Path, name: str, init_args: Any) -> Iterator[JobFinding]:
     here = (*path, "class_path")
     if name in torch_arguments.REFUSED:
-        yield (
-            here,
-            f"torch.optim.{name} {torch_arguments.REFUSED[name]}",
-            False,
-            "optimizer/closure" if name == "LBFGS" else "config/class-path",
-        )
+        code = "optimizer/closure" if name == "LBFGS" else "config/class-path"
+        yield JobFinding(here, f"torch.optim.{name} {torch_arguments.REFUSED[name]}", code=code)
     elif name not in torch_arguments.OPTIMIZERS:
         known = torch_arguments.OPTIMIZERS
         words = f"torch.optim has no {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})"
-        yield here, words, False, "config/class-path"
+        yield JobFinding(here, words, code="config/class-path")
     elif isinstance(init_args, Mapping):
         yield from _arguments(path, name, torch_arguments.OPTIMIZERS[name], init_args)
         if name == "SGD":
             yield from _nesterov(path, init_args)
 
 
-def _groups(section: Any) -> Iterator[Finding]:
+def _groups(section: Any) -> Iterator[JobFinding]:
     """Check each group: its settings are the optimizer's own, except those that torch reads once for all groups."""
     if not isinstance(section, Mapping) or not isinstance(section.get("groups"), list | tuple):
         return
@@ -191,142 +179,125 @@ def _groups(section: Any) -> Iterator[Finding]:
             yield from _nesterov_of_group(path, common, own)
 
 
-def _nesterov_of_group(path: Path, common: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[Finding]:
+def _nesterov_of_group(path: Path, common: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Report an error of the group's own settings; errors of `init_args` alone are reported there."""
     if not any(_nesterov(path, common)):
         guilty = next((key for key in ("nesterov", "momentum", "dampening") if key in own), "nesterov")
         for _, message, is_key, code in _nesterov(path, {**common, **own}):
-            yield (*path, "init_args", guilty), f"nesterov {message}", is_key, code
+            yield JobFinding((*path, "init_args", guilty), f"nesterov {message}", is_key, code)
 
 
-def _loss(path: Path, name: str, init_args: Any) -> Iterator[Finding]:
+def _loss(path: Path, name: str, init_args: Any) -> Iterator[JobFinding]:
     if name in torch_arguments.LOSSES:
         if isinstance(init_args, Mapping):
             yield from _arguments(path, name, torch_arguments.LOSSES[name], init_args)
     elif name not in torch_arguments.UNCHECKED_LOSSES:
         known = torch_arguments.LOSSES
         message = f"torch.nn has no loss {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})"
-        yield (*path, "class_path"), message, False, "config/class-path"
+        yield JobFinding((*path, "class_path"), message, code="config/class-path")
 
 
-def _arguments(path: Path, name: str, known: Mapping[str, Check], init_args: Mapping[str, Any]) -> Iterator[Finding]:
+def _arguments(path: Path, name: str, known: Mapping[str, Check], init_args: Mapping[str, Any]) -> Iterator[JobFinding]:
     for argument, value in init_args.items():
         here = (*path, "init_args", argument)
         if argument in torch_arguments.FILLED_IN:
-            yield here, torch_arguments.FILLED_IN[argument], True, "config/unknown-argument"
+            yield JobFinding(here, torch_arguments.FILLED_IN[argument], True, "config/unknown-argument")
         elif argument in _FOR_ALL and argument not in known and argument in torch_arguments.OPTIMIZERS.get(name, ()):
-            yield here, _FOR_ALL[argument], True, "config/unknown-argument"
+            yield JobFinding(here, _FOR_ALL[argument], True, "config/unknown-argument")
         elif argument not in known:
-            allowed = ", ".join(known)
-            close = did_you_mean(argument, known)
-            yield here, f"unknown argument of {name}{close} (allowed: {allowed})", True, "config/unknown-argument"
+            words = f"unknown argument of {name}{did_you_mean(argument, known)} (allowed: {', '.join(known)})"
+            yield JobFinding(here, words, True, "config/unknown-argument")
         elif rule := known[argument](value):
-            yield here, f"{rule}, got {show(value)}", False, "config/bad-argument"
+            yield JobFinding(here, f"{rule}, got {show(value)}", code="config/bad-argument")
 
 
-def _nesterov(path: Path, init_args: Mapping[str, Any]) -> Iterator[Finding]:
+def _nesterov(path: Path, init_args: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Check what torch.optim.SGD would raise only when it is built."""
     if init_args.get("nesterov") is True and (not init_args.get("momentum") or init_args.get("dampening")):
-        yield (*path, "init_args", "nesterov"), "needs a momentum > 0 and no dampening", False, "config/bad-argument"
+        here = (*path, "init_args", "nesterov")
+        yield JobFinding(here, "needs a momentum > 0 and no dampening", code="config/bad-argument")
 
 
-def _enough_workers(values: Mapping[str, Any]) -> Iterator[Finding]:
-    procs, least = _at(values, ("train", "procs")), _at(values, ("supervise", "min_workers"))
+def _enough_workers(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    procs, least = _at(values, "train.procs"), _at(values, "supervise.min_workers")
     if type(procs) is int and type(least) is int and 0 < procs < least:
-        yield (
-            ("supervise", "min_workers"),
-            f"must be <= train.procs ({procs}), got {least}",
-            False,
-            CONTRADICTION,
-        )
+        yield _contradiction("supervise.min_workers", f"must be <= train.procs ({procs})", least)
 
 
-def _deadlines(values: Mapping[str, Any]) -> Iterator[Finding]:
+def _deadlines(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Check the deadlines, of which the file may give both or one: the defaults agree. The error is at the grace if the
     file gives one."""
-    given = _at(values, ("supervise",))
+    given = values.get("supervise")
     given = given if isinstance(given, Mapping) else {}
-    grace_s, deadline_s = (given.get(name, _default(name)) for name in ("grace_s", "deadlock_timeout_s"))
+    grace_s, deadline_s = (
+        given.get(name, Supervise.model_fields[name].default) for name in ("grace_s", "deadlock_timeout_s")
+    )
     if type(grace_s) not in (int, float) or type(deadline_s) not in (int, float) or not grace_s > deadline_s > 0:
         return
     if "grace_s" in given:
         default = "" if "deadlock_timeout_s" in given else ", the default"
-        message = f"must be <= supervise.deadlock_timeout_s ({deadline_s:g}{default}), got {show(grace_s)}"
-        yield ("supervise", "grace_s"), message, False, CONTRADICTION
+        rule = f"must be <= supervise.deadlock_timeout_s ({deadline_s:g}{default})"
+        yield _contradiction("supervise.grace_s", rule, grace_s)
     else:
-        message = f"must be >= supervise.grace_s ({grace_s:g}, the default), got {show(deadline_s)}"
-        yield ("supervise", "deadlock_timeout_s"), message, False, CONTRADICTION
+        rule = f"must be >= supervise.grace_s ({grace_s:g}, the default)"
+        yield _contradiction("supervise.deadlock_timeout_s", rule, deadline_s)
 
 
-def _default(name: str) -> Any:
-    return Supervise.model_fields[name].default
-
-
-def _spares(values: Mapping[str, Any]) -> Iterator[Finding]:
+def _spares(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Check that spare processes can be needed."""
-    spares = _at(values, ("supervise", "spares"))
+    spares = _at(values, "supervise.spares")
     if type(spares) is not int or spares <= 0:
         return
-    for path in (("train", "procs"), ("supervise", "max_restarts")):
+    for path in ("train.procs", "supervise.max_restarts"):
         value = _at(values, path)
         if type(value) is int and value == 0:
-            message = f"must be 0 where {'.'.join(path)} is 0: no worker is ever replaced, got {spares}"
-            yield ("supervise", "spares"), message, False, CONTRADICTION
+            yield _contradiction("supervise.spares", f"must be 0 where {path} is 0: no worker is ever replaced", spares)
 
 
-def _exchange(values: Mapping[str, Any]) -> Iterator[Finding]:
-    if _at(values, ("train", "exchange")) == "delta" and _at(values, ("optimizer", "state")) == "shared":
-        message = "must be direct where optimizer.state is shared: a shared state needs shared parameters"
-        yield ("train", "exchange"), f"{message}, got 'delta'", False, CONTRADICTION
-    accumulate, sync_every = (_at(values, ("train", name)) for name in ("accumulate", "sync_every"))
+def _exchange(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    if _at(values, "train.exchange") == "delta" and _at(values, "optimizer.state") == "shared":
+        rule = "must be direct where optimizer.state is shared: a shared state needs shared parameters"
+        yield _contradiction("train.exchange", rule, "delta")
+    accumulate, sync_every = _at(values, "train.accumulate"), _at(values, "train.sync_every")
     if type(accumulate) is int and type(sync_every) is int and accumulate * sync_every > MAX_ITEM_BATCHES >= sync_every:
-        yield (
-            ("train", "sync_every"),
-            f"times train.accumulate must be <= {MAX_ITEM_BATCHES} batches, got {sync_every} x {accumulate}",
-            False,
-            CONTRADICTION,
-        )
+        message = f"times train.accumulate must be <= {MAX_ITEM_BATCHES} batches, got {sync_every} x {accumulate}"
+        yield JobFinding(("train", "sync_every"), message)
 
 
-def _stream(values: Mapping[str, Any]) -> Iterator[Finding]:
+def _stream(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Check that a job without a stream sets no fields of a stream."""
-    data = _at(values, ("data",))
-    if not isinstance(data, Mapping) or data.get("feed") != "resident":
+    if _at(values, "data.feed") != "resident":
         return
-    for name, default in (("loaders", "auto"), ("slots", "auto"), ("slot_bytes", "auto")):
-        value = data.get(name, default)
-        if value != default:
-            message = (
-                f"has no effect with data.feed: resident, where no loader reads during training, got {show(value)}"
-            )
-            yield ("data", name), message, False, CONTRADICTION
+    for path in ("data.loaders", "data.slots", "data.slot_bytes"):
+        value = values["data"].get(path.removeprefix("data."), "auto")
+        if value != "auto":
+            rule = "has no effect with data.feed: resident, where no loader reads during training"
+            yield _contradiction(path, rule, value)
 
 
-def _lanes(values: Mapping[str, Any]) -> Iterator[Finding]:
+def _lanes(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     """Check the fields that lanes exclude: they are an order of consecutive rows, one batch after the other."""
-    lanes = _at(values, ("data", "lanes"))
+    lanes = _at(values, "data.lanes")
     if type(lanes) is not int:
         return
-    procs, accumulate = _at(values, ("train", "procs")), _at(values, ("train", "accumulate"))
-    shuffle, feed, val = (_at(values, ("data", name)) for name in ("shuffle", "feed", "val"))
+    procs, accumulate = _at(values, "train.procs"), _at(values, "train.accumulate")
+    shuffle, feed, val = (_at(values, f"data.{name}") for name in ("shuffle", "feed", "val"))
     if isinstance(shuffle, str) and shuffle not in ("auto", "none"):
-        message = f"must be auto or none with data.lanes: lanes are read in order, got {show(shuffle)}"
-        yield ("data", "shuffle"), message, False, CONTRADICTION
+        yield _contradiction("data.shuffle", "must be auto or none with data.lanes: lanes are read in order", shuffle)
     if isinstance(feed, str) and feed not in ("auto", "resident"):
-        message = f"must be auto or resident with data.lanes: lanes read rows by index, got {show(feed)}"
-        yield ("data", "feed"), message, False, CONTRADICTION
+        yield _contradiction("data.feed", "must be auto or resident with data.lanes: lanes read rows by index", feed)
     if isinstance(val, Mapping) and "fraction" in val:
         message = "must be a separate data set with data.lanes: a random split leaves gaps in the sequence"
-        yield ("data", "val"), message, False, CONTRADICTION
+        yield JobFinding(("data", "val"), message)
     if type(accumulate) is int and accumulate > 1:
-        message = f"must be 1 with data.lanes: the state is passed on after each batch, got {accumulate}"
-        yield ("train", "accumulate"), message, False, CONTRADICTION
+        rule = "must be 1 with data.lanes: the state is passed on after each batch"
+        yield _contradiction("train.accumulate", rule, accumulate)
     if type(procs) is int and procs > lanes:
-        message = f"must be >= train.procs ({procs}): a worker without a lane has nothing to do, got {lanes}"
-        yield ("data", "lanes"), message, False, CONTRADICTION
+        rule = f"must be >= train.procs ({procs}): a worker without a lane has nothing to do"
+        yield _contradiction("data.lanes", rule, lanes)
 
 
-def _metrics(section: Any) -> Iterator[Finding]:
+def _metrics(section: Any) -> Iterator[JobFinding]:
     """Check that names in monitor and target are among the listed metrics; with `auto`, which depends on the loss,
     among the known ones: others must be listed."""
     if not isinstance(section, Mapping):
@@ -337,7 +308,7 @@ def _metrics(section: Any) -> Iterator[Finding]:
         name = str(metric).rpartition(".")[2]
         if name in names and metric != metric_names.LOSS:
             where = ("evaluate", "metrics", number)
-            yield where, f"must not be listed twice, got {show(metric)}", False, "config/duplicate-key"
+            yield JobFinding(where, f"must not be listed twice, got {show(metric)}", code="config/duplicate-key")
         names.append(name)
     target = section.get("target")
     goals: list[tuple[Path, Any]] = [(("monitor",), section.get("monitor"))]
@@ -346,9 +317,7 @@ def _metrics(section: Any) -> Iterator[Finding]:
         if not isinstance(name, str) or name in names or (listed == "auto" and metric_names.known(name)):
             continue
         known = metric_names.CATALOG if listed == "auto" else names
-        rule = "must be a known metric, or be listed in evaluate.metrics" if listed == "auto" else _LISTED
+        rule = "must be a known metric, or be listed" if listed == "auto" else "must be listed"
+        rule += " in evaluate.metrics"
         words = f"{rule}{did_you_mean(name, known)} (known: {', '.join(known)}), got {show(name)}"
-        yield ("evaluate", *path), words, len(path) > 1, "config/unknown-metric"
-
-
-_LISTED = "must be listed in evaluate.metrics"
+        yield JobFinding(("evaluate", *path), words, len(path) > 1, "config/unknown-metric")

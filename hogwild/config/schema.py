@@ -90,15 +90,9 @@ class OwnSchedule(Schedule):
     )
     init_args: InitArgs = Field(default={}, description="Keyword arguments.")
 
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"init_args": dict(self.init_args)}
-
 
 def _name_of(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return value.get("name", "constant")
-    return getattr(value, "name", "constant")
+    return value.get("name", "constant") if isinstance(value, Mapping) else getattr(value, "name", "constant")
 
 
 def _known(value: Any) -> Any:
@@ -135,12 +129,12 @@ class FrozenUntil(Section):
     until: Whole = Field(ge=1, description="Number of updates of all workers after which they are trained.")
 
 
-def _frozen_kind(value: Any) -> str:
-    return TAG + ("until" if isinstance(value, Mapping | FrozenUntil) else "pattern")
+def _map_or_text(value: Any) -> str:
+    return TAG + ("map" if isinstance(value, Mapping | Section) else "text")
 
 
 Frozen = Annotated[
-    Annotated[str, Tag(TAG + "pattern")] | Annotated[FrozenUntil, Tag(TAG + "until")], Discriminator(_frozen_kind)
+    Annotated[str, Tag(TAG + "text")] | Annotated[FrozenUntil, Tag(TAG + "map")], Discriminator(_map_or_text)
 ]
 
 
@@ -155,13 +149,9 @@ class InitFrom(Section):
     )
 
 
-def _init_kind(value: Any) -> str:
-    return TAG + ("map" if isinstance(value, Mapping | InitFrom) else "path")
-
-
 Initial = Annotated[
-    Annotated[str, Tag(TAG + "path"), Field(min_length=1)] | Annotated[InitFrom, Tag(TAG + "map")],
-    Discriminator(_init_kind),
+    Annotated[str, Tag(TAG + "text"), Field(min_length=1)] | Annotated[InitFrom, Tag(TAG + "map")],
+    Discriminator(_map_or_text),
 ]
 
 
@@ -286,10 +276,7 @@ class Train(Section):
     epochs: Whole = Field(default=1, ge=1, description="Passes over the data; the workers share each pass.")
     max_updates: Whole | None = Field(default=None, ge=1, description="Stop after exactly this many updates.")
     max_time_s: Seconds | None = Field(default=None, description="Seconds of training until the job stops, resumable.")
-    device: Device = Field(
-        default="auto",
-        description="auto (a GPU if there is one), cpu, cuda or cuda:N.",
-    )
+    device: Device = Field(default="auto", description="auto (a GPU if there is one), cpu, cuda or cuda:N.")
     device_per_worker: list[Annotated[Whole, Field(ge=0, le=999)]] | None = Field(
         default=None, description="GPU index of each worker; null: worker k uses GPU k modulo the number of GPUs."
     )
@@ -402,10 +389,6 @@ class Log(Section):
     every_s: Seconds = Field(default=1.0, description="Seconds between two records.")
 
 
-def _default_optimizer() -> Optimizer:
-    return Optimizer.model_validate({})  # use the validator, which sets lr
-
-
 class Job(Section):
     """One job of hogwild: lock-free training of one model by N processes."""
 
@@ -415,7 +398,7 @@ class Job(Section):
     model: Model
     loss: Loss = Field(default_factory=Loss)
     data: Data
-    optimizer: Optimizer = Field(default_factory=_default_optimizer)
+    optimizer: Optimizer = Field(default_factory=lambda: Optimizer.model_validate({}))  # its validator sets lr
     lr_schedule: LrSchedule = Field(default_factory=ConstantSchedule)
     train: Train = Field(default_factory=Train)
     evaluate: Evaluate = Field(default_factory=Evaluate)

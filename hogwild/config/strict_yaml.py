@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import yaml
@@ -44,22 +45,13 @@ def read_scalar(text: str) -> Any:
     if text in _BOOL:
         return _BOOL[text]
     if _INT.fullmatch(text):
-        return _integer(text)
+        if len(text) > 300:
+            raise Trap(f"a number of {len(text)} digits is too large", code="config/out-of-range")
+        return int(text)
     _refuse_traps(text)
-    if _FLOAT.fullmatch(text):
-        return _finite(text)
-    return text
-
-
-def _integer(text: str) -> int:
-    if len(text) > 300:
-        raise Trap(f"a number of {len(text)} digits is too large", code="config/out-of-range")
-    return int(text)
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
+    if not _FLOAT.fullmatch(text):
+        return text
+    if not math.isfinite(number := float(text)):
         raise Trap(f"must be finite, got {text}", code="config/not-finite")
     return number
 
@@ -127,17 +119,16 @@ class YamlReading:
     problems: list[Problem] = field(default_factory=list)
 
 
-class Broken:
-    """Replaces an unreadable value, so that it is reported only once."""
+class Broken(Enum):
+    """The mark of an unreadable value, so that it is reported only once. A copy is the same object."""
+
+    VALUE = "unreadable"
 
     def __repr__(self) -> str:
         return "<unreadable>"
 
-    def __deepcopy__(self, memo: object) -> "Broken":
-        return self  # compared by identity
 
-
-BROKEN = Broken()
+BROKEN = Broken.VALUE
 
 
 def dotted(path: Path) -> str:
@@ -180,18 +171,22 @@ def compose(text: str, source: str) -> Node | None:
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        raise ConfigError([_syntax_problem(error, source)]) from None
+        raise _syntax_error(error, source) from None
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         line, column = before.count("\n") + 1, error.position - before.rfind("\n")
         message = f"character U+{int(error.character):04X} is not allowed in YAML; remove it"
-        raise ConfigError([Problem(source, line, column, "", message, code="config/encoding")]) from None
+        raise _unreadable(source, message, "config/encoding", line, column) from None
     except ValueError as error:  # PyYAML builds chr(0x110000) from "\U00110000" without a check
-        raise ConfigError([Problem(source, 1, 1, "", f"not valid YAML: {error}", code="config/bad-yaml")]) from None
+        raise _unreadable(source, f"not valid YAML: {error}", "config/bad-yaml") from None
     return node
 
 
-def _syntax_problem(error: yaml.MarkedYAMLError, source: str) -> Problem:
+def _unreadable(source: str, message: str, code: str, line: int = 1, column: int = 1) -> ConfigError:
+    return ConfigError([Problem(source, line, column, "", message, code)])
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, source: str) -> ConfigError:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     message = str(error.problem or error.context or "not valid YAML")
@@ -200,21 +195,21 @@ def _syntax_problem(error: yaml.MarkedYAMLError, source: str) -> Problem:
         message = "a tab; YAML allows only spaces here"
     elif error.context and error.problem:
         message = f"{message} ({error.context})"
-    return Problem(source, line, column, "", message, code="config/too-large" if is_deep else "config/bad-yaml")
+    return _unreadable(source, message, "config/too-large" if is_deep else "config/bad-yaml", line, column)
 
 
+@dataclass(slots=True)
 class _NodeReader:
     """One walk over the nodes. For each duplicate key it reads one copy, in turn; the next walk reads the next copy,
     after everything below this one was read: a few walks give every copy to the schema, nested ones too."""
 
-    def __init__(self, source: str, is_text: IsText, turns: dict[Path, int], prefix: Path) -> None:
-        self.source = source
-        self.is_text = is_text
-        self.turns = turns
-        self.prefix = prefix
-        self.reading = YamlReading(None)
-        self.nodes = 0
-        self.open: set[int] = set()
+    source: str
+    is_text: IsText
+    turns: dict[Path, int]
+    prefix: Path
+    reading: YamlReading = field(default_factory=lambda: YamlReading(None))
+    nodes: int = 0
+    open: set[int] = field(default_factory=set)
 
     def read(self, node: Node) -> tuple[Any, bool]:
         """Return the value, and whether every copy of every duplicate key in it has been read."""
@@ -333,22 +328,11 @@ def decode(content: bytes, source: str) -> str:
     """Return a job file's text. Raises ConfigError with the place if it is too large or not UTF-8."""
     if len(content) > MAX_BYTES:
         message = f"{len(content):,} bytes; a job file has at most {MAX_BYTES:,}"
-        raise ConfigError([Problem(source, 1, 1, "", message, code="config/too-large")])
+        raise _unreadable(source, message, "config/too-large")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise ConfigError([Problem(source, 1, 1, "", "saved as UTF-16; save it as UTF-8", code="config/encoding")])
+        raise _unreadable(source, "saved as UTF-16; save it as UTF-8", "config/encoding")
     if content.startswith(b"\xef\xbb\xbf"):
-        raise ConfigError(
-            [
-                Problem(
-                    source,
-                    1,
-                    1,
-                    "",
-                    "starts with a byte order mark; save it as UTF-8 without one",
-                    code="config/encoding",
-                )
-            ]
-        )
+        raise _unreadable(source, "starts with a byte order mark; save it as UTF-8 without one", "config/encoding")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -356,7 +340,7 @@ def decode(content: bytes, source: str) -> str:
         line = before.count(b"\n") + 1
         column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8")) + 1
         message = f"byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        raise ConfigError([Problem(source, line, column, "", message, code="config/encoding")]) from None
+        raise _unreadable(source, message, "config/encoding", line, column) from None
 
 
 class _Dumper(yaml.SafeDumper):

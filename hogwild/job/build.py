@@ -21,14 +21,13 @@ from hogwild.errors import ModelError, OptimizerError
 from hogwild.feeds.materialise import InTurn, Reader
 from hogwild.job.checks import batch_of, inspect
 from hogwild.job.data import check_length, ring_spec_of, sources_of
-from hogwild.job.functions import Functions
 from hogwild.job.gradient_check import SAMPLES as GRADIENT_SAMPLES
 from hogwild.job.gradient_check import check_gradients
 from hogwild.job.identity import identity_of
 from hogwild.job.initial_values import load_initial
-from hogwild.job.packed_data import names_of, pack, show, sizes_for
+from hogwild.job.packed_data import names_of, pack, sizes_for
 from hogwild.job.parameter_groups import freeze_parameters, late_parameters, param_groups, require_trained
-from hogwild.job.parts import Parts
+from hogwild.job.parts import Functions, Parts
 from hogwild.job.update_choice import UpdateChoice, choose, meetings
 from hogwild.metrics.panel import Panel
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
@@ -112,7 +111,11 @@ def from_objects(
     reader = reader or InTurn(job.seed)
     source, held_back, notes = sources_of(job, model, train, val, functions.collate, reader, generator)
     check_length(job, source.plan)
-    show(model, source.packed, held_back.packed if held_back else None)
+    see = getattr(model, "see", None)
+    if source.packed is not None and callable(see):
+        kept = held_back.packed if held_back else None
+        with torch.no_grad():
+            see(source.packed.arrays(), kept.arrays() if kept is not None else None)
     panel = Panel.of(functions.metrics, model, loss)
     parts = Parts(model, loss, optimizer, source, held_back, panel, notes=notes)
     parts.choice = NO_KERNEL if is_on_device(job) else choose(job, model, loss, optimizer, source.packed)

@@ -17,6 +17,7 @@ from hogwild.feeds.collate import Labels
 from hogwild.feeds.materialise import division
 from hogwild.feeds.transform import tried
 from hogwild.job.parts import NORMS
+from hogwild.job.source import type_name
 from hogwild.metrics.panel import Panel
 from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
 from hogwild.training.autocast import autocast, check_precision, device_type_of, widened
@@ -211,7 +212,9 @@ def _try_forward(job: Job, parts: "Parts") -> None:
         if is_judged_so or not has_training_step(parts.model):
             with evaluating(parts.model), _autocast(job, parts):
                 output = forward_of(parts.model)(*sample[:-1])
-                _check_sample_labels(job, parts, output)
+                if isinstance(output, Tensor):  # before the loss fails with an index error and no sample number
+                    parts.output_shape = tuple(output.shape)
+                    _check_labels(job, parts, parts.train, "data.train")
                 loss = parts.loss(output, sample[-1])
         parts.writes_inputs = written != [tensor._version for tensor in tree_leaves(sample)]
     except BuildError:
@@ -320,18 +323,7 @@ def _copied(batch: list[Any]) -> list[Any]:
 
 
 def _described(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} {_type(tensor)}"
-
-
-def _type(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _check_sample_labels(job: Job, parts: "Parts", output: Any) -> None:
-    """Check the labels before the loss would fail on them with an index error and no sample number."""
-    if isinstance(output, Tensor):
-        parts.output_shape = tuple(output.shape)
-        _check_labels(job, parts, parts.train, "data.train")
+    return f"{tuple(tensor.shape)} {type_name(tensor)}"
 
 
 def _check_labels(job: Job, parts: "Parts", source: "Source", what: str) -> None:

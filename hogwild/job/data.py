@@ -1,29 +1,41 @@
-"""The data of a job for its workers (resident, packed, in lanes or streamed), and its held-out part."""
+"""The data of a job for its workers (resident, packed, in lanes or streamed), and its held-out part.
+
+feed: auto     resident if the data set has a length, equal records, and fits into half of the free memory
+feed: stream   streamed"""
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
+from hogwild import host
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
 from hogwild.config.schema import Split, loaders_for
 from hogwild.errors import DataError, ModelError
-from hogwild.feeds.materialise import Held, Reader
+from hogwild.feeds.collate import NUMBERS
+from hogwild.feeds.materialise import Held, Part, Reader, division, ready_tensors
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.ring import BatchForm, RingSpec
+from hogwild.feeds.row_reader import RowSource
+from hogwild.formatting import size
 from hogwild.job.packed_data import packs, read_packed
 from hogwild.job.parts import NORMS
 from hogwild.job.source import Source
-from hogwild.job.stream_choice import is_iterable, split, why_streamed
-from hogwild.job.stream_setup import prepare, slots_of
-from hogwild.job.validation_ring import hold
+from hogwild.job.stream_setup import hold, is_iterable, prepare, slots_of
 from hogwild.parameters.shared_model import wants_channels_last
 from hogwild.planning.cpu_plan import plan_here
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.training.lr_schedule import NAMED
 from hogwild.training.recurrent_state import takes_state
+
+EVALUATION_BATCH = 256  # no gradients: larger batches than in training cost nothing and save time
+RESIDENT_SHARE = 0.5  # of the free memory: a larger data set is streamed (feed: auto)
+LEAVES = (Tensor, np.ndarray, *NUMBERS)
 
 
 def lane_plan(job: Job, model: nn.Module, trained: Held, val: Any, notes: list[str]) -> BatchPlan:
@@ -77,26 +89,18 @@ def check_length(job: Job, plan: EpochPlan) -> None:
         )
 
 
-def refuse_loader(dataset: Any, what: str) -> None:
-    """Raise DataError for a DataLoader in place of the data set."""
-    if isinstance(dataset, DataLoader):
-        raise DataError(
-            f"{what} is a DataLoader; pass the data set itself, and batch_size, shuffle, drop_last and collate as "
-            "fields of the job",
-            code="data/loader",
-        )
-
-
-EVALUATION_BATCH = 256  # no gradients: larger batches than in training cost nothing and save time
-
-
 def sources_of(
     job: Job, model: nn.Module, train: Any, val: Any, collate: Any, reader: Reader, generator: Tensor | None
 ) -> tuple[Source, Source | None, list[str]]:
-    """Return (training data, held-out data or None, notes for the user)."""
+    """Return (training data, held-out data or None, notes for the user). Raises DataError, also for a DataLoader."""
     for what, given in (("data.train", train), ("data.val", val)):
-        refuse_loader(given, what)
-    size = max(job.data.batch_size, EVALUATION_BATCH)
+        if isinstance(given, DataLoader):
+            raise DataError(
+                f"{what} is a DataLoader; pass the data set itself, and batch_size, shuffle, drop_last and collate as "
+                "fields of the job",
+                code="data/loader",
+            )
+    per_batch = max(job.data.batch_size, EVALUATION_BATCH)
     is_packed = packs(train) or isinstance(train, Packed)
     why, note = ("", "") if is_packed else why_streamed(job, train, "data.train")
     notes = [note] if note else []
@@ -113,10 +117,10 @@ def sources_of(
             plan = lane_plan(job, model, trained, val, notes)
         source = Source(trained.tensors, plan, trained.resident, trained.packed)
         if is_read_through:
-            return source, _held_of(job, val, size, options), notes
+            return source, _held_of(job, val, options), notes
         if held is None:
             return source, None, notes
-        return source, Source(held.tensors, BatchPlan(held.samples, size), held.resident, held.packed), notes
+        return source, Source(held.tensors, BatchPlan(held.samples, per_batch), held.resident, held.packed), notes
     if isinstance(val, Split):
         train, val = split(train, val.fraction, job.seed)
     spec = job.data.train if generator is not None and not isinstance(job.data.val, Split) else None
@@ -129,15 +133,67 @@ def sources_of(
     needs_slots = needs_slots or streamed.form.is_nested
     if not needs_slots:
         (alike,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
-        return source, Source(alike.tensors, BatchPlan(alike.samples, size), alike.resident), notes
+        return source, Source(alike.tensors, BatchPlan(alike.samples, per_batch), alike.resident), notes
     spec = job.data.val if generator is not None and isinstance(job.data.val, Component) else None
-    return source, _held_of(job, val, size, options, spec, streamed.form), notes
+    return source, _held_of(job, val, options, spec, streamed.form), notes
+
+
+def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
+    """Return (why it is streamed, or "" if it is resident; a note for the log). Raises DataError for neither."""
+    data = job.data
+    if data.lanes is not None:
+        return "", ""
+    if data.feed == "resident":
+        needs = next((name for name in ("collate", "padding") if getattr(data, name) is not None), "")
+        if needs:
+            raise DataError(f"data.{needs} needs data.feed: stream, but the job sets resident", code="data/stream-only")
+        return "", ""
+    if data.feed == "stream":
+        return "set by data.feed", ""
+    if is_iterable(dataset):
+        return f"{type(dataset).__name__} can only be read from start to end", ""
+    for name in ("collate", "padding"):
+        if getattr(data, name) is not None:
+            return f"data.{name} is set", ""
+    if ready_tensors(dataset, what) is not None:
+        return "", ""
+    try:
+        rows = RowSource.of(dataset, what, job.seed)
+    except DataError as error:
+        if error.code == "data/bad-item" and _is_nested(dataset):
+            return f"the inputs of {type(dataset).__name__} are nested", ""
+        raise
+    needed, memory = rows.count * rows.row_bytes, host.available_memory()
+    if needed > RESIDENT_SHARE * memory.bytes:
+        return f"it needs {size(needed)}, more than half of the free memory ({size(memory.bytes)})", ""
+    return "", f"{what}: resident: {size(needed)} loaded into memory ({size(memory.bytes)} free; data.feed: auto)"
+
+
+def _is_nested(dataset: Any) -> bool:
+    """Return whether its first record (read before) is a tuple that contains a tuple, list or dict of tensors."""
+    with torch.random.fork_rng(devices=[]):
+        record = dataset[0]
+    if not isinstance(record, tuple | list) or len(record) < 2:
+        return False
+    leaves = tree_leaves(record)
+    is_nested = any(isinstance(entry, tuple | list | dict) for entry in record)
+    return is_nested and all(isinstance(leaf, LEAVES) for leaf in leaves)
+
+
+def split(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:
+    """Return (training data, held-out data) of a map-style data set. Raises DataError for an iterable."""
+    if is_iterable(dataset):
+        raise DataError(
+            f"data.val.fraction: {type(dataset).__name__} can only be read from start to end; give data.val a data set",
+            code="data/split",
+        )
+    trained, held = division(len(dataset), fraction, seed)
+    return Part(dataset, trained.tolist()), Part(dataset, held.tolist())
 
 
 def _held_of(
     job: Job,
     val: Any,
-    size: int,
     options: Mapping[str, Any],
     spec: Component | None = None,
     trained: BatchForm | None = None,
@@ -151,7 +207,7 @@ def _held_of(
             f"data.val has batches {form.words()}, data.train {trained.words()}; both must be alike",
             code="data/val-unlike-train",
         )
-    ring = hold(streamed, size, "data.val")
+    ring = hold(streamed, max(job.data.batch_size, EVALUATION_BATCH), "data.val")
     return Source((), ring.plan, held=ring)
 
 
@@ -175,11 +231,8 @@ def _read(
     if packs(train) or isinstance(train, Packed):
         return read_packed(job, train, val, reader)
     channels_last = wants_channels_last(model, job.model.memory_format)
-    if isinstance(val, Split):
-        trained, held_back = reader.read(train, "data.train", fraction=val.fraction, channels_last=channels_last)
-        return trained, held_back
-    (trained,) = reader.read(train, "data.train", fraction=None, channels_last=channels_last)
-    if val is None:
-        return trained, None
-    (held_back,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
-    return trained, held_back
+    fraction = val.fraction if isinstance(val, Split) else None
+    trained, *held_back = reader.read(train, "data.train", fraction=fraction, channels_last=channels_last)
+    if val is not None and not isinstance(val, Split):
+        held_back = [*reader.read(val, "data.val", fraction=None, channels_last=channels_last)]
+    return trained, held_back[0] if held_back else None

@@ -62,7 +62,7 @@ def check_gradients(model: nn.Module, loss: Any, sample: Sequence[Tensor]) -> di
     the loss are copied. Raises ModelError for a wrong gradient, and for a model that cannot be computed in float64."""
     try:
         twin, judge = _doubled(model), _doubled(loss) if isinstance(loss, nn.Module) else loss
-        fields = [tree_map(_double, field) for field in sample]
+        fields = tree_map(lambda one: one.double() if one.is_floating_point() else one.clone(), [*sample])
         whole = _of_loss(twin, judge, fields)
         parts = _parts(twin, whole.call)
     except (Exception, SystemExit) as error:
@@ -86,10 +86,6 @@ def _doubled(thing: nn.Module) -> nn.Module:
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             module.sparse = False  # the same gradient, in a form that can be compared
     return twin
-
-
-def _double(field: Tensor) -> Tensor:
-    return field.double() if field.is_floating_point() else field.clone()
 
 
 def _of_loss(model: nn.Module, loss: Any, fields: list[Tensor]) -> Tried:
@@ -220,12 +216,7 @@ def _dense(gradient: Tensor | None, tensor: Tensor) -> Tensor:
 
 
 def _blame(
-    tried: Tried,
-    value: Callable[[], Tensor],
-    name: str,
-    analytic: Tensor,
-    random: torch.Generator,
-    along: Slopes,
+    tried: Tried, value: Callable[[], Tensor], name: str, analytic: Tensor, random: torch.Generator, along: Slopes
 ) -> None:
     """Raise for the first wrong element or, for a tensor too large to check all, for the direction `along`. Does
     nothing if all elements are right: the direction met a corner."""

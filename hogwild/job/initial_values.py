@@ -15,13 +15,14 @@ import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hogwild.config.field_types import Component
+from hogwild.config.schema import InitFrom
 from hogwild.data.locate import beside, folders
 from hogwild.errors import ModelError, NotFoundError
 from hogwild.job.identity import by_name, identity_of, names_by_kind, read_names, rows_of
@@ -42,33 +43,23 @@ DAMAGED = (
 )
 
 
-class InitialSpec(Protocol):
-    """The settings of `model.init_from`."""
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def skip(self) -> Sequence[str]: ...
-
-
 def load_initial(
     model: nn.Module,
-    spec: "str | InitialSpec",
+    spec: str | InitFrom,
     names: Mapping[str, Any] | None = None,
     component: Component | None = None,
 ) -> str:
     """Copy matching tensors into the model, in place; return a sentence about which were used and which were not.
     `names`: of the data (`packed_data.names_of`), to match rows; `component`: what the model was built from. Raises
     NotFoundError, and ModelError for a file that cannot be read or does not fit; then nothing was changed."""
-    given, skip = (spec, ()) if isinstance(spec, str) else (spec.path, spec.skip)
+    given, skip = (spec, []) if isinstance(spec, str) else (spec.path, spec.skip)
     path = _found(given)
     saved, theirs, recorded = read_tensors(path)
     own = model.state_dict()
     left_out = _skipped(skip, [*own, *(name for name in saved if name not in own)])
     chosen = {name: value for name, value in saved.items() if name in own and name not in left_out}
     if not any(isinstance(value, Tensor) for value in chosen.values()):
-        raise ModelError(_nothing_fits(path, saved, own), code="model/init-mismatch")
+        raise _mismatch(path, _nothing_fits(saved, own))
     ours = names_by_kind(names)
     if not theirs and recorded == identity_of(names)["names"]:
         theirs = ours
@@ -84,17 +75,14 @@ def load_initial(
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name in chosen.keys() & parameters.keys():  # not the buffers: a mask may well hold infinity
         if not state_dicts.is_finite(chosen[name]):
-            raise ModelError(
-                f"model.init_from: {path}: {name} is NaN or infinite; training cannot start from it",
-                code="model/init-mismatch",
-            )
+            raise _mismatch(path, f"{name} is NaN or infinite; training cannot start from it")
     try:
         left = model.load_state_dict(chosen, strict=False)
     except RuntimeError as error:
-        raise ModelError(f"model.init_from: {path}: {error}", code="model/init-mismatch") from error
+        raise _mismatch(path, str(error)) from error
     if unknown := getattr(left, "unexpected_keys", ()):
         words = "the model's state_dict() has these names, but its load_state_dict() rejects them; add a load hook"
-        raise ModelError(f"model.init_from: {path}: {_some(unknown)}: {words}", code="model/init-mismatch")
+        raise _mismatch(path, f"{_some(unknown)}: {words}")
     return "; ".join([_words(path, own, saved, chosen, left_out), *counts])
 
 
@@ -117,7 +105,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Sequence[Any]], 
             raise ModelError(f"model.init_from: {found} does not belong to {folder}", code="model/init-names")
         return saved, names_by_kind(names), recorded
     except (OSError, EOFError, ValueError, RuntimeError, AttributeError, pickle.UnpicklingError) as error:
-        raise ModelError(f"model.init_from: {path}: cannot be read: {error}", code="model/init-unreadable") from error
+        raise _unreadable(path, f"cannot be read: {error}") from error
 
 
 def _found(given: str) -> Path:
@@ -139,16 +127,13 @@ def _checkpoint_in(folder: Path) -> Path:
         return folder
     checkpoints = folder / "checkpoints"
     if not checkpoints.is_dir():
-        raise ModelError(
-            f"model.init_from: {folder}: neither a checkpoint (no {MANIFEST}) nor a run (no folder checkpoints/)",
-            code="model/init-unreadable",
-        )
+        raise _unreadable(folder, f"neither a checkpoint (no {MANIFEST}) nor a run (no folder checkpoints/)")
     if (checkpoints / BEST).exists():
         return (checkpoints / BEST).resolve()
     newest, rejected = newest_good(checkpoints)
     if newest is None:
         why = f": {'; '.join(rejected)}" if rejected else ""
-        raise ModelError(f"model.init_from: {folder}: holds no good checkpoint{why}", code="model/init-unreadable")
+        raise _unreadable(folder, f"holds no good checkpoint{why}")
     return newest
 
 
@@ -172,6 +157,10 @@ def _first_bytes(path: Path) -> bytes:
 
 def _unreadable(path: Path, words: str) -> ModelError:
     return ModelError(f"model.init_from: {path}: {words}", code="model/init-unreadable")
+
+
+def _mismatch(path: Path, words: str) -> ModelError:
+    return ModelError(f"model.init_from: {path}: {words}", code="model/init-mismatch")
 
 
 def _safetensors(path: Path) -> dict[str, Any]:
@@ -249,31 +238,20 @@ def _skipped(patterns: Sequence[str], names: Sequence[str]) -> set[str]:
 
 def _check(path: Path, name: str, own: Any, saved: Any) -> None:
     if isinstance(own, Tensor) != isinstance(saved, Tensor):
-        raise ModelError(
-            f"model.init_from: {path}: {name} is a {type(saved).__name__} in the file, but a {type(own).__name__} in "
-            "the model",
-            code="model/init-mismatch",
-        )
+        kinds = f"a {type(saved).__name__} in the file, but a {type(own).__name__} in the model"
+        raise _mismatch(path, f"{name} is {kinds}")
     if isinstance(own, Tensor) and not is_lazy(own) and own.shape != saved.shape:
-        raise ModelError(
-            f"model.init_from: {path}: {name} is {tuple(saved.shape)} in the file and {tuple(own.shape)} in the model; "
-            f"give the model the same sizes, or skip it: init_from: {{path: {path.name}, skip: "
-            f"{json.dumps([_of_module(name)])}}}",
-            code="model/init-mismatch",
+        module = name.rpartition(".")[0]
+        whole = f"{module}.*" if module else name  # all of the module: a weight of another size comes with a bias
+        raise _mismatch(
+            path,
+            f"{name} is {tuple(saved.shape)} in the file and {tuple(own.shape)} in the model; give the model the same "
+            f"sizes, or skip it: init_from: {{path: {path.name}, skip: {json.dumps([whole])}}}",
         )
 
 
-def _of_module(name: str) -> str:
-    """Return a pattern for the whole module: a weight of another size comes with a bias."""
-    module = name.rpartition(".")[0]
-    return f"{module}.*" if module else name
-
-
-def _nothing_fits(path: Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
-    words = (
-        f"model.init_from: {path}: no tensor in it fits the model. It holds {_some(saved)}; the model's tensors are "
-        f"{_some(own)}"
-    )
+def _nothing_fits(saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    words = f"no tensor in it fits the model. It holds {_some(saved)}; the model's tensors are {_some(own)}"
     first = next(iter(saved), "")
     prefix = next((first.removesuffix(name) for name in own if first.endswith(f".{name}")), "")
     if prefix:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
@@ -119,11 +117,3 @@ def _plain(name: Any) -> Any:
     """Return a name as JSON can hold it: numpy's numbers are not Python's."""
     plain = name.item() if hasattr(name, "item") else name
     return plain if isinstance(plain, str | int | float) else str(plain)
-
-
-def show(model: nn.Module, train: Packed | None, val: Packed | None) -> None:
-    """Show the data to a model that has `see`."""
-    see = getattr(model, "see", None)
-    if train is not None and callable(see):
-        with torch.no_grad():
-            see(train.arrays(), val.arrays() if val is not None else None)

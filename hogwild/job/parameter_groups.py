@@ -10,25 +10,16 @@ that update (`WorkerModel.thaw`)."""
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
+from hogwild.config.schema import FrozenUntil, Group
 from hogwild.errors import ModelError, OptimizerError, nearest
 
 
-class GroupSpec(Protocol):
-    """One entry of `optimizer.groups`: patterns of names, and hyper-parameters that override the rule's own."""
-
-    @property
-    def params(self) -> Sequence[str]: ...
-
-    @property
-    def init_args(self) -> Mapping[str, Any]: ...
-
-
-def param_groups(model: nn.Module, groups: Sequence[GroupSpec]) -> list[dict[str, Any]]:
+def param_groups(model: nn.Module, groups: Sequence[Group]) -> list[dict[str, Any]]:
     """Return the argument for an optimizer's constructor: the parameters that no pattern matches, if there are any,
     then `groups` in their order, each with its parameters in the model's order. The first group that matches takes a
     parameter; a tied one matches under any of its names. Frozen parameters are in no group.
@@ -76,8 +67,7 @@ def _matching(
         here = f"{place}.params[{position}]"
         if not matching and fnmatch.filter(named, pattern):
             raise OptimizerError(
-                f"{here}: {pattern!r} matches only frozen parameters, which are not trained",
-                code="optimizer/no-match",
+                f"{here}: {pattern!r} matches only frozen parameters, which are not trained", code="optimizer/no-match"
             )
         if not matching:
             raise OptimizerError(no_match(here, pattern, list(trained), "trained parameter"), code="optimizer/no-match")
@@ -85,17 +75,7 @@ def _matching(
     return found
 
 
-class Until(Protocol):
-    """An entry of `model.freeze` with an end."""
-
-    @property
-    def params(self) -> Sequence[str]: ...
-
-    @property
-    def until(self) -> int: ...
-
-
-def freeze_parameters(model: nn.Module, entries: "Sequence[str | Until]") -> list[str]:
+def freeze_parameters(model: nn.Module, entries: Sequence[str | FrozenUntil]) -> list[str]:
     """Clear `requires_grad` of every parameter that is frozen for good: whose name matches a pattern (shell wildcards:
     `conv*`, `*.bias`); return their names. Call it before the optimizer is built. Raises ModelError for a pattern
     without a match, with near names, and for an entry whose parameters are all in earlier ones."""
@@ -107,7 +87,7 @@ def freeze_parameters(model: nn.Module, entries: "Sequence[str | Until]") -> lis
     return forever
 
 
-def late_parameters(model: nn.Module, entries: "Sequence[str | Until]") -> dict[str, int]:
+def late_parameters(model: nn.Module, entries: Sequence[str | FrozenUntil]) -> dict[str, int]:
     """Return name, as in `model.named_parameters()` -> the first update that trains it. Raises what `freeze_parameters`
     raises."""
     named = dict(model.named_parameters(remove_duplicate=False))
@@ -148,14 +128,18 @@ def require_trained(
     )
 
 
-def _assigned(named: Mapping[str, nn.Parameter], entries: "Sequence[str | Until]") -> dict[str, int | None]:
+def _assigned(named: Mapping[str, nn.Parameter], entries: Sequence[str | FrozenUntil]) -> dict[str, int | None]:
     """Return name -> the update that unfreezes it, None: never. The first entry that matches decides; a tied parameter
     is one, under any of its names."""
     until_of: dict[int, int | None] = {}
     for number, entry in enumerate(entries):
         patterns, until = ([entry], None) if isinstance(entry, str) else (entry.params, entry.until)
         place = "model.freeze" if until is None else f"model.freeze[{number}].params"
-        matching = [name for pattern in patterns for name in _of(pattern, named, place)]
+        matching: list[str] = []
+        for pattern in patterns:
+            matching += (found := fnmatch.filter(named, pattern))
+            if not found:
+                raise ModelError(no_match(place, pattern, list(named)), code="model/no-match")
         if until is not None and all(id(named[name]) in until_of for name in matching):
             raise ModelError(
                 f"{place}: earlier entries matched all its parameters already; the first match applies, so put the "
@@ -165,10 +149,3 @@ def _assigned(named: Mapping[str, nn.Parameter], entries: "Sequence[str | Until]
         for name in matching:
             until_of.setdefault(id(named[name]), until)
     return {name: until_of[id(param)] for name, param in named.items() if id(param) in until_of}
-
-
-def _of(pattern: str, named: Mapping[str, nn.Parameter], place: str) -> list[str]:
-    matching = fnmatch.filter(named, pattern)
-    if not matching:
-        raise ModelError(no_match(place, pattern, list(named)), code="model/no-match")
-    return matching

@@ -1,6 +1,9 @@
-"""Everything a job is built from: model, data, loss, optimizer and plan, as objects."""
+"""Everything a job is built from: model, data, loss, optimizer and plan, as objects; and its functions beside them:
+metrics, the collate function, and the transform of a batch. A job file names these by class path; a library call may
+pass them as objects."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,11 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.config.field_types import Component
+from hogwild.config.load import Job
 from hogwild.feeds.transform import Transform
 from hogwild.job.identity import Identity
 from hogwild.job.source import Source
 from hogwild.job.update_choice import Meetings, UpdateChoice
-from hogwild.metrics.panel import Panel
+from hogwild.metrics import catalog
+from hogwild.metrics.panel import Own, Panel
+from hogwild.user_code import build, build_callable, resolve
 
 NORMS = (nn.modules.batchnorm._BatchNorm,)
 
@@ -54,3 +60,39 @@ class Parts:
         if self.output is None or not self.outputs_shape:
             return 0
         return math.prod(self.outputs_shape) * self.output.element_size()
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """The functions of a job. `metrics` by name; None for the default metrics of the model and the loss."""
+
+    metrics: Mapping[str, str | Own] | None = None
+    collate: Callable[..., Any] | None = None
+    transform: Transform | None = None
+
+    @classmethod
+    def of(cls, job: Job, given: Mapping[str, Any] | None = None) -> "Functions":
+        """Import and build the functions of the job, except those `given` by field name. Raises ConfigError,
+        BuildError."""
+        given = given or {}
+        return cls(
+            given["metrics"] if "metrics" in given else _metrics(job),
+            given["collate"] if "collate" in given else _built(job.data.collate),
+            given["transform"] if "transform" in given else _built(job.data.transform),
+        )
+
+
+def _built(spec: Component | None) -> Any:
+    return None if spec is None else build_callable(spec)
+
+
+def _metrics(job: Job) -> dict[str, str | Own] | None:
+    """Return metrics by name, the last part of a class path. Classes are instantiated without arguments."""
+    if job.evaluate.metrics == "auto":
+        return None
+    found: dict[str, str | Own] = {}
+    for metric in job.evaluate.metrics:
+        target = resolve(metric) if catalog.is_own(metric) else metric
+        made = build(Component(class_path=metric)) if isinstance(target, type) else target
+        found[metric.rpartition(".")[2]] = made
+    return found

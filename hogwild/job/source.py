@@ -10,8 +10,7 @@ from torch.utils._pytree import tree_leaves
 from hogwild.feeds.batch import Batch
 from hogwild.feeds.packed import Packed
 from hogwild.feeds.resident import ResidentData
-from hogwild.job.stream_setup import Streamed
-from hogwild.job.validation_ring import HeldRing
+from hogwild.job.stream_setup import HeldRing, Streamed
 from hogwild.scheduling.batch_plan import OPEN, EpochPlan
 
 _AT_ITS_END = "known at the end of the stream"
@@ -40,17 +39,12 @@ class Source:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
 
     @property
-    def has_all(self) -> bool:
-        """True if every sample can be read here."""
-        return self.streamed is None and self.held is None
-
-    @property
     def target(self) -> Any:
         """The targets (N, …); for a stream those of its first records."""
         if self.streamed is not None:
             return self.head(METRIC_SAMPLES)[-1]
         if self.held is not None:
-            return self.held.targets if self.held.targets is not None else self.held.head()[-1]
+            return self.held.targets if self.held.targets is not None else self.held.batch(0)[-1]
         return self.tensors[-1] if self.packed is None else self.packed.targets()
 
     @property
@@ -75,12 +69,12 @@ class Source:
         if self.streamed is not None:
             return self.streamed.head(samples)
         if self.held is not None:
-            return self.held.head()
+            return self.held.batch(0)
         return self.pick(torch.arange(min(samples, self.plan.samples)))
 
     def spread(self) -> list[Any]:
         """Return samples spread over all of it, as a batch."""
-        if not self.has_all:
+        if self.streamed is not None or self.held is not None:
             return self.head(METRIC_SAMPLES)
         samples = self.plan.samples
         chosen = torch.linspace(0, samples - 1, min(METRIC_SAMPLES, samples), dtype=torch.float64)
@@ -99,13 +93,14 @@ class Source:
         if self.streamed is not None:
             leaves = self.streamed.form.leaves
             return {f"field {k}": f"streamed {str(leaf.dtype).removeprefix('torch.')}" for k, leaf in enumerate(leaves)}
-        return {f"field {k}": f"{tuple(one.shape)} {_type(one)}" for k, one in enumerate(self.tensors)}
+        return {f"field {k}": f"{tuple(one.shape)} {type_name(one)}" for k, one in enumerate(self.tensors)}
 
     def row_kinds(self, with_shapes: bool = True) -> list[str]:
         """Return shape and type of a row of each field (in a ring, of its first batch), to compare data sets."""
         leaves = self.tensors or tree_leaves(self.head(METRIC_SAMPLES))
-        return [f"{tuple(leaf.shape[1:])} {_type(leaf)}" if with_shapes else _type(leaf) for leaf in leaves]
+        return [f"{tuple(leaf.shape[1:])} {type_name(leaf)}" if with_shapes else type_name(leaf) for leaf in leaves]
 
 
-def _type(tensor: Tensor) -> str:
+def type_name(tensor: Tensor) -> str:
+    """Return the type of the numbers, such as float32."""
     return str(tensor.dtype).removeprefix("torch.")

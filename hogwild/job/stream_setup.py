@@ -1,5 +1,8 @@
 """Set-up of streamed data in the parent: the form of its batches, and the size of the ring. User code runs here only
-before workers start: the first records are read, collated and checked."""
+before workers start: the first records are read, collated and checked.
+
+Validation data that is kept in whole batches (padded, collated, or from an iterable) is read once, before workers
+start, into a ring that holds all of them (`hold`)."""
 
 import math
 import random
@@ -14,16 +17,20 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
+from hogwild import host
 from hogwild.config.load import Job
-from hogwild.errors import DataError, HogwildError, UsageError
+from hogwild.errors import DataError, HogwildError, MemoryShortError, UsageError
 from hogwild.feeds.batch import Batch
 from hogwild.feeds.collate import BadBatch, Collator, Labels, PaddingRule
 from hogwild.feeds.materialise import number_of
-from hogwild.feeds.ring import BatchForm, Ring, RingSpec
+from hogwild.feeds.ring import BatchForm, Ring, RingSpec, SlotWord
 from hogwild.feeds.stream_reader import (
+    Filler,
     Origin,
     Stream,
+    Unreadable,
     WatchedInfo,
     copies_of,
     seed_all,
@@ -32,7 +39,6 @@ from hogwild.feeds.stream_reader import (
     travels,
 )
 from hogwild.formatting import size
-from hogwild.job.stream_choice import is_iterable
 from hogwild.planning.device_placement import SHARED, is_on_device
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.scheduling.range_schedule import LEASES_IN_HAND
@@ -45,6 +51,7 @@ LOOK_S = 2.0  # time limit for that
 MARGIN = 1.5  # slot size over the largest batch seen, if sizes vary
 STATE_ROOM = 4  # space for a state over the size of the first state
 TRIAL_RECORDS = 3
+LOOKS = 8  # checks of memory while the free memory is filled: others use it, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,14 @@ def as_batch(collator: Collator, records: list[Any]) -> list[Any]:
     return [*batch.inputs, batch.target]
 
 
+def is_iterable(dataset: Any) -> bool:
+    """Return whether it is read from its beginning to its end: an IterableDataset, an iterator, or an object with
+    `__iter__` but without `dataset[i]`."""
+    kind = type(dataset)
+    is_plain = hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__")
+    return is_plain or isinstance(dataset, IterableDataset | Iterator)
+
+
 @contextmanager
 def own_random_state() -> Iterator[None]:
     """Restore the process's random generators afterwards."""
@@ -176,10 +191,7 @@ def prepare(
         except HogwildError:
             raise
         except (Exception, SystemExit) as error:
-            raise DataError(
-                f"data.collate raised {type(error).__name__} on the first records: {error}{_place_of(error)}",
-                code="data/item-raised",
-            ) from error
+            raise _raised(f"data.collate raised {type(error).__name__} on the first records", error) from error
     stream = Stream(source, collator, plan, data.shuffle, job.seed, what, _row_bytes(collator, records))
     notes = [f"{what} is streamed: {why}", *notes, sizes]
     state_bytes = STATE_ROOM * len(state) + 1024 if state else 0
@@ -254,11 +266,8 @@ def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:
         try:
             records += get_all([index]) if callable(get_all) else [dataset[index]]
         except (Exception, SystemExit) as error:
-            item = number_of(dataset, index)
-            raise DataError(
-                f"{what}: reading item {item} raised {type(error).__name__}: {error}{_place_of(error)}",
-                code="data/item-raised",
-            ) from error
+            read = f"reading item {number_of(dataset, index)}"
+            raise _raised(f"{what}: {read} raised {type(error).__name__}", error) from error
     return records
 
 
@@ -286,11 +295,8 @@ def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bo
     except (Exception, SystemExit) as error:
         if isinstance(error, DataError) and error.code == "data/state-not-plain":
             raise DataError(f"{what}: {error}", code=error.code) from error
-        raise DataError(
-            f"{what}: reading the first records of {type(dataset).__name__} raised {type(error).__name__}: {error}"
-            f"{_place_of(error)}",
-            code="data/item-raised",
-        ) from error
+        read = f"reading the first records of {type(dataset).__name__}"
+        raise _raised(f"{what}: {read} raised {type(error).__name__}", error) from error
     if not records:
         raise DataError(
             f"{what}: {type(dataset).__name__} gave no record; there is nothing to train on", code="data/empty"
@@ -298,10 +304,11 @@ def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bo
     return records, info.looked, state
 
 
-def _place_of(error: BaseException) -> str:
-    """Return the place of the error, for users without a traceback."""
+def _raised(words: str, error: BaseException) -> DataError:
+    """Return the error for an exception in user code, with its place, for users without a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return DataError(f"{words}: {error}{place}", code="data/item-raised")
 
 
 def _until_seen(numbers: Iterable[int], job: Job) -> Iterator[int]:
@@ -337,3 +344,92 @@ def _measured(job: Job, collator: Collator, records: list[Any], largest: int) ->
     times = "" if len(sizes) == 1 else f"{MARGIN} times "
     words = f"a slot has {size(needed)}, {times}the largest of {len(cut)} batches"
     return form, needed + 64 * len(form.leaves), f"{words} (data.slot_bytes)"
+
+
+# ---- validation data in a ring --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class HeldRing:
+    """All batches of the validation data in a separate ring, one slot each: read once, before workers start."""
+
+    ring: Ring
+    plan: BatchPlan
+    targets: Tensor | None  # (N, …), if all have the same shape
+
+    def batch(self, number: int) -> list[Any]:
+        """Return a batch: inputs, and target."""
+        leaves = [leaf.clone() for leaf in self.ring.leaves(number)]
+        batch = self.ring.spec.form.batch(leaves, 0, self.ring.rows(number))
+        return [*batch.inputs, batch.target]
+
+
+def hold(streamed: Streamed, batch_size: int, what: str) -> HeldRing:
+    """Read the stream to its end, in this process. Raises DataError, MemoryShortError."""
+    plan = streamed.stream.plan
+    if isinstance(plan, StreamPlan):
+        plan = replace(plan, batch_size=batch_size, shards=1, drop_last=False, drop_single=False)
+    else:
+        plan = BatchPlan(plan.samples, batch_size)
+    stream = replace(streamed.stream, plan=plan, order="none", what=what)
+    spec = streamed.ring_spec(1, 0)
+    spec = replace(spec, data_bytes=-(-spec.data_bytes // max(1, streamed.stream.plan.largest)) * batch_size * 2)
+    ring = Ring.allocate("val-slot", spec)
+    filler = Filler(stream, ring)
+    kept: list[tuple[tuple[Tensor, ...], int]] = []
+    memory = _Room(what)
+    with own_random_state():
+        while len(kept) < plan.batches:
+            ring.table[0, : SlotWord.FROM + 1] = (0, len(kept), 0, len(kept), 0)
+            try:
+                if not filler.fill(0):
+                    break
+            except Unreadable as bad:
+                raise bad.error from bad.__cause__
+            memory.take(sum(leaf.nbytes for leaf in ring.leaves(0)), ring.rows(0))
+            kept.append((tuple(leaf.clone() for leaf in ring.leaves(0)), ring.rows(0)))
+    return _held(kept, spec, batch_size)
+
+
+@dataclass(slots=True)
+class _Room:
+    """A check of free memory: the length of an iterable is unknown, and the kernel overcommits. The data is in memory
+    twice at the end, as it is copied into its ring, where every batch takes as much space as the largest."""
+
+    what: str
+    records: int = 0
+    batches: int = 0
+    largest: int = 0
+    nbytes: int = 0
+    _left: int = 0  # bytes until the next check
+
+    def take(self, nbytes: int, records: int) -> None:
+        """Count one more batch. Raises MemoryShortError."""
+        if self._left < nbytes or self.largest < nbytes:
+            memory = host.available_memory()
+            room = memory.bytes - nbytes - (self.batches + 1) * max(self.largest, nbytes)
+            if room < 0:
+                raise MemoryShortError(
+                    f"{self.what}: after {self.records:,} records, which take {size(self.nbytes)}, only "
+                    f"{size(memory.bytes)} are free ({memory.limited_by}), and there are more records. All are kept in "
+                    "memory, and twice while they are read: use fewer records (an iterable must end) or a larger limit",
+                    code="run/memory-short",
+                )
+            self._left = max(nbytes, room // LOOKS)
+        self.records, self.batches, self.largest = self.records + records, self.batches + 1, max(self.largest, nbytes)
+        self.nbytes, self._left = self.nbytes + nbytes, self._left - nbytes
+
+
+def _held(kept: list[tuple[tuple[Tensor, ...], int]], spec: RingSpec, batch_size: int) -> HeldRing:
+    shapes = [tuple(tuple(leaf.shape) for leaf in leaves) for leaves, _ in kept]
+    largest = max(spec.form.nbytes(each) for each in shapes)
+    whole = Ring.allocate("data-val", replace(spec, slots=len(kept), data_bytes=largest, state_bytes=0))
+    for slot, ((leaves, rows), each) in enumerate(zip(kept, shapes, strict=True)):
+        for view, leaf in zip(whole.reserve(slot, each), leaves, strict=True):
+            view.copy_(leaf)
+        whole.seal(slot, rows, each)
+        whole.table[slot, SlotWord.BATCH], whole.table[slot, SlotWord.FILLED] = slot, 1
+    targets = [leaves[-1] for leaves, _ in kept]
+    are_alike = len({target.shape[1:] for target in targets}) == 1 and targets[0].dim() > 0
+    samples = sum(rows for _, rows in kept)
+    return HeldRing(whole, BatchPlan(samples, batch_size), torch.cat(targets) if are_alike else None)

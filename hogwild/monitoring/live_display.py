@@ -26,20 +26,11 @@ BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 NEWS = 4  # events at most
 FEWEST_WORKER_ROWS = 3
 STYLES = {
-    "running": "green",
-    "training": "green",
+    **dict.fromkeys(("running", "training"), "green"),
+    **dict.fromkeys(("starting", "compiling", "ready", "stopped", "cancelled"), "yellow"),
+    **dict.fromkeys(("evaluating", "saving"), "cyan"),
+    **dict.fromkeys(("dying", "empty", "retired", "failed"), "bold red"),
     "succeeded": "bold green",
-    "starting": "yellow",
-    "compiling": "yellow",
-    "ready": "yellow",
-    "evaluating": "cyan",
-    "saving": "cyan",
-    "stopped": "yellow",
-    "cancelled": "yellow",
-    "dying": "bold red",
-    "empty": "bold red",
-    "retired": "bold red",
-    "failed": "bold red",
 }
 WORDS = {"empty": "restarting", "dying": "ending", "retired": "given up"}
 
@@ -112,11 +103,7 @@ class Display:
 
     def lines(self, glance: Glance, width: int, height: int, *, is_last: bool = False) -> list[Text]:
         """Return at most `height` lines of at most `width` columns, the most important first."""
-        head = [
-            self._header(glance, width),
-            *self._bars(glance, width),
-            *self._figures(glance, width),
-        ]
+        head = [self._header(glance, width), *self._bars(glance, width), *self._figures(glance, width)]
         if is_last:
             return self._fitted(head, width, height)
         news = [Text(printable(line).replace("\n", " "), "dim") for line in glance.news[-NEWS:]]

@@ -9,7 +9,7 @@ phases. Pure, except for `clear`, `read_phases` and `report`, which read and wri
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +69,7 @@ class PhaseRecord:
     is_complete: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "worker": self.worker,
-            "pid": self.pid,
-            "unit": "ns",
-            "is_complete": self.is_complete,
-            "traced": [dict(times) for times in self.traced],
-            "timed": [dict(times) for times in self.timed],
-        }
+        return asdict(self) | {"unit": "ns"}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "PhaseRecord":
@@ -178,7 +171,7 @@ def phase_table(records: Sequence[PhaseRecord], window: Window, widest: int | No
     """Return the lines of the table: mean microseconds of each phase per update and its share, for each worker and for
     all. Also medians: on a busy machine a single update that waited for a core changes a mean. With more than `widest`
     workers only the totals. Empty if nothing was measured."""
-    columns, has_traced = _columns(records)
+    columns = _columns(records)
     if not columns:
         return []
     shown = columns if widest is None or len(records) <= widest else columns[-2:]
@@ -192,27 +185,26 @@ def phase_table(records: Sequence[PhaseRecord], window: Window, widest: int | No
     lines.append(_line("updates measured", [f"{len(column.updates):,}        " for column in shown]))
     if any(PAUSE in times for column in shown for times in column.updates):
         lines.append(_line("beside: in pauses", [f"{column.us(PAUSE):,.1f}        " for column in shown]))
-    if has_traced:
+    if any(column.title.endswith("*") for column in columns):
         lines.append("* with the profiler running, which slows every operation: the job ended before the others")
     return lines + _price(records)
 
 
-def _columns(records: Sequence[PhaseRecord]) -> tuple[list[_Column], bool]:
-    """Return one column per worker with measurements, and one for all; the traced updates if there are no others.
-    Updates slowed by the profiler are never mixed with the others."""
+def _columns(records: Sequence[PhaseRecord]) -> list[_Column]:
+    """Return one column per worker with measurements, and two for all; with a star, of the traced updates, if there are
+    no others. Updates slowed by the profiler are never mixed with the others."""
     columns = [
         _Column(f"worker {one.worker}", one.timed) if one.timed else _Column(f"worker {one.worker}*", one.traced)
         for one in records
         if one.timed or one.traced
     ]
-    has_traced = any(column.title.endswith("*") for column in columns)
     timed = [times for one in records for times in one.timed]
     if timed:
         columns += [_Column("all", timed), _Column("median", timed, _median)]
     elif columns:
         traced = [times for one in records for times in one.traced]
         columns += [_Column("all*", traced), _Column("median*", traced, _median)]
-    return columns, has_traced
+    return columns
 
 
 def _price(records: Sequence[PhaseRecord]) -> list[str]:

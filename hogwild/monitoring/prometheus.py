@@ -6,10 +6,10 @@ because a collector reads the files of several runs at once.
 https://prometheus.io/docs/instrumenting/exposition_formats/"""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hogwild.monitoring.job_view import Glance
+from hogwild.monitoring.job_view import Glance, WorkerGlance
 
 FILE = "metrics.prom"
 STATES = ("starting", "running", "evaluating", "saving", "paused", "succeeded", "stopped", "cancelled", "failed")
@@ -84,17 +84,15 @@ def _of_the_job(glance: Glance) -> Iterator[Family]:
 def _of_the_workers(glance: Glance) -> Iterator[Family]:
     workers = [({"worker": str(worker.worker)}, worker) for worker in glance.workers]
 
-    def each(name: str, kind: str, words: str, values: Sequence[float | None]) -> Family:
-        pairs = zip(workers, values, strict=True)
-        return Family(f"worker_{name}", kind, words, [(labels, value) for (labels, _), value in pairs])
+    def each(name: str, kind: str, words: str, value: Callable[[WorkerGlance], float | None]) -> Family:
+        return Family(f"worker_{name}", kind, words, [(labels, value(worker)) for labels, worker in workers])
 
-    every = glance.workers
-    yield each("up", "gauge", "1 while it trains.", [float(w.state == "training") for w in every])
-    yield each("updates_total", "counter", "In this attempt.", [w.updates for w in every])
-    yield each("samples_per_second", "gauge", "Since the record before.", [w.samples_per_s for w in every])
-    yield each("restarts_total", "counter", "In this attempt.", [w.restarts for w in every])
-    yield each("cpu_cores", "gauge", "Processor time per second.", [w.cpu for w in every])
-    yield each("memory_bytes", "gauge", "PSS of its process.", [w.pss_bytes for w in every])
+    yield each("up", "gauge", "1 while it trains.", lambda w: float(w.state == "training"))
+    yield each("updates_total", "counter", "In this attempt.", lambda w: w.updates)
+    yield each("samples_per_second", "gauge", "Since the record before.", lambda w: w.samples_per_s)
+    yield each("restarts_total", "counter", "In this attempt.", lambda w: w.restarts)
+    yield each("cpu_cores", "gauge", "Processor time per second.", lambda w: w.cpu)
+    yield each("memory_bytes", "gauge", "PSS of its process.", lambda w: w.pss_bytes)
     phases = [({**labels, "phase": phase}, part) for labels, worker in workers for phase, part in worker.phases.items()]
     yield Family("worker_phase_ratio", "gauge", "The part of its time in each phase, 0 to 1.", phases)
 

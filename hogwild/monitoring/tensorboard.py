@@ -63,7 +63,8 @@ class Curves:
     """The curves of one attempt. Called by one thread; `close` waits for pending records, but not forever.
 
     `settings`: the job's, flattened, for the hyper-parameter page. `tensors`: names and values for histograms, called
-    in the thread every `histograms_every` evaluations, while training may continue."""
+    in the thread every `histograms_every` evaluations, while training may continue. `failure`: the reason why nothing
+    more is written, or None."""
 
     def __init__(
         self,
@@ -74,16 +75,17 @@ class Curves:
         tensors: Tensors = tuple,
         histograms_every: int | None = None,
     ) -> None:
+        self.failure: str | None = None
+        self._folder = folder
+        self._settings = {key: value for key, value in settings.items() if isinstance(value, (bool, int, float, str))}
         self._at_once = at_once
+        self._tensors = tensors
+        self._histograms_every = histograms_every
         self._records: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
         self._seen = 0
         self._thread: threading.Thread | None = None
-        self._writer = _EventWriter(folder, settings, tensors, histograms_every, self._records)
-
-    @property
-    def failure(self) -> str | None:
-        """The reason why nothing more is written, or None."""
-        return self._writer.failure
+        self._evaluations = 0
+        self._samples = 0
 
     def take(self, record: Mapping[str, Any]) -> None:
         """Queue a record of metrics.jsonl; it must not change afterwards."""
@@ -92,7 +94,7 @@ class Curves:
         self._records.put(record)
         self._seen += record["kind"] == "train"
         if self._thread is None and (self._at_once or self._seen >= BEGIN_AT):
-            self._thread = threading.Thread(target=self._writer.serve, name="tensorboard", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="tensorboard", daemon=True)
             self._thread.start()
 
     def go_on_from(self, samples: int) -> None:
@@ -104,28 +106,9 @@ class Curves:
             self._records.put(None)
             self._thread.join(CLOSE_S)
 
+    # ---- in the thread -----------------------------------------------------------------------------------------
 
-class _EventWriter:
-    """The event writer inside the thread."""
-
-    def __init__(
-        self,
-        folder: Path,
-        settings: Mapping[str, Any],
-        tensors: Tensors,
-        histograms_every: int | None,
-        records: "SimpleQueue[Mapping[str, Any] | None]",
-    ) -> None:
-        self.failure: str | None = None
-        self._folder = folder
-        self._settings = {key: value for key, value in settings.items() if isinstance(value, (bool, int, float, str))}
-        self._tensors = tensors
-        self._histograms_every = histograms_every
-        self._records = records
-        self._evaluations = 0
-        self._samples = 0
-
-    def serve(self) -> None:
+    def _run(self) -> None:
         try:
             self._serve()
         except Exception as error:  # a full disk, a broken package: the job continues without curves
@@ -144,7 +127,7 @@ class _EventWriter:
                 self._write(record)
                 record = self._next()
             if self._evaluations:
-                self._file.add(self._now, summary=self._hparams({})[2])
+                self._file.add(self._now, summary=self._make.hparams(self._settings, {})[2])
 
     def _next(self) -> Mapping[str, Any] | None:
         """Return the next record; flush to disk whenever the queue is empty."""
@@ -176,15 +159,12 @@ class _EventWriter:
     def _evaluation(self, record: Mapping[str, Any]) -> None:
         names = [name for name in record if name not in POSITION]
         if not self._evaluations:  # only now are the names known
-            for made in self._hparams({f"val/{name}": None for name in names})[:2]:
+            for made in self._make.hparams(self._settings, {f"val/{name}": None for name in names})[:2]:
                 self._file.add(self._now, summary=made)
         self._scalars("val", record, names)
         if self._histograms_every is not None and self._evaluations % self._histograms_every == 0:
             self._histograms()
         self._evaluations += 1
-
-    def _hparams(self, metrics: dict[str, None]) -> Any:
-        return self._make.hparams(self._settings, metrics)
 
     def _histograms(self) -> None:
         for name, tensor in self._tensors():

@@ -75,12 +75,12 @@ class Screen:
     def show(self, glance: Glance) -> None:
         """Show the job's current state, in place of an older one that was not drawn yet. For `Look.LIVE`."""
         self._begin()
-        self._inbox.put_glance(glance)
+        self._inbox.put_newest(glance=glance)
 
     def line(self, text: str) -> None:
         """Show a progress line, in place of an older one that was not written yet."""
         self._begin()
-        self._inbox.put_line(text)
+        self._inbox.put_newest(line=text)
 
     def close(self) -> None:
         """Wait briefly for pending output."""
@@ -115,14 +115,11 @@ class _Inbox:
                 self._lost += 1
             self._changed.notify_all()
 
-    def put_glance(self, glance: Glance) -> None:
+    def put_newest(self, *, glance: Glance | None = None, line: str | None = None) -> None:
+        """Replace a glance or a line that was not taken yet."""
         with self._changed:
-            self._glance = glance
-            self._changed.notify_all()
-
-    def put_line(self, line: str) -> None:
-        with self._changed:
-            self._line = line
+            self._glance = glance or self._glance
+            self._line = self._line if line is None else line
             self._changed.notify_all()
 
     def close(self) -> None:

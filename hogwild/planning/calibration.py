@@ -182,14 +182,9 @@ def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
             process.terminate()  # it ends its workers and removes unfinished files
             raise
         finally:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    try:
-        process.wait(GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-    except BaseException:  # a second Ctrl-C
-        process.kill()
-        raise
+            try:
+                process.wait(GRACE_S)
+            except BaseException as error:  # too long, or a second Ctrl-C
+                process.kill()
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise

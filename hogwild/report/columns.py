@@ -1,6 +1,6 @@
 """Curves from long columns: fewer points, gaps, smoothing. Numbers only; no matplotlib."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,11 @@ SMOOTH_FROM = 100  # points; shorter curves are not smoothed
 WINDOWS = 60  # a smooth line has so many points, each the mean of an equal stretch
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """Points of a curve. `x` and `y` (n,) float64; a NaN in both breaks the line."""
 
     x: Floats
     y: Floats
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.x.size
 
 
 def curve(x: Floats, y: Floats, *, columns: int = PIXEL_COLUMNS, breaks: bool = True) -> Curve:
@@ -32,22 +27,17 @@ def curve(x: Floats, y: Floats, *, columns: int = PIXEL_COLUMNS, breaks: bool = 
     kept = _kept(x, y, columns)
     if not breaks or x.size < 3:
         return Curve(x[kept], y[kept])
-    gaps = _gaps(np.diff(x))
+    steps = np.diff(x)
+    usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else np.inf
+    gaps = np.flatnonzero(steps > GAP * usual)
     kept = np.union1d(kept, np.concatenate([gaps, gaps + 1]))
     at = np.searchsorted(kept, gaps + 1)
     return Curve(np.insert(x[kept], at, np.nan), np.insert(y[kept], at, np.nan))
 
 
-def _gaps(steps: Floats) -> NDArray[np.int64]:
-    forward = steps[steps > 0]
-    usual = float(np.median(forward)) if forward.size else np.inf
-    return np.flatnonzero(steps > GAP * usual)
-
-
 def _kept(x: Floats, y: Floats, columns: int) -> NDArray[np.int64]:
-    """Return the places of the first, lowest, highest and last point in each pixel column. The picture is the same as
-    with all points, and a spike of one record stays visible. Drawing 100,000 points takes seconds, and taking every
-    n-th would lose the spikes."""
+    """Return the places of the first, lowest, highest and last point in each pixel column: the picture is the same as
+    with all points, which take seconds to draw, and a spike of one record stays visible."""
     if x.size <= 4 * columns:
         return np.arange(x.size)
     low, high = x.min(), x.max()

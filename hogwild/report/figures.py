@@ -10,26 +10,36 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from hogwild.formatting import number
-from hogwild.report.columns import curve, percentile, smooth
-from hogwild.report.learning import WIDE, Axis, learning, metric_names, three_axes
+from hogwild.metrics.catalog import LOSS, known
+from hogwild.report.columns import curve, percentile, smooth, spans_decades
 from hogwild.report.page import Picture
-from hogwild.report.run_data import ColumnTable, Run
+from hogwild.report.run_data import ColumnTable, Floats, Run
 from hogwild.report.style import (
     COLOURS,
     GREY,
+    HALF,
     MOST_NAMED,
+    ROW,
+    WIDE,
+    Axis,
     colour_of,
     from_zero,
     legend_above,
     new_figure,
     picture,
+    plain,
+    three_axes,
     use_bytes,
+    use_log,
     use_rate,
 )
 from hogwild.report.timeline import timeline
 
 OLDEST = 127  # the histogram's last bin holds all values from here on (scoreboard.py)
 MOST_BARS = 64
+MOST_METRICS = 8
+NOT_METRICS = {"time", "epoch", "updates", "samples", "seconds"}
+FEW = 60  # evaluations: each one gets a dot
 NAMES = ("learning-time", "learning-samples", "learning-updates", "throughput", "timeline", "staleness", "resources")
 
 
@@ -42,6 +52,108 @@ def pictures(run: Run) -> Iterator[Picture]:
         made = draw(run, axes[0])
         if made is not None:
             yield made
+
+
+# ---- loss, metrics and learning rate --------------------------------------------------------------------------------
+
+
+def metric_names(run: Run) -> list[str]:
+    """Return `loss` first, then the metrics of the evaluations in their order: every name with a number somewhere."""
+    measured = [name for name in run.records.evaluations.names if name not in NOT_METRICS]
+    has_loss = "loss" in run.records.train or "loss" in measured
+    return [*(["loss"] if has_loss else []), *(name for name in measured if name != "loss")]
+
+
+def learning(run: Run, axis: Axis) -> Picture:
+    """Draw one panel per metric, one below the other. The run must have a metric or a loss."""
+    names = metric_names(run)[:MOST_METRICS]
+    rates = run.records.train["lr"]
+    rates = rates[np.isfinite(rates)]
+    has_rate = bool(rates.size) and rates.min() != rates.max()
+    figure = new_figure(WIDE if axis.name == "time" else HALF, 0.7 + ROW * (len(names) + has_rate))
+    grid = figure.subplots(len(names) + has_rate, 1, sharex=True, squeeze=False)[:, 0]
+    for axes, name in zip(grid, names, strict=False):
+        _metric(axes, run, axis, name)
+    if has_rate:
+        line = curve(axis.x(run, run.records.train), run.records.train["lr"])
+        grid[-1].plot(line.x, line.y, color=GREY)
+        grid[-1].set_title("learning rate")
+        from_zero(grid[-1])
+    for axes in grid:
+        _marks(axes, run, axis)
+    axis.use(grid[-1])
+    legend_above(grid[0], columns=6 if axis.name == "time" else 3)
+    shown = [*names, *(["learning rate"] if has_rate else [])]
+    alt = f"{', '.join(shown)} against {axis.label}"
+    return picture(figure, f"learning-{axis.name}", f"Loss and metrics against {axis.name}", alt)
+
+
+def _metric(axes: Axes, run: Run, axis: Axis, name: str) -> None:
+    train, evaluations = run.records.train, run.records.evaluations
+    shown = [evaluations[name]]
+    if name == "loss" and name in train:
+        at, values = axis.x(run, train), train[name]
+        shown.append(values)
+        line, mean = curve(at, values), smooth(at, values)
+        axes.plot(line.x, line.y, color=COLOURS[0], alpha=0.3 if mean else 1.0, label="training")
+        if mean is not None:
+            axes.plot(mean.x, mean.y, color=COLOURS[0], label="training, smoothed")
+    at, values = axis.x(run, evaluations), evaluations[name]
+    line = curve(at, values, breaks=False)
+    dots = "o-" if line.x.size <= FEW else "-"
+    if line.x.size:
+        axes.plot(line.x, line.y, dots, color=COLOURS[1], markersize=3.5, label="validation")
+    best = evaluations["updates"] == best_updates(run)
+    if best.any():
+        place = np.flatnonzero(best)[-1]
+        axes.plot(at[place], values[place], "*", color="black", markersize=12, zorder=5, clip_on=False, label="best")
+    if spans_decades(*shown):
+        use_log(axes)
+    axes.set_title(plain(name))
+
+
+def _marks(axes: Axes, run: Run, axis: Axis) -> None:
+    """Mark rollbacks to a checkpoint, and resumes."""
+    for kind, line, colour in (("rollback", "--", COLOURS[3]), ("resume", ":", "#555555")):
+        for count, x in enumerate(places(run, axis, kind)):
+            axes.axvline(x, linestyle=line, color=colour, linewidth=1.2, label=kind if not count else None)
+
+
+def places(run: Run, axis: Axis, kind: str) -> Floats:
+    """Return the places of these events on the axis: their time, or the samples or updates at which the job continued.
+    A resume event has no samples: they are interpolated from the records around its updates."""
+    table = run.numbers_of(kind)
+    found = axis.x(run, table)
+    if axis.name == "samples" and "samples" not in table and table.rows:
+        found = _samples_at(run, table["updates"])
+    return found[np.isfinite(found)]
+
+
+def _samples_at(run: Run, updates: Floats) -> Floats:
+    train = run.records.train
+    there = np.isfinite(train["updates"]) & np.isfinite(train["samples"])
+    if not there.any():
+        return np.full(updates.shape, np.nan)
+    by = np.argsort(train["updates"][there], kind="stable")
+    return np.interp(updates, train["updates"][there][by], train["samples"][there][by])
+
+
+def best_updates(run: Run) -> float:
+    """Return the updates at the best evaluation; NaN without evaluations. Taken from the summary if there is one;
+    otherwise from `evaluate.monitor` and `evaluate.mode`, as the job itself chooses."""
+    said = run.summary.get("best")
+    if isinstance(said, dict) and isinstance(said.get("updates"), int):
+        return float(said["updates"])
+    evaluations = run.records.evaluations
+    monitor, mode = run.resolved.get("evaluate.monitor"), run.resolved.get("evaluate.mode")
+    name = monitor if isinstance(monitor, str) and monitor in evaluations else LOSS
+    values = evaluations[name]
+    if not np.isfinite(values).any():
+        return float("nan")
+    ours = known(name)
+    is_highest = mode == "max" or (mode != "min" and ours is not None and ours.higher_is_better)
+    place = np.nanargmax(values) if is_highest else np.nanargmin(values)
+    return float(evaluations["updates"][place])
 
 
 # ---- speed ----------------------------------------------------------------------------------------------------------

@@ -5,13 +5,27 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from hogwild.report.columns import Curve, curve, smooth, spans_decades
-from hogwild.report.comparison import labels
-from hogwild.report.learning import FEW, HALF, MOST_METRICS, ROW, WIDE, Axis, metric_names, three_axes
+from hogwild.report.figures import FEW, MOST_METRICS, metric_names
 from hogwild.report.page import Picture
 from hogwild.report.run_data import Floats, Run
-from hogwild.report.style import colour_of, new_figure, picture, plain, use_bytes, use_log, use_rate
+from hogwild.report.style import (
+    HALF,
+    ROW,
+    WIDE,
+    Axis,
+    colour_of,
+    new_figure,
+    picture,
+    plain,
+    three_axes,
+    use_bytes,
+    use_log,
+    use_rate,
+)
+from hogwild.report.tables import labels
 
 NAMES = ("learning-time", "learning-samples", "learning-updates", "throughput", "staleness", "memory")
 
@@ -73,7 +87,7 @@ def _column(
         axes.plot(lines[-1].x, lines[-1].y, color=colour_of(place, len(runs)))
     use(axes, [line.y for line in lines])
     time.use(axes)
-    _legend(figure, runs, [not line.is_empty for line in lines])
+    _legend(figure, runs, [line.x.size > 0 for line in lines])
     return picture(figure, name, title, f"{title.lower()} of every run against time")
 
 
@@ -95,8 +109,6 @@ def _staleness(runs: Sequence[Run]) -> Picture:
 
 
 def _legend(figure: Figure, runs: Sequence[Run], is_drawn: Sequence[bool]) -> None:
-    from matplotlib.lines import Line2D
-
     handles = [
         Line2D([], [], color=colour_of(place, len(runs)), label=plain(label), linewidth=2)
         for place, label in enumerate(labels(runs))

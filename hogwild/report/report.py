@@ -14,7 +14,7 @@ import numpy as np
 from hogwild.errors import UsageError
 from hogwild.formatting import moment
 from hogwild.monitoring import tensorboard
-from hogwild.report import comparison, tables
+from hogwild.report import tables
 from hogwild.report.page import Picture, contents, gallery, header, notes, page, table
 from hogwild.report.run_data import Run, read_run
 from hogwild.storage.files import replace
@@ -38,25 +38,17 @@ def write_report(path: Path, out: Path | None = None) -> WrittenReport:
     """Write the page of one run to RUN/report or to `out`. Raises NotFoundError if there is no run, UsageError without
     matplotlib, RunDirError if it cannot be written."""
     run = read_run(path)
-    with _matplotlib():
+    with _drawing():
         from hogwild.report.figures import NAMES, pictures
-        from hogwild.report.style import drawing
 
-        with drawing():
-            drawn = list(pictures(run))
+        drawn = list(pictures(run))
     missing = tables.missing(run)
-    found = list(tables.tables(run))
-    texts = [
-        header(str(run.summary.get("name") or run.name), _places(run), tables.headline(run)),
-        contents([*(["Pictures"] if drawn else []), *(one.title for one in found)]),
-        *([gallery("Pictures", drawn)] if drawn else []),
-        *([notes("What is not in this report", missing)] if missing else []),
-        *map(table, found),
-    ]
-    folder = out if out is not None else run.path / "report"
-    _write(folder, page(f"{run.name}: a run of hogwild", texts), {one.name: one.png for one in drawn}, NAMES)
+    places = [str(run.path), f"Page made {moment(run.read_at)} from the files of the run directory."]
+    head = header(str(run.summary.get("name") or run.name), places, tables.headline(run))
+    text = page(f"{run.name}: a run of hogwild", _parts(head, drawn, missing, list(tables.tables(run))))
+    written = _write(out if out is not None else run.path / "report", text, drawn, NAMES, missing)
     _to_tensorboard(run, drawn)
-    return _written(folder, [one.name for one in drawn], missing)
+    return written
 
 
 def write_comparison(paths: Sequence[Path], out: Path | None = None) -> WrittenReport:
@@ -67,29 +59,31 @@ def write_comparison(paths: Sequence[Path], out: Path | None = None) -> WrittenR
     if twice is not None:
         raise UsageError(f"{twice} is named twice; name different runs to compare", code="usage/contradiction")
     runs = [read_run(path) for path in paths]
-    with _matplotlib():
+    with _drawing():
         from hogwild.report.overlays import NAMES, overlays
-        from hogwild.report.style import drawing
 
-        with drawing():
-            drawn = list(overlays(runs))
-    missing = [
-        f"{name}: {line}"
-        for name, run in zip(comparison.labels(runs), runs, strict=True)
-        for line in tables.missing(run)
-    ]
-    found = list(comparison.differences(runs))
-    texts = [
-        header(" and ".join(comparison.labels(runs)), [str(run.path) for run in runs]),
+        drawn = list(overlays(runs))
+    names = tables.labels(runs)
+    missing = [f"{name}: {line}" for name, run in zip(names, runs, strict=True) for line in tables.missing(run)]
+    head = header(" and ".join(names), [str(run.path) for run in runs])
+    text = page(f"{len(runs)} runs of hogwild", _parts(head, drawn, missing, [*tables.differences(runs)], above=1))
+    folders = "-".join(re.sub(r"[^\w.+-]+", "_", run.name) for run in runs)
+    beside = runs[0].path / "report" / f"report-{folders}"[:LONGEST_NAME]
+    return _write(out if out is not None else beside, text, drawn, NAMES, missing)
+
+
+def _parts(
+    head: str, drawn: Sequence[Picture], missing: Sequence[str], found: Sequence[tables.TableRows], above: int = 0
+) -> list[str]:
+    """Return the page's parts: the pictures stand below the first `above` tables."""
+    return [
+        head,
         contents([*(["Pictures"] if drawn else []), *(one.title for one in found)]),
-        table(found[0]),
+        *map(table, found[:above]),
         *([gallery("Pictures", drawn)] if drawn else []),
         *([notes("What is not in this report", missing)] if missing else []),
-        *map(table, found[1:]),
+        *map(table, found[above:]),
     ]
-    folder = out if out is not None else runs[0].path / "report" / _folder_name(runs)
-    _write(folder, page(f"{len(runs)} runs of hogwild", texts), {one.name: one.png for one in drawn}, NAMES)
-    return _written(folder, [one.name for one in drawn], missing)
 
 
 def _to_tensorboard(run: Run, drawn: Sequence[Picture]) -> None:
@@ -107,23 +101,14 @@ def _to_tensorboard(run: Run, drawn: Sequence[Picture]) -> None:
         tensorboard.add_figures(folder, figures, samples=at, time_s=run.read_at)
 
 
-def _written(folder: Path, names: Sequence[str], missing: Sequence[str]) -> WrittenReport:
-    return WrittenReport(folder / INDEX, tuple(folder / f"{name}.png" for name in names), tuple(missing))
-
-
-def _places(run: Run) -> list[str]:
-    return [str(run.path), f"Page made {moment(run.read_at)} from the files of the run directory."]
-
-
-def _folder_name(runs: Sequence[Run]) -> str:
-    names = "-".join(re.sub(r"[^\w.+-]+", "_", run.name) for run in runs)
-    return f"report-{names}"[:LONGEST_NAME]
-
-
 @contextlib.contextmanager
-def _matplotlib() -> Iterator[None]:
+def _drawing() -> Iterator[None]:
+    """Draw with the settings of all pictures. Raises UsageError without matplotlib."""
     try:
-        yield
+        from hogwild.report.style import drawing
+
+        with drawing():
+            yield
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "matplotlib":
             raise
@@ -131,11 +116,16 @@ def _matplotlib() -> Iterator[None]:
         raise UsageError(words, code="usage/missing-extra") from None
 
 
-def _write(folder: Path, text: str, pictures: dict[str, bytes], names: Sequence[str]) -> None:
+def _write(
+    folder: Path, text: str, drawn: Sequence[Picture], names: Sequence[str], missing: Sequence[str]
+) -> WrittenReport:
+    """Write the page and its pictures; remove those of `names`, all that such a page may have, that it lacks."""
+    files = {one.name: folder / f"{one.name}.png" for one in drawn}
     with explained(f"cannot write the report to {folder} (another folder: --out DIR)"):
         folder.mkdir(parents=True, exist_ok=True)
-        for name, png in pictures.items():
-            replace(folder / f"{name}.png", png, sync=False)
-        for name in set(names) - pictures.keys():
+        for one in drawn:
+            replace(files[one.name], one.png, sync=False)
+        for name in set(names) - files.keys():
             (folder / f"{name}.png").unlink(missing_ok=True)
         replace(folder / INDEX, text.encode(errors="replace"), sync=False)
+    return WrittenReport(folder / INDEX, tuple(files.values()), tuple(missing))

@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hogwild.errors import NotFoundError
-from hogwild.storage.run_directory import ENV, RESOLVED
+from hogwild.config.of_run import require_run
+from hogwild.config.strict_yaml import readings
+from hogwild.errors import ConfigError, NotFoundError
+from hogwild.formatting import flat
+from hogwild.storage.run_directory import ENV
 
 Floats = NDArray[np.float64]
 PHASE = "phase"
@@ -156,12 +159,18 @@ class Run:
         return [event for event in self.events if event["event"] in kinds]
 
     def numbers_of(self, kind: str, worker: int | None = None) -> ColumnTable:
-        """Return the events of a kind, of one worker or of all, by column: `time` and every other number in them."""
+        """Return the events of a kind, of one worker or of all, by column: `time` and every other number in them.
+        A worker that left on request did not die: its own table leaves that out."""
         table = ColumnTable()
         for event in self.events_of(kind):
-            if worker is None or event.get("worker") == worker:
+            if worker is None or (event.get("worker") == worker and event.get("kind") != "left"):
                 table.add(event.items())
         return table
+
+    @cached_property
+    def resolved(self) -> Mapping[str, Any]:
+        """Every field of resolved.yaml, by its name with dots."""
+        return flat_values(self.resolved_text)
 
     @cached_property
     def clock(self) -> "RunClock":
@@ -197,25 +206,16 @@ class RunClock:
             result -= np.clip(at, end, start) - end
         return result
 
-    @property
-    def resumes(self) -> Floats:
-        """The starts of attempts after the first, in seconds of running time."""
-        return self.elapsed(self.starts)
-
 
 def read_run(path: Path) -> Run:
     """Read a run directory without its lock, since the job may be writing. Raises NotFoundError if there is no run,
     with the message of `train --resume`."""
-    if not path.is_dir():
-        raise NotFoundError(f"run {path}: there is no such folder (looked for {path.absolute()})", code="run/not-found")
-    resolved = path / RESOLVED
-    if not resolved.is_file():
-        words = f"run {path}: not a run: it has no {RESOLVED} (looked for {resolved.absolute()})"
-        raise NotFoundError(words, code="run/not-a-run")
+    resolved = require_run(path)
     records = MetricRecords()
     for record in _lines(path / "metrics.jsonl", records):
         records.take(record)
-    events = [event for event in _lines(path / "events.jsonl", records) if _is_event(event)]
+    lines = _lines(path / "events.jsonl", records)
+    events = [line for line in lines if isinstance(line.get("event"), str) and _is_number(line.get("time"))]
     return Run(
         path=path.absolute(),
         status=_json(path / "status.json"),
@@ -228,6 +228,16 @@ def read_run(path: Path) -> Run:
         checkpoints=tuple(_checkpoints(path / "checkpoints")),
         read_at=time.time(),
     )
+
+
+def flat_values(text: str) -> Mapping[str, Any]:
+    """Return a job file's text as dotted names with values, by its own rules (1e-3 is a number). Empty if it is not
+    YAML."""
+    try:
+        values = next(iter(readings(text, "job"))).values
+    except ConfigError:
+        return {}
+    return dict(flat(values)) if isinstance(values, Mapping) else {}
 
 
 def _has_ended(events: list[dict[str, Any]]) -> bool:
@@ -300,7 +310,3 @@ def _list(value: Any) -> list[Any]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_event(event: Mapping[str, Any]) -> bool:
-    return isinstance(event.get("event"), str) and _is_number(event.get("time"))

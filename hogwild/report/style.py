@@ -1,4 +1,4 @@
-"""The look of all pictures, and the conversion of a figure to PNG. Needs matplotlib (`report` extra).
+"""The look of all pictures, their axes, and the conversion of a figure to PNG. Needs matplotlib (`report` extra).
 
 Figures are separate objects (no pyplot, so no list of open figures and no window system). The user's matplotlibrc is
 ignored while drawing, so that a report looks the same on every machine."""
@@ -7,7 +7,8 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import matplotlib
 import numpy as np
@@ -16,15 +17,19 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from hogwild.formatting import binary_unit
+from hogwild.formatting import binary_unit, time_unit
 from hogwild.report.page import Picture
-from hogwild.report.run_data import Floats
+from hogwild.report.run_data import ColumnTable, Floats, Run
 
 # Okabe and Ito's colours, which all kinds of colour vision can distinguish, without the yellow, which is invisible on
 # white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY = "#8a8a8a"
 DPI = 130
+WIDE = 9.0  # inches: full width of the page
+HALF = 6.4
+ROW = 2.1
+MARGIN = 1.01  # of the axis' end, so that the last events are not cut in half
 MOST_NAMED = 7  # up to so many lines have their own colours and names; more form a gradient
 
 
@@ -123,3 +128,31 @@ def use_bytes(axes: Axes, columns: Iterable[Floats]) -> None:
     axes.set_yticks([tick * size for tick in MaxNLocator(5).tick_values(0.0, highest / size)])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / size:g}"))
     axes.set_ylim(0, 1.05 * max(highest, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The x axis of curves. `x` computes its column from a run's table; `end`: the end of the axis, if not that of the
+    data."""
+
+    name: str
+    label: str
+    x: Callable[[Run, ColumnTable], Floats]
+    end: float | None = None
+
+    def use(self, axes: Axes) -> None:
+        axes.set_xlabel(self.label)
+        if self.end is None:
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.set_xlim(0, None if self.end is None else MARGIN * self.end)
+
+
+def three_axes(span_s: float) -> tuple[Axis, Axis, Axis]:
+    """Return axes for time, in a unit that suits a span of so many seconds, for samples and for updates."""
+    word, unit_s = time_unit(span_s)
+    end = max(span_s, 1e-3) / unit_s
+    return (
+        Axis("time", f"time running ({word})", lambda run, table: run.clock.elapsed(table["time"]) / unit_s, end),
+        Axis("samples", "samples", lambda _, table: table["samples"]),
+        Axis("updates", "updates", lambda _, table: table["updates"]),
+    )

@@ -1,15 +1,17 @@
-"""The tables of a report as rows of text: results, machine, configuration and events."""
+"""The tables of a report as rows of text: results, machine, configuration and events of one run; the differences of
+several."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hogwild.errors import ConfigError
 from hogwild.formatting import duration, exact, flat, moment, number, size, told
-from hogwild.report.config_origin import DEFAULT, OVERRIDE, plain_values, settings
-from hogwild.report.run_data import Run
+from hogwild.report.run_data import Run, flat_values
+from hogwild.storage.run_directory import LIBRARY
 
 MOST_EVENTS = 200
 # Shown in the pictures, or routine events of a job; the count of all events includes them.
@@ -23,6 +25,9 @@ LOUD = (
     *("exit", "stall", "fence", "deadlock", "rollback", "checkpoint-failed", "checkpoint-refused", "spare-exit"),
     *("loader-exit", "loader-stall", "bad-batch", "quarantined"),
 )
+DEFAULT, JOB_FILE, OVERRIDE, CALL, UNKNOWN = "default", "job file", "override", "call", "not in the job file"
+NOT_THERE = "\N{EN DASH}"
+OF_ITSELF = {"run_dir", "pid", "argv", "checkpoint", "workers"}  # differ between any two runs and mean nothing
 EVENT_OF = {"loader_deaths": "loader-exit"}  # counts whose event has another name
 
 
@@ -72,7 +77,7 @@ def _unfinished(run: Run, state: str) -> tuple[str, str]:
     if state in ENDS or state == "unknown":  # of the previous attempt; the current one has written no status yet
         state = "starting"
     silent_s = max(0.0, run.read_at - heard)
-    every_s = dict(flat(plain_values(run.resolved_text))).get("log.every_s")
+    every_s = run.resolved.get("log.every_s")
     if silent_s <= max(QUIET_S, 10 * every_s if isinstance(every_s, (int, float)) else 0.0):
         return state, f"last record {duration(silent_s)} before this page"
     return (
@@ -174,27 +179,19 @@ def configuration(run: Run) -> TableRows:
 def events(run: Run) -> Iterator[TableRows]:
     """Yield the unusual events, at most MOST_EVENTS, and the counts of all events."""
     told_ones = [event for event in run.events if event["event"] not in ORDINARY and event.get("kind") != "left"]
-    shown, left_out = _ends(told_ones)
+    half = MOST_EVENTS // 2
+    left_out = told_ones[half:-half] if len(told_ones) > MOST_EVENTS else []
+    shown = [*told_ones[:half], *told_ones[-half:]] if left_out else told_ones
     rows = [_event_row(run, event) for event in shown]
     marks = ["strong" if event["event"] in LOUD else "" for event in shown]
     note = ""
     if left_out:
-        rest = f"{_counted(left_out)} in between are left out (events.jsonl has them)"
-        note = f"The first and the last {MOST_EVENTS // 2}; {rest}."
+        kinds = Counter(str(event["event"]) for event in left_out).most_common()
+        rest = f"{', '.join(f'{number(n)} x {kind}' for kind, n in kinds)} in between are left out"
+        note = f"The first and the last {half}; {rest} (events.jsonl has them)."
     yield TableRows("Events", ("after", "at", "event", "what"), rows, marks, note)
     counts = Counter(str(event["event"]) for event in run.events)
     yield TableRows("All events by kind", ("event", "count"), [(kind, number(n)) for kind, n in counts.most_common()])
-
-
-def _ends(events: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
-    if len(events) <= MOST_EVENTS:
-        return events, ()
-    half = MOST_EVENTS // 2
-    return [*events[:half], *events[-half:]], events[half:-half]
-
-
-def _counted(events: Iterable[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{number(n)} x {kind}" for kind, n in Counter(str(e["event"]) for e in events).most_common())
 
 
 def _event_row(run: Run, event: Mapping[str, Any]) -> tuple[str, ...]:
@@ -239,3 +236,81 @@ def _percentiles(run: Run) -> str:
     if not isinstance(known, dict) or not known:
         return ""
     return f" (summary.json: {', '.join(f'{name} {told(value)}' for name, value in known.items())})"
+
+
+# ---- origin of each setting ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSetting:
+    """One value. `key` has dots, e.g. train.procs; `origin` is one of DEFAULT to UNKNOWN."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+def settings(run: Run) -> list[ResolvedSetting]:
+    """Return every field of resolved.yaml, in its order. `override` also covers changes by a resume, and the numbers
+    that `procs auto` measured."""
+    if run.env.get("caller") == LIBRARY:  # there is no file: job.yaml equals resolved.yaml
+        return [ResolvedSetting(key, value, CALL) for key, value in run.resolved.items()]
+    written = flat_values(run.job_text)
+    meant = _meant(run.job_text)
+    return [ResolvedSetting(key, value, _origin(key, value, written, meant)) for key, value in run.resolved.items()]
+
+
+def _origin(key: str, value: Any, written: Mapping[str, Any], meant: Mapping[str, Any] | None) -> str:
+    asked = written if meant is None else meant
+    if key in asked and asked[key] != value:
+        return OVERRIDE
+    if key in written or any(name.startswith(f"{key}.") for name in written):
+        return JOB_FILE
+    if meant is None:
+        return UNKNOWN
+    return DEFAULT if key in meant else OVERRIDE
+
+
+def _meant(text: str) -> dict[str, Any] | None:
+    """Return every field of the job that the file alone describes; None if this version cannot read it."""
+    from hogwild.config.load import load_job
+
+    if not text:
+        return None
+    try:
+        return dict(flat(load_job(None, source_text=text).model_dump()))
+    except ConfigError:
+        return None
+
+
+# ---- several runs ----------------------------------------------------------------------------------------------------
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """Return a name for each run: its folder's, with a number, since two folders may have the same name."""
+    return [f"{place} {run.name}" for place, run in enumerate(runs, 1)]
+
+
+def differences(runs: Sequence[Run]) -> Iterator[TableRows]:
+    """Yield tables of outcome, configuration, plan and machine. Without differences a table has only a note."""
+    head = tuple(labels(runs))
+    lines = [headline(run) for run in runs]
+    rows = [("state", *(line.state for line in lines)), ("in short", *(line.sentence for line in lines))]
+    summaries = [dict(flat(run.summary or run.status)) for run in runs]
+    rows += _differing(summaries, lambda key, value: told(value, key))
+    yield TableRows("What came of them", ("", *head), rows)
+    rows = _differing([run.resolved for run in runs], lambda _, value: exact(value))
+    yield TableRows("Configuration: what differs", ("field", *head), rows, note="" if rows else "Nothing differs.")
+    machines = [dict(flat(run.env)) for run in runs]
+    rows = _differing(machines, lambda key, value: told(value, key))
+    yield TableRows("Plan and machine: what differs", ("", *head), rows, note="" if rows else "Nothing differs.")
+
+
+def _differing(many: Sequence[Mapping[str, Any]], word: Callable[[str, Any], str]) -> list[tuple[str, ...]]:
+    keys = dict.fromkeys(key for values in many for key in values if key.split(".")[0] not in OF_ITSELF)
+    rows = []
+    for key in keys:
+        found = [values.get(key, NOT_THERE) for values in many]
+        if any(value != found[0] for value in found):
+            rows.append((key, *(word(key, value) for value in found)))
+    return rows

@@ -140,8 +140,24 @@ ANSWER: dict[str, Any] = {"torch": "2.13.0+cpu", "cpu": "AVX512", "mkldnn": True
         ({"gpus": 2}, ["ok", "ok", "note"]),
     ],
 )
-def test_another_torch_and_an_unused_gpu_are_worth_a_note(change: dict[str, Any], expected: list[str]) -> None:
+def test_another_torch_and_a_gpu_are_worth_a_note(change: dict[str, Any], expected: list[str]) -> None:
     assert statuses(*doctor.torch_findings(ANSWER | change)) == expected
+
+
+def test_a_gpu_that_torch_sees_is_used_by_a_job_that_can() -> None:
+    *_, gpu = doctor.torch_findings(ANSWER | {"gpus": 2})
+    assert gpu.text == "torch sees 2; train.device: auto uses them if the job can"
+
+
+@pytest.mark.parametrize(
+    ("variable", "source"), [("there", "HOGWILD_DATA"), ("elsewhere", "--data-dir"), ("", "--data-dir")]
+)
+def test_a_missing_data_folder_is_told_with_the_name_of_its_source(
+    variable: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOGWILD_DATA", variable and str(tmp_path / variable))
+    (found,) = doctor.data_findings(tmp_path / "there")
+    assert (found.status, found.text) == ("problem", f"{source}: there is no folder {tmp_path / 'there'}")
 
 
 @pytest.mark.parametrize(

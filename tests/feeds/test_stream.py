@@ -20,9 +20,8 @@ from hogwild.errors import CheckpointError, DataError, MemoryShortError, UsageEr
 from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.stream_reader import Filler, Origin, Unreadable, copies_of, read_state, state_of
 from hogwild.host.cgroups import Memory
-from hogwild.job.stream_choice import why_streamed
-from hogwild.job.stream_setup import prepare, slots_of
-from hogwild.job.validation_ring import hold
+from hogwild.job.data import why_streamed
+from hogwild.job.stream_setup import hold, prepare, slots_of
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
 from hogwild.user_code import ComponentSpec
 

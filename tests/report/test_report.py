@@ -14,7 +14,7 @@ import pytest
 from hogwild.cli import results
 from hogwild.config.of_run import resumed
 from hogwild.errors import HogwildError, NotFoundError, RunDirError, UsageError
-from hogwild.report import comparison
+from hogwild.report import tables
 from hogwild.report.run_data import read_run
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
@@ -53,8 +53,7 @@ class Page(HTMLParser):
 
 
 def report(*runs: Path, out: Path | None = None) -> dict[str, object]:
-    status, lines = results.answer(list(runs), out=out, as_json=True)
-    assert status == 0
+    lines = results.report_lines(list(runs), out=out, as_json=True)
     (line,) = lines
     found: dict[str, object] = json.loads(line)
     return found
@@ -121,9 +120,8 @@ def test_a_page_is_replaced_and_pictures_of_the_one_before_are_removed(story_run
 def test_a_run_without_any_record_is_a_clear_page(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "resolved.yaml").write_text(RESOLVED)
-    status, lines = results.answer([tmp_path / "run"], out=tmp_path / "there", as_json=False)
+    lines = results.report_lines([tmp_path / "run"], out=tmp_path / "there", as_json=False)
     words = Page(tmp_path / "there" / "index.html").words
-    assert status == 0
     assert lines[0] == str(tmp_path / "there" / "index.html")
     assert "not started: there are no records yet" in words
     assert "Nothing was recorded yet." in words
@@ -162,7 +160,7 @@ def test_a_report_that_cannot_be_written_names_the_folder_and_the_way_out(tmp_pa
 
 def test_without_matplotlib_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_run(tmp_path / "run", Story(records=3))
-    for name in ("figures", "style", "learning", "timeline", "overlays"):
+    for name in ("figures", "style", "timeline", "overlays"):
         monkeypatch.delitem(sys.modules, f"hogwild.report.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UsageError, match=re.escape("pip install 'hogwild[report]'")) as found:
@@ -189,7 +187,7 @@ def test_runs_are_compared_by_what_differs(story_run: Path, tmp_path: Path) -> N
     names = {"learning-time", "learning-samples", "learning-updates", "throughput", "staleness", "memory"}
     assert {file.stem for file in folder.glob("*.png")} == names
     assert Page(folder / "index.html").parts <= PARTS
-    outcome, configuration, machine = comparison.differences([read_run(story_run), read_run(other)])
+    outcome, configuration, machine = tables.differences([read_run(story_run), read_run(other)])
     assert configuration.rows == [("optimizer.class_path", "torch.optim.SGD", "torch.optim.Adam")]
     assert machine.rows == []
     assert ("updates", "1,500", "400") in outcome.rows

@@ -10,10 +10,10 @@ import pytest
 
 from hogwild.report import tables
 from hogwild.report.columns import PIXEL_COLUMNS, curve, percentile, smooth
-from hogwild.report.config_origin import DEFAULT, JOB_FILE, OVERRIDE, settings
-from hogwild.report.learning import best_updates
-from hogwild.report.phase_bars import ABSENT, ALIVE, COLUMNS, STARTING, Lanes, lanes
+from hogwild.report.figures import best_updates
 from hogwild.report.run_data import ColumnTable, Run, read_run
+from hogwild.report.tables import DEFAULT, JOB_FILE, OVERRIDE, settings
+from hogwild.report.timeline import ABSENT, ALIVE, COLUMNS, STARTING, Lanes, lanes
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ def test_a_column_is_nan_where_a_record_had_no_number() -> None:
 def test_the_time_between_an_attempt_and_its_resume_is_left_out(tmp_path: Path) -> None:
     run = a_run(tmp_path, records=100)
     assert 100 < run.span_s < 110
-    (resume,) = run.clock.resumes
+    (resume,) = run.clock.elapsed(run.clock.starts)
     assert 60 < resume < 66
     times = run.clock.elapsed(run.records.train["time"])
     assert np.diff(times).min() > 0
@@ -105,7 +105,7 @@ def test_a_curve_is_broken_where_nobody_recorded_and_skips_what_is_not_finite() 
     line = curve(x, y)
     assert np.flatnonzero(np.isnan(line.x)).tolist() == [9]
     assert 3.0 not in line.x
-    assert curve(x * np.nan, y).is_empty
+    assert not curve(x * np.nan, y).x.size
     assert smooth(x, y) is None
 
 

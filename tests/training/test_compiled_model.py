@@ -18,7 +18,7 @@ import hogwild
 from hogwild.api import _job
 from hogwild.errors import ConfigError, HogwildError, ModelError
 from hogwild.job.build import from_objects
-from hogwild.job.functions import Functions
+from hogwild.job.parts import Functions
 from hogwild.parameters.shared_model import WorkerModel
 from hogwild.parameters.worker_model import check_same_memory
 from hogwild.scheduling.work_queue import Kind, WorkItem
