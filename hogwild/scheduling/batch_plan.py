@@ -21,29 +21,29 @@ class EpochPlan(Protocol):
     def merge_single(self) -> bool: ...
 
     @property
-    def merges(self) -> bool: ...
+    def merges(self) -> bool:
+        """True if the last batch holds one extra sample."""
 
     @property
     def grid(self) -> tuple[int, int] | None:
         """Number of row blocks and of column blocks; None: no grid."""
-        ...
 
     @property
     def lanes(self) -> int | None:
         """Lanes of consecutive batches; None: no batch continues another."""
-        ...
 
     @property
     def batches(self) -> int: ...
 
     @property
-    def largest(self) -> int: ...
+    def largest(self) -> int:
+        """Number of samples in the largest batch: the size of a reused buffer."""
 
-    def positions(self, batch: int) -> tuple[int, int]: ...
+    def positions(self, batch: int) -> tuple[int, int]:
+        """Return the positions `[first, last)` of batch number `batch` of an epoch."""
 
-    def samples_in(self, start: int, stop: int) -> int: ...
-
-    def planned_updates(self, *, epochs: int, accumulate: int, max_updates: int | None) -> int: ...
+    def samples_in(self, start: int, stop: int) -> int:
+        """Return the number of samples in the batches `[start, stop)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,6 @@ class BatchPlan:
 
     @property
     def merges(self) -> bool:
-        """True if the last batch holds one extra sample."""
         return (
             self.merge_single
             and not self.drop_last
@@ -82,11 +81,9 @@ class BatchPlan:
 
     @property
     def largest(self) -> int:
-        """Number of samples in the largest batch: the size of a reused buffer."""
         return self.batch_size + 1 if self.merges else min(self.batch_size, self.samples)
 
     def positions(self, batch: int) -> tuple[int, int]:
-        """Return the positions `[first, last)` of batch number `batch` of an epoch."""
         first = batch * self.batch_size
         last = first + self.batch_size
         # Fast path, called before every batch: only a batch that ends at samples - 1 or later can be the special last
@@ -96,13 +93,7 @@ class BatchPlan:
         return first, last
 
     def samples_in(self, start: int, stop: int) -> int:
-        """Return the number of samples in the batches `[start, stop)`."""
         return self.positions(stop - 1)[1] - self.positions(start)[0] if stop > start else 0
-
-    def planned_updates(self, *, epochs: int, accumulate: int, max_updates: int | None) -> int:
-        """Return the updates of the whole job if nothing is skipped: the length of its learning-rate schedule."""
-        whole = epochs * -(-self.batches // accumulate)
-        return whole if max_updates is None else min(whole, max_updates)
 
 
 def how_cut(plan: EpochPlan) -> dict[str, Any]:
@@ -158,9 +149,14 @@ class StreamPlan:
         """Return an upper bound; the slot knows the exact number."""
         return (stop - start) * self.batch_size
 
-    def planned_updates(self, *, epochs: int, accumulate: int, max_updates: int | None) -> int:
-        """Return the planned updates; 0 if neither the job nor the data set limits them."""
-        if self.length is None:
+
+def updates_planned(plan: EpochPlan, *, epochs: int, accumulate: int, max_updates: int | None) -> int:
+    """Return the updates of the whole job if nothing is skipped: the length of its learning-rate schedule. 0 if neither
+    the job nor a stream limits them."""
+    batches = plan.batches
+    if isinstance(plan, StreamPlan):
+        if plan.length is None:
             return max_updates or 0
-        whole = epochs * -(-max(1, -(-self.length // self.batch_size)) // accumulate)
-        return whole if max_updates is None else min(whole, max_updates)
+        batches = max(1, -(-plan.length // plan.batch_size))
+    whole = epochs * -(-batches // accumulate)
+    return whole if max_updates is None else min(whole, max_updates)

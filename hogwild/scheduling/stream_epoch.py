@@ -44,6 +44,12 @@ class Shard:
         cut = ((max(start, first), min(stop, end)) for start, stop in self.todo)
         self.todo = deque((start, stop) for start, stop in cut if start < stop)
 
+    def drop(self, place: int) -> None:
+        """Do not request `place`."""
+        below = [(start, min(stop, place)) for start, stop in self.todo]
+        above = [(max(start, place + 1), stop) for start, stop in self.todo]
+        self.todo = deque((start, stop) for start, stop in (*below, *above) if start < stop)
+
 
 class StreamEpoch:
     """The batches of one epoch: a `Free`. `filled`: numbers of filled batches that are not leased."""
@@ -130,21 +136,21 @@ class StreamEpoch:
                 continue  # belongs to the run that begins earlier
             if in_order and self._is_coming_before(start):
                 return None
-            if start % update and self._is_coming(before):
+            if start % update and self.is_coming(before):
                 continue  # its update is not complete yet
             stop = start + 1
             while stop in self.filled and stop not in self.attempts and stop - start < most:
                 stop += 1
             rest = (stop - start) % update
-            if stop - start >= least or not self._is_coming(stop):
-                if rest and self._is_coming(stop) and stop - rest > start:
+            if stop - start >= least or not self.is_coming(stop):
+                if rest and self.is_coming(stop) and stop - rest > start:
                     stop -= rest
-                elif rest and (self._is_coming(stop) or stop in self.filled):
+                elif rest and (self.is_coming(stop) or stop in self.filled):
                     continue
                 return FreeRange(start, stop, self.attempts.get(start, 0))
         return None
 
-    def _is_coming(self, number: int) -> bool:
+    def is_coming(self, number: int) -> bool:
         """Return whether batch `number` is requested or will be."""
         if number in self.loading:
             return True

@@ -19,15 +19,14 @@ from typing import Any
 
 from hogwild.scheduling.batch_plan import OPEN, EpochPlan, StreamPlan
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
-from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice
+from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice, LeaseSchedule
 from hogwild.scheduling.stream_epoch import SlotRequest, StreamEpoch
 
 REQUESTS_IN_HAND = 2  # per loader: the next request is there when one is done
-EPOCHS_AHEAD = 1
 
 
 @dataclass(slots=True)
-class StreamSchedule:
+class StreamSchedule(LeaseSchedule):
     """The schedule of a streamed job. `slots`: slots of the ring; `update`: batches applied at once; `in_order`: the
     only worker gets batches in order of their numbers, so that the result does not depend on loader speed.
 
@@ -48,6 +47,8 @@ class StreamSchedule:
     _newest: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # by shard: epoch, place, slot
     _void: set[tuple[int, int]] = field(default_factory=set)  # (loader, slot): the answer is no longer wanted
     _next_epoch: int = 0
+    _least: int = 1  # batches of an item, as of the last `updates`
+    _most: int = 1
     refused: dict[tuple[int, int], int] = field(default_factory=dict)  # (epoch, batch): attempts to read it
     empty_epoch: int | None = None  # an epoch without any batch
 
@@ -83,12 +84,6 @@ class StreamSchedule:
                 return LeaseChoice(epoch, piece)
         return None
 
-    def released(self, worker: int) -> None:
-        """No-op: the worker's batches are still in the ring, for any worker."""
-
-    def may_open(self, epoch: int, earliest: int) -> bool:
-        return epoch <= earliest + EPOCHS_AHEAD
-
     def updates(self, horizon: int, limits: Limits) -> int:
         room = (self.slots - REQUESTS_IN_HAND * self.loaders) // (LEASES_IN_HAND * limits.procs)
         # An exchange is never longer than the ring's share per worker.
@@ -99,16 +94,14 @@ class StreamSchedule:
 
     def most_in_hand(self, horizon: int, limits: Limits) -> int:
         self.updates(horizon, limits)
-        return LEASES_IN_HAND if horizon > 2 * limits.procs else 1
-
-    _least: int = 1
-    _most: int = 1
+        return LeaseSchedule.most_in_hand(self, horizon, limits)
 
     # ---- called for loaders
 
     def request(self, loader: int) -> SlotRequest | None:
         """Return the next request for `loader`; None if it has enough requests, no slot is free, or nothing is left."""
-        self._reclaim()
+        for each in self._epochs.values():
+            self._free_slots.extend(each.freed())
         if len(self._in_hand.get(loader, ())) >= REQUESTS_IN_HAND:
             return None
         for request in self._again:
@@ -117,8 +110,7 @@ class StreamSchedule:
                 return self._hand(loader, request)
         if not self._free_slots:
             return None
-        found = self._next(loader)
-        if found is None:
+        if (found := self._next(loader)) is None:
             return None
         epoch, shard = found
         place = epoch.shards[shard].take()
@@ -134,25 +126,18 @@ class StreamSchedule:
 
     def _next(self, loader: int) -> tuple[StreamEpoch, int] | None:
         shard = loader if self.is_sharded else 0
-        if shard >= self.shards or (self.is_sharded and self._held_by(shard) >= self.slots // self.shards):
-            return None
+        if self.is_sharded:
+            # Each has a fixed share of the ring: otherwise a fast one could fill it while workers wait for another.
+            held = sum(batch % self.shards == shard for epoch in self._epochs.values() for batch in epoch.slots)
+            if shard >= self.shards or held >= self.slots // self.shards:
+                return None
         for number in sorted(self._epochs):
             if self._epochs[number].shards[shard].todo:
                 return self._epochs[number], shard
         earliest = min(self._epochs, default=self._next_epoch)
-        if self._next_epoch < self.epochs and self._next_epoch <= earliest + EPOCHS_AHEAD:
+        if self._next_epoch < self.epochs and self.may_open(self._next_epoch, earliest):
             return self.free_of(self._next_epoch), shard
         return None
-
-    def _held_by(self, shard: int) -> int:
-        """Return the number of slots with batches of `shard`. Each shard has a fixed share of the ring: otherwise a
-        fast shard could fill it while workers wait for another."""
-        return sum(batch % self.shards == shard for epoch in self._epochs.values() for batch in epoch.slots)
-
-    def _reclaim(self) -> None:
-        """Free the slots of settled batches."""
-        for epoch in list(self._epochs.values()):
-            self._free_slots.extend(epoch.freed())
 
     def forget(self, epoch: int) -> None:
         """Forget an epoch that the queue has settled completely."""
@@ -208,7 +193,10 @@ class StreamSchedule:
     def failed(self, loader: int, slot: int) -> tuple[SlotRequest, int] | None:
         """Queue an unreadable batch again, unless the caller calls `give_up`. Return the request and its failures."""
         request = self._answered(loader, slot)
-        return None if request is None else (request, self._charge(request))
+        if request is None:
+            return None
+        self._queue_again([request])
+        return request, self._charge(request)
 
     def lost(self, loader: int, slot: int | None) -> tuple[SlotRequest, int] | None:
         """Queue the requests of a dead `loader` again, into the same slots. `slot`: the one it was filling, whose batch
@@ -216,18 +204,16 @@ class StreamSchedule:
         requests = self._in_hand.pop(loader, [])
         for void in [void for void in self._void if void[0] == loader]:
             self._give_back(*void)
+        self._queue_again(requests)
         current = next((request for request in requests if request.slot == slot), None)
+        return None if current is None else (current, self._charge(current))
+
+    def _queue_again(self, requests: Iterable[SlotRequest]) -> None:
         self._again = sorted([*self._again, *requests], key=lambda each: (each.epoch, each.batch))
-        if current is None:
-            return None
-        key = (current.epoch, current.batch)
-        self.refused[key] = self.refused.get(key, 0) + 1
-        return current, self.refused[key]
 
     def _charge(self, request: SlotRequest) -> int:
         key = (request.epoch, request.batch)
         self.refused[key] = self.refused.get(key, 0) + 1
-        self._again = sorted([*self._again, request], key=lambda each: (each.epoch, each.batch))
         return self.refused[key]
 
     def give_up(self, request: SlotRequest) -> list[tuple[int, int]]:
@@ -235,15 +221,13 @@ class StreamSchedule:
         batches, which the queue must book as quarantined."""
         epoch, step = self._epochs[request.epoch], self.update
         first = request.batch // step * step
-        gone = [n for n in range(first, min(first + step, self.plan.batches)) if self._is_free(epoch, n)]
+        whole = range(first, min(first + step, self.plan.batches))
+        gone = [number for number in whole if number in epoch.filled or epoch.is_coming(number)]
         for number in gone:
             self.refused.pop((request.epoch, number), None)
             epoch.attempts.pop(number, None)
             self._take_out(epoch, number)
         return [(number, number + 1) for number in gone]
-
-    def _is_free(self, epoch: StreamEpoch, number: int) -> bool:
-        return number in epoch.filled or epoch._is_coming(number)
 
     def _take_out(self, epoch: StreamEpoch, number: int) -> None:
         request = epoch.loading.get(number)
@@ -261,15 +245,7 @@ class StreamSchedule:
             epoch.loading.pop(number)
             epoch.slots.pop(number)
         else:
-            self._take_from_todo(epoch, number)
-
-    def _take_from_todo(self, epoch: StreamEpoch, number: int) -> None:
-        shard = epoch.shards[number % self.shards]
-        place, ranges = number // self.shards, list(shard.todo)
-        shard.todo.clear()
-        for start, stop in ranges:
-            parts = [(start, place), (place + 1, stop)] if start <= place < stop else [(start, stop)]
-            shard.todo.extend(part for part in parts if part[0] < part[1])
+            epoch.shards[number % self.shards].drop(number // self.shards)
 
     @property
     def filled_slots(self) -> int:

@@ -94,20 +94,6 @@ class Control(IntEnum):
     FIRST_ITEM = auto()  # items with a lower id were leased before the last rollback and are void
 
 
-__all__ = [
-    "FURTHER_LOSSES",
-    "ROW_WORDS",
-    "STALENESS_BINS",
-    "Command",
-    "Control",
-    "Phase",
-    "Row",
-    "Scoreboard",
-    "Staleness",
-    "Word",
-    "pack_commit",
-]
-
 TABLE_ROWS = 2 * ITEM_ROWS  # training items, then evaluation items
 ITEM_WORDS = 8
 
