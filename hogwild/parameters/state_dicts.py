@@ -98,10 +98,6 @@ def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return {**params, **dict(model.named_buffers(remove_duplicate=False))}
 
 
-def _has_extra(module: nn.Module) -> bool:
-    return type(module).set_extra_state is not nn.Module.set_extra_state
-
-
 def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
     return tensor.shape, tensor.dtype
 
@@ -122,7 +118,8 @@ def load_model(model: nn.Module, snapshot: Mapping[str, Any]) -> None:
     saved: Mapping[str, Any] = snapshot.get("tensors", snapshot["model"])
     modules = dict(model.named_modules(remove_duplicate=False))
     derived = {f"{path}.{key}".lstrip(".") for path, m in modules.items() for key in m._non_persistent_buffers_set}
-    extras = {f"{path}.{EXTRA}".lstrip("."): module for path, module in modules.items() if _has_extra(module)}
+    extended = {p: m for p, m in modules.items() if type(m).set_extra_state is not nn.Module.set_extra_state}
+    extras = {f"{path}.{EXTRA}".lstrip("."): module for path, module in extended.items()}
     own = _tensors_of(model)
     own = {k: v for k, v in own.items() if k not in derived or (k in saved and _form(saved[k]) == _form(v))}
     missing = [name for name in own if name not in saved]

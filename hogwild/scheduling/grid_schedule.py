@@ -75,7 +75,7 @@ class FreeCells(OfPlan):
 
     def _note(self, cell: int, pieces: list[FreeRange], batches: int, samples: int) -> None:
         self._batches += batches
-        row, column = divmod(cell, self._plan.sides[1])
+        row, column = divmod(cell, self._plan.grid[1])
         for sums, place in ((self.left, (row, column)), (self._rows, row), (self._columns, column)):
             sums[place] += samples
         first = self._plan.first_batches
@@ -92,7 +92,7 @@ class FreeCells(OfPlan):
         row and column have the most samples left, the first of equal ones."""
         from hogwild.kernels.parsing import grid_cells
 
-        across = self._plan.sides[1]
+        across = self._plan.grid[1]
         for cell in sorted(self._begun):
             if rows[cell // across] and columns[cell % across]:
                 return self._pieces(cell)[0]
@@ -121,14 +121,14 @@ class GridSchedule(LeaseSchedule):
 
     def _draw(self, epoch: int) -> np.ndarray:
         """Return (B, C) float64: tie-breakers of this epoch. A bit generator's numbers never change with numpy."""
-        rows, columns = self._plan.sides
+        rows, columns = self._plan.grid
         words = np.random.PCG64(mix(self._seed, epoch, -5)).random_raw(rows * columns) >> np.uint64(11)
         drawn: np.ndarray = words.reshape(rows, columns) * (DRAWN_SHARE * self._plan.samples / rows / 2**53)
         return drawn
 
     def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
         taken = self._plan.cells[[lease.item.start for lease in leases if lease.worker != worker]]
-        rows, columns = (np.ones(side, bool) for side in self._plan.sides)
+        rows, columns = (np.ones(side, bool) for side in self._plan.grid)
         rows[taken // len(columns)] = columns[taken % len(columns)] = False
         for epoch, free in epochs.items():
             assert isinstance(free, FreeCells)
@@ -145,7 +145,7 @@ class GridSchedule(LeaseSchedule):
         """Return 2 if every worker then still finds an unoccupied row and column; 1 near the end, when a second leased
         cell would keep others waiting."""
         cells = horizon * len(self._plan.bounds) / self._plan.batches
-        room = min(*self._plan.sides, int(cells))
+        room = min(*self._plan.grid, int(cells))
         return LEASES_IN_HAND if room > 2 * (limits.procs - 1) else 1
 
     def restart(self, next_epoch: int) -> None:

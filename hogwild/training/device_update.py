@@ -10,7 +10,6 @@ import math
 import torch
 from torch import Tensor
 
-from hogwild.devices.pinned_memory import Pins
 from hogwild.parameters.worker_model import WorkerModel
 from hogwild.training.autograd_update import AutogradUpdate
 
@@ -25,11 +24,9 @@ class DeviceUpdate(AutogradUpdate):
         assert worker_model.replica is not None
         self._replica, self._is_delta = worker_model.replica, worker_model.exchange.is_delta
         self._accelerator = self._replica.accelerator
-        pins: Pins = self._replica.pins
         self._sums = self._accelerator.empty(2 * 8).view(torch.float64).zero_()  # (2,), on the device
-        self._numbers = pins.empty(2 * 8).view(torch.float64)  # (2,), pinned
+        self._numbers = self._replica.pins.empty(2 * 8).view(torch.float64)  # (2,), pinned
         self._loss_sum, self._square = self._sums[LOSS], self._sums[SQUARE]
-        self._come = self._accelerator.event()
         self._is_known = False
 
     def _value_of(self, loss: Tensor) -> float:
@@ -49,8 +46,7 @@ class DeviceUpdate(AutogradUpdate):
         self._square.zero_()
         self._gradients.begin_square(self._square)
         self._accelerator.download(self._numbers, self._sums, None)
-        self._accelerator.record(self._come, None)
-        self._accelerator.synchronize(self._come)
+        self._replica.settle()
         self._is_known = True
 
     def must_redo(self) -> bool:

@@ -37,7 +37,7 @@ class Defined(GridSchedule):
     def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
         found = super().choose(worker, epochs, leases)
         taken = {
-            divmod(self._plan.cell_of(lease.item.start), self._plan.sides[1])
+            divmod(self._plan.cell_of(lease.item.start), self._plan.grid[1])
             for lease in leases
             if lease.worker != worker
         }
@@ -48,7 +48,7 @@ class Defined(GridSchedule):
 
     def best(self, epoch: int, pieces: list[FreeRange], rows: set[int], columns: set[int]) -> LeaseChoice | None:
         """One that was begun; or else the one whose row and column, and what was drawn for it, come to most."""
-        plan, across = self._plan, self._plan.sides[1]
+        plan, across = self._plan, self._plan.grid[1]
         left, first = np.zeros(plan.grid), {}
         for piece in pieces:
             cell = plan.cell_of(piece.start)
