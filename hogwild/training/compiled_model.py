@@ -137,7 +137,9 @@ class ModelCache(Kept):
             except OSError as error:
                 problem = f"compiled (what is kept cannot be copied: {error})"
             run()
-            missed = _misses()
+            from torch._dynamo.utils import counters  # `_inductor` has imported it
+
+            missed = int(counters["inductor"]["fxgraph_cache_miss"])
         self.touch()
         return problem or (f"from the cache, but for {missed} graphs, compiled" if missed else "from the cache")
 
@@ -167,12 +169,6 @@ class ModelCache(Kept):
                     yield
             finally:
                 os.environ.pop(WHERE, None) if before is None else os.environ.update({WHERE: before})
-
-
-def _misses() -> int:
-    from torch._dynamo.utils import counters
-
-    return int(counters["inductor"]["fxgraph_cache_miss"])
 
 
 def refusing(run: Callable[[], object]) -> Callable[[], None]:

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW
 
 from hogwild.parameters.flat_layout import Span
-from hogwild.parameters.state_layout import StateSlot
 from hogwild.parameters.trial_step import bare_step, parameters_of
 from hogwild.parameters.worker_model import WorkerModel
 from hogwild.training.gradient_flat import Gradients
@@ -53,12 +52,15 @@ class FlatRule:
                 flat.grad = gradients.flats[span.dtype][span.offset : span.offset + span.numel]
                 self._add(s, span, flat)
         self._is_fused_sgd = len(self._sgd) == len(self._groups)
-        self._needed = _trained_slots(worker_model)
+        params = parameters_of(optimizer)
+        slots = self._state.layout.slots  # without those of frozen parameters, which may not exist yet
+        self._needed = [slot for slot in slots if slot.in_group or params[slot.index].requires_grad]
 
     def _add(self, s: int, span: Span, flat: Tensor) -> None:
         assert span.group is not None
         group = self._optimizer.param_groups[span.group]
-        fuses = self._may_fuse and _prefers_fused(self._optimizer, group) and not self._lacks_kernel(flat)
+        lacks_kernel = flat.device.type != "cpu" and type(self._optimizer) is Adagrad  # torch's is for the CPU only
+        fuses = self._may_fuse and _prefers_fused(self._optimizer, group) and not lacks_kernel
         different = {"params": [flat]} | ({"fused": True} if fuses else {})
         shadow_group = group | different
         self._shadow.param_groups.append(shadow_group)
@@ -79,10 +81,6 @@ class FlatRule:
             buffers = [whole for p, whole in arrays.values() if p.key == "momentum_buffer"]
             self._sgd.append((group, [flat], [flat.grad], buffers))
         self._counters += [(w[0], w[1:]) for p, w in arrays.values() if p.kind == "scalar" and len(w) > 1]
-
-    def _lacks_kernel(self, flat: Tensor) -> bool:
-        """Return whether there is no fused kernel: torch has Adagrad's for the CPU only."""
-        return flat.device.type != "cpu" and type(self._optimizer) is Adagrad
 
     def step(self) -> None:
         """Update all spans once, in place; no other worker writes the divisors of a hardened rule."""
@@ -130,13 +128,6 @@ class FlatRule:
         if self._state.layout.shared:
             return True  # counters differ for a moment while another worker writes them
         return all(bool((others == first).all()) for first, others in self._counters)
-
-
-def _trained_slots(worker_model: WorkerModel) -> list[StateSlot]:
-    """Return all state except that of frozen parameters, which may not exist yet."""
-    params = parameters_of(worker_model.optimizer)
-    slots = worker_model.state.layout.slots
-    return [slot for slot in slots if slot.in_group or params[slot.index].requires_grad]
 
 
 class DeviceStep:

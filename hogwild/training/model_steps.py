@@ -19,7 +19,6 @@ from hogwild.training.recurrent_state import forward_of
 
 LOSS = "loss"
 MOST_NAMES = 8  # further losses, each with its own words in a worker's row
-Forward = Callable[[tuple[Tensor, ...], Tensor], Tensor]
 Predict = Callable[[tuple[Tensor, ...], Tensor], tuple[Any, Any]]
 
 
