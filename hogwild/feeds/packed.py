@@ -8,7 +8,7 @@ read the arrays; autograd and evaluations read batches of them.
 The parser has checked every index: none is out of range. The memory is a region or a memory-mapped cache file:
 processes share its pages, and data larger than memory is read when needed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,8 +118,7 @@ class Packed:
 
     def feed(self, plan: EpochPlan, *, seed: int, order: str) -> Feed:
         """Return a feed for autograd and evaluations. `order`: value of `data.shuffle`; auto is chunked here."""
-        feed: Feed = FEEDS[self.spec.form](self, plan, self.order(order, seed))
-        return feed
+        return FEEDS[self.spec.form](self, plan, self.order(order, seed))
 
     def order(self, shuffle: str, seed: int) -> Order:
         """Return the order of an epoch. By default neighbours stay together: kernels are limited by memory speed."""
@@ -129,8 +128,7 @@ class Packed:
 
     def pick(self, rows: np.ndarray) -> Batch:
         """Return the samples `rows` (n,) int64 as one batch."""
-        batch: Batch = FEEDS[self.spec.form](self, BatchPlan(len(rows), max(1, len(rows))), Chosen(rows)).gather(0, 0)
-        return batch
+        return FEEDS[self.spec.form](self, BatchPlan(len(rows), max(1, len(rows))), Chosen(rows)).gather(0, 0)
 
     def take(self, name: str, rows: np.ndarray) -> "Packed":
         """Copy the samples `rows` (n,) int64, in that order, for instance as a validation part. Raises ValueError for a
@@ -235,7 +233,7 @@ class TokenFeed:
         return Batch((torch.from_numpy(windows),), torch.from_numpy(targets), first, last - first)
 
 
-FEEDS: dict[str, Any] = {"table": TableFeed, "csr": CsrFeed, "tokens": TokenFeed}
+FEEDS: dict[str, Callable[[Packed, EpochPlan, Order], Feed]] = {"table": TableFeed, "csr": CsrFeed, "tokens": TokenFeed}
 
 # ---- either kind ----------------------------------------------------------------------------------------------------
 

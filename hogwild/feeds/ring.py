@@ -163,7 +163,7 @@ class Ring:
         self.table, self.loaders = words[: spec.slots], words[spec.slots :]
         self._heads = region.array(np.int64, (spec.slots, spec.head_words), words.nbytes)
         self._views: dict[tuple[int, Shapes], tuple[Tensor, ...]] = {}
-        self._tree = spec.form.tree
+        self.tree = spec.form.tree
 
     @classmethod
     def allocate(cls, name: str, spec: RingSpec) -> "Ring":
@@ -171,9 +171,6 @@ class Ring:
         return cls(Region.allocate(name, spec.nbytes), spec)
 
     # ---- the batch in a slot
-
-    def is_nested_as(self, tree: TreeSpec) -> bool:
-        return bool(tree == self._tree)
 
     def reserve(self, slot: int, shapes: Shapes) -> tuple[Tensor, ...]:
         """Return writable memory of the slot for tensors of these shapes, in the order of the form's leaves. Only the

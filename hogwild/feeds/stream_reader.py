@@ -147,7 +147,7 @@ class Filler:
         rows = self._order.indices(epoch, first, last).tolist()
         seed_all(mix(self._stream.seed, epoch, batch, READ_SEED))
         records = self._read(rows, epoch, batch)
-        self._put(records, slot, epoch, batch, rows)
+        self._put(slot, records, rows)
         return True
 
     @property
@@ -177,7 +177,6 @@ class Filler:
             raise self._raised(f"reading {which} (epoch {epoch}, batch {batch})", error) from error
 
     def _fill_next(self, slot: int, epoch: int, batch: int) -> bool:
-        where = f"epoch {epoch}, batch {batch}"
         shard = int(self._ring.table[slot, SlotWord.SHARD])
         try:
             records, before, found = self._read_next(slot, epoch, shard)
@@ -188,10 +187,10 @@ class Filler:
             after = records.state() if found else b""
         except (Exception, SystemExit) as error:
             self._shards.pop(shard, None)  # an iterator that has raised cannot continue
-            raise self._raised(f"the iterator ({where})", error) from error
+            raise self._raised(f"the iterator (epoch {epoch}, batch {batch})", error) from error
         if not found:
             return False
-        self._put(found, slot, epoch, batch, None, before, after)
+        self._put(slot, found, None, before, after)
         return True
 
     def _read_next(self, slot: int, epoch: int, shard: int) -> tuple["_Records", bytes, list[Any]]:
@@ -232,31 +231,21 @@ class Filler:
         self._was_ended = self._was_ended or records.has_ended
         return found
 
-    def _put(
-        self,
-        records: list[Any],
-        slot: int,
-        epoch: int,
-        batch: int,
-        rows: list[int] | None,
-        before: bytes = b"",
-        after: bytes = b"",
-    ) -> None:
-        where = f"epoch {epoch}, batch {batch}"
+    def _put(self, slot: int, records: list[Any], rows: list[int] | None, *states: bytes) -> None:
+        """Write the batch into its slot, with the iterator's states before and after it, if any."""
+        epoch, batch = (int(self._ring.table[slot, word]) for word in (SlotWord.EPOCH, SlotWord.BATCH))
         try:
             count, shapes = self._stream.collator.put(records, self._ring, slot)
         except BadBatch as bad:
             which = f"batch {batch} of epoch {epoch}"
             if bad.record is not None:
-                number = (
-                    f"item {number_of(self._dataset, rows[bad.record])}" if rows is not None else f"record {bad.record}"
-                )
-                which = f"{number} of {which}"
+                item = f"record {bad.record}" if rows is None else f"item {number_of(self._dataset, rows[bad.record])}"
+                which = f"{item} of {which}"
             error = DataError(f"{self._stream.what}: {which} {bad.words}", code=bad.code)
             raise Unreadable(error, "BadBatch", bad.code, "") from bad
         except (Exception, SystemExit) as error:
-            raise self._raised(f"collating {where}", error) from error
-        self._ring.seal(slot, count, shapes, before, after)
+            raise self._raised(f"collating epoch {epoch}, batch {batch}", error) from error
+        self._ring.seal(slot, count, shapes, *states)
 
     def _raised(self, doing: str, error: BaseException) -> Unreadable:
         code = error.code if isinstance(error, HogwildError) else "data/item-raised"
