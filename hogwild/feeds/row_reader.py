@@ -187,14 +187,12 @@ def has_rows(dataset: Any) -> bool:
 def _length(dataset: Any, what: str) -> int:
     try:
         return len(dataset)
-    except (TypeError, NotImplementedError) as error:
-        raise DataError(
-            f"{what}: {type(dataset).__name__} has no len(); use a map-style Dataset", code="data/no-length"
-        ) from error
     except (Exception, SystemExit) as error:
-        raise DataError(
-            f"{what}: len() of {type(dataset).__name__} raised {type(error).__name__}: {error}", code="data/no-length"
-        ) from error
+        kind = type(dataset).__name__
+        words = f"len() of {kind} raised {type(error).__name__}: {error}"
+        if isinstance(error, TypeError | NotImplementedError):
+            words = f"{kind} has no len(); use a map-style Dataset"
+        raise DataError(f"{what}: {words}", code="data/no-length") from error
 
 
 def _rows(dataset: Any, start: int, stop: int, what: str) -> tuple[Tensor, ...]:

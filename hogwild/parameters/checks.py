@@ -66,28 +66,20 @@ def _check_names(model: nn.Module) -> None:
 
 
 def _check_tensor(kind: str, name: str, tensor: Tensor) -> None:
+    which = f"{kind} {name}"
     if is_lazy(tensor):
-        raise ModelError(
-            f"{kind} {name} is lazy and has no shape yet; run one batch through the model before training it",
-            code="model/lazy",
-        )
+        words = "is lazy and has no shape yet; run one batch through the model before training it"
+        raise ModelError(f"{which} {words}", code="model/lazy")
     if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
-        raise ModelError(
-            f"{kind} {name} is a {type(tensor).__qualname__}, which stores its values in its own way; only ordinary "
-            "tensors can be shared",
-            code="model/not-dense",
-        )
+        words = "which stores its values in its own way; only ordinary tensors can be shared"
+        raise ModelError(f"{which} is a {type(tensor).__qualname__}, {words}", code="model/not-dense")
     if tensor.layout != torch.strided:
-        raise ModelError(
-            f"{kind} {name} has the layout {tensor.layout}; only dense (strided) tensors can be shared",
-            code="model/not-dense",
-        )
+        words = f"has the layout {tensor.layout}; only dense (strided) tensors can be shared"
+        raise ModelError(f"{which} {words}", code="model/not-dense")
     if tensor.device.type != "cpu":
-        raise ModelError(
-            f"{kind} {name} is on {tensor.device}; shared parameters are in host memory. Call model.cpu()"
-            + (" after initialising it (to_empty and values)" if tensor.device.type == "meta" else ""),
-            code="model/device",
-        )
+        how = " after initialising it (to_empty and values)" if tensor.device.type == "meta" else ""
+        words = f"is on {tensor.device}; shared parameters are in host memory. Call model.cpu(){how}"
+        raise ModelError(f"{which} {words}", code="model/device")
 
 
 def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:

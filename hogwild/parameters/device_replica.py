@@ -16,6 +16,7 @@ A crash loses the updates since the last flush, as in delta on the CPU, and the 
 last pause. A replacement inherits those of the last pause, or starts without, if there was none yet. The optimizer's
 state counts as created only once it is in host memory, so a partial state is never inherited."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -196,17 +197,13 @@ class DeviceState(StateBlock):
         self._whole = accelerator.empty(layout.nbytes)
         if state_layout.REGION in regions:
             pins.region(regions[state_layout.REGION])
-        self._moved = [
+        arrays = [(a.dtype, a.numel, a.offset) for a in layout.arrays if self._is_moved(a.kind)]
+        alone = [(s.dtype, math.prod(s.shape), s.offset) for s in layout.slots if s.kind == "tensor"]
+        self._moved = [  # in host memory, and on the device
             (self._home.at(dtype, (count,), offset, (1,)), words(self._whole, dtype, (count,), offset, (1,)))
-            for dtype, count, offset in self._pieces()
+            for dtype, count, offset in arrays + alone
         ]
         self._read()
-
-    def _pieces(self) -> list[tuple[torch.dtype, int, int]]:
-        """Return (dtype, elements, offset) of everything on the device."""
-        arrays = [(a.dtype, a.numel, a.offset) for a in self.layout.arrays if self._is_moved(a.kind)]
-        alone = [s for s in self.layout.slots if s.kind == "tensor"]
-        return arrays + [(s.dtype, int(np.prod(s.shape, dtype=np.int64)), s.offset) for s in alone]
 
     def _is_moved(self, kind: str) -> bool:
         return kind in ("like", "tensor") or (kind == "scalar" and self._counters_too)

@@ -249,18 +249,14 @@ def _check_counts(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]])
 
 def _check_tensor(name: str, own: Tensor, saved: Any) -> None:
     if not isinstance(saved, Tensor):
-        raise CheckpointError(
-            f"{name}: the checkpoint has {saved!r} instead of a tensor", code="checkpoint/other-model"
-        )
-    if own.shape != saved.shape:
-        raise CheckpointError(
-            f"{name}: shape {tuple(saved.shape)} in the checkpoint, {tuple(own.shape)} in this model",
-            code="checkpoint/other-model",
-        )
-    if own.dtype != saved.dtype:
-        raise CheckpointError(
-            f"{name}: {saved.dtype} in the checkpoint, {own.dtype} in this model", code="checkpoint/other-model"
-        )
+        words = f"the checkpoint has {saved!r} instead of a tensor"
+    elif own.shape != saved.shape:
+        words = f"shape {tuple(saved.shape)} in the checkpoint, {tuple(own.shape)} in this model"
+    elif own.dtype != saved.dtype:
+        words = f"{saved.dtype} in the checkpoint, {own.dtype} in this model"
+    else:
+        return
+    raise CheckpointError(f"{name}: {words}", code="checkpoint/other-model")
 
 
 def _some(names: list[str]) -> str:

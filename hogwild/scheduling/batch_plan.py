@@ -2,48 +2,10 @@
 position): every process computes the same answer without asking another one. No torch, no state."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Union
 
-
-class EpochPlan(Protocol):
-    """The division of one epoch into batches: `BatchPlan`, or `grid_plan.GridPlan` for data in the cells of a grid."""
-
-    @property
-    def samples(self) -> int: ...
-
-    @property
-    def batch_size(self) -> int: ...
-
-    @property
-    def drop_last(self) -> bool: ...
-
-    @property
-    def merge_single(self) -> bool: ...
-
-    @property
-    def merges(self) -> bool:
-        """True if the last batch holds one extra sample."""
-
-    @property
-    def grid(self) -> tuple[int, int] | None:
-        """Number of row blocks and of column blocks; None: no grid."""
-
-    @property
-    def lanes(self) -> int | None:
-        """Lanes of consecutive batches; None: no batch continues another."""
-
-    @property
-    def batches(self) -> int: ...
-
-    @property
-    def largest(self) -> int:
-        """Number of samples in the largest batch: the size of a reused buffer."""
-
-    def positions(self, batch: int) -> tuple[int, int]:
-        """Return the positions `[first, last)` of batch number `batch` of an epoch."""
-
-    def samples_in(self, start: int, stop: int) -> int:
-        """Return the number of samples in the batches `[start, stop)`."""
+if TYPE_CHECKING:
+    from hogwild.scheduling.grid_plan import GridPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +28,7 @@ class BatchPlan:
 
     @property
     def merges(self) -> bool:
+        """True if the last batch holds one extra sample."""
         return (
             self.merge_single
             and not self.drop_last
@@ -81,9 +44,11 @@ class BatchPlan:
 
     @property
     def largest(self) -> int:
+        """Number of samples in the largest batch: the size of a reused buffer."""
         return self.batch_size + 1 if self.merges else min(self.batch_size, self.samples)
 
     def positions(self, batch: int) -> tuple[int, int]:
+        """Return the positions `[first, last)` of batch number `batch` of an epoch."""
         first = batch * self.batch_size
         last = first + self.batch_size
         # Fast path, called before every batch: only a batch that ends at samples - 1 or later can be the special last
@@ -93,20 +58,8 @@ class BatchPlan:
         return first, last
 
     def samples_in(self, start: int, stop: int) -> int:
+        """Return the number of samples in the batches `[start, stop)`."""
         return self.positions(stop - 1)[1] - self.positions(start)[0] if stop > start else 0
-
-
-def how_cut(plan: EpochPlan) -> dict[str, Any]:
-    """Return everything that decides which samples a batch holds. `batches` shows whether a single sample was merged.
-    `grid`: number of row and column blocks, which a resume must take over, or None."""
-    return {
-        "samples": plan.samples,
-        "batch_size": plan.batch_size,
-        "drop_last": plan.drop_last,
-        "batches": plan.batches,
-        "grid": None if plan.grid is None else list(plan.grid),
-        "lanes": plan.lanes,
-    }
 
 
 OPEN = 1 << 40  # batches of an epoch whose end is not known yet: more than any stream has
@@ -148,6 +101,22 @@ class StreamPlan:
     def samples_in(self, start: int, stop: int) -> int:
         """Return an upper bound; the slot knows the exact number."""
         return (stop - start) * self.batch_size
+
+
+EpochPlan: TypeAlias = Union[BatchPlan, StreamPlan, "GridPlan"]
+
+
+def how_cut(plan: EpochPlan) -> dict[str, Any]:
+    """Return everything that decides which samples a batch holds. `batches` shows whether a single sample was merged.
+    `grid`: number of row and column blocks, which a resume must take over, or None."""
+    return {
+        "samples": plan.samples,
+        "batch_size": plan.batch_size,
+        "drop_last": plan.drop_last,
+        "batches": plan.batches,
+        "grid": None if plan.grid is None else list(plan.grid),
+        "lanes": plan.lanes,
+    }
 
 
 def updates_planned(plan: EpochPlan, *, epochs: int, accumulate: int, max_updates: int | None) -> int:

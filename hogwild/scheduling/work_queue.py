@@ -239,15 +239,12 @@ class WorkQueue:
         doubtful = stop - start if in_doubt else 0
         self.ledger.indeterminate += doubtful
         charged = (item.epoch, start) if is_charged else None
-        if in_doubt and not self.limits.redo_indeterminate:
-            self._close(item.epoch, start, stop, "skipped")
-            self._free(lease, stop, 0)
-            return Release(item.stop - stop, doubtful, (), charged)
         attempts = lease.attempts + is_charged
-        if attempts >= self.limits.max_attempts:
-            self._close(item.epoch, start, stop, "quarantined")
+        is_skipped = in_doubt and not self.limits.redo_indeterminate
+        if is_skipped or attempts >= self.limits.max_attempts:
+            self._close(item.epoch, start, stop, "skipped" if is_skipped else "quarantined")
             self._free(lease, stop, 0)
-            return Release(item.stop - stop, doubtful, ((item.epoch, start, stop),), charged)
+            return Release(item.stop - stop, doubtful, () if is_skipped else ((item.epoch, start, stop),), charged)
         self.ledger.redone += doubtful
         self._free(lease, start, attempts, stop)
         return Release(item.stop - start, doubtful, (), charged)

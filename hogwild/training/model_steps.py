@@ -127,8 +127,8 @@ def _number(who: str, name: str, value: Any) -> float:
 @contextmanager
 def leaving_no_trace(model: nn.Module) -> Iterator[None]:
     """Restore buffers, modes and the random state afterwards; gradients are enabled inside."""
-    held = [(m._buffers, key, one) for m in model.modules() for key, one in m._buffers.items() if one is not None]
-    kept = [(*place, place[2].clone()) for place in held]
+    tables = [module._buffers for module in model.modules()]
+    kept = [(table, key, one, one.clone()) for table in tables for key, one in table.items() if one is not None]
     modes = [(module, module.training) for module in model.modules()]
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
