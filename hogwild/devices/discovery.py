@@ -38,8 +38,7 @@ def resolve(device: str) -> str:
     there = count(kind)
     if there == 0:
         raise UsageError(
-            f"train.device: {device}: torch finds no usable GPU ({why_no_gpu()}); use auto or cpu",
-            code="device/none",
+            f"train.device: {device}: torch finds no usable GPU ({why_no_gpu()}); use auto or cpu", code="device/none"
         )
     if index and int(index) >= there:
         have = f"{kind}:0" if there == 1 else f"{kind}:0 to {kind}:{there - 1}"

@@ -51,11 +51,11 @@ class DeviceSlot:
 class DeviceSlots:
     """Copies host tensors to device tensors, through a fixed set of slots."""
 
-    def __init__(self, accelerator: Accelerator, pins: Pins, count: int = SLOTS) -> None:
+    def __init__(self, accelerator: Accelerator, pins: Pins) -> None:
         self._accelerator, self._pins = accelerator, pins
         self._copies = accelerator.stream()
         nothing = torch.empty(0, dtype=torch.uint8)
-        self.slots = [DeviceSlot(accelerator.event(), accelerator.event(), nothing, nothing) for _ in range(count)]
+        self.slots = [DeviceSlot(accelerator.event(), accelerator.event(), nothing, nothing) for _ in range(SLOTS)]
 
     def send(self, slot: DeviceSlot, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Start the copy of `fields` and return their device tensors, which may be read only after `take`. The host
@@ -139,12 +139,10 @@ class DeviceFeed:
     """A feed whose batches are on the device. `feeds` (one, or one per slot) give the same batches; the tensors of each
     are valid until its next `gather`."""
 
-    def __init__(
-        self, feeds: Sequence[Feed], accelerator: Accelerator, pins: Pins, *, draws: bool = False, slots: int = SLOTS
-    ) -> None:
+    def __init__(self, feeds: Sequence[Feed], accelerator: Accelerator, pins: Pins, *, draws: bool = False) -> None:
         """`draws`: gathering draws random numbers from torch's generator, as a transform may."""
         self._feeds = feeds
-        self._slots = DeviceSlots(accelerator, pins, slots)
+        self._slots = DeviceSlots(accelerator, pins)
         self._draws = draws
         self._next = 0
         self._held: DeviceSlot | None = None  # the slot that the trainer computes on
@@ -174,8 +172,8 @@ class DeviceFeed:
 
     def _fill(self, epoch: int, batch: int) -> DeviceSlot:
         k = self._next
-        if self._slots.slots[k] is self._held and len(self._slots.slots) > 1:
-            k = (k + 1) % len(self._slots.slots)
+        if self._slots.slots[k] is self._held:
+            k = (k + 1) % SLOTS
         slot = self._slots.slots[k]
         slot.holds = None
         source = k % len(self._feeds)
@@ -183,7 +181,7 @@ class DeviceFeed:
             self._slots.sent(last)
         plain = self._feeds[source].gather(epoch, batch)
         *inputs, target = self._sent(slot, (*plain.inputs, plain.target))
-        self._last[source], self._next = slot, (k + 1) % len(self._slots.slots)
+        self._last[source], self._next = slot, (k + 1) % SLOTS
         slot.holds, slot.batch = (epoch, batch), Batch(tuple(inputs), target, plain.first_position, plain.size)
         return slot
 

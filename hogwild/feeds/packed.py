@@ -23,6 +23,8 @@ from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.shared_memory.region import Region, aligned
 
 Names = Mapping[str, Any]  # of users, items, words, …: a sequence by number, as the user wrote them
+Arrays = Mapping[str, np.ndarray]
+Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,11 @@ class PackedSpec:
     form: str  # table, csr, tokens
     samples: int
     arrays: tuple[ArraySpec, ...]
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Sizes = field(default_factory=dict)
 
     @classmethod
     def laid_out(
-        cls, form: str, samples: int, arrays: Mapping[str, tuple[str, tuple[int, ...]]], sizes: Mapping[str, int]
+        cls, form: str, samples: int, arrays: Mapping[str, tuple[str, tuple[int, ...]]], sizes: Sizes
     ) -> "PackedSpec":
         """Lay out arrays (type, shape) one after the other, each starting on a cache line."""
         specs: list[ArraySpec] = []
@@ -84,14 +86,7 @@ class Packed:
         return cls(Region.allocate(name, spec.nbytes), spec, names or {})
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        form: str,
-        arrays: Mapping[str, np.ndarray],
-        sizes: Mapping[str, int],
-        names: Names | None = None,
-    ) -> "Packed":
+    def of(cls, name: str, form: str, arrays: Arrays, sizes: Sizes, names: Names | None = None) -> "Packed":
         """Copy `arrays` into a new region; the number of samples is the length of the last one."""
         samples = len(arrays["tokens"] if form == "tokens" else [*arrays.values()][-1])
         shapes = {key: (array.dtype.name, array.shape) for key, array in arrays.items()}
@@ -146,7 +141,7 @@ class Packed:
         return taken
 
 
-def csr_rows(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+def csr_rows(arrays: Arrays, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Return the CSR arrays of these rows, and arrays with one value per row (`target`, weights) as well."""
     begins = arrays["indptr"][rows]
     lengths = arrays["indptr"][rows + 1] - begins

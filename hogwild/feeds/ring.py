@@ -116,8 +116,8 @@ class BatchForm:
 
     def batch(self, leaves: Sequence[Tensor], first_position: int, rows: int) -> Batch:
         """Return the batch (input, …, target), nested as by the collate function."""
-        is_plain = self.nesting == tuple(range(len(leaves)))  # the usual case, faster than walking the tree
-        *inputs, target = leaves if is_plain else tree_map(leaves.__getitem__, self.nesting)
+        # Walking the tree takes longer, and usually nothing is nested.
+        *inputs, target = tree_map(leaves.__getitem__, self.nesting) if self.is_nested else leaves
         return Batch(tuple(inputs), target, first_position, rows)
 
 

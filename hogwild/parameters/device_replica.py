@@ -20,7 +20,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -33,7 +32,7 @@ from hogwild.parameters.flat_layout import FlatLayout, region_name
 from hogwild.parameters.state_block import StateBlock
 from hogwild.parameters.state_layout import SpanState, StateLayout, StateSlot
 from hogwild.parameters.structure_file import SharedLayout
-from hogwild.shared_memory.region import Region, aligned
+from hogwild.shared_memory.region import Region
 
 
 class DeviceExchange(Exchange):
@@ -159,20 +158,6 @@ class LentExchange(Exchange):
         assert not delta, "lent parameters are written where they lie"
 
 
-class _Private:
-    """A block of state in this process's memory, with the interface of a region."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.whole = torch.zeros(aligned(nbytes), dtype=torch.uint8)
-
-    def tensor(self, dtype: torch.dtype, shape: Sequence[int], offset: int = 0, strides: Any = None) -> Tensor:
-        order = torch.empty(tuple(shape), device="meta").stride() if strides is None else strides
-        return words(self.whole, dtype, shape, offset, order)
-
-    def array(self, dtype: Any, shape: Sequence[int], offset: int = 0) -> np.ndarray:
-        return np.ndarray(tuple(shape), dtype, self.whole.numpy(), offset)
-
-
 class DeviceState(StateBlock):
     """A worker's block in two parts: tensors shaped like parameters are on the device; counters, numbers and present
     words, which the optimizer reads as Python numbers, are in this process's memory. Shared memory has both as of the
@@ -189,14 +174,14 @@ class DeviceState(StateBlock):
         counters_too: bool,
     ) -> None:
         """`counters_too`: the rule wants its counters on the device (fused, capturable)."""
-        self._private = _Private(layout.nbytes)
-        super().__init__(layout, {state_layout.REGION: self._private} if layout.nbytes else {}, 0)  # type: ignore[dict-item]
+        name = state_layout.REGION
+        super().__init__(layout, {name: Region.allocate("own-state", layout.nbytes)} if layout.nbytes else {}, 0)
         self._accelerator, self._counters_too = accelerator, counters_too
         self._come = accelerator.event()
         self._home = StateBlock(layout, regions, block)
         self._whole = accelerator.empty(layout.nbytes)
-        if state_layout.REGION in regions:
-            pins.region(regions[state_layout.REGION])
+        if name in regions:
+            pins.region(regions[name])
         arrays = [(a.dtype, a.numel, a.offset) for a in layout.arrays if self._is_moved(a.kind)]
         alone = [(s.dtype, math.prod(s.shape), s.offset) for s in layout.slots if s.kind == "tensor"]
         self._moved = [  # in host memory, and on the device
@@ -211,7 +196,8 @@ class DeviceState(StateBlock):
     def _read(self) -> None:
         if not self.layout.nbytes:
             return
-        self._private.whole.copy_(self._home.at(torch.uint8, (self.layout.nbytes,), 0))
+        whole = (torch.uint8, (self.layout.nbytes,), 0)
+        self.at(*whole).copy_(self._home.at(*whole))
         for home, here in self._moved:
             self._accelerator.upload(here, home, None)
 

@@ -42,9 +42,8 @@ class FlatRule:
         # With sparse parameters the gain is small, and the result would not be the same to the bit.
         self._may_fuse = not any(span.sparse for span in worker_model.layout.flats.spans)
         self._hardened = self._state.layout.shared and type(optimizer) in HARDENED
-        self._private: list[PrivateState] = []
         self._on_device = worker_model.replica is not None
-        self._steps: list[DeviceStep] = []
+        self._own: list[PrivateState | DeviceStep] = []
         self._sgd: list[tuple[dict, list[Tensor], list[Tensor], list[Tensor]]] = []  # group, flat, gradient, buffer
         for s, span in enumerate(worker_model.layout.flats.spans):
             if span.is_dense:
@@ -68,14 +67,15 @@ class FlatRule:
         arrays = {p.key: (p, self._state.array(p)) for p in self._state.layout.arrays if p.span == s}
         if self._hardened:
             private = PrivateState(group, {key: whole for key, (_, whole) in arrays.items()})
-            self._private.append(private)
+            self._own.append(private)
             self._shadow.state[flat] = private.own
             return
         self._shadow.state[flat] = {k: whole if p.kind == "like" else whole[0] for k, (p, whole) in arrays.items()}
         step = self._shadow.state[flat].get("step")
         if self._on_device and different.get("fused") and step is not None:
-            self._steps.append(DeviceStep(step, flat))
-            self._shadow.state[flat]["step"] = self._steps[-1].own
+            counter = DeviceStep(step, flat)
+            self._own.append(counter)
+            self._shadow.state[flat]["step"] = counter.own
         if different.get("fused") and type(self._optimizer) is SGD:
             assert flat.grad is not None
             buffers = [whole for p, whole in arrays.values() if p.key == "momentum_buffer"]
@@ -91,15 +91,11 @@ class FlatRule:
             shadow_group.update(group)
             shadow_group.update(different)
         with torch.no_grad():
-            for private in self._private:
-                private.read()
-            for counter in self._steps:
-                counter.read()
+            for own in self._own:
+                own.read()
             self._step(self._shadow)
-            for counter in self._steps:
-                counter.count()
-            for private in self._private:
-                private.write()
+            for own in self._own:
+                own.write()
             for first, others in self._counters:
                 others.copy_(first)
 
@@ -145,7 +141,7 @@ class DeviceStep:
             self.own.fill_(now)
             self._last = now
 
-    def count(self) -> None:
+    def write(self) -> None:
         """Count a step, after it."""
         self._last += 1.0
         self._counted.fill_(self._last)

@@ -24,8 +24,7 @@ _NARROW = (torch.float16, torch.bfloat16)  # dot products overflow or lose preci
 class Gradients:
     """Gradients of the optimised parameters of one worker. Order: `backward` (any number), `collect`, use, `clear`."""
 
-    def __init__(self, layout: FlatLayout, params: list[nn.Parameter], device: torch.device | None = None) -> None:
-        """`device`: of the parameters; the CPU by default."""
+    def __init__(self, layout: FlatLayout, params: list[nn.Parameter], device: torch.device) -> None:
         sizes = layout.gradient_sizes.items()
         self.flats = {dtype: torch.zeros(size, dtype=dtype, device=device) for dtype, size in sizes}
         # For the fast norm: each flat, and a preallocated tensor for its square. Empty for types that need care.

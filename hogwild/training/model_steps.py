@@ -55,11 +55,7 @@ class Losses:
     `sums[k]`, `counts[k]` belong to `names[k]`; values that are not finite are in neither."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        loss: Any,
-        names: tuple[str, ...] = (),
-        forward: Callable[..., Any] | None = None,
+        self, model: nn.Module, loss: Any, names: tuple[str, ...] = (), forward: Callable[..., Any] | None = None
     ) -> None:
         """`forward(*inputs)` returns the output for the loss; by default the model's."""
         self._model, self._loss, self.names = model, loss, names
