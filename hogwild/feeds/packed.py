@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hogwild.feeds.batch import Batch, Feed
-from hogwild.feeds.resident import FieldSpec, ResidentData, ResidentFeed
+from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.sample_order import Order, make_order
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.shared_memory.region import Region, aligned
@@ -238,15 +238,3 @@ Spec = PackedSpec | tuple[FieldSpec, ...]  # of a packed data set, or of one tha
 def attach(spec: Spec, region: Region) -> Packed | ResidentData:
     """Return the data set that lies in `region`."""
     return spec.attach(region) if isinstance(spec, PackedSpec) else ResidentData(region, spec)
-
-
-def open_feed(data: Packed | ResidentData, plan: EpochPlan, *, seed: int, order: str) -> Feed:
-    """Return a feed of its batches. `order`: the value of `data.shuffle`."""
-    if isinstance(data, Packed):
-        return data.feed(plan, seed=seed, order=order)
-    return ResidentFeed(data, plan, seed=seed, order=order)
-
-
-def targets(data: Packed | ResidentData) -> Tensor:
-    """Return the targets (N, …)."""
-    return data.targets() if isinstance(data, Packed) else data.views()[-1]

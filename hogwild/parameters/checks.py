@@ -41,10 +41,8 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         )
     _check_ownership(model, optimizer)
     if not any(p.requires_grad for group in optimizer.param_groups for p in group["params"]):
-        raise ModelError(
-            "the model has no trainable parameter: none of the optimizer's parameters has requires_grad (all frozen?)",
-            code="model/no-parameters",
-        )
+        words = "none of the optimizer's parameters has requires_grad (all frozen?)"
+        raise ModelError(f"the model has no trainable parameter: {words}", code="model/no-parameters")
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
@@ -88,10 +86,8 @@ def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:
     for kind, name, tensor in tensors:
         is_plain = kind == "buffer" or is_dense_without_overlap(tensor.shape, tensor.stride())
         if not is_plain and len(_words(tensor).unique()) < tensor.numel():
-            raise ModelError(
-                f"parameter {name} has several elements at one address (expand?); use .clone()",
-                code="model/overlapping",
-            )
+            words = f"parameter {name} has several elements at one address (expand?); use .clone()"
+            raise ModelError(words, code="model/overlapping")
         if tensor.numel():
             places.append((*extent(tensor), f"{kind} {name}", tensor))
     places.sort(key=lambda place: place[:2])

@@ -39,14 +39,10 @@ class ParamSlot:
     sparse: bool
     until: int = 0
 
-    @property
-    def region(self) -> str:
-        return region_name(self.dtype)
-
     def view(self, regions: Mapping[str, Region]) -> Tensor:
         """Return the parameter's words in the flat, in its own memory format."""
         start = self.offset * self.dtype.itemsize
-        return regions[self.region].tensor(self.dtype, self.shape, start, self.strides)
+        return regions[region_name(self.dtype)].tensor(self.dtype, self.shape, start, self.strides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +135,11 @@ def plan_flats(
         spans.append(Span(dtype, group, is_sparse, start, end - start, tuple(members_of[key]), until))
         ends[dtype] = end
 
-    slots = tuple(_slot(*item, offsets[i], keys[i]) for i, item in enumerate(named))
-    return FlatLayout(slots, tuple(spans), ends, _gradient_sizes(spans))
+    slots = []
+    for i, ((name, param), (dtype, group, is_sparse, until)) in enumerate(zip(named, keys, strict=True)):
+        place = (tuple(param.shape), own_strides(param), offsets[i])
+        slots.append(ParamSlot(name, dtype, *place, group, param.requires_grad, is_sparse, until))
+    return FlatLayout(tuple(slots), tuple(spans), ends, _gradient_sizes(spans))
 
 
 SpanKey = tuple[torch.dtype, int | None, bool, int]  # dtype, group, sparse, until
@@ -149,12 +148,6 @@ SpanKey = tuple[torch.dtype, int | None, bool, int]  # dtype, group, sparse, unt
 def _span_key(param: Tensor, group: int | None, sparse: bool, until: int) -> SpanKey:
     is_trained = group is not None
     return param.dtype, group, sparse and is_trained, until if is_trained else 0
-
-
-def _slot(name: str, param: Tensor, offset: int, key: SpanKey) -> ParamSlot:
-    dtype, group, sparse, until = key
-    shape, strides = tuple(param.shape), own_strides(param)
-    return ParamSlot(name, dtype, shape, strides, offset, group, param.requires_grad, sparse, until)
 
 
 def _gradient_sizes(spans: Sequence[Span]) -> dict[torch.dtype, int]:

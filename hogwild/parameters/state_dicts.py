@@ -61,14 +61,11 @@ def is_finite(value: Tensor) -> bool:
     if not value.is_floating_point() or not value.numel():
         return True
     words = value.detach().as_strided((value.numel(),), (1,))
-    return all(_piece_is_finite(piece) for piece in words.split(PIECE))
-
-
-def _piece_is_finite(piece: Tensor) -> bool:
-    if piece.dtype.itemsize == 1:  # 8-bit types: aminmax does not support them
-        piece = piece.float()
-    least, most = torch.aminmax(piece)
-    return math.isfinite(least.item()) and math.isfinite(most.item())
+    for piece in words.split(PIECE):  # aminmax does not support 8-bit types
+        ends = torch.aminmax(piece.float() if piece.dtype.itemsize == 1 else piece)
+        if not all(math.isfinite(end.item()) for end in ends):
+            return False
+    return True
 
 
 def model_state(model: nn.Module, copies: Copies) -> dict[str, dict[str, Any]]:
@@ -134,10 +131,8 @@ def load_model(model: nn.Module, snapshot: Mapping[str, Any]) -> None:
         _check_tensor(name, value, saved[name])
     for name, _ in model.named_parameters():  # not the buffers: a mask may well hold infinity
         if not is_finite(saved[name]):
-            raise CheckpointError(
-                f"{name} is NaN or infinite in the checkpoint; training cannot continue from it",
-                code="checkpoint/not-finite",
-            )
+            words = f"{name} is NaN or infinite in the checkpoint; training cannot continue from it"
+            raise CheckpointError(words, code="checkpoint/not-finite")
     with torch.no_grad():
         for name, value in own.items():
             value.copy_(saved[name])

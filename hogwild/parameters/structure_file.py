@@ -355,10 +355,8 @@ def _failure(model: nn.Module, thing: Any) -> str | None:
     except ModelError as error:
         return str(error)
     except Exception as error:
-        return (
-            f"{type(error).__name__}: {error}. Workers are new processes: they cannot get locks, open files and "
-            "generators"
-        )
+        rule = "Workers are new processes: they cannot get locks, open files and generators"
+        return f"{type(error).__name__}: {error}. {rule}"
     return None
 
 

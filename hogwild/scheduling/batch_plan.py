@@ -29,13 +29,8 @@ class BatchPlan:
     @property
     def merges(self) -> bool:
         """True if the last batch holds one extra sample."""
-        return (
-            self.merge_single
-            and not self.drop_last
-            and self.batch_size > 1
-            and self.samples > self.batch_size
-            and self.samples % self.batch_size == 1
-        )
+        leaves_one = 1 < self.batch_size < self.samples and self.samples % self.batch_size == 1
+        return self.merge_single and not self.drop_last and leaves_one
 
     @property
     def batches(self) -> int:
@@ -80,15 +75,12 @@ class StreamPlan:
     merges: ClassVar[bool] = False
     grid: ClassVar[None] = None
     lanes: ClassVar[None] = None
+    batches: ClassVar[int] = OPEN
 
     @property
     def samples(self) -> int:
         """Samples as reported by the data set; 0 if it reports none."""
         return self.length or 0
-
-    @property
-    def batches(self) -> int:
-        return OPEN
 
     @property
     def largest(self) -> int:

@@ -49,10 +49,8 @@ def scripted(model: nn.Module) -> nn.Module:
         with not_calling_script_deprecated():
             script: nn.Module = torch.jit.script(model)
     except Exception as error:  # it raises whatever its parser, its compiler or the module raises
-        raise ModelError(
-            f"TorchScript cannot compile {type(model).__name__} (model.compile: script): {str(error).strip()}",
-            code="model/not-scriptable",
-        ) from error
+        words = f"TorchScript cannot compile {type(model).__name__} (model.compile: script): {str(error).strip()}"
+        raise ModelError(words, code="model/not-scriptable") from error
     check_same_memory(script, model)
     return script
 
@@ -64,12 +62,6 @@ def _has_source(module: nn.Module) -> bool:
 
 
 # ---- inductor
-
-
-def compiled(model: nn.Module) -> nn.Module:
-    """Return `model` under torch.compile, over the same tensors; it is compiled at its first calls."""
-    with not_calling_script_deprecated():  # for its import
-        return torch.compile(model)  # type: ignore[return-value]
 
 
 def check_compiler() -> None:
@@ -180,16 +172,15 @@ def refusing(run: Callable[[], object]) -> Callable[[], None]:
         try:
             run()
         except TorchDynamoException as error:
-            raise ModelError(
-                f"torch.compile cannot compile the model (model.compile: inductor): {str(error).strip()}",
-                code="model/not-compilable",
-            ) from error
+            words = f"torch.compile cannot compile the model (model.compile: inductor): {str(error).strip()}"
+            raise ModelError(words, code="model/not-compilable") from error
 
     return refuse
 
 
 def make(how: str, model: nn.Module) -> nn.Module:
-    """Return the module to run instead of the model."""
-    if how == "script":
-        return scripted(model)
-    return compiled(model) if how == "inductor" else model
+    """Return the module to run instead of the model. Under torch.compile it is compiled at its first calls."""
+    if how == "inductor":
+        with not_calling_script_deprecated():  # for its import
+            return torch.compile(model)  # type: ignore[return-value]
+    return scripted(model) if how == "script" else model

@@ -134,10 +134,8 @@ def _named(config: ScheduleConfig, length: int) -> Factor:
     try:
         return NAMED[config.name](length, **config.options)
     except TypeError as error:
-        raise UsageError(
-            f"lr_schedule: {config.name}: cannot be built with {dict(config.options)}: {error}",
-            code="config/lr-schedule",
-        ) from error
+        words = f"lr_schedule: {config.name}: cannot be built with {dict(config.options)}: {error}"
+        raise UsageError(words, code="config/lr-schedule") from error
 
 
 def _own(config: ScheduleConfig) -> Factor:
@@ -150,10 +148,8 @@ def _own(config: ScheduleConfig) -> Factor:
     else:
         schedule = partial(found, **init_args) if init_args else found
     if not callable(schedule):
-        raise UsageError(
-            f"lr_schedule: {config.name}: must be callable with an update count, got {schedule!r}",
-            code="config/lr-schedule",
-        )
+        words = f"lr_schedule: {config.name}: must be callable with an update count, got {schedule!r}"
+        raise UsageError(words, code="config/lr-schedule")
     return partial(_checked, config.name, schedule)
 
 
@@ -161,9 +157,8 @@ def _checked(name: str, schedule: Callable[[int], Any], update: int) -> float:
     """Return a user's factor, checked: a NaN would spread into every parameter."""
     factor = float(schedule(update))
     if not (math.isfinite(factor) and factor >= 0):
-        raise UserCodeError(
-            f"lr_schedule {name}: update {update}: must be a finite factor >= 0, got {factor}", code="train/lr-factor"
-        )
+        words = f"lr_schedule {name}: update {update}: must be a finite factor >= 0, got {factor}"
+        raise UserCodeError(words, code="train/lr-factor")
     return factor
 
 
