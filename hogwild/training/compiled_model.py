@@ -64,6 +64,12 @@ def _has_source(module: nn.Module) -> bool:
 # ---- inductor
 
 
+def compiled(model: nn.Module) -> nn.Module:
+    """Return `model` under torch.compile, over the same tensors; it is compiled at its first calls."""
+    with not_calling_script_deprecated():  # for its import
+        return torch.compile(model)  # type: ignore[return-value]
+
+
 def check_compiler() -> None:
     """Check the compiler. Raises ModelError if there is no C++ compiler, or no Python headers."""
     name = os.environ.get("CXX", "g++")
@@ -179,8 +185,7 @@ def refusing(run: Callable[[], object]) -> Callable[[], None]:
 
 
 def make(how: str, model: nn.Module) -> nn.Module:
-    """Return the module to run instead of the model. Under torch.compile it is compiled at its first calls."""
-    if how == "inductor":
-        with not_calling_script_deprecated():  # for its import
-            return torch.compile(model)  # type: ignore[return-value]
-    return scripted(model) if how == "script" else model
+    """Return the module to run instead of the model."""
+    if how == "script":
+        return scripted(model)
+    return compiled(model) if how == "inductor" else model
