@@ -27,8 +27,7 @@ from hogwild.feeds.stream_reader import Filler, Origin, Stream
 from hogwild.models import LeNet
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.training.autograd_update import AutogradUpdate
-from hogwild.training.device_update import DeviceUpdate
+from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
 from tests.helpers.simulated_gpu import Simulated
 
 BATCH, BATCHES, WARM_UP, SYNC_EVERY = 64, 32, 8, 16

@@ -27,7 +27,7 @@ from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.training.device_update import DeviceUpdate
+from hogwild.training.autograd_update import DeviceUpdate
 
 RUNS, PROCS = 3, 4
 BATCH, WARM, MEASURED = 64, 50, 500  # updates

@@ -55,9 +55,7 @@ class Cuda:
         with torch.cuda.stream(self._or_current(stream)):
             target.copy_(source, non_blocking=True)
 
-    def download(self, target: Tensor, source: Tensor, stream: torch.cuda.Stream | None) -> None:
-        with torch.cuda.stream(self._or_current(stream)):
-            target.copy_(source, non_blocking=True)
+    download = upload  # torch sees the direction by the tensors
 
     def empty(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, device=self.torch_device)  # the allocator aligns to 512 bytes

@@ -37,23 +37,17 @@ def resolve(device: str) -> str:
     kind, _, index = device.partition(":")
     there = count(kind)
     if there == 0:
+        why = f"torch {torch.__version__} was built without CUDA"
+        if torch.backends.cuda.is_built():
+            version = f"torch {torch.__version__}, CUDA {torch.version.cuda}"
+            why = f"{version}, sees no GPU: check the driver and CUDA_VISIBLE_DEVICES"
         raise UsageError(
-            f"train.device: {device}: torch finds no usable GPU ({why_no_gpu()}); use auto or cpu",
-            code="device/none",
+            f"train.device: {device}: torch finds no usable GPU ({why}); use auto or cpu", code="device/none"
         )
     if index and int(index) >= there:
         have = f"{kind}:0" if there == 1 else f"{kind}:0 to {kind}:{there - 1}"
         raise UsageError(f"train.device: {device}: no such device (available: {have})", code="device/index")
     return kind
-
-
-def why_no_gpu() -> str:
-    """Return why torch sees no GPU. Creates no context."""
-    if not torch.backends.cuda.is_built():
-        return f"torch {torch.__version__} was built without CUDA"
-    return (
-        f"torch {torch.__version__}, CUDA {torch.version.cuda}, sees no GPU: check the driver and CUDA_VISIBLE_DEVICES"
-    )
 
 
 def require_cpu(tensors: Iterable[tuple[str, torch.Tensor]], what: str) -> None:

@@ -3,8 +3,6 @@
 `Tensor.pin_memory()` would copy to other memory; cudaHostRegister takes an address. A page can be pinned only once, so
 shared regions are pinned as a whole, and private memory is allocated in separate pages."""
 
-from collections.abc import Iterator, Mapping
-
 import torch
 from torch import Tensor
 
@@ -25,11 +23,6 @@ class Pins:
         """Pin the whole mapping of a shared region; once."""
         self.memory(region.tensor(torch.uint8, (region.nbytes,)))
 
-    def regions(self, regions: Mapping[str, Region], *names: str) -> None:
-        for name in names:
-            if name in regions:
-                self.region(regions[name])
-
     def memory(self, whole: Tensor) -> None:
         """Pin (n,) uint8 that begins on a page and shares none; does nothing if it is pinned."""
         if whole.data_ptr() not in self._held and whole.numel():
@@ -47,10 +40,8 @@ class Pins:
 
     def covers(self, address: int, nbytes: int) -> bool:
         """Return whether these bytes are pinned, by one registration."""
-        return any(start <= address and address + nbytes <= start + size for start, size in self._sizes())
-
-    def _sizes(self) -> Iterator[tuple[int, int]]:
-        return ((start, whole.numel()) for start, whole in self._held.items())
+        stop = address + nbytes
+        return any(start <= address and stop <= start + whole.numel() for start, whole in self._held.items())
 
     def give_up(self, memory: Tensor) -> None:
         """Unpin a result of `empty` that no copy uses any more."""

@@ -104,7 +104,7 @@ class Collator:
         """Return a collator that knows which fields to pad: those of different length in `records`, else the first."""
         if self.padding is None or self.padding.fields:
             return self
-        fields = [_fields(record) for record in records]
+        fields = [_as_tuple(record) for record in records]
         numbers = [
             number
             for number in range(len(fields[0]))
@@ -117,19 +117,16 @@ class Collator:
         if self.collate is not None:
             return self._collated(self.collate(records))
         if self.padding is not None:
-            return self._padded([_fields(record) for record in records])
-        first, tree = tree_flatten(_as_tuple(records[0], 0))
+            return self._padded([_as_tuple(record) for record in records])
+        first, tree = tree_flatten(_as_tuple(records[0]))
         if (fields := _plain_fields(records)) is not None:
             return tree, [_stacked(pieces, field) for field, pieces in enumerate(fields)]
         leaves: list[list[Any]] = [[leaf] for leaf in first]
         for number, record in enumerate(records[1:], 1):
             flat, other = tree_flatten(_as_tuple(record, number))
             if other != tree:
-                raise BadBatch(
-                    f"is nested as {_words(other)}, the first of its batch as {_words(tree)}",
-                    "data/unlike-items",
-                    number,
-                )
+                words = f"is nested as {_words(other)}, the first of its batch as {_words(tree)}"
+                raise BadBatch(words, "data/unlike-items", number)
             for column, leaf in zip(leaves, flat, strict=True):
                 column.append(leaf)
         return tree, [_stacked(column, field) for field, column in enumerate(leaves)]
@@ -174,19 +171,16 @@ class Collator:
 
     def _collated(self, batch: Any) -> tuple[TreeSpec, list[BatchLeaf]]:
         if not isinstance(batch, (tuple, list)) or len(batch) < 2:
-            raise BadBatch(
-                f"collate_fn returned a {type(batch).__name__}; a batch is a tuple (input, …, target)", "data/bad-batch"
-            )
+            words = f"collate_fn returned a {type(batch).__name__}; a batch is a tuple (input, …, target)"
+            raise BadBatch(words, "data/bad-batch")
         leaves, tree = tree_flatten(tuple(batch))
         columns = []
         for leaf in leaves:
             if not isinstance(leaf, (Tensor, np.ndarray, *NUMBERS)):
-                raise BadBatch(
-                    f"collate_fn returned a {type(leaf).__name__} inside its batch; return only tensors, arrays and "
-                    "numbers",
-                    "data/bad-batch",
-                )
-            tensor = _tensor(leaf)
+                words = f"collate_fn returned a {type(leaf).__name__} inside its batch"
+                raise BadBatch(f"{words}; return only tensors, arrays and numbers", "data/bad-batch")
+            is_float = type(leaf) is float
+            tensor = torch.tensor(leaf, dtype=torch.float32) if is_float else torch.as_tensor(leaf)
             if tensor.layout != torch.strided:
                 raise BadBatch(f"collate_fn returned a {tensor.layout} tensor; return dense ones", "data/bad-batch")
             columns.append(BatchLeaf(tensor.detach(), tensor.dtype, tuple(tensor.shape)))
@@ -205,7 +199,7 @@ class Collator:
         """Write the batch into the slot and return (rows, shapes). Raises BadBatch."""
         tree, columns = self.columns(records)
         form = ring.spec.form
-        if not ring.is_nested_as(tree):
+        if tree != ring.tree:
             words = f"is nested as {_words(tree)}, the first batch as {form.nesting}"
             raise BadBatch(words, "data/unlike-items")
         for number, (column, leaf) in enumerate(zip(columns, form.leaves, strict=True)):
@@ -276,21 +270,11 @@ def _unlike(piece: Any, first: Any, field: int, number: int) -> BadBatch:
     return BadBatch(f"{words}; set data.padding or data.collate for records that vary", "data/unlike-items", number)
 
 
-def _tensor(leaf: Any) -> Tensor:
-    if isinstance(leaf, Tensor):
-        return leaf
-    return torch.tensor(leaf, dtype=torch.float32) if type(leaf) is float else torch.as_tensor(leaf)
-
-
-def _as_tuple(record: Any, number: int) -> tuple[Any, ...]:
+def _as_tuple(record: Any, number: int = 0) -> tuple[Any, ...]:
     if not isinstance(record, (tuple, list)) or len(record) < 2:
         words = f"is a {type(record).__name__}; a record is a tuple (input, …, target), or set data.collate"
         raise BadBatch(words, "data/bad-item", number)
     return tuple(record)
-
-
-def _fields(record: Any) -> tuple[Any, ...]:
-    return _as_tuple(record, 0)
 
 
 def _length(field: Any) -> int:

@@ -14,7 +14,7 @@ into the twin waits for `used`. This process waits for `copied` before it lets t
 are copied from there; others are first copied into the slot's own pinned memory."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,19 +51,16 @@ class DeviceSlot:
 class DeviceSlots:
     """Copies host tensors to device tensors, through a fixed set of slots."""
 
-    def __init__(self, accelerator: Accelerator, pins: Pins, count: int = SLOTS) -> None:
+    def __init__(self, accelerator: Accelerator, pins: Pins) -> None:
         self._accelerator, self._pins = accelerator, pins
         self._copies = accelerator.stream()
         nothing = torch.empty(0, dtype=torch.uint8)
-        self.slots = [DeviceSlot(accelerator.event(), accelerator.event(), nothing, nothing) for _ in range(count)]
+        self.slots = [DeviceSlot(accelerator.event(), accelerator.event(), nothing, nothing) for _ in range(SLOTS)]
 
     def send(self, slot: DeviceSlot, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Start the copy of `fields` and return their device tensors, which may be read only after `take`. The host
         tensors must not change until `sent`."""
-        piece = self._one_piece(fields)
-        if piece is None:
-            piece = self._staged(slot, fields)
-        source, places = piece
+        source, places = self._one_piece(fields) or self._staged(slot, fields)
         if slot.twin.numel() < source.numel():
             self._grow(slot, source.numel())
         self._accelerator.wait(slot.used, self._copies)
@@ -128,10 +125,6 @@ class DeviceSlots:
         slot.views.clear()
         slot.twin = self._accelerator.empty(_with_room(nbytes, slot.twin))
 
-    def addresses(self) -> tuple[int, ...]:
-        """Return the addresses of the slots, host and device."""
-        return tuple(memory.data_ptr() for slot in self.slots for memory in (slot.twin, slot.staging))
-
 
 def _with_room(nbytes: int, before: Tensor) -> int:
     """Return the new size of `before`, which is too small: at first exactly `nbytes`, then with room to grow."""
@@ -146,12 +139,10 @@ class DeviceFeed:
     """A feed whose batches are on the device. `feeds` (one, or one per slot) give the same batches; the tensors of each
     are valid until its next `gather`."""
 
-    def __init__(
-        self, feeds: Sequence[Feed], accelerator: Accelerator, pins: Pins, *, draws: bool = False, slots: int = SLOTS
-    ) -> None:
+    def __init__(self, feeds: Sequence[Feed], accelerator: Accelerator, pins: Pins, *, draws: bool = False) -> None:
         """`draws`: gathering draws random numbers from torch's generator, as a transform may."""
         self._feeds = feeds
-        self._slots = DeviceSlots(accelerator, pins, slots)
+        self._slots = DeviceSlots(accelerator, pins)
         self._draws = draws
         self._next = 0
         self._held: DeviceSlot | None = None  # the slot that the trainer computes on
@@ -175,13 +166,14 @@ class DeviceFeed:
         `gather` raises them again."""
         if any(slot.holds == (epoch, batch) for slot in self._slots.slots):
             return
-        with self._random_state(), contextlib.suppress(Exception):
+        # Prefetching must not change the numbers drawn later.
+        with torch.random.fork_rng(devices=[], enabled=self._draws), contextlib.suppress(Exception):
             self._fill(epoch, batch)
 
     def _fill(self, epoch: int, batch: int) -> DeviceSlot:
         k = self._next
-        if self._slots.slots[k] is self._held and len(self._slots.slots) > 1:
-            k = (k + 1) % len(self._slots.slots)
+        if self._slots.slots[k] is self._held:
+            k = (k + 1) % SLOTS
         slot = self._slots.slots[k]
         slot.holds = None
         source = k % len(self._feeds)
@@ -189,7 +181,7 @@ class DeviceFeed:
             self._slots.sent(last)
         plain = self._feeds[source].gather(epoch, batch)
         *inputs, target = self._sent(slot, (*plain.inputs, plain.target))
-        self._last[source], self._next = slot, (k + 1) % len(self._slots.slots)
+        self._last[source], self._next = slot, (k + 1) % SLOTS
         slot.holds, slot.batch = (epoch, batch), Batch(tuple(inputs), target, plain.first_position, plain.size)
         return slot
 
@@ -201,16 +193,7 @@ class DeviceFeed:
         nested: tuple[Any, ...] = tree_unflatten(self._slots.send(slot, leaves), tree)
         return nested
 
-    @contextlib.contextmanager
-    def _random_state(self) -> Iterator[None]:
-        """Restore torch's random state afterwards, so that prefetching does not change the numbers drawn."""
-        state = torch.get_rng_state() if self._draws else None
-        try:
-            yield
-        finally:
-            if state is not None:
-                torch.set_rng_state(state)
-
     def addresses(self) -> tuple[int, ...]:
-        """Return the addresses of the slots: constant from the first epoch on if all batches have the same size."""
-        return self._slots.addresses()
+        """Return the addresses of the slots, host and device: constant from the first epoch on if all batches have the
+        same size."""
+        return tuple(memory.data_ptr() for slot in self._slots.slots for memory in (slot.twin, slot.staging))

@@ -47,7 +47,6 @@ class Reader(Protocol):
 
     def pack(self, parsing: Any) -> Any:
         """Return the `Parsed` file of a `hogwild.data.text_parsing.passes.Parsing`."""
-        ...
 
 
 class InTurn:
@@ -73,8 +72,7 @@ def materialise(dataset: Dataset, what: str, seed: int = 0) -> tuple[Tensor, ...
     A data set that has `tensors` (torch's `TensorDataset`, ours) is used as it is; any other is read in this process.
     Raises DataError naming `what`, the item and the rule.
     """
-    ready = ready_tensors(dataset, what)
-    if ready is not None:
+    if (ready := ready_tensors(dataset, what)) is not None:
         return ready
     rows = RowSource.of(dataset, what, seed)
     columns = rows.columns()
@@ -116,10 +114,7 @@ def division(count: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
 def ready_tensors(dataset: Any, what: str) -> tuple[Tensor, ...] | None:
     """Return the checked tensors of a data set that has them; None for one that must be read. Raises DataError."""
     if isinstance(dataset, IterableDataset):
-        raise DataError(
-            f"{what}: an IterableDataset cannot be resident; set data.feed: stream",
-            code="data/stream",
-        )
+        raise DataError(f"{what}: an IterableDataset cannot be resident; set data.feed: stream", code="data/stream")
     tensors = _ready_tensors(dataset)
     if tensors is not None:
         _check_fields(tensors, what)
@@ -154,10 +149,7 @@ def _check_fields(tensors: Sequence[Tensor], what: str) -> None:
         raise DataError(f"{what}: the data set is empty; there is nothing to train on", code="data/empty")
     for position, tensor in enumerate(tensors):
         if tensor.layout != torch.strided:
-            raise DataError(
-                f"{what}: field {position} is {tensor.layout}; only dense tensors can be resident",
-                code="data/not-dense",
-            )
-        row = first_non_finite(tensor)
-        if row is not None:
+            words = f"field {position} is {tensor.layout}; only dense tensors can be resident"
+            raise DataError(f"{what}: {words}", code="data/not-dense")
+        if (row := first_non_finite(tensor)) is not None:
             raise not_finite(what, row, position, len(tensors))

@@ -8,7 +8,7 @@ read the arrays; autograd and evaluations read batches of them.
 The parser has checked every index: none is out of range. The memory is a region or a memory-mapped cache file:
 processes share its pages, and data larger than memory is read when needed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +17,14 @@ import torch
 from torch import Tensor
 
 from hogwild.feeds.batch import Batch, Feed
-from hogwild.feeds.resident import FieldSpec, ResidentData, ResidentFeed
+from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.sample_order import Order, make_order
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.shared_memory.region import Region, aligned
 
 Names = Mapping[str, Any]  # of users, items, words, …: a sequence by number, as the user wrote them
+Arrays = Mapping[str, np.ndarray]
+Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,11 @@ class PackedSpec:
     form: str  # table, csr, tokens
     samples: int
     arrays: tuple[ArraySpec, ...]
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Sizes = field(default_factory=dict)
 
     @classmethod
     def laid_out(
-        cls, form: str, samples: int, arrays: Mapping[str, tuple[str, tuple[int, ...]]], sizes: Mapping[str, int]
+        cls, form: str, samples: int, arrays: Mapping[str, tuple[str, tuple[int, ...]]], sizes: Sizes
     ) -> "PackedSpec":
         """Lay out arrays (type, shape) one after the other, each starting on a cache line."""
         specs: list[ArraySpec] = []
@@ -84,14 +86,7 @@ class Packed:
         return cls(Region.allocate(name, spec.nbytes), spec, names or {})
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        form: str,
-        arrays: Mapping[str, np.ndarray],
-        sizes: Mapping[str, int],
-        names: Names | None = None,
-    ) -> "Packed":
+    def of(cls, name: str, form: str, arrays: Arrays, sizes: Sizes, names: Names | None = None) -> "Packed":
         """Copy `arrays` into a new region; the number of samples is the length of the last one."""
         samples = len(arrays["tokens"] if form == "tokens" else [*arrays.values()][-1])
         shapes = {key: (array.dtype.name, array.shape) for key, array in arrays.items()}
@@ -118,8 +113,7 @@ class Packed:
 
     def feed(self, plan: EpochPlan, *, seed: int, order: str) -> Feed:
         """Return a feed for autograd and evaluations. `order`: value of `data.shuffle`; auto is chunked here."""
-        feed: Feed = FEEDS[self.spec.form](self, plan, self.order(order, seed))
-        return feed
+        return FEEDS[self.spec.form](self, plan, self.order(order, seed))
 
     def order(self, shuffle: str, seed: int) -> Order:
         """Return the order of an epoch. By default neighbours stay together: kernels are limited by memory speed."""
@@ -129,8 +123,7 @@ class Packed:
 
     def pick(self, rows: np.ndarray) -> Batch:
         """Return the samples `rows` (n,) int64 as one batch."""
-        batch: Batch = FEEDS[self.spec.form](self, BatchPlan(len(rows), max(1, len(rows))), Chosen(rows)).gather(0, 0)
-        return batch
+        return FEEDS[self.spec.form](self, BatchPlan(len(rows), max(1, len(rows))), Chosen(rows)).gather(0, 0)
 
     def take(self, name: str, rows: np.ndarray) -> "Packed":
         """Copy the samples `rows` (n,) int64, in that order, for instance as a validation part. Raises ValueError for a
@@ -148,7 +141,7 @@ class Packed:
         return taken
 
 
-def csr_rows(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+def csr_rows(arrays: Arrays, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Return the CSR arrays of these rows, and arrays with one value per row (`target`, weights) as well."""
     begins = arrays["indptr"][rows]
     lengths = arrays["indptr"][rows + 1] - begins
@@ -235,7 +228,7 @@ class TokenFeed:
         return Batch((torch.from_numpy(windows),), torch.from_numpy(targets), first, last - first)
 
 
-FEEDS: dict[str, Any] = {"table": TableFeed, "csr": CsrFeed, "tokens": TokenFeed}
+FEEDS: dict[str, Callable[[Packed, EpochPlan, Order], Feed]] = {"table": TableFeed, "csr": CsrFeed, "tokens": TokenFeed}
 
 # ---- either kind ----------------------------------------------------------------------------------------------------
 
@@ -245,15 +238,3 @@ Spec = PackedSpec | tuple[FieldSpec, ...]  # of a packed data set, or of one tha
 def attach(spec: Spec, region: Region) -> Packed | ResidentData:
     """Return the data set that lies in `region`."""
     return spec.attach(region) if isinstance(spec, PackedSpec) else ResidentData(region, spec)
-
-
-def open_feed(data: Packed | ResidentData, plan: EpochPlan, *, seed: int, order: str) -> Feed:
-    """Return a feed of its batches. `order`: the value of `data.shuffle`."""
-    if isinstance(data, Packed):
-        return data.feed(plan, seed=seed, order=order)
-    return ResidentFeed(data, plan, seed=seed, order=order)
-
-
-def targets(data: Packed | ResidentData) -> Tensor:
-    """Return the targets (N, …)."""
-    return data.targets() if isinstance(data, Packed) else data.views()[-1]

@@ -52,6 +52,9 @@ class FieldSpec:
         n, c, h, w = self.shape
         return (n, h, w, c)
 
+    def logical(self, lying: Tensor) -> Tensor:
+        return lying.permute(0, 3, 1, 2) if self.channels_last else lying
+
 
 class ResidentData:
     """A data set in shared memory. The supervisor writes it before workers start; it is read-only afterwards."""
@@ -89,10 +92,15 @@ class ResidentData:
 
     def views(self) -> tuple[Tensor, ...]:
         """Return each field as a (N, …) view in its logical shape."""
-        return tuple(
-            spec.view(self.region).permute(0, 3, 1, 2) if spec.channels_last else spec.view(self.region)
-            for spec in self.fields
-        )
+        return tuple(spec.logical(spec.view(self.region)) for spec in self.fields)
+
+    def targets(self) -> Tensor:
+        """Return the targets (N, …): the last field."""
+        return self.views()[-1]
+
+    def feed(self, plan: EpochPlan, *, seed: int, order: str) -> "ResidentFeed":
+        """Return a feed of its batches. `order`: the value of `data.shuffle`."""
+        return ResidentFeed(self, plan, seed=seed, order=order)
 
 
 class ResidentFeed:
@@ -154,6 +162,6 @@ class ResidentFeed:
             part = buffer[: size * spec.row_bytes]
             slots.append(part.numpy().reshape(size, spec.row_bytes))
             rows = part.view(spec.dtype).view(size, *spec.lying[1:])
-            shown.append(rows.permute(0, 3, 1, 2) if spec.channels_last else rows)
+            shown.append(spec.logical(rows))
         self._views[size] = (slots, tuple(shown))
         return self._views[size]

@@ -116,8 +116,8 @@ class BatchForm:
 
     def batch(self, leaves: Sequence[Tensor], first_position: int, rows: int) -> Batch:
         """Return the batch (input, …, target), nested as by the collate function."""
-        is_plain = self.nesting == tuple(range(len(leaves)))  # the usual case, faster than walking the tree
-        *inputs, target = leaves if is_plain else tree_map(leaves.__getitem__, self.nesting)
+        # Walking the tree takes longer, and usually nothing is nested.
+        *inputs, target = tree_map(leaves.__getitem__, self.nesting) if self.is_nested else leaves
         return Batch(tuple(inputs), target, first_position, rows)
 
 
@@ -163,7 +163,7 @@ class Ring:
         self.table, self.loaders = words[: spec.slots], words[spec.slots :]
         self._heads = region.array(np.int64, (spec.slots, spec.head_words), words.nbytes)
         self._views: dict[tuple[int, Shapes], tuple[Tensor, ...]] = {}
-        self._tree = spec.form.tree
+        self.tree = spec.form.tree
 
     @classmethod
     def allocate(cls, name: str, spec: RingSpec) -> "Ring":
@@ -171,9 +171,6 @@ class Ring:
         return cls(Region.allocate(name, spec.nbytes), spec)
 
     # ---- the batch in a slot
-
-    def is_nested_as(self, tree: TreeSpec) -> bool:
-        return bool(tree == self._tree)
 
     def reserve(self, slot: int, shapes: Shapes) -> tuple[Tensor, ...]:
         """Return writable memory of the slot for tensors of these shapes, in the order of the form's leaves. Only the

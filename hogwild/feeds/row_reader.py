@@ -157,8 +157,7 @@ class RowSource:
 
     def _check_alike(self, fields: Sequence[Tensor], row: int, shapes: Sequence[tuple[int, ...]]) -> None:
         """Check shapes and types: copying would silently broadcast, or truncate 0.7 to 0 after an integer item."""
-        problem = next(self._differences(fields, shapes), None)
-        if problem is not None:
+        if (problem := next(self._differences(fields, shapes), None)) is not None:
             raise BadRow(row, DataError(f"{self.what}: item {row}{problem}; {ALIKE}", code="data/unlike-items"))
 
     def _differences(self, fields: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> Iterator[str]:
@@ -188,14 +187,12 @@ def has_rows(dataset: Any) -> bool:
 def _length(dataset: Any, what: str) -> int:
     try:
         return len(dataset)
-    except (TypeError, NotImplementedError) as error:
-        raise DataError(
-            f"{what}: {type(dataset).__name__} has no len(); use a map-style Dataset", code="data/no-length"
-        ) from error
     except (Exception, SystemExit) as error:
-        raise DataError(
-            f"{what}: len() of {type(dataset).__name__} raised {type(error).__name__}: {error}", code="data/no-length"
-        ) from error
+        kind = type(dataset).__name__
+        words = f"len() of {kind} raised {type(error).__name__}: {error}"
+        if isinstance(error, TypeError | NotImplementedError):
+            words = f"{kind} has no len(); use a map-style Dataset"
+        raise DataError(f"{what}: {words}", code="data/no-length") from error
 
 
 def _rows(dataset: Any, start: int, stop: int, what: str) -> tuple[Tensor, ...]:
@@ -206,10 +203,8 @@ def _rows(dataset: Any, start: int, stop: int, what: str) -> tuple[Tensor, ...]:
         raise BadRow(start, _raised(where, error)) from error
     is_right = len(fields) >= 2 and all(isinstance(f, Tensor) and f.dim() and len(f) == stop - start for f in fields)
     if not is_right:
-        raise BadRow(
-            start,
-            DataError(f"{where} must return (input, …, target), each of {stop - start} rows", code="data/bad-item"),
-        )
+        words = f"{where} must return (input, …, target), each of {stop - start} rows"
+        raise BadRow(start, DataError(words, code="data/bad-item"))
     return tuple(field.detach() for field in fields)
 
 

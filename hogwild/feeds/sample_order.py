@@ -13,9 +13,9 @@ as a whole.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from functools import lru_cache
 from math import isqrt
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ import torch
 from hogwild.scheduling.seeds import mix, permutation_seed
 
 Indices: TypeAlias = np.ndarray  # (n,) int64
-Kept = TypeVar("Kept")
 
 BLOCK_POSITIONS = 4096  # per block: numpy's call overhead is negligible, and 32 KiB fit into the L1 cache
 # Drawing 2^18 positions takes 2 ms and 2 MB, once per epoch and worker; 2^20 take 12 ms, 2^22 (larger than the caches)
@@ -49,7 +48,6 @@ class Order(Protocol):
     def indices(self, epoch: int, first: int, last: int) -> Indices:
         """Return the samples at the positions `[first, last)` of `epoch`, (last - first,) int64; 0 <= first <= last <=
         samples. A view of a cached block: read-only, and valid until the next call."""
-        ...
 
 
 def make_order(shuffle: str, samples: int, *, seed: int, row_bytes: int) -> Order:
@@ -74,32 +72,16 @@ def chunk_rows(row_bytes: int) -> int:
     return min(CHUNK_ROWS, max(1, CHUNK_BYTES // max(1, row_bytes)))
 
 
-class PerEpoch(Generic[Kept]):
-    """A cache of the last results of `make(epoch)`."""
-
-    def __init__(self, make: Callable[[int], Kept]) -> None:
-        self._make = make
-        self._kept: dict[int, Kept] = {}
-
-    def __getitem__(self, epoch: int) -> Kept:
-        found = self._kept.get(epoch)
-        if found is None:
-            found = self._kept[epoch] = self._make(epoch)
-            if len(self._kept) > KEPT_EPOCHS:
-                del self._kept[next(iter(self._kept))]
-        return found
-
-
 class Drawn:
     """A permutation drawn for each epoch: 8 bytes per sample and cached epoch."""
 
     def __init__(self, samples: int, seed: int) -> None:
         self._samples = samples
         self._seed = seed
-        self._permutations = PerEpoch(self._draw)
+        self._permutation = lru_cache(KEPT_EPOCHS)(self._draw)
 
     def indices(self, epoch: int, first: int, last: int) -> Indices:
-        return self._permutations[epoch][first:last]
+        return self._permutation(epoch)[first:last]
 
     def _draw(self, epoch: int) -> Indices:
         generator = torch.Generator().manual_seed(permutation_seed(self._seed, epoch))
@@ -171,11 +153,10 @@ class Keyed(Blockwise):
     def __init__(self, samples: int, seed: int, rounds: int = ROUNDS) -> None:
         super().__init__(samples)
         self._seed = seed
-        self._pairs = rounds // 2
         self._rounds = rounds
         self._width = isqrt(max(0, samples - 1)) + 1
         self._height = -(-samples // self._width)
-        self._tables = PerEpoch(self._draw)
+        self._tables = lru_cache(KEPT_EPOCHS)(self._draw)
 
     def _draw(self, epoch: int) -> list[Indices]:
         """Draw a table per round: the addend of one coordinate for each value of the other."""
@@ -184,7 +165,7 @@ class Keyed(Blockwise):
         return [_random_below(ranges[j % 2], mix(key, j), ranges[1 - j % 2]) for j in range(self._rounds)]
 
     def _compute(self, epoch: int, first: int, stop: int) -> tuple[int, Indices]:
-        tables = self._tables[epoch]
+        tables = self._tables(epoch)
         block = self._encipher(tables, np.arange(first, stop, dtype=np.int64))
         outside = np.flatnonzero(block >= self._samples)
         while outside.size:

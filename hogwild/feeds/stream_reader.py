@@ -47,13 +47,10 @@ class Origin:
     def open(self) -> Any:
         if self.spec is None:
             return self.dataset
-        before = torch.get_rng_state()
-        try:
+        with torch.random.fork_rng(devices=[]):
             if self.generator is not None:
                 torch.set_rng_state(self.generator)
             return build(self.spec)
-        finally:
-            torch.set_rng_state(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +144,7 @@ class Filler:
         rows = self._order.indices(epoch, first, last).tolist()
         seed_all(mix(self._stream.seed, epoch, batch, READ_SEED))
         records = self._read(rows, epoch, batch)
-        self._put(records, slot, epoch, batch, rows)
+        self._put(slot, records, rows)
         return True
 
     @property
@@ -172,26 +169,26 @@ class Filler:
                 records.append(self._dataset[row])
             return records
         except (Exception, SystemExit) as error:
-            number = number_of(self._dataset, rows[0] if callable(get_all) else row)
+            number = number_of(self._dataset, row)
             which = f"items {number}, …" if callable(get_all) else f"item {number}"
             raise self._raised(f"reading {which} (epoch {epoch}, batch {batch})", error) from error
 
     def _fill_next(self, slot: int, epoch: int, batch: int) -> bool:
-        where = f"epoch {epoch}, batch {batch}"
         shard = int(self._ring.table[slot, SlotWord.SHARD])
         try:
             records, before, found = self._read_next(slot, epoch, shard)
-            if not found and records.is_spent:  # the data set is still at the end of the previous epoch
+            # It gave no record but did before: its data set keeps its place, the end of the previous epoch.
+            if not found and records.is_again and records.has_ended and records.position == 0:
                 self._is_amid = True
                 self._shards.pop(shard)
                 records, before, found = self._read_next(slot, epoch, shard)
             after = records.state() if found else b""
         except (Exception, SystemExit) as error:
             self._shards.pop(shard, None)  # an iterator that has raised cannot continue
-            raise self._raised(f"the iterator ({where})", error) from error
+            raise self._raised(f"the iterator (epoch {epoch}, batch {batch})", error) from error
         if not found:
             return False
-        self._put(found, slot, epoch, batch, None, before, after)
+        self._put(slot, found, None, before, after)
         return True
 
     def _read_next(self, slot: int, epoch: int, shard: int) -> tuple["_Records", bytes, list[Any]]:
@@ -222,9 +219,15 @@ class Filler:
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
         is_again = self._was_ended and not state and _has_state(self._dataset)
-        records = _Records.begin(self._dataset, self._stream, epoch, shard, place, state, is_again=is_again)
-        self._shards[shard] = records
-        return records
+        seed_all(mix(self._stream.seed, epoch, shard, BEGIN_SEED))
+        iterator: Any = iter(self._dataset)
+        if state and _has_state(iterator):
+            iterator.load_state_dict(read_state(state))
+        elif state:
+            self._dataset.load_state_dict(read_state(state))
+            iterator = iter(self._dataset)
+        self._shards[shard] = _Records(self._dataset, iterator, self._stream, epoch, shard, place, is_again)
+        return self._shards[shard]
 
     def _next(self, records: "_Records") -> list[Any]:
         found = records.next(self._beat)
@@ -232,31 +235,21 @@ class Filler:
         self._was_ended = self._was_ended or records.has_ended
         return found
 
-    def _put(
-        self,
-        records: list[Any],
-        slot: int,
-        epoch: int,
-        batch: int,
-        rows: list[int] | None,
-        before: bytes = b"",
-        after: bytes = b"",
-    ) -> None:
-        where = f"epoch {epoch}, batch {batch}"
+    def _put(self, slot: int, records: list[Any], rows: list[int] | None, *states: bytes) -> None:
+        """Write the batch into its slot, with the iterator's states before and after it, if any."""
+        epoch, batch = (int(self._ring.table[slot, word]) for word in (SlotWord.EPOCH, SlotWord.BATCH))
         try:
             count, shapes = self._stream.collator.put(records, self._ring, slot)
         except BadBatch as bad:
             which = f"batch {batch} of epoch {epoch}"
             if bad.record is not None:
-                number = (
-                    f"item {number_of(self._dataset, rows[bad.record])}" if rows is not None else f"record {bad.record}"
-                )
-                which = f"{number} of {which}"
+                item = f"record {bad.record}" if rows is None else f"item {number_of(self._dataset, rows[bad.record])}"
+                which = f"{item} of {which}"
             error = DataError(f"{self._stream.what}: {which} {bad.words}", code=bad.code)
             raise Unreadable(error, "BadBatch", bad.code, "") from bad
         except (Exception, SystemExit) as error:
-            raise self._raised(f"collating {where}", error) from error
-        self._ring.seal(slot, count, shapes, before, after)
+            raise self._raised(f"collating epoch {epoch}, batch {batch}", error) from error
+        self._ring.seal(slot, count, shapes, *states)
 
     def _raised(self, doing: str, error: BaseException) -> Unreadable:
         code = error.code if isinstance(error, HogwildError) else "data/item-raised"
@@ -280,24 +273,6 @@ class _Records:
     is_again: bool  # the data set has a state and was read to its end before
     position: int = 0  # records read
     has_ended: bool = False
-
-    @classmethod
-    def begin(
-        cls, dataset: Any, stream: Stream, epoch: int, shard: int, place: int, state: bytes, *, is_again: bool
-    ) -> "_Records":
-        seed_all(mix(stream.seed, epoch, shard, BEGIN_SEED))
-        iterator: Any = iter(dataset)
-        if state and _has_state(iterator):
-            iterator.load_state_dict(read_state(state))
-        elif state:
-            dataset.load_state_dict(read_state(state))
-            iterator = iter(dataset)
-        return cls(dataset, iterator, stream, epoch, shard, place, is_again)
-
-    @property
-    def is_spent(self) -> bool:
-        """True if it gave no record but did before: its data set keeps its place and does not restart."""
-        return self.is_again and self.has_ended and self.position == 0
 
     def next(self, beat: Callable[[int], object]) -> list[Any]:
         """Return the records of the next batch; [] at the end."""
@@ -387,9 +362,8 @@ class _StateReader(pickle.Unpickler):
 
 
 def _tensor(dtype: str, shape: tuple[int, ...], flat: np.ndarray) -> torch.Tensor:
-    return (
-        torch.empty(len(flat), dtype=torch.uint8).copy_(torch.from_numpy(flat)).view(getattr(torch, dtype)).view(shape)
-    )
+    content = torch.empty(len(flat), dtype=torch.uint8).copy_(torch.from_numpy(flat))
+    return content.view(getattr(torch, dtype)).view(shape)
 
 
 def _array(dtype: str, shape: tuple[int, ...], content: bytes, is_scalar: bool) -> Any:
@@ -397,9 +371,8 @@ def _array(dtype: str, shape: tuple[int, ...], content: bytes, is_scalar: bool) 
     return flat.reshape(shape)[()] if is_scalar else flat.reshape(shape)
 
 
-_STATE_MAKERS = {
-    (maker.__module__, maker.__name__): maker for maker in (_tensor, _array, OrderedDict)
-}  # the only callables that a state may name
+# The only callables that a state may name.
+_STATE_MAKERS = {(maker.__module__, maker.__name__): maker for maker in (_tensor, _array, OrderedDict)}
 
 
 def _has_state(thing: Any) -> bool:

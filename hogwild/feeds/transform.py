@@ -38,7 +38,7 @@ class TransformedFeed:
 def transformed(transform: Transform, fields: Sequence[Any]) -> tuple[Any, ...]:
     """Return the transformed `fields` (B, …): inputs first, target last, nested like the batches of a stream. Raises
     DataError."""
-    rows = _rows(fields)
+    rows = len(fields[-1])  # before the transform, which may change the target
     answer = transform(*fields)
     leaves = tree_leaves(answer) if isinstance(answer, (tuple, list)) else []
     if not leaves or not all(isinstance(field, Tensor) for field in leaves):
@@ -50,11 +50,6 @@ def transformed(transform: Transform, fields: Sequence[Any]) -> tuple[Any, ...]:
         shapes = ", ".join(str(tuple(field.shape)) for field in leaves)
         raise _refused(f"returned tensors of shape {shapes} for a batch of {rows}", fields)
     return tuple(answer)
-
-
-def _rows(fields: Sequence[Any]) -> int:
-    """Return the row count of the target; call it before the transform, which may change the target."""
-    return len(fields[-1])
 
 
 def tried(transform: Transform, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from hogwild.config.load import Job
 from hogwild.errors import RunError, UsageError
 from hogwild.feeds.batch import Feed
-from hogwild.feeds.packed import Packed, open_feed
+from hogwild.feeds.packed import Packed
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.ring import Ring, RingFeed
 from hogwild.job.build import build
@@ -100,7 +100,7 @@ def _evaluated(
     if isinstance(data, Ring):
         feed = RingFeed(data, plan.batch_size)
     else:
-        feed = open_feed(data, plan, seed=job.seed, order="none")
+        feed = data.feed(plan, seed=job.seed, order="none")
     outputs = None
     if parts.output is not None and (keep_outputs or parts.panel.whole):
         outputs = torch.empty((len(targets), *parts.output.shape[1:]), dtype=parts.output.dtype)

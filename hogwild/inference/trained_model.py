@@ -21,7 +21,7 @@ from hogwild.data.cache import DatasetCache
 from hogwild.data.packed_cache import load as load_kept
 from hogwild.errors import CheckpointError, DataError, HogwildError, RunError, UsageError
 from hogwild.feeds.materialise import InTurn, materialise
-from hogwild.feeds.packed import Packed, open_feed
+from hogwild.feeds.packed import Packed
 from hogwild.inference.recommend import Recommendation, items_of, number_of, recommend
 from hogwild.inference.sample_text import SYMBOLS, sample
 from hogwild.inference.word_vectors import WordVectors
@@ -84,7 +84,7 @@ class Trained:
         if not packed.samples:
             raise DataError("input: it contains no samples", code="data/empty")
         plan = BatchPlan(packed.samples, BATCH)
-        feed = open_feed(packed, plan, seed=0, order="none")
+        feed = packed.feed(plan, seed=0, order="none")
         return self._outputs(packed.samples, lambda a, b: feed.gather(0, a // BATCH).inputs)
 
     def most_similar(self, word: str, top: int = 10) -> list[tuple[str, float]]:

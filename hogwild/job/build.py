@@ -33,7 +33,7 @@ from hogwild.metrics.panel import Panel
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan, plan_here
 from hogwild.planning.device_placement import CPU, is_on_device, with_devices
-from hogwild.scheduling.batch_plan import EpochPlan
+from hogwild.scheduling.batch_plan import EpochPlan, updates_planned
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.training import lr_schedule
 from hogwild.training.autograd_update import AutogradUpdate
@@ -146,9 +146,8 @@ def arrange(job: Job, parts: Parts, procs: int, blocks: tuple[int, int] | None) 
 
 def planned_updates(job: Job, plan: EpochPlan) -> int:
     """Return the number of updates of the whole job if nothing is skipped."""
-    return plan.planned_updates(
-        epochs=job.train.epochs, accumulate=job.train.accumulate, max_updates=job.train.max_updates
-    )
+    train = job.train
+    return updates_planned(plan, epochs=train.epochs, accumulate=train.accumulate, max_updates=train.max_updates)
 
 
 def state_of(job: Job, parts: Parts, placement: str) -> str:

@@ -126,11 +126,7 @@ def _weighted(master: Tensor, copies: dict[int, Tensor], weights: dict[int, int]
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
     """Compare bits: NaN equals NaN, and 0.0 differs from -0.0."""
-    return torch.equal(_bytes(one), _bytes(other))
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    count = tensor.numel()
-    return (
-        torch.as_strided(tensor, (count,), (1,)).view(torch.uint8) if count else tensor.new_empty(0).view(torch.uint8)
-    )
+    if not one.numel():
+        return True
+    one, other = (torch.as_strided(each, (each.numel(),), (1,)).view(torch.uint8) for each in (one, other))
+    return torch.equal(one, other)

@@ -41,10 +41,8 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         )
     _check_ownership(model, optimizer)
     if not any(p.requires_grad for group in optimizer.param_groups for p in group["params"]):
-        raise ModelError(
-            "the model has no trainable parameter: none of the optimizer's parameters has requires_grad (all frozen?)",
-            code="model/no-parameters",
-        )
+        words = "none of the optimizer's parameters has requires_grad (all frozen?)"
+        raise ModelError(f"the model has no trainable parameter: {words}", code="model/no-parameters")
 
 
 def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
@@ -66,28 +64,20 @@ def _check_names(model: nn.Module) -> None:
 
 
 def _check_tensor(kind: str, name: str, tensor: Tensor) -> None:
+    which = f"{kind} {name}"
     if is_lazy(tensor):
-        raise ModelError(
-            f"{kind} {name} is lazy and has no shape yet; run one batch through the model before training it",
-            code="model/lazy",
-        )
+        words = "is lazy and has no shape yet; run one batch through the model before training it"
+        raise ModelError(f"{which} {words}", code="model/lazy")
     if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
-        raise ModelError(
-            f"{kind} {name} is a {type(tensor).__qualname__}, which stores its values in its own way; only ordinary "
-            "tensors can be shared",
-            code="model/not-dense",
-        )
+        words = "which stores its values in its own way; only ordinary tensors can be shared"
+        raise ModelError(f"{which} is a {type(tensor).__qualname__}, {words}", code="model/not-dense")
     if tensor.layout != torch.strided:
-        raise ModelError(
-            f"{kind} {name} has the layout {tensor.layout}; only dense (strided) tensors can be shared",
-            code="model/not-dense",
-        )
+        words = f"has the layout {tensor.layout}; only dense (strided) tensors can be shared"
+        raise ModelError(f"{which} {words}", code="model/not-dense")
     if tensor.device.type != "cpu":
-        raise ModelError(
-            f"{kind} {name} is on {tensor.device}; shared parameters are in host memory. Call model.cpu()"
-            + (" after initialising it (to_empty and values)" if tensor.device.type == "meta" else ""),
-            code="model/device",
-        )
+        how = " after initialising it (to_empty and values)" if tensor.device.type == "meta" else ""
+        words = f"is on {tensor.device}; shared parameters are in host memory. Call model.cpu(){how}"
+        raise ModelError(f"{which} {words}", code="model/device")
 
 
 def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:
@@ -96,10 +86,8 @@ def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:
     for kind, name, tensor in tensors:
         is_plain = kind == "buffer" or is_dense_without_overlap(tensor.shape, tensor.stride())
         if not is_plain and len(_words(tensor).unique()) < tensor.numel():
-            raise ModelError(
-                f"parameter {name} has several elements at one address (expand?); use .clone()",
-                code="model/overlapping",
-            )
+            words = f"parameter {name} has several elements at one address (expand?); use .clone()"
+            raise ModelError(words, code="model/overlapping")
         if tensor.numel():
             places.append((*extent(tensor), f"{kind} {name}", tensor))
     places.sort(key=lambda place: place[:2])

@@ -16,23 +16,23 @@ A crash loses the updates since the last flush, as in delta on the CPU, and the 
 last pause. A replacement inherits those of the last pause, or starts without, if there was none yet. The optimizer's
 state counts as created only once it is in host memory, so a partial state is never inherited."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hogwild.devices.accelerator import Accelerator, words
 from hogwild.devices.pinned_memory import Pins
+from hogwild.errors import DeviceSharingError
 from hogwild.parameters import buffers, state_layout
-from hogwild.parameters.device_shared import LentExchange
 from hogwild.parameters.exchange import Exchange
 from hogwild.parameters.flat_layout import FlatLayout, region_name
 from hogwild.parameters.state_block import StateBlock
 from hogwild.parameters.state_layout import SpanState, StateLayout, StateSlot
 from hogwild.parameters.structure_file import SharedLayout
-from hogwild.shared_memory.region import Region, aligned
+from hogwild.shared_memory.region import Region
 
 
 class DeviceExchange(Exchange):
@@ -58,15 +58,13 @@ class DeviceExchange(Exchange):
         for dtype, whole in self._locals.items():
             pins.region(regions[region_name(dtype)])
             accelerator.upload(whole, self._flat(dtype, whole.numel()), None)
-        for dtype, flat in self._shared.items():
+        for dtype, flat in self._shared.items() if not sole else ():
             size = flat.numel()
-            snapshot, difference = (
-                (device_words(accelerator, dtype, size) for _ in range(2)) if not sole else (None,) * 2
-            )
-            if snapshot is not None and difference is not None:
-                snapshot.copy_(self._locals[dtype][:size])
-                self._copies[dtype] = (self._locals[dtype][:size], snapshot, difference)
-                self._host[dtype] = pins.empty(size * dtype.itemsize).view(dtype)
+            local = self._locals[dtype][:size]
+            snapshot, difference = (device_words(accelerator, dtype, size) for _ in range(2))
+            snapshot.copy_(local)
+            self._copies[dtype] = (local, snapshot, difference)
+            self._host[dtype] = pins.empty(size * dtype.itemsize).view(dtype)
         self.is_delta = True
         for param, slot in zip(params, layout.params, strict=True):
             param.data = torch.as_strided(self._locals[slot.dtype], slot.shape, slot.strides, slot.offset)
@@ -77,9 +75,6 @@ class DeviceExchange(Exchange):
 
     def bind(self, *, delta: bool) -> None:
         assert delta, "the parameters of a replica lie on its device"
-
-    def forget(self) -> None:
-        """Do nothing: the copies are where training happens."""
 
     def flush(self) -> None:
         for dtype, shared in self._shared.items():
@@ -121,20 +116,46 @@ def device_words(accelerator: Accelerator, dtype: torch.dtype, count: int) -> Te
     return accelerator.empty(count * dtype.itemsize).zero_().view(dtype)
 
 
-class _Private:
-    """A block of state in this process's memory, with the interface of a region."""
+class LentExchange(Exchange):
+    """Direct exchange on one GPU, in memory that a dedicated process owns (`workers/child/gpu_owner.py`): every update
+    writes words of the flats there, without a lock. `lent`: region -> IPC handle.
 
-    def __init__(self, nbytes: int) -> None:
-        self.whole = torch.zeros(aligned(nbytes), dtype=torch.uint8)
+    The race is that of direct exchange (`exchange.py`): kernels of several workers read and write the same words at the
+    same time. Workers own no memory that others map, so killing one is harmless: its context ends, and the owner's
+    memory stays. Host memory has the flats as of the last pause, when the owner copies them there."""
 
-    def tensor(self, dtype: torch.dtype, shape: Sequence[int], offset: int = 0, strides: Any = None) -> Tensor:
-        order = torch.empty(tuple(shape), device="meta").stride() if strides is None else strides
-        return words(self.whole, dtype, shape, offset, order)
+    def __init__(
+        self,
+        layout: FlatLayout,
+        params: Sequence[nn.Parameter],
+        regions: Mapping[str, Region],
+        accelerator: Accelerator,
+        lent: Mapping[str, str],
+    ) -> None:
+        """Map the owner's memory. Raises DeviceSharingError."""
+        super().__init__(layout, params, regions)
+        try:
+            self._flats: dict[torch.dtype, Tensor] = {
+                dtype: accelerator.borrow(lent[region_name(dtype)], size * dtype.itemsize).view(dtype)
+                for dtype, size in layout.sizes.items()
+                if size
+            }
+        except (OSError, RuntimeError) as error:
+            if accelerator.explain(error) is not None:
+                raise
+            raise DeviceSharingError(
+                f"{accelerator.name}: GPU memory of another process cannot be mapped: {error}. In a container, CUDA "
+                "IPC needs the host's IPC and process namespaces (docker run --ipc=host --pid=host); or use "
+                "train.placement: cuda-replica"
+            ) from error
+        for param, slot in zip(params, layout.params, strict=True):
+            param.data = torch.as_strided(self._flats[slot.dtype], slot.shape, slot.strides, slot.offset)
 
-    def array(self, dtype: Any, shape: Sequence[int], offset: int = 0) -> np.ndarray:
-        count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        view: np.ndarray = self.whole[offset : offset + count].numpy().view(dtype).reshape(tuple(shape))
-        return view
+    def _places(self) -> dict[torch.dtype, Tensor]:
+        return self._flats
+
+    def bind(self, *, delta: bool) -> None:
+        assert not delta, "lent parameters are written where they lie"
 
 
 class DeviceState(StateBlock):
@@ -153,37 +174,30 @@ class DeviceState(StateBlock):
         counters_too: bool,
     ) -> None:
         """`counters_too`: the rule wants its counters on the device (fused, capturable)."""
-        self._private = _Private(layout.nbytes)
-        super().__init__(layout, {state_layout.REGION: self._private} if layout.nbytes else {}, 0)  # type: ignore[dict-item]
+        name = state_layout.REGION
+        super().__init__(layout, {name: Region.allocate("own-state", layout.nbytes)} if layout.nbytes else {}, 0)
         self._accelerator, self._counters_too = accelerator, counters_too
         self._come = accelerator.event()
         self._home = StateBlock(layout, regions, block)
         self._whole = accelerator.empty(layout.nbytes)
-        pins.regions(regions, state_layout.REGION)
-        self._moved = [(self._home_words(piece), self._device_words(piece)) for piece in self._pieces()]
+        if name in regions:
+            pins.region(regions[name])
+        arrays = [(a.dtype, a.numel, a.offset) for a in layout.arrays if self._is_moved(a.kind)]
+        alone = [(s.dtype, math.prod(s.shape), s.offset) for s in layout.slots if s.kind == "tensor"]
+        self._moved = [  # in host memory, and on the device
+            (self._home.at(dtype, (count,), offset, (1,)), words(self._whole, dtype, (count,), offset, (1,)))
+            for dtype, count, offset in arrays + alone
+        ]
         self._read()
-
-    def _pieces(self) -> list[tuple[torch.dtype, int, int]]:
-        """Return (dtype, elements, offset) of everything on the device."""
-        arrays = [(a.dtype, a.numel, a.offset) for a in self.layout.arrays if self._is_moved(a.kind)]
-        alone = [s for s in self.layout.slots if s.kind == "tensor"]
-        return arrays + [(s.dtype, int(np.prod(s.shape, dtype=np.int64)), s.offset) for s in alone]
 
     def _is_moved(self, kind: str) -> bool:
         return kind in ("like", "tensor") or (kind == "scalar" and self._counters_too)
 
-    def _home_words(self, piece: tuple[torch.dtype, int, int]) -> Tensor:
-        dtype, count, offset = piece
-        return self._home.at(dtype, (count,), offset, (1,))
-
-    def _device_words(self, piece: tuple[torch.dtype, int, int]) -> Tensor:
-        dtype, count, offset = piece
-        return words(self._whole, dtype, (count,), offset, (1,))
-
     def _read(self) -> None:
         if not self.layout.nbytes:
             return
-        self._private.whole.copy_(self._home.at(torch.uint8, (self.layout.nbytes,), 0))
+        whole = (torch.uint8, (self.layout.nbytes,), 0)
+        self.at(*whole).copy_(self._home.at(*whole))
         for home, here in self._moved:
             self._accelerator.upload(here, home, None)
 
@@ -238,45 +252,34 @@ class Replica:
         lent: Mapping[str, str] | None = None,
     ) -> None:
         """Bind parameters and buffers of the model to the device, and move the loss's tensors. `lent`: IPC handles of
-        existing flats, by region (`device_shared.py`)."""
+        existing flats, by region (`LentExchange`)."""
+        model, loss, optimizer = parts
         self.accelerator, self.pins = accelerator, Pins(accelerator)
+        self.exchange: Exchange
+        self._home: Tensor | None = None
+        self.buffers: Tensor | None = None
         try:
-            self._place(layout, parts, params, regions, worker, lent)
+            if lent is not None:
+                self.exchange = LentExchange(layout.flats, params, regions, accelerator, lent)
+            else:
+                sole = layout.workers == 1
+                self.exchange = DeviceExchange(layout.flats, params, regions, accelerator, self.pins, sole=sole)
+            on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+            self.state = DeviceState(layout.state, regions, worker, accelerator, self.pins, counters_too=on_device)
+            self._come = accelerator.event()
+            if buffers.REGION in regions:
+                self.pins.region(regions[buffers.REGION])
+                self._home = layout.buffers.block(regions[buffers.REGION], buffers.block_of(worker))
+                self.buffers = accelerator.empty(layout.buffers.nbytes)
+                self.read_back()
+                for slot, buffer in zip(layout.buffers.slots, model.buffers(), strict=True):
+                    buffer.data = words(self.buffers, slot.dtype, slot.shape, slot.offset, slot.strides)
+            if isinstance(loss, nn.Module):
+                loss.to(accelerator.torch_device)  # constants, such as class weights
+            self.settle()
         except BaseException:  # out of device memory, perhaps
             self.pins.close()
             raise
-
-    def _place(
-        self,
-        layout: SharedLayout,
-        parts: tuple[nn.Module, Any, torch.optim.Optimizer],
-        params: Sequence[nn.Parameter],
-        regions: Mapping[str, Region],
-        worker: int,
-        lent: Mapping[str, str] | None,
-    ) -> None:
-        (model, loss, optimizer), accelerator = parts, self.accelerator
-        self.exchange: Exchange
-        if lent is not None:
-            self.exchange = LentExchange(layout.flats, params, regions, accelerator, lent)
-        else:
-            sole = layout.workers == 1
-            self.exchange = DeviceExchange(layout.flats, params, regions, accelerator, self.pins, sole=sole)
-        on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
-        self.state = DeviceState(layout.state, regions, worker, accelerator, self.pins, counters_too=on_device)
-        self._come = accelerator.event()
-        self._home: Tensor | None = None
-        self.buffers: Tensor | None = None
-        if buffers.REGION in regions:
-            self.pins.regions(regions, buffers.REGION)
-            self._home = layout.buffers.block(regions[buffers.REGION], buffers.block_of(worker))
-            self.buffers = accelerator.empty(layout.buffers.nbytes)
-            self.read_back()
-            for slot, buffer in zip(layout.buffers.slots, model.buffers(), strict=True):
-                buffer.data = words(self.buffers, slot.dtype, slot.shape, slot.offset, slot.strides)
-        if isinstance(loss, nn.Module):
-            loss.to(accelerator.torch_device)  # constants, such as class weights
-        self.settle()
 
     def read_back(self) -> None:
         """Copy this worker's buffers from shared memory: after a pause, the merged ones."""

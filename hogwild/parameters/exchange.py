@@ -90,12 +90,9 @@ class Exchange:
         """Add the changes since the last `refresh` to the flats, and read back the changes of the others. Call it
         between intent and commit."""
         for dtype, (local, snapshot, difference) in self._copies.items() if self.is_delta else ():
-            shared = self._shared[dtype]
             torch.sub(local, snapshot, out=difference)
-            shared.add_(difference)
-            snapshot.copy_(shared)
-            local.copy_(snapshot)
-        self._changed()
+            self._shared[dtype].add_(difference)
+        self.refresh()
 
     def refresh(self) -> None:
         """Set the copy to the present flats; unflushed changes are dropped."""

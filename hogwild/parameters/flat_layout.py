@@ -11,7 +11,7 @@ stay unused.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -39,14 +39,10 @@ class ParamSlot:
     sparse: bool
     until: int = 0
 
-    @property
-    def region(self) -> str:
-        return region_name(self.dtype)
-
     def view(self, regions: Mapping[str, Region]) -> Tensor:
         """Return the parameter's words in the flat, in its own memory format."""
         start = self.offset * self.dtype.itemsize
-        return regions[self.region].tensor(self.dtype, self.shape, start, self.strides)
+        return regions[region_name(self.dtype)].tensor(self.dtype, self.shape, start, self.strides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +114,9 @@ def plan_flats(
     named = list(model.named_parameters())
     index = {id(param): i for i, (_, param) in enumerate(named)}
     sparse = sparse_parameters(model)
-    group_of = _trained_groups(optimizer)
-    optimised = [index[id(p)] for group in optimizer.param_groups for p in group["params"] if id(p) in index]
+    members = [(g, param) for g, group in enumerate(optimizer.param_groups) for param in group["params"]]
+    group_of = {id(param): g for g, param in members if param.requires_grad}
+    optimised = [index[id(param)] for _, param in members if id(param) in index]
     keys = [_span_key(param, group_of.get(id(param)), id(param) in sparse, late.get(name, 0)) for name, param in named]
 
     spans: list[Span] = []
@@ -129,19 +126,20 @@ def plan_flats(
     for i in dict.fromkeys([*optimised, *range(len(named))]):  # in the optimizer's order, then the others
         members_of[keys[i]].append(i)
     for key in sorted(members_of, key=lambda k: (str(k[0]), k[1] is None, k[2], k[3], k[1] or 0)):
-        members = members_of[key]
-        start = ends.get(key[0], 0)
-        end = _place((named[i][1] for i in members), members, start, offsets)
-        spans.append(Span(key[0], key[1], key[2], start, end - start, tuple(members), key[3]))
-        ends[key[0]] = end
+        dtype, group, is_sparse, until = key
+        start = end = ends.get(dtype, 0)
+        for i in members_of[key]:
+            offsets[i] = end
+            line = ALIGNMENT // dtype.itemsize  # every parameter starts on a cache line
+            end += -(-named[i][1].numel() // line) * line
+        spans.append(Span(dtype, group, is_sparse, start, end - start, tuple(members_of[key]), until))
+        ends[dtype] = end
 
-    slots = tuple(_slot(*item, offsets[i], keys[i]) for i, item in enumerate(named))
-    return FlatLayout(slots, tuple(spans), ends, _gradient_sizes(spans))
-
-
-def _trained_groups(optimizer: torch.optim.Optimizer) -> dict[int, int]:
-    groups = enumerate(optimizer.param_groups)
-    return {id(param): g for g, group in groups for param in group["params"] if param.requires_grad}
+    slots = []
+    for i, ((name, param), (dtype, group, is_sparse, until)) in enumerate(zip(named, keys, strict=True)):
+        place = (tuple(param.shape), own_strides(param), offsets[i])
+        slots.append(ParamSlot(name, dtype, *place, group, param.requires_grad, is_sparse, until))
+    return FlatLayout(tuple(slots), tuple(spans), ends, _gradient_sizes(spans))
 
 
 SpanKey = tuple[torch.dtype, int | None, bool, int]  # dtype, group, sparse, until
@@ -150,21 +148,6 @@ SpanKey = tuple[torch.dtype, int | None, bool, int]  # dtype, group, sparse, unt
 def _span_key(param: Tensor, group: int | None, sparse: bool, until: int) -> SpanKey:
     is_trained = group is not None
     return param.dtype, group, sparse and is_trained, until if is_trained else 0
-
-
-def _place(params: Iterable[Tensor], members: Sequence[int], start: int, offsets: dict[int, int]) -> int:
-    """Give each of `members` its offset from `start` on, each on a cache line; return the end, also on a cache line."""
-    for i, param in zip(members, params, strict=True):
-        offsets[i] = start
-        line = ALIGNMENT // param.dtype.itemsize
-        start += -(-param.numel() // line) * line
-    return start
-
-
-def _slot(name: str, param: Tensor, offset: int, key: SpanKey) -> ParamSlot:
-    dtype, group, sparse, until = key
-    shape, strides = tuple(param.shape), own_strides(param)
-    return ParamSlot(name, dtype, shape, strides, offset, group, param.requires_grad, sparse, until)
 
 
 def _gradient_sizes(spans: Sequence[Span]) -> dict[torch.dtype, int]:

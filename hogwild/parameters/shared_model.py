@@ -7,10 +7,10 @@ of shared memory, afterwards they hold the result in ordinary private memory.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,6 @@ from hogwild.shared_memory.region import Region, own_strides
 
 __all__ = ["SharedModel", "WorkerModel"]
 
-Answer = TypeVar("Answer")
 OWN = "own"  # each parameter's own memory format: the choice of `auto` for models without a Conv2d
 MEMORY_FORMATS = ("auto", "contiguous", "channels_last", OWN)
 
@@ -88,9 +87,10 @@ class SharedModel:
         channels_last = _convert(model, memory_format)
         layout, initial = _plan(model, optimizer, procs, state, late)
         parts = (model, loss, optimizer)
-        structure = _without_state(optimizer, lambda: dump_structure(layout, parts))
-        regions = _allocate(layout)
-        _without_state(optimizer, lambda: check_structure(layout, parts, regions))
+        with _without_state(optimizer):
+            structure = dump_structure(layout, parts)
+            regions = _allocate(layout)
+            check_structure(layout, parts, regions)
         shared = cls(model, optimizer, layout, regions, structure, channels_last, old_strides)
         try:
             shared._bind()
@@ -269,12 +269,13 @@ def _move(tensor: Tensor, place: Tensor) -> None:
     tensor.data = place
 
 
-def _without_state(optimizer: torch.optim.Optimizer, write: Callable[[], Answer]) -> Answer:
-    """Run `write` without optimizer state: state travels in the regions, and only entries under keys that are not
+@contextmanager
+def _without_state(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Take the optimizer's state away: state travels in the regions, and only entries under keys that are not
     parameters belong into the structure file."""
     kept, params = optimizer.state, {id(param) for param in parameters_of(optimizer)}
     optimizer.state = defaultdict(dict, {key: own for key, own in kept.items() if id(key) not in params})
     try:
-        return write()
+        yield
     finally:
         optimizer.state = kept

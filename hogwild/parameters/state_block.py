@@ -176,10 +176,9 @@ class StateBlock:
             if slot.is_number:
                 self._numbers[slot.offset // 8] = float(source)
             elif not isinstance(source, Tensor) or not _fits(source, slot):
-                raise ValueError(
-                    f"state {slot.key} of parameter {slot.index}: {_describe(source)} instead of "
-                    f"{slot.dtype} {slot.shape}"
-                )
+                found = f"{source.dtype} {tuple(source.shape)}" if isinstance(source, Tensor) else repr(source)
+                where = f"state {slot.key} of parameter {slot.index}"
+                raise ValueError(f"{where}: {found} instead of {slot.dtype} {slot.shape}")
             else:
                 _fill(self.view(slot), source)
             self._present[slot.word] = 1
@@ -194,7 +193,3 @@ def _fill(place: Tensor, value: Tensor) -> None:
         place.copy_(value)
     else:
         place.zero_().add_(value)
-
-
-def _describe(value: Any) -> str:
-    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

@@ -61,14 +61,11 @@ def is_finite(value: Tensor) -> bool:
     if not value.is_floating_point() or not value.numel():
         return True
     words = value.detach().as_strided((value.numel(),), (1,))
-    return all(_piece_is_finite(piece) for piece in words.split(PIECE))
-
-
-def _piece_is_finite(piece: Tensor) -> bool:
-    if piece.dtype.itemsize == 1:  # 8-bit types: aminmax does not support them
-        piece = piece.float()
-    least, most = torch.aminmax(piece)
-    return math.isfinite(least.item()) and math.isfinite(most.item())
+    for piece in words.split(PIECE):  # aminmax does not support 8-bit types
+        ends = torch.aminmax(piece.float() if piece.dtype.itemsize == 1 else piece)
+        if not all(math.isfinite(end.item()) for end in ends):
+            return False
+    return True
 
 
 def model_state(model: nn.Module, copies: Copies) -> dict[str, dict[str, Any]]:
@@ -98,10 +95,6 @@ def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return {**params, **dict(model.named_buffers(remove_duplicate=False))}
 
 
-def _has_extra(module: nn.Module) -> bool:
-    return type(module).set_extra_state is not nn.Module.set_extra_state
-
-
 def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
     return tensor.shape, tensor.dtype
 
@@ -122,7 +115,8 @@ def load_model(model: nn.Module, snapshot: Mapping[str, Any]) -> None:
     saved: Mapping[str, Any] = snapshot.get("tensors", snapshot["model"])
     modules = dict(model.named_modules(remove_duplicate=False))
     derived = {f"{path}.{key}".lstrip(".") for path, m in modules.items() for key in m._non_persistent_buffers_set}
-    extras = {f"{path}.{EXTRA}".lstrip("."): module for path, module in modules.items() if _has_extra(module)}
+    extended = {p: m for p, m in modules.items() if type(m).set_extra_state is not nn.Module.set_extra_state}
+    extras = {f"{path}.{EXTRA}".lstrip("."): module for path, module in extended.items()}
     own = _tensors_of(model)
     own = {k: v for k, v in own.items() if k not in derived or (k in saved and _form(saved[k]) == _form(v))}
     missing = [name for name in own if name not in saved]
@@ -137,10 +131,8 @@ def load_model(model: nn.Module, snapshot: Mapping[str, Any]) -> None:
         _check_tensor(name, value, saved[name])
     for name, _ in model.named_parameters():  # not the buffers: a mask may well hold infinity
         if not is_finite(saved[name]):
-            raise CheckpointError(
-                f"{name} is NaN or infinite in the checkpoint; training cannot continue from it",
-                code="checkpoint/not-finite",
-            )
+            words = f"{name} is NaN or infinite in the checkpoint; training cannot continue from it"
+            raise CheckpointError(words, code="checkpoint/not-finite")
     with torch.no_grad():
         for name, value in own.items():
             value.copy_(saved[name])
@@ -252,18 +244,14 @@ def _check_counts(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]])
 
 def _check_tensor(name: str, own: Tensor, saved: Any) -> None:
     if not isinstance(saved, Tensor):
-        raise CheckpointError(
-            f"{name}: the checkpoint has {saved!r} instead of a tensor", code="checkpoint/other-model"
-        )
-    if own.shape != saved.shape:
-        raise CheckpointError(
-            f"{name}: shape {tuple(saved.shape)} in the checkpoint, {tuple(own.shape)} in this model",
-            code="checkpoint/other-model",
-        )
-    if own.dtype != saved.dtype:
-        raise CheckpointError(
-            f"{name}: {saved.dtype} in the checkpoint, {own.dtype} in this model", code="checkpoint/other-model"
-        )
+        words = f"the checkpoint has {saved!r} instead of a tensor"
+    elif own.shape != saved.shape:
+        words = f"shape {tuple(saved.shape)} in the checkpoint, {tuple(own.shape)} in this model"
+    elif own.dtype != saved.dtype:
+        words = f"{saved.dtype} in the checkpoint, {own.dtype} in this model"
+    else:
+        return
+    raise CheckpointError(f"{name}: {words}", code="checkpoint/other-model")
 
 
 def _some(names: list[str]) -> str:

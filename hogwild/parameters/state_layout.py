@@ -138,13 +138,14 @@ class _Planner:
 
     def _add_number(self, index: int, key: str, value: float, *, in_group: bool) -> None:
         kind: Kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
-        self._add(index, key, kind, torch.float64, (), (), self.end, in_group=in_group)
+        word = len(self.slots)
+        self.slots.append(StateSlot(index, key, kind, torch.float64, (), (), self.end, word, in_group))
         self.end += 8
 
     def _add_tensor(self, index: int, key: str, value: Tensor) -> None:
         span, position, beside = self.places.get(index, (-1, 0, 0))
         slot = self.flats.params[self.flats.spans[span].params[position]] if span >= 0 else None
-        shape = tuple(value.shape)
+        shape, size = tuple(value.shape), value.element_size()
         kind: Kind = "tensor"
         if slot is not None and shape == () and (slot.shape != () or key in INITIAL):
             kind = "scalar"
@@ -152,12 +153,13 @@ class _Planner:
             kind = "like"
         array = self._array(span, key, kind, value.dtype) if kind != "tensor" else None
         if array is None or slot is None:
-            self._add(index, key, "tensor", value.dtype, shape, own_strides(value), self.end)
-            self.end += aligned(value.numel() * value.element_size())
-            return
-        step = position if kind == "scalar" else beside
-        strides = () if kind == "scalar" else slot.strides
-        self._add(index, key, kind, value.dtype, shape, strides, array.offset + step * value.element_size())
+            kind, strides, offset = "tensor", own_strides(value), self.end
+            self.end += aligned(value.numel() * size)
+        elif kind == "scalar":
+            strides, offset = (), array.offset + position * size
+        else:
+            strides, offset = slot.strides, array.offset + beside * size
+        self.slots.append(StateSlot(index, key, kind, value.dtype, shape, strides, offset, len(self.slots)))
 
     def _array(self, span: int, key: str, kind: Kind, dtype: torch.dtype) -> SpanState | None:
         """Return the array beside `span`; None if the name is used with another dtype."""
@@ -168,18 +170,3 @@ class _Planner:
             self.end += aligned(numel * dtype.itemsize)
         array = self.arrays[span, key, kind]
         return array if array.dtype == dtype else None
-
-    def _add(
-        self,
-        index: int,
-        key: str,
-        kind: Kind,
-        dtype: torch.dtype,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        offset: int,
-        *,
-        in_group: bool = False,
-    ) -> None:
-        word = len(self.slots)
-        self.slots.append(StateSlot(index, key, kind, dtype, shape, strides, offset, word, in_group))

@@ -290,21 +290,19 @@ class _StructureReader(pickle.Unpickler):
         self.made: dict[Place, Tensor] = {}
 
     def persistent_load(self, reference: Reference) -> Any:
-        where, i, *kind = reference
+        where, i, *kinds = reference
         if where == "here":
             return self._here[i]
-        if (where, i) not in self.made:
-            self.made[where, i] = (self._param if where == "param" else self._buffer)(i, *kind)
-        return self.made[where, i]
-
-    def _param(self, i: int, kind: type) -> Tensor:
-        slot = self._layout.flats.params[i]
-        return torch.Tensor._make_subclass(kind, slot.view(self._regions), slot.requires_grad)
-
-    def _buffer(self, i: int, kind: type) -> Tensor:
-        buffers = self._layout.buffers
-        view = buffers.view(self._regions[BUFFERS], buffers.slots[i], block_of(self._worker))
-        return view if kind is Tensor else view.as_subclass(kind)
+        if (place := (where, i)) not in self.made:
+            (kind,) = kinds
+            if where == "param":
+                slot = self._layout.flats.params[i]
+                self.made[place] = Tensor._make_subclass(kind, slot.view(self._regions), slot.requires_grad)
+            else:
+                buffers = self._layout.buffers
+                view = buffers.view(self._regions[BUFFERS], buffers.slots[i], block_of(self._worker))
+                self.made[place] = view if kind is Tensor else view.as_subclass(kind)
+        return self.made[place]
 
 
 Bound = list[tuple[str, Place | None]]
@@ -341,22 +339,14 @@ def _check_bound(written: Bound, read: Bound) -> None:
 def _blame(parts: Parts, error: Exception) -> str:
     """Name the deepest module that cannot be written alone, else the loss or the optimizer; and its attribute."""
     model, loss, optimizer = parts
-    for place, thing in _suspects(model, loss, optimizer):
+    deepest_first = sorted(model.named_modules(), key=lambda item: -len(item[0].split(".")) if item[0] else 1)
+    suspects: list[tuple[str, Any]] = [(f"module {path or '(the model itself)'}", one) for path, one in deepest_first]
+    for place, thing in (*suspects, ("the loss", loss), ("the optimizer", optimizer)):
         if (cause := _failure(model, thing)) is not None:
             inside = getattr(thing, "__dict__", {}).items()
             where = next((f"in its attribute {key}, " for key, value in inside if _failure(model, value)), "")
             return f"{place} ({type(thing).__qualname__}) cannot be pickled for the workers: {where}{cause}"
     return f"model, loss and optimizer cannot be pickled for the workers: {type(error).__name__}: {error}"
-
-
-def _suspects(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
-    deepest_first: Sequence[tuple[str, nn.Module]] = sorted(
-        model.named_modules(), key=lambda item: -len(item[0].split(".")) if item[0] else 1
-    )
-    for path, module in deepest_first:
-        yield f"module {path or '(the model itself)'}", module
-    yield "the loss", loss
-    yield "the optimizer", optimizer
 
 
 def _failure(model: nn.Module, thing: Any) -> str | None:
@@ -365,10 +355,8 @@ def _failure(model: nn.Module, thing: Any) -> str | None:
     except ModelError as error:
         return str(error)
     except Exception as error:
-        return (
-            f"{type(error).__name__}: {error}. Workers are new processes: they cannot get locks, open files and "
-            "generators"
-        )
+        rule = "Workers are new processes: they cannot get locks, open files and generators"
+        return f"{type(error).__name__}: {error}. {rule}"
     return None
 
 

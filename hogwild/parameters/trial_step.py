@@ -45,11 +45,10 @@ def dry_step(
 
     The user's objects stay unchanged: parameters and state are copied, hooks left out, the generator's state
     restored."""
-    rng = torch.get_rng_state()
     state: list[dict[str, Any]] = []  # of each parameter
     numbers: list[tuple[int, str, Any]] = []
     try:
-        with warnings.catch_warnings():
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the real first step repeats these warnings
             for portion in _portions(optimizer):
                 found, numbers = _rehearse(
@@ -62,8 +61,6 @@ def dry_step(
             f"{type(error).__name__}: {error}",
             code="optimizer/trial-step",
         ) from error
-    finally:
-        torch.set_rng_state(rng)
     return {i: own for i, own in enumerate(state) if own}, numbers
 
 

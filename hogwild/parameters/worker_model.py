@@ -32,19 +32,22 @@ class WorkerModel:
     worker: int
     state: StateBlock
     exchange: Exchange
-    _parameter_places: list[tuple[nn.Module, str, str, nn.Parameter, int]]
-    _buffer_places: list[tuple[nn.Module, str, str, Tensor]]
-    _module_sizes: list[tuple[nn.Module, str, tuple[int, ...]]]
     _buffers: Tensor | None  # this worker's block, (bytes,) uint8; None without buffers
-    _kept: Tensor | None
-    _whole: SharedLayout  # `layout` once everything is trained
     replica: Replica | None = None  # on a GPU: what this worker owns there
+    runs: nn.Module = field(init=False)  # the module that is called: the model, or its compiled form
+    _whole: SharedLayout = field(init=False)  # `layout` once everything is trained
+    _parameter_places: list[tuple[nn.Module, str, str, Tensor, int]] = field(init=False)
+    _buffer_places: list[tuple[nn.Module, str, str, Tensor]] = field(init=False)
+    _module_sizes: list[tuple[nn.Module, str, tuple[int, ...]]] = field(init=False)
+    _kept: Tensor | None = field(init=False)
     _marked: Tensor | None = None
     _trains: bool = False  # its state is newer than shared memory
-    runs: nn.Module = field(init=False)  # the module that is called: the model, or its compiled form
 
     def __post_init__(self) -> None:
-        self.runs = self.model
+        self.runs, self._whole = self.model, self.layout
+        self._parameter_places, self._buffer_places = _parameter_places(self.model), _places(self.model, "_buffers")
+        self._module_sizes = [(module, path, _sizes(module)) for path, module in self.model.named_modules()]
+        self._kept = None if self._buffers is None else self._buffers.clone()
 
     @classmethod
     def attach(
@@ -72,11 +75,7 @@ class WorkerModel:
             exchange = Exchange(layout.flats, params, regions)
             own = layout.buffers.block(regions[REGION], block_of(worker)) if REGION in regions else None
         state.load(optimizer)
-        attached = cls(
-            model, loss, optimizer, params, layout, regions, worker, state, exchange,
-            _parameter_places(model), _buffer_places(model), _module_sizes(model),
-            own, None if own is None else own.clone(), layout, replica,
-        )  # fmt: skip
+        attached = cls(model, loss, optimizer, params, layout, regions, worker, state, exchange, own, replica)
         attached.thaw(updates)
         return attached
 
@@ -222,26 +221,18 @@ def _entry(table: Any, key: str) -> Tensor | None:
     return table[key] if key in table else None  # noqa: SIM401
 
 
-def _parameter_places(model: nn.Module) -> list[tuple[nn.Module, str, str, nn.Parameter, int]]:
+def _places(model: nn.Module, table: str) -> list[tuple[nn.Module, str, str, Tensor]]:
+    """Return (module, key, full name, tensor) of everything in the modules' `_parameters` or `_buffers`."""
     return [
-        (module, key, f"{path}.{key}" if path else key, param, param.data_ptr())
+        (module, key, f"{path}.{key}" if path else key, tensor)
         for path, module in model.named_modules()
-        for key, param in module._parameters.items()
-        if param is not None
+        for key, tensor in getattr(module, table).items()
+        if tensor is not None
     ]
 
 
-def _buffer_places(model: nn.Module) -> list[tuple[nn.Module, str, str, Tensor]]:
-    return [
-        (module, key, f"{path}.{key}" if path else key, buffer)
-        for path, module in model.named_modules()
-        for key, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-
-
-def _module_sizes(model: nn.Module) -> list[tuple[nn.Module, str, tuple[int, ...]]]:
-    return [(module, path, _sizes(module)) for path, module in model.named_modules()]
+def _parameter_places(model: nn.Module) -> list[tuple[nn.Module, str, str, Tensor, int]]:
+    return [(*place, place[3].data_ptr()) for place in _places(model, "_parameters")]
 
 
 def _sizes(module: nn.Module) -> tuple[int, ...]:

@@ -2,48 +2,10 @@
 position): every process computes the same answer without asking another one. No torch, no state."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Union
 
-
-class EpochPlan(Protocol):
-    """The division of one epoch into batches: `BatchPlan`, or `grid_plan.GridPlan` for data in the cells of a grid."""
-
-    @property
-    def samples(self) -> int: ...
-
-    @property
-    def batch_size(self) -> int: ...
-
-    @property
-    def drop_last(self) -> bool: ...
-
-    @property
-    def merge_single(self) -> bool: ...
-
-    @property
-    def merges(self) -> bool: ...
-
-    @property
-    def grid(self) -> tuple[int, int] | None:
-        """Number of row blocks and of column blocks; None: no grid."""
-        ...
-
-    @property
-    def lanes(self) -> int | None:
-        """Lanes of consecutive batches; None: no batch continues another."""
-        ...
-
-    @property
-    def batches(self) -> int: ...
-
-    @property
-    def largest(self) -> int: ...
-
-    def positions(self, batch: int) -> tuple[int, int]: ...
-
-    def samples_in(self, start: int, stop: int) -> int: ...
-
-    def planned_updates(self, *, epochs: int, accumulate: int, max_updates: int | None) -> int: ...
+if TYPE_CHECKING:
+    from hogwild.scheduling.grid_plan import GridPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +29,8 @@ class BatchPlan:
     @property
     def merges(self) -> bool:
         """True if the last batch holds one extra sample."""
-        return (
-            self.merge_single
-            and not self.drop_last
-            and self.batch_size > 1
-            and self.samples > self.batch_size
-            and self.samples % self.batch_size == 1
-        )
+        leaves_one = 1 < self.batch_size < self.samples and self.samples % self.batch_size == 1
+        return self.merge_single and not self.drop_last and leaves_one
 
     @property
     def batches(self) -> int:
@@ -99,24 +56,6 @@ class BatchPlan:
         """Return the number of samples in the batches `[start, stop)`."""
         return self.positions(stop - 1)[1] - self.positions(start)[0] if stop > start else 0
 
-    def planned_updates(self, *, epochs: int, accumulate: int, max_updates: int | None) -> int:
-        """Return the updates of the whole job if nothing is skipped: the length of its learning-rate schedule."""
-        whole = epochs * -(-self.batches // accumulate)
-        return whole if max_updates is None else min(whole, max_updates)
-
-
-def how_cut(plan: EpochPlan) -> dict[str, Any]:
-    """Return everything that decides which samples a batch holds. `batches` shows whether a single sample was merged.
-    `grid`: number of row and column blocks, which a resume must take over, or None."""
-    return {
-        "samples": plan.samples,
-        "batch_size": plan.batch_size,
-        "drop_last": plan.drop_last,
-        "batches": plan.batches,
-        "grid": None if plan.grid is None else list(plan.grid),
-        "lanes": plan.lanes,
-    }
-
 
 OPEN = 1 << 40  # batches of an epoch whose end is not known yet: more than any stream has
 
@@ -136,15 +75,12 @@ class StreamPlan:
     merges: ClassVar[bool] = False
     grid: ClassVar[None] = None
     lanes: ClassVar[None] = None
+    batches: ClassVar[int] = OPEN
 
     @property
     def samples(self) -> int:
         """Samples as reported by the data set; 0 if it reports none."""
         return self.length or 0
-
-    @property
-    def batches(self) -> int:
-        return OPEN
 
     @property
     def largest(self) -> int:
@@ -158,9 +94,30 @@ class StreamPlan:
         """Return an upper bound; the slot knows the exact number."""
         return (stop - start) * self.batch_size
 
-    def planned_updates(self, *, epochs: int, accumulate: int, max_updates: int | None) -> int:
-        """Return the planned updates; 0 if neither the job nor the data set limits them."""
-        if self.length is None:
+
+EpochPlan: TypeAlias = Union[BatchPlan, StreamPlan, "GridPlan"]
+
+
+def how_cut(plan: EpochPlan) -> dict[str, Any]:
+    """Return everything that decides which samples a batch holds. `batches` shows whether a single sample was merged.
+    `grid`: number of row and column blocks, which a resume must take over, or None."""
+    return {
+        "samples": plan.samples,
+        "batch_size": plan.batch_size,
+        "drop_last": plan.drop_last,
+        "batches": plan.batches,
+        "grid": None if plan.grid is None else list(plan.grid),
+        "lanes": plan.lanes,
+    }
+
+
+def updates_planned(plan: EpochPlan, *, epochs: int, accumulate: int, max_updates: int | None) -> int:
+    """Return the updates of the whole job if nothing is skipped: the length of its learning-rate schedule. 0 if neither
+    the job nor a stream limits them."""
+    batches = plan.batches
+    if isinstance(plan, StreamPlan):
+        if plan.length is None:
             return max_updates or 0
-        whole = epochs * -(-max(1, -(-self.length // self.batch_size)) // accumulate)
-        return whole if max_updates is None else min(whole, max_updates)
+        batches = max(1, -(-plan.length // plan.batch_size))
+    whole = epochs * -(-batches // accumulate)
+    return whole if max_updates is None else min(whole, max_updates)

@@ -105,7 +105,7 @@ class GridPlan:
     its last batch is shorter. `bounds` (cells + 1): first position of each cell, and the end."""
 
     batch_size: int
-    sides: tuple[int, int]
+    grid: tuple[int, int]  # number of row blocks and of column blocks
     bounds: tuple[int, ...]
     first_batches: np.ndarray = field(init=False, repr=False, compare=False)  # (cells + 1,) int64: of each cell
     cells: np.ndarray = field(init=False, repr=False, compare=False)  # (batches,) int64: of each batch
@@ -133,12 +133,7 @@ class GridPlan:
 
     def __reduce__(self) -> "tuple[Callable[..., GridPlan], tuple[object, ...]]":
         """Pickle only the bounds; the derived arrays, which may be megabytes, are rebuilt."""
-        return GridPlan, (self.batch_size, self.sides, self.bounds)
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Number of row blocks and of column blocks."""
-        return self.sides
+        return GridPlan, (self.batch_size, self.grid, self.bounds)
 
     @property
     def samples(self) -> int:
@@ -150,22 +145,14 @@ class GridPlan:
 
     @property
     def largest(self) -> int:
-        """Number of samples in the largest batch: the size of a reused buffer."""
         return int(np.diff(self._firsts).max(initial=0))
 
     def positions(self, batch: int) -> tuple[int, int]:
-        """Return the positions `[first, last)` of batch number `batch` of an epoch."""
         return int(self._firsts[batch]), int(self._firsts[batch + 1])
 
     def samples_in(self, start: int, stop: int) -> int:
-        """Return the number of samples in the batches `[start, stop)`."""
         return int(self._firsts[stop] - self._firsts[start]) if stop > start else 0
 
     def cell_of(self, batch: int) -> int:
         """Return the cell of a batch: row block * C + column block."""
         return int(self.cells[batch])
-
-    def planned_updates(self, *, epochs: int, accumulate: int, max_updates: int | None) -> int:
-        """Return the updates of the whole job if nothing is skipped; here an update holds one batch."""
-        whole = epochs * -(-self.batches // accumulate)
-        return whole if max_updates is None else min(whole, max_updates)

@@ -19,10 +19,9 @@ import numpy as np
 
 from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
-from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice, OfPlan
+from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice, LeaseSchedule, OfPlan
 from hogwild.scheduling.seeds import mix
 
-EPOCHS_AHEAD = 1  # keeps the other workers close to the row and column of a stalled one
 # Random part of a cell's priority, as a share of an average row, drawn anew for every epoch: cells come in another
 # order each time, and the fullest rows and columns still come first.
 DRAWN_SHARE = 0.25
@@ -41,8 +40,8 @@ class FreeCells(OfPlan):
         self._cells: dict[int, list[FreeRange]] = {}  # cells with pieces put or taken; all others are whole or used up
         self._begun: set[int] = set()  # cells that were partly leased before
         self._batches = plan.batches if pieces is None else 0
-        whole = np.diff(plan.bounds).reshape(plan.sides).astype(np.float64)
-        self.left = whole if pieces is None else np.zeros(plan.sides)
+        whole = np.diff(plan.bounds).reshape(plan.grid).astype(np.float64)
+        self.left = whole if pieces is None else np.zeros(plan.grid)
         self._rows, self._columns = self.left.sum(axis=1), self.left.sum(axis=0)
         self.put(pieces or ())
 
@@ -59,8 +58,7 @@ class FreeCells(OfPlan):
     def take(self, piece: FreeRange, stop: int) -> None:
         cell = self._plan.cell_of(piece.start)
         pieces = self._pieces(cell)
-        at = pieces.index(piece)
-        pieces[at : at + 1] = [FreeRange(stop, piece.stop)] if stop < piece.stop else []
+        self.cut(pieces, piece, stop)
         self._note(cell, pieces, piece.start - stop, -self._plan.samples_in(piece.start, stop))
 
     def put(self, pieces: Iterable[FreeRange]) -> None:
@@ -77,7 +75,7 @@ class FreeCells(OfPlan):
 
     def _note(self, cell: int, pieces: list[FreeRange], batches: int, samples: int) -> None:
         self._batches += batches
-        row, column = divmod(cell, self._plan.sides[1])
+        row, column = divmod(cell, self._plan.grid[1])
         for sums, place in ((self.left, (row, column)), (self._rows, row), (self._columns, column)):
             sums[place] += samples
         first = self._plan.first_batches
@@ -94,7 +92,7 @@ class FreeCells(OfPlan):
         row and column have the most samples left, the first of equal ones."""
         from hogwild.kernels.parsing import grid_cells
 
-        across = self._plan.sides[1]
+        across = self._plan.grid[1]
         for cell in sorted(self._begun):
             if rows[cell // across] and columns[cell % across]:
                 return self._pieces(cell)[0]
@@ -103,8 +101,8 @@ class FreeCells(OfPlan):
         return self._pieces(chosen)[0] if chosen >= 0 else None
 
 
-class GridSchedule:
-    """The schedule of a grid. An item is a whole cell, or the rest of one."""
+class GridSchedule(LeaseSchedule):
+    """The schedule of a grid. An item is a whole cell, or the rest of one. Conflicts are computed from the leases."""
 
     def __init__(self, plan: GridPlan, *, seed: int) -> None:
         from hogwild.kernels.parsing import warm_up
@@ -123,26 +121,20 @@ class GridSchedule:
 
     def _draw(self, epoch: int) -> np.ndarray:
         """Return (B, C) float64: tie-breakers of this epoch. A bit generator's numbers never change with numpy."""
-        rows, columns = self._plan.sides
+        rows, columns = self._plan.grid
         words = np.random.PCG64(mix(self._seed, epoch, -5)).random_raw(rows * columns) >> np.uint64(11)
         drawn: np.ndarray = words.reshape(rows, columns) * (DRAWN_SHARE * self._plan.samples / rows / 2**53)
         return drawn
 
     def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
         taken = self._plan.cells[[lease.item.start for lease in leases if lease.worker != worker]]
-        rows, columns = (np.ones(side, bool) for side in self._plan.sides)
+        rows, columns = (np.ones(side, bool) for side in self._plan.grid)
         rows[taken // len(columns)] = columns[taken % len(columns)] = False
         for epoch, free in epochs.items():
             assert isinstance(free, FreeCells)
             if (piece := free.best(rows, columns)) is not None:
                 return LeaseChoice(epoch, piece)
         return None
-
-    def released(self, worker: int) -> None:
-        """No-op: conflicts are computed from the leases."""
-
-    def may_open(self, epoch: int, earliest: int) -> bool:
-        return epoch <= earliest + EPOCHS_AHEAD
 
     def updates(self, horizon: int, limits: Limits) -> int:
         """Return the length of an item: a whole cell, up to the limit of the commit word. A shorter item would still
@@ -153,11 +145,8 @@ class GridSchedule:
         """Return 2 if every worker then still finds an unoccupied row and column; 1 near the end, when a second leased
         cell would keep others waiting."""
         cells = horizon * len(self._plan.bounds) / self._plan.batches
-        room = min(*self._plan.sides, int(cells))
+        room = min(*self._plan.grid, int(cells))
         return LEASES_IN_HAND if room > 2 * (limits.procs - 1) else 1
-
-    def forget(self, epoch: int) -> None:
-        """No-op: this schedule keeps nothing per epoch."""
 
     def restart(self, next_epoch: int) -> None:
         self._next = None

@@ -16,9 +16,7 @@ from itertools import chain
 
 from hogwild.scheduling.batch_plan import EpochPlan
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
-from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice, OfPlan
-
-EPOCHS_AHEAD = 1  # keeps the other workers close to the lane of a stalled one
+from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice, LeaseSchedule, OfPlan
 
 
 def steps_of(plan: EpochPlan) -> int:
@@ -50,8 +48,7 @@ class FreeLanes(OfPlan):
     def take(self, piece: FreeRange, stop: int) -> None:
         lane = piece.start // self._steps
         pieces = self._lanes[lane]
-        at = pieces.index(piece)
-        pieces[at : at + 1] = [FreeRange(stop, piece.stop)] if stop < piece.stop else []
+        self.cut(pieces, piece, stop)
         if not pieces:
             del self._lanes[lane]
 
@@ -85,7 +82,7 @@ class FreeLanes(OfPlan):
         return sum(piece.stop - piece.start for piece in self._lanes[lane])
 
 
-class LaneSchedule:
+class LaneSchedule(LeaseSchedule):
     """The schedule of lanes of consecutive batches. An item is a part of one lane, in order."""
 
     def __init__(self, plan: EpochPlan, *, procs: int) -> None:
@@ -118,9 +115,6 @@ class LaneSchedule:
     def released(self, worker: int) -> None:
         for free in self._epochs.values():
             free.released(worker)
-
-    def may_open(self, epoch: int, earliest: int) -> bool:
-        return epoch <= earliest + EPOCHS_AHEAD
 
     def updates(self, horizon: int, limits: Limits) -> int:
         """Return the length of an item. No shorter towards the end: nobody else could take the rest of the lane."""

@@ -1,6 +1,7 @@
 """The free batches of an epoch, and the default schedule: any worker gets the first free range. `grid_schedule.py` and
 `lane_schedule.py` keep workers apart. Imports nothing heavy: the command line waits for this file."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
@@ -8,6 +9,7 @@ from hogwild.scheduling.batch_plan import EpochPlan
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
 
 LEASES_IN_HAND = 2
+EPOCHS_AHEAD = 1  # where order matters: keeps the other workers close to what a stalled one holds
 
 
 class Free(Protocol):
@@ -18,27 +20,21 @@ class Free(Protocol):
     @property
     def has_free(self) -> bool:
         """True if any are free, or may be: the end of a stream is unknown before it is read."""
-        ...
 
     def samples_in(self, start: int, stop: int) -> int:
         """Return the number of samples in the leased batches `[start, stop)`."""
-        ...
 
     def settle(self, start: int, stop: int) -> None:
         """Settle the batches `[start, stop)`: they will not be asked for again."""
-        ...
 
     def updates(self, accumulate: int) -> int:
         """Return the number of updates of `accumulate` batches; the last one of a piece may be shorter."""
-        ...
 
     def take(self, piece: FreeRange, stop: int) -> None:
         """Lease the batches `[piece.start, stop)`."""
-        ...
 
     def put(self, pieces: Iterable[FreeRange]) -> None:
         """Make `pieces` free (again)."""
-        ...
 
 
 class LeaseChoice(NamedTuple):
@@ -48,42 +44,39 @@ class LeaseChoice(NamedTuple):
     piece: FreeRange
 
 
-class LeaseSchedule(Protocol):
+class LeaseSchedule(ABC):
     """The rule that decides which batches may be leased at the same time."""
 
+    @abstractmethod
     def free_of(self, epoch: int, pieces: Iterable[FreeRange] | None = None) -> Free:
         """Return the free batches of `epoch`: all of it, or after a resume only `pieces`."""
-        ...
 
+    @abstractmethod
     def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
         """Choose the next range for `worker` from these epochs, the earliest first, given the current `leases`; or
         None. The caller leases what is returned."""
-        ...
 
-    def released(self, worker: int) -> None:
+    @abstractmethod
+    def updates(self, horizon: int, limits: Limits) -> int:
+        """Return the longest item, in updates, while `horizon` updates are free."""
+
+    def released(self, worker: int) -> None:  # noqa: B027 (by default there is nothing to forget)
         """Forget `worker`, which is gone; its leased batches are free again."""
-        ...
 
     def may_open(self, epoch: int, earliest: int) -> bool:
         """Return whether a worker that finds nothing may begin `epoch` while `earliest` is not settled."""
-        ...
-
-    def updates(self, horizon: int, limits: Limits) -> int:
-        """Return the longest item, in updates, while `horizon` updates are free."""
-        ...
+        return epoch <= earliest + EPOCHS_AHEAD
 
     def most_in_hand(self, horizon: int, limits: Limits) -> int:
         """Return the most leases a worker may hold at once."""
-        ...
+        return LEASES_IN_HAND if horizon > 2 * limits.procs else 1
 
-    def forget(self, epoch: int) -> None:
+    def forget(self, epoch: int) -> None:  # noqa: B027
         """Forget `epoch`: all of it is settled."""
-        ...
 
-    def restart(self, next_epoch: int) -> None:
+    def restart(self, next_epoch: int) -> None:  # noqa: B027
         """Go back to a checkpoint. `free_of` is then called for each unfinished epoch before `next_epoch`; an epoch it
         is not called for is settled."""
-        ...
 
 
 class OfPlan:
@@ -97,6 +90,12 @@ class OfPlan:
 
     def settle(self, start: int, stop: int) -> None:
         """No-op: settled batches need no bookkeeping here."""
+
+    @staticmethod
+    def cut(pieces: list[FreeRange], piece: FreeRange, stop: int) -> None:
+        """Remove the batches `[piece.start, stop)` from `pieces`, which holds `piece`."""
+        at = pieces.index(piece)
+        pieces[at : at + 1] = [FreeRange(stop, piece.stop)] if stop < piece.stop else []
 
 
 class FreeRanges(OfPlan):
@@ -117,15 +116,14 @@ class FreeRanges(OfPlan):
         return sum(-(-(piece.stop - piece.start) // accumulate) for piece in self._pieces)
 
     def take(self, piece: FreeRange, stop: int) -> None:
-        at = self._pieces.index(piece)
-        self._pieces[at : at + 1] = [FreeRange(stop, piece.stop)] if stop < piece.stop else []
+        self.cut(self._pieces, piece, stop)
 
     def put(self, pieces: Iterable[FreeRange]) -> None:
         self._pieces += pieces
         self._pieces.sort(key=lambda piece: piece.start)
 
 
-class RangeSchedule:
+class RangeSchedule(LeaseSchedule):
     """The first free range of the earliest epoch, cut to a length that shrinks towards the end of the job."""
 
     def __init__(self, plan: EpochPlan, update: int) -> None:
@@ -142,9 +140,6 @@ class RangeSchedule:
                 return LeaseChoice(epoch, piece)
         return None
 
-    def released(self, worker: int) -> None:
-        """No-op: any worker may take the freed ranges."""
-
     def may_open(self, epoch: int, earliest: int) -> bool:
         return True
 
@@ -154,12 +149,3 @@ class RangeSchedule:
         longest = min(max(limits.max_item_updates, limits.sync_every), MAX_ITEM_BATCHES // self._update)
         shortest = min(limits.sync_every, -(-horizon // limits.procs))
         return max(1, min(longest, max(shortest, -(-horizon // (4 * limits.procs)))))
-
-    def most_in_hand(self, horizon: int, limits: Limits) -> int:
-        return LEASES_IN_HAND if horizon > 2 * limits.procs else 1
-
-    def forget(self, epoch: int) -> None:
-        """No-op: this schedule keeps nothing per epoch."""
-
-    def restart(self, next_epoch: int) -> None:
-        """No-op: this schedule keeps no state."""

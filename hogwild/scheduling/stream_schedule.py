@@ -13,21 +13,175 @@ a known end, which any loader may read. For an iterable, loader k reads shard k 
 when a request comes back empty. Numbers beyond an end do not exist."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hogwild.scheduling.batch_plan import OPEN, EpochPlan, StreamPlan
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES, FreeRange, Lease, Limits
-from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice
-from hogwild.scheduling.stream_epoch import SlotRequest, StreamEpoch
+from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice, LeaseSchedule
 
 REQUESTS_IN_HAND = 2  # per loader: the next request is there when one is done
-EPOCHS_AHEAD = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequest:
+    """Batch number `batch` of `epoch`, the one at `place` of `shard`, goes into `slot`."""
+
+    slot: int
+    epoch: int
+    batch: int
+    shard: int
+    place: int
 
 
 @dataclass(slots=True)
-class StreamSchedule:
+class Shard:
+    """The unrequested places of one shard in one epoch: ranges, in order. `end`: number of places; None if unknown."""
+
+    todo: deque[tuple[int, int]]
+    end: int | None = None
+
+    def take(self) -> int:
+        start, stop = self.todo.popleft()
+        if start + 1 < stop:
+            self.todo.appendleft((start + 1, stop))
+        return start
+
+    def add(self, start: int, stop: int) -> None:
+        """Add places to request. Call it in order of `start`."""
+        if self.todo and start <= self.todo[-1][1]:
+            start, last = self.todo.pop()
+            stop = max(last, stop)
+        if start < stop:
+            self.todo.append((start, stop))
+
+    def cut(self, first: int, end: int) -> None:
+        """Request nothing outside [first, end)."""
+        cut = ((max(start, first), min(stop, end)) for start, stop in self.todo)
+        self.todo = deque((start, stop) for start, stop in cut if start < stop)
+
+    def drop(self, place: int) -> None:
+        """Do not request `place`."""
+        below = [(start, min(stop, place)) for start, stop in self.todo]
+        above = [(max(start, place + 1), stop) for start, stop in self.todo]
+        self.todo = deque((start, stop) for start, stop in (*below, *above) if start < stop)
+
+
+class StreamEpoch:
+    """The batches of one epoch: a `Free`. `filled`: numbers of filled batches that are not leased."""
+
+    def __init__(self, epoch: int, shards: int, pieces: Iterable[FreeRange], end: int | None) -> None:
+        """`pieces`: the free batches, perhaps up to `OPEN`; `end`: the number of batches, if known (one shard)."""
+        self.epoch = epoch
+        self.shards = [Shard(deque(), end) for _ in range(shards)]
+        self.slots: dict[int, int] = {}  # batch -> slot
+        self.rows: dict[int, int] = {}  # filled batch -> rows, leased or not
+        self.loading: dict[int, SlotRequest] = {}
+        self.filled: set[int] = set()
+        self.attempts: dict[int, int] = {}
+        self._freed: list[int] = []  # slots
+        for piece in sorted(pieces, key=lambda piece: piece.start):
+            if piece.attempts:
+                self.attempts[piece.start] = piece.attempts
+            for number, shard in enumerate(self.shards):
+                if piece.step == 1 or piece.start % shards == number:
+                    shard.add(*(-(-(at - number) // shards) for at in (piece.start, piece.stop)))
+
+    # ---- as the queue sees it
+
+    def __iter__(self) -> Iterator[FreeRange]:
+        """Iterate over everything that is neither leased nor settled, in order; the first batch of a range carries its
+        attempts. With several shards each has its own ranges: one may be far ahead of another."""
+        across = len(self.shards)
+        ranges = [(number, number + 1, 1) for number in (*self.filled, *self.loading)]
+        for number, shard in enumerate(self.shards):
+            for start, stop in shard.todo:
+                places = (n // across for n in self.attempts if n % across == number)
+                cuts = sorted(place for place in places if start < place < stop)
+                pieces = zip((start, *cuts), (*cuts, stop), strict=True)
+                ranges += [(number + across * a, number + across * (b - 1) + 1, across) for a, b in pieces]
+        found: list[FreeRange] = []
+        for start, stop, step in sorted(ranges):
+            last = found[-1] if found else None
+            if last is not None and (last.stop, last.step, step) == (start, 1, 1) and start not in self.attempts:
+                last.stop = stop
+            else:
+                found.append(FreeRange(start, stop, self.attempts.get(start, 0), step))
+        return iter(found)
+
+    @property
+    def has_free(self) -> bool:
+        return bool(self.filled or self.loading or any(shard.todo for shard in self.shards))
+
+    def updates(self, accumulate: int) -> int:
+        left = sum(stop - start for shard in self.shards for start, stop in shard.todo)
+        return -(-(left + len(self.filled) + len(self.loading)) // accumulate)
+
+    def samples_in(self, start: int, stop: int) -> int:
+        return sum(self.rows[number] for number in range(start, stop))
+
+    def take(self, piece: FreeRange, stop: int) -> None:
+        for number in range(piece.start, stop):
+            self.filled.discard(number)
+            self.attempts.pop(number, None)
+
+    def put(self, pieces: Iterable[FreeRange]) -> None:
+        for piece in pieces:
+            self.filled.update(range(piece.start, piece.stop))
+            if piece.attempts:
+                self.attempts[piece.start] = piece.attempts
+
+    def settle(self, start: int, stop: int) -> None:
+        for number in range(start, stop):
+            del self.rows[number]
+            self._freed.append(self.slots.pop(number))
+
+    def freed(self) -> list[int]:
+        """Return the slots of batches settled since the last call."""
+        freed, self._freed = self._freed, []
+        return freed
+
+    # ---- what may be leased
+
+    def run(self, least: int, most: int, update: int, *, in_order: bool) -> FreeRange | None:
+        """Return the first run of filled batches that a worker may have: whole updates, at least `least` batches unless
+        no more will follow, at most `most`."""
+        for start in sorted(self.filled):
+            before = start - 1
+            if before in self.filled and start not in self.attempts:
+                continue  # belongs to the run that begins earlier
+            if in_order and self._is_coming_before(start):
+                return None
+            if start % update and self.is_coming(before):
+                continue  # its update is not complete yet
+            stop = start + 1
+            while stop in self.filled and stop not in self.attempts and stop - start < most:
+                stop += 1
+            rest = (stop - start) % update
+            if stop - start >= least or not self.is_coming(stop):
+                if rest and self.is_coming(stop) and stop - rest > start:
+                    stop -= rest
+                elif rest and (self.is_coming(stop) or stop in self.filled):
+                    continue
+                return FreeRange(start, stop, self.attempts.get(start, 0))
+        return None
+
+    def is_coming(self, number: int) -> bool:
+        """Return whether batch `number` is requested or will be."""
+        if number in self.loading:
+            return True
+        shard, place = number % len(self.shards), number // len(self.shards)
+        return any(start <= place < stop for start, stop in self.shards[shard].todo)
+
+    def _is_coming_before(self, number: int) -> bool:
+        across = len(self.shards)
+        firsts = [shard.todo[0][0] * across + k for k, shard in enumerate(self.shards) if shard.todo]
+        return min((*firsts, *self.loading), default=number) < number
+
+
+@dataclass(slots=True)
+class StreamSchedule(LeaseSchedule):
     """The schedule of a streamed job. `slots`: slots of the ring; `update`: batches applied at once; `in_order`: the
     only worker gets batches in order of their numbers, so that the result does not depend on loader speed.
 
@@ -48,6 +202,8 @@ class StreamSchedule:
     _newest: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # by shard: epoch, place, slot
     _void: set[tuple[int, int]] = field(default_factory=set)  # (loader, slot): the answer is no longer wanted
     _next_epoch: int = 0
+    _least: int = 1  # batches of an item, as of the last `updates`
+    _most: int = 1
     refused: dict[tuple[int, int], int] = field(default_factory=dict)  # (epoch, batch): attempts to read it
     empty_epoch: int | None = None  # an epoch without any batch
 
@@ -83,12 +239,6 @@ class StreamSchedule:
                 return LeaseChoice(epoch, piece)
         return None
 
-    def released(self, worker: int) -> None:
-        """No-op: the worker's batches are still in the ring, for any worker."""
-
-    def may_open(self, epoch: int, earliest: int) -> bool:
-        return epoch <= earliest + EPOCHS_AHEAD
-
     def updates(self, horizon: int, limits: Limits) -> int:
         room = (self.slots - REQUESTS_IN_HAND * self.loaders) // (LEASES_IN_HAND * limits.procs)
         # An exchange is never longer than the ring's share per worker.
@@ -99,16 +249,14 @@ class StreamSchedule:
 
     def most_in_hand(self, horizon: int, limits: Limits) -> int:
         self.updates(horizon, limits)
-        return LEASES_IN_HAND if horizon > 2 * limits.procs else 1
-
-    _least: int = 1
-    _most: int = 1
+        return LeaseSchedule.most_in_hand(self, horizon, limits)
 
     # ---- called for loaders
 
     def request(self, loader: int) -> SlotRequest | None:
         """Return the next request for `loader`; None if it has enough requests, no slot is free, or nothing is left."""
-        self._reclaim()
+        for each in self._epochs.values():
+            self._free_slots.extend(each.freed())
         if len(self._in_hand.get(loader, ())) >= REQUESTS_IN_HAND:
             return None
         for request in self._again:
@@ -117,8 +265,7 @@ class StreamSchedule:
                 return self._hand(loader, request)
         if not self._free_slots:
             return None
-        found = self._next(loader)
-        if found is None:
+        if (found := self._next(loader)) is None:
             return None
         epoch, shard = found
         place = epoch.shards[shard].take()
@@ -134,25 +281,18 @@ class StreamSchedule:
 
     def _next(self, loader: int) -> tuple[StreamEpoch, int] | None:
         shard = loader if self.is_sharded else 0
-        if shard >= self.shards or (self.is_sharded and self._held_by(shard) >= self.slots // self.shards):
-            return None
+        if self.is_sharded:
+            # Each has a fixed share of the ring: otherwise a fast one could fill it while workers wait for another.
+            held = sum(batch % self.shards == shard for epoch in self._epochs.values() for batch in epoch.slots)
+            if shard >= self.shards or held >= self.slots // self.shards:
+                return None
         for number in sorted(self._epochs):
             if self._epochs[number].shards[shard].todo:
                 return self._epochs[number], shard
         earliest = min(self._epochs, default=self._next_epoch)
-        if self._next_epoch < self.epochs and self._next_epoch <= earliest + EPOCHS_AHEAD:
+        if self._next_epoch < self.epochs and self.may_open(self._next_epoch, earliest):
             return self.free_of(self._next_epoch), shard
         return None
-
-    def _held_by(self, shard: int) -> int:
-        """Return the number of slots with batches of `shard`. Each shard has a fixed share of the ring: otherwise a
-        fast shard could fill it while workers wait for another."""
-        return sum(batch % self.shards == shard for epoch in self._epochs.values() for batch in epoch.slots)
-
-    def _reclaim(self) -> None:
-        """Free the slots of settled batches."""
-        for epoch in list(self._epochs.values()):
-            self._free_slots.extend(epoch.freed())
 
     def forget(self, epoch: int) -> None:
         """Forget an epoch that the queue has settled completely."""
@@ -208,7 +348,10 @@ class StreamSchedule:
     def failed(self, loader: int, slot: int) -> tuple[SlotRequest, int] | None:
         """Queue an unreadable batch again, unless the caller calls `give_up`. Return the request and its failures."""
         request = self._answered(loader, slot)
-        return None if request is None else (request, self._charge(request))
+        if request is None:
+            return None
+        self._queue_again([request])
+        return request, self._charge(request)
 
     def lost(self, loader: int, slot: int | None) -> tuple[SlotRequest, int] | None:
         """Queue the requests of a dead `loader` again, into the same slots. `slot`: the one it was filling, whose batch
@@ -216,18 +359,16 @@ class StreamSchedule:
         requests = self._in_hand.pop(loader, [])
         for void in [void for void in self._void if void[0] == loader]:
             self._give_back(*void)
+        self._queue_again(requests)
         current = next((request for request in requests if request.slot == slot), None)
+        return None if current is None else (current, self._charge(current))
+
+    def _queue_again(self, requests: Iterable[SlotRequest]) -> None:
         self._again = sorted([*self._again, *requests], key=lambda each: (each.epoch, each.batch))
-        if current is None:
-            return None
-        key = (current.epoch, current.batch)
-        self.refused[key] = self.refused.get(key, 0) + 1
-        return current, self.refused[key]
 
     def _charge(self, request: SlotRequest) -> int:
         key = (request.epoch, request.batch)
         self.refused[key] = self.refused.get(key, 0) + 1
-        self._again = sorted([*self._again, request], key=lambda each: (each.epoch, each.batch))
         return self.refused[key]
 
     def give_up(self, request: SlotRequest) -> list[tuple[int, int]]:
@@ -235,15 +376,13 @@ class StreamSchedule:
         batches, which the queue must book as quarantined."""
         epoch, step = self._epochs[request.epoch], self.update
         first = request.batch // step * step
-        gone = [n for n in range(first, min(first + step, self.plan.batches)) if self._is_free(epoch, n)]
+        whole = range(first, min(first + step, self.plan.batches))
+        gone = [number for number in whole if number in epoch.filled or epoch.is_coming(number)]
         for number in gone:
             self.refused.pop((request.epoch, number), None)
             epoch.attempts.pop(number, None)
             self._take_out(epoch, number)
         return [(number, number + 1) for number in gone]
-
-    def _is_free(self, epoch: StreamEpoch, number: int) -> bool:
-        return number in epoch.filled or epoch._is_coming(number)
 
     def _take_out(self, epoch: StreamEpoch, number: int) -> None:
         request = epoch.loading.get(number)
@@ -261,15 +400,7 @@ class StreamSchedule:
             epoch.loading.pop(number)
             epoch.slots.pop(number)
         else:
-            self._take_from_todo(epoch, number)
-
-    def _take_from_todo(self, epoch: StreamEpoch, number: int) -> None:
-        shard = epoch.shards[number % self.shards]
-        place, ranges = number // self.shards, list(shard.todo)
-        shard.todo.clear()
-        for start, stop in ranges:
-            parts = [(start, place), (place + 1, stop)] if start <= place < stop else [(start, stop)]
-            shard.todo.extend(part for part in parts if part[0] < part[1])
+            epoch.shards[number % self.shards].drop(number // self.shards)
 
     @property
     def filled_slots(self) -> int:

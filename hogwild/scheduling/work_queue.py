@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any
 
-from hogwild.scheduling.batch_plan import EpochPlan, how_cut
+from hogwild.scheduling.batch_plan import EpochPlan, how_cut, updates_planned
 from hogwild.scheduling.leases import (
     MAX_ITEM_BATCHES,
     FreeRange,
@@ -96,8 +96,8 @@ class WorkQueue:
     @property
     def planned_updates(self) -> int:
         limits = self.limits
-        return self.plan.planned_updates(
-            epochs=limits.epochs, accumulate=limits.accumulate, max_updates=limits.max_updates
+        return updates_planned(
+            self.plan, epochs=limits.epochs, accumulate=limits.accumulate, max_updates=limits.max_updates
         )
 
     def is_epoch_settled(self, epoch: int) -> bool:
@@ -215,9 +215,11 @@ class WorkQueue:
         if progress is not None:
             self.observe(progress.item, progress.committed, progress.skipped)
         leases = self.leases_of(worker)
-        current = self._in_progress(leases, progress)
-        report = Release()
-        if current is not None and progress is not None:
+        current, report = None, Release()
+        # The oldest lease is charged, because items are processed in the order they were given out. None is if it is
+        # finished but not acknowledged: the next one was not begun.
+        if progress is not None and progress.active and leases and leases[0].left:
+            current = leases[0]
             report = self._break(current, progress, charged)
             self._drop(current)
         others = [lease for lease in leases if lease is not current]
@@ -226,13 +228,6 @@ class WorkQueue:
             self._drop(lease)
         self._schedule.released(worker)
         return replace(report, freed=report.freed + sum(lease.left for lease in others))
-
-    def _in_progress(self, leases: list[Lease], progress: LeaseProgress | None) -> Lease | None:
-        """Return the lease that the death is charged to: the oldest, because items are processed in the order they were
-        given out. None if it is finished but not acknowledged: the next one was not begun."""
-        if progress is None or not progress.active or not leases or not leases[0].left:
-            return None
-        return leases[0]
 
     def _break(self, lease: Lease, progress: LeaseProgress, is_charged: bool) -> Release:
         """Settle or free the first uncommitted exchange of the item in progress; free the rest of the item."""
@@ -244,15 +239,12 @@ class WorkQueue:
         doubtful = stop - start if in_doubt else 0
         self.ledger.indeterminate += doubtful
         charged = (item.epoch, start) if is_charged else None
-        if in_doubt and not self.limits.redo_indeterminate:
-            self._close(item.epoch, start, stop, "skipped")
-            self._free(lease, stop, 0)
-            return Release(item.stop - stop, doubtful, (), charged)
         attempts = lease.attempts + is_charged
-        if attempts >= self.limits.max_attempts:
-            self._close(item.epoch, start, stop, "quarantined")
+        is_skipped = in_doubt and not self.limits.redo_indeterminate
+        if is_skipped or attempts >= self.limits.max_attempts:
+            self._close(item.epoch, start, stop, "skipped" if is_skipped else "quarantined")
             self._free(lease, stop, 0)
-            return Release(item.stop - stop, doubtful, ((item.epoch, start, stop),), charged)
+            return Release(item.stop - stop, doubtful, () if is_skipped else ((item.epoch, start, stop),), charged)
         self.ledger.redone += doubtful
         self._free(lease, start, attempts, stop)
         return Release(item.stop - start, doubtful, (), charged)
@@ -278,8 +270,7 @@ class WorkQueue:
 
     def _drop(self, lease: Lease) -> None:
         del self._leases[lease.item.id]
-        work = self._epochs[lease.item.epoch]
-        work.leased -= 1
+        self._epochs[lease.item.epoch].leased -= 1
         self._finish(lease.item.epoch)
 
     def _finish(self, epoch: int) -> None:

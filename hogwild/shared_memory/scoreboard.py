@@ -94,20 +94,6 @@ class Control(IntEnum):
     FIRST_ITEM = auto()  # items with a lower id were leased before the last rollback and are void
 
 
-__all__ = [
-    "FURTHER_LOSSES",
-    "ROW_WORDS",
-    "STALENESS_BINS",
-    "Command",
-    "Control",
-    "Phase",
-    "Row",
-    "Scoreboard",
-    "Staleness",
-    "Word",
-    "pack_commit",
-]
-
 TABLE_ROWS = 2 * ITEM_ROWS  # training items, then evaluation items
 ITEM_WORDS = 8
 
@@ -288,15 +274,11 @@ class Scoreboard:
 
 
 # Plain integers: indexing by an IntEnum doubles the cost of a store.
-_BEAT, _INTENT, _COMMIT, _UPDATES, _BATCHES = (
-    int(word) for word in (Word.BEAT_NS, Word.INTENT, Word.COMMIT, Word.UPDATES, Word.BATCHES)
-)
-_SLOWEST, _STALEST, _FIRST, _LAST, _BUSY = (
-    int(word) for word in (Word.SLOWEST_NS, Word.STALEST, Word.FIRST_NS, Word.LAST_NS, Word.BUSY_NS)
-)
-_LOSS_SUM, _LOSSES, _STALENESS = (int(word) for word in (Word.LOSS_SUM, Word.LOSSES, Word.STALENESS))
-_NOT_FINITE = int(Word.NOT_FINITE)
-_PHASE, _PHASE_NS, _SINCE = (int(word) for word in (Word.PHASE, Word.PHASE_NS, Word.PHASE_SINCE_NS))
+_BEAT, _INTENT, _COMMIT, _UPDATES = map(int, (Word.BEAT_NS, Word.INTENT, Word.COMMIT, Word.UPDATES))
+_FIRST, _LAST, _BUSY, _SLOWEST = map(int, (Word.FIRST_NS, Word.LAST_NS, Word.BUSY_NS, Word.SLOWEST_NS))
+_BATCHES, _LOSSES, _LOSS_SUM, _NOT_FINITE = map(int, (Word.BATCHES, Word.LOSSES, Word.LOSS_SUM, Word.NOT_FINITE))
+_PHASE, _PHASE_NS, _SINCE = map(int, (Word.PHASE, Word.PHASE_NS, Word.PHASE_SINCE_NS))
+_STALENESS, _STALEST = map(int, (Word.STALENESS, Word.STALEST))
 _BASE_UPDATES = int(Control.BASE_UPDATES)
 
 

@@ -91,11 +91,9 @@ def _in_backward(model: nn.Module, again: Callable[[], Any]) -> str:
             return ""
     lines = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', "\n".join(str(one.message) for one in said))
     outside = [line for line in lines if f"{torch.__name__}/" not in line[0].replace("\\", "/")]
-    candidates = [(file, int(number), name) for file, number, name in outside]
-    for file, number, name in reversed(candidates):
-        modules = _modules_at(model, file, number)
-        if modules:
-            source = linecache.getline(file, number).strip()
+    for file, number, name in reversed(outside):
+        if modules := _modules_at(model, file, int(number)):
+            source = linecache.getline(file, int(number)).strip()
             return f"In {modules}, {file}:{number}, in {name}: {source}"
     return ""
 

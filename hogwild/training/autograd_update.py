@@ -9,7 +9,7 @@ Lost updates are allowed here and nowhere else: between a worker's read of a par
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,26 +25,7 @@ from hogwild.training.loss_scaler import Scaler, Unscaled
 from hogwild.training.model_steps import Losses
 from hogwild.training.recurrent_state import forward_of
 from hogwild.training.shared_state_rule import describe as describe_shared
-from hogwild.training.sparse_rule import CompiledRows, NoRows, SparseRows
-
-
-class Update(Protocol):
-    """One exchange of a worker, which changes the parameters."""
-
-    path: str
-    next_thaw: int | None  # the next update of the whole job that unfreezes parameters
-
-    def thaw(self, updates: int) -> None: ...
-    def begin_at(self, updates: int) -> None: ...
-    @property
-    def late_losses(self) -> float: ...
-
-    def backward(self, inputs: tuple[Tensor, ...], target: Tensor, scale: float = 1.0) -> float: ...
-    def take_losses(self) -> tuple[list[float], list[int]]: ...
-    def must_redo(self) -> bool: ...
-    def is_finite(self) -> bool: ...
-    def apply(self, lr_factor: float | None) -> None: ...
-    def discard(self) -> None: ...
+from hogwild.training.sparse_rule import CompiledRows, NoRows
 
 
 class AutogradUpdate:
@@ -78,8 +59,8 @@ class AutogradUpdate:
         self._optimizer = worker_model.optimizer
         self._state = worker_model.state
         self._grad_clip, self._enter = grad_clip, enter
-        self._base_rates = [group.get("lr") for group in self._optimizer.param_groups]
-        self._base_rates = [lr.clone() if isinstance(lr, Tensor) else lr for lr in self._base_rates]
+        rates = [group.get("lr") for group in self._optimizer.param_groups]
+        self._base_rates = [rate.clone() if isinstance(rate, Tensor) else rate for rate in rates]
         self._bare_step = bare_step(self._optimizer)
         self.path = ""
         self._arrange(updates)
@@ -91,11 +72,9 @@ class AutogradUpdate:
         self._gradients = Gradients(worker_model.layout.flats, worker_model.params, worker_model.device)
         spans = worker_model.layout.flats.spans
         self._dense = [worker_model.params[i] for span in spans if span.is_dense for i in span.params]
-        self._rows: SparseRows = NoRows()
-        no_rows = None
-        if any(span.sparse for span in spans):
-            no_rows = why_no_rows(self._optimizer, worker_model.layout.flats)
-            self._rows = NoRows() if no_rows else CompiledRows(worker_model)
+        has_sparse = any(span.sparse for span in spans)
+        no_rows = why_no_rows(self._optimizer, worker_model.layout.flats) if has_sparse else None
+        self._rows = CompiledRows(worker_model) if has_sparse and not no_rows else NoRows()
         reason = no_rows or why_no_flat_rule(self._optimizer, worker_model.layout.flats)
         self._rule = None if reason else FlatRule(worker_model, self._gradients)
         self._flat_now = self._rule is not None and self._rule.is_usable()
@@ -191,7 +170,9 @@ class AutogradUpdate:
 
     def _write(self, lr_factor: float | None) -> None:
         self._gradients.collect()
-        factor = 1.0 if self._grad_clip is None else self._clip_factor(self._grad_clip)
+        factor = 1.0
+        if self._grad_clip is not None:  # as torch's clip_grad_norm_; a norm too large for float32 is clipped, too
+            factor = min(1.0, self._grad_clip / (self._gradient_norm() + 1e-6))
         if lr_factor is not None:
             self._set_rates(lr_factor)
         self._apply_rows(factor)
@@ -221,11 +202,6 @@ class AutogradUpdate:
             self._norm = self._gradients.norm(self._rows.squares)
         return self._norm
 
-    def _clip_factor(self, limit: float) -> float:
-        """Return the factor of torch's clip_grad_norm_ over the optimised parameters; a norm too large for float32 is
-        clipped, too."""
-        return min(1.0, limit / (self._gradient_norm() + 1e-6))
-
     def _apply_rows(self, factor: float) -> None:
         """Apply sparse gradients to the rows they name; keep those that the kernels cannot apply."""
         for param in self._gradients.outside:
@@ -250,8 +226,7 @@ class AutogradUpdate:
                 self._bare_step(self._optimizer)
         self._state.adopt(self._optimizer)
         if self._rule is not None:
-            unequal_for_good = self._state.layout.shared and not complete
-            if unequal_for_good:
+            if self._state.layout.shared and not complete:  # unequal for good
                 self._rule = None
                 self.path = self._described("stock: parameters are used unequally and the state is shared")
             self._flat_now = self._rule is not None and self._rule.is_usable()
@@ -263,3 +238,78 @@ class AutogradUpdate:
         if not self._rows.path:
             return dense
         return f"{self._rows.path}; {dense}" if self._dense else self._rows.path
+
+
+LOSS, SQUARE = range(2)  # indices of: the sum of the losses, the sum of the squared gradients
+
+
+class DeviceUpdate(AutogradUpdate):
+    """An update on a GPU: it waits for no number while kernels are still to be launched. `backward` returns 0;
+    `late_losses` returns the sum of the losses afterwards.
+
+        launch forward, backward (and, with `accumulate`, again) -> the sums of losses and squares come back, once ->
+        finite? -> launch the update
+
+    The only wait is in `is_finite`: until then this process gathers the next batch (`device_feed.py`)."""
+
+    def __init__(self, worker_model: WorkerModel, **options: object) -> None:
+        super().__init__(worker_model, **options)  # type: ignore[arg-type]
+        assert worker_model.replica is not None
+        self._replica, self._is_delta = worker_model.replica, worker_model.exchange.is_delta
+        self._accelerator = self._replica.accelerator
+        self._sums = self._accelerator.empty(2 * 8).view(torch.float64).zero_()  # (2,), on the device
+        self._numbers = self._replica.pins.empty(2 * 8).view(torch.float64)  # (2,), pinned
+        self._loss_sum, self._square = self._sums[LOSS], self._sums[SQUARE]
+        self._is_known = False
+
+    def _value_of(self, loss: Tensor) -> float:
+        self._loss_sum.add_(loss.detach())
+        self._is_known = False
+        return 0.0
+
+    @property
+    def late_losses(self) -> float:
+        """The sum of the losses since the last `apply` or `discard`. Waits for the device, once."""
+        self._fetch()
+        return float(self._numbers[LOSS])
+
+    def _fetch(self) -> None:
+        if self._is_known:
+            return
+        self._square.zero_()
+        self._gradients.begin_square(self._square)
+        self._accelerator.download(self._numbers, self._sums, None)
+        self._replica.settle()
+        self._is_known = True
+
+    def must_redo(self) -> bool:
+        return math.isfinite(self.late_losses) and super().must_redo()  # `backward` could not return the loss
+
+    def _rescale(self, factor: float) -> None:
+        super()._rescale(factor)
+        self._numbers[SQUARE] *= factor * factor  # the sum is here already; do not wait for another
+
+    def is_finite(self) -> bool:
+        if not math.isfinite(self.late_losses):
+            return False
+        if self._gradients.outside:  # check sparse gradients as on the CPU
+            return super().is_finite()
+        square = float(self._numbers[SQUARE])
+        return math.isfinite(square) or super().is_finite()
+
+    def _gradient_norm(self) -> float:
+        if self._gradients.outside:
+            return super()._gradient_norm()
+        self._fetch()
+        square = float(self._numbers[SQUARE])
+        return math.sqrt(square) if math.isfinite(square) else super()._gradient_norm()
+
+    def apply(self, lr_factor: float | None) -> None:
+        super().apply(lr_factor)
+        if not self._is_delta:  # wait: kernels of a dead process do not run, and the update is committed next
+            self._replica.settle()
+
+    def _clear(self, *, were_touched: bool) -> None:
+        super()._clear(were_touched=were_touched)
+        self._loss_sum.zero_()
+        self._is_known = False

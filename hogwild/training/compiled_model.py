@@ -49,10 +49,8 @@ def scripted(model: nn.Module) -> nn.Module:
         with not_calling_script_deprecated():
             script: nn.Module = torch.jit.script(model)
     except Exception as error:  # it raises whatever its parser, its compiler or the module raises
-        raise ModelError(
-            f"TorchScript cannot compile {type(model).__name__} (model.compile: script): {str(error).strip()}",
-            code="model/not-scriptable",
-        ) from error
+        words = f"TorchScript cannot compile {type(model).__name__} (model.compile: script): {str(error).strip()}"
+        raise ModelError(words, code="model/not-scriptable") from error
     check_same_memory(script, model)
     return script
 
@@ -137,7 +135,9 @@ class ModelCache(Kept):
             except OSError as error:
                 problem = f"compiled (what is kept cannot be copied: {error})"
             run()
-            missed = _misses()
+            from torch._dynamo.utils import counters  # `_inductor` has imported it
+
+            missed = int(counters["inductor"]["fxgraph_cache_miss"])
         self.touch()
         return problem or (f"from the cache, but for {missed} graphs, compiled" if missed else "from the cache")
 
@@ -169,12 +169,6 @@ class ModelCache(Kept):
                 os.environ.pop(WHERE, None) if before is None else os.environ.update({WHERE: before})
 
 
-def _misses() -> int:
-    from torch._dynamo.utils import counters
-
-    return int(counters["inductor"]["fxgraph_cache_miss"])
-
-
 def refusing(run: Callable[[], object]) -> Callable[[], None]:
     """Return `run` with errors of compilation turned into ModelError with the compiler's own message."""
 
@@ -184,10 +178,8 @@ def refusing(run: Callable[[], object]) -> Callable[[], None]:
         try:
             run()
         except TorchDynamoException as error:
-            raise ModelError(
-                f"torch.compile cannot compile the model (model.compile: inductor): {str(error).strip()}",
-                code="model/not-compilable",
-            ) from error
+            words = f"torch.compile cannot compile the model (model.compile: inductor): {str(error).strip()}"
+            raise ModelError(words, code="model/not-compilable") from error
 
     return refuse
 

@@ -22,11 +22,16 @@ EPOCH = -1  # in the seeds of evaluation batches: differs from every training ep
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put the model into eval mode, without gradients; restore modes and random state afterwards."""
+    with _eval_mode(model), torch.random.fork_rng(devices=[]), torch.no_grad():
+        yield
+
+
+@contextlib.contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            yield
+        yield
     finally:
         for module in training:
             module.training = True
@@ -50,9 +55,7 @@ class Evaluator:
     ) -> None:
         self._model, self._loss = model, loss
         self._predict = predictor(model, loss)
-        self._feed = feed
-        self._seed = seed
-        self._panel = panel
+        self._feed, self._seed, self._panel = feed, seed, panel
         self._outputs, self._targets = outputs, targets
         self._cast = autocast(precision, device_type_of([*model.parameters()]))
         self._seed_generator = seed_generator  # of the generator that layers use
@@ -61,10 +64,8 @@ class Evaluator:
         """Return the metrics' sums over these batches of the validation data, and keep the outputs if they are needed;
         `beat` is called after each batch. `infers`: use inference_mode, for a model that keeps no tensors for training
         (`inference_mode.py`)."""
-        training = [part for part in self._model.modules() if part.training]
-        self._model.eval()
         sums = EvalSums()
-        try:
+        with _eval_mode(self._model):
             for number in batches:
                 batch = self._feed.gather(0, number)  # outside inference_mode: its buffers are made on first use
                 self._seed_generator(batch_seed(self._seed, EPOCH, batch.first_position))
@@ -75,9 +76,6 @@ class Evaluator:
                         self._keep(output, batch.first_position, batch.size)
                     sums += self._panel.add(output, target, self._loss)
                 beat()
-        finally:
-            for part in training:
-                part.training = True
         return sums
 
     def scores(self) -> EvalSums:

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, AdamW
 
 from hogwild.parameters.flat_layout import Span
-from hogwild.parameters.state_layout import StateSlot
 from hogwild.parameters.trial_step import bare_step, parameters_of
 from hogwild.parameters.worker_model import WorkerModel
 from hogwild.training.gradient_flat import Gradients
@@ -43,9 +42,8 @@ class FlatRule:
         # With sparse parameters the gain is small, and the result would not be the same to the bit.
         self._may_fuse = not any(span.sparse for span in worker_model.layout.flats.spans)
         self._hardened = self._state.layout.shared and type(optimizer) in HARDENED
-        self._private: list[PrivateState] = []
         self._on_device = worker_model.replica is not None
-        self._steps: list[DeviceStep] = []
+        self._own: list[PrivateState | DeviceStep] = []
         self._sgd: list[tuple[dict, list[Tensor], list[Tensor], list[Tensor]]] = []  # group, flat, gradient, buffer
         for s, span in enumerate(worker_model.layout.flats.spans):
             if span.is_dense:
@@ -53,12 +51,15 @@ class FlatRule:
                 flat.grad = gradients.flats[span.dtype][span.offset : span.offset + span.numel]
                 self._add(s, span, flat)
         self._is_fused_sgd = len(self._sgd) == len(self._groups)
-        self._needed = _trained_slots(worker_model)
+        params = parameters_of(optimizer)
+        slots = self._state.layout.slots  # without those of frozen parameters, which may not exist yet
+        self._needed = [slot for slot in slots if slot.in_group or params[slot.index].requires_grad]
 
     def _add(self, s: int, span: Span, flat: Tensor) -> None:
         assert span.group is not None
         group = self._optimizer.param_groups[span.group]
-        fuses = self._may_fuse and _prefers_fused(self._optimizer, group) and not self._lacks_kernel(flat)
+        lacks_kernel = flat.device.type != "cpu" and type(self._optimizer) is Adagrad  # torch's is for the CPU only
+        fuses = self._may_fuse and _prefers_fused(self._optimizer, group) and not lacks_kernel
         different = {"params": [flat]} | ({"fused": True} if fuses else {})
         shadow_group = group | different
         self._shadow.param_groups.append(shadow_group)
@@ -66,23 +67,20 @@ class FlatRule:
         arrays = {p.key: (p, self._state.array(p)) for p in self._state.layout.arrays if p.span == s}
         if self._hardened:
             private = PrivateState(group, {key: whole for key, (_, whole) in arrays.items()})
-            self._private.append(private)
+            self._own.append(private)
             self._shadow.state[flat] = private.own
             return
         self._shadow.state[flat] = {k: whole if p.kind == "like" else whole[0] for k, (p, whole) in arrays.items()}
         step = self._shadow.state[flat].get("step")
         if self._on_device and different.get("fused") and step is not None:
-            self._steps.append(DeviceStep(step, flat))
-            self._shadow.state[flat]["step"] = self._steps[-1].own
+            counter = DeviceStep(step, flat)
+            self._own.append(counter)
+            self._shadow.state[flat]["step"] = counter.own
         if different.get("fused") and type(self._optimizer) is SGD:
             assert flat.grad is not None
             buffers = [whole for p, whole in arrays.values() if p.key == "momentum_buffer"]
             self._sgd.append((group, [flat], [flat.grad], buffers))
         self._counters += [(w[0], w[1:]) for p, w in arrays.values() if p.kind == "scalar" and len(w) > 1]
-
-    def _lacks_kernel(self, flat: Tensor) -> bool:
-        """Return whether there is no fused kernel: torch has Adagrad's for the CPU only."""
-        return flat.device.type != "cpu" and type(self._optimizer) is Adagrad
 
     def step(self) -> None:
         """Update all spans once, in place; no other worker writes the divisors of a hardened rule."""
@@ -93,15 +91,11 @@ class FlatRule:
             shadow_group.update(group)
             shadow_group.update(different)
         with torch.no_grad():
-            for private in self._private:
-                private.read()
-            for counter in self._steps:
-                counter.read()
+            for own in self._own:
+                own.read()
             self._step(self._shadow)
-            for counter in self._steps:
-                counter.count()
-            for private in self._private:
-                private.write()
+            for own in self._own:
+                own.write()
             for first, others in self._counters:
                 others.copy_(first)
 
@@ -132,13 +126,6 @@ class FlatRule:
         return all(bool((others == first).all()) for first, others in self._counters)
 
 
-def _trained_slots(worker_model: WorkerModel) -> list[StateSlot]:
-    """Return all state except that of frozen parameters, which may not exist yet."""
-    params = parameters_of(worker_model.optimizer)
-    slots = worker_model.state.layout.slots
-    return [slot for slot in slots if slot.in_group or params[slot.index].requires_grad]
-
-
 class DeviceStep:
     """A step counter on the device of `flat`, for a fused kernel, and its public copy in host memory: `counted` ()
     float32."""
@@ -154,7 +141,7 @@ class DeviceStep:
             self.own.fill_(now)
             self._last = now
 
-    def count(self) -> None:
+    def write(self) -> None:
         """Count a step, after it."""
         self._last += 1.0
         self._counted.fill_(self._last)

@@ -16,7 +16,7 @@ from operator import eq
 import torch
 from torch import Tensor, nn
 
-from hogwild.parameters.flat_layout import FlatLayout, ParamSlot
+from hogwild.parameters.flat_layout import FlatLayout
 
 _NARROW = (torch.float16, torch.bfloat16)  # dot products overflow or lose precision: summed in float32
 
@@ -24,8 +24,7 @@ _NARROW = (torch.float16, torch.bfloat16)  # dot products overflow or lose preci
 class Gradients:
     """Gradients of the optimised parameters of one worker. Order: `backward` (any number), `collect`, use, `clear`."""
 
-    def __init__(self, layout: FlatLayout, params: list[nn.Parameter], device: torch.device | None = None) -> None:
-        """`device`: of the parameters; the CPU by default."""
+    def __init__(self, layout: FlatLayout, params: list[nn.Parameter], device: torch.device) -> None:
         sizes = layout.gradient_sizes.items()
         self.flats = {dtype: torch.zeros(size, dtype=dtype, device=device) for dtype, size in sizes}
         # For the fast norm: each flat, and a preallocated tensor for its square. Empty for types that need care.
@@ -34,19 +33,18 @@ class Gradients:
             self._squares = []
         dense = [i for span in layout.spans if span.is_dense for i in span.params]
         self._params = [params[i] for i in dense]
-        self._views = [self._view(layout.params[i]) for i in dense]
+        places = ((self.flats[slot.dtype], slot) for slot in (layout.params[i] for i in dense))
+        self._views = [torch.as_strided(flat, slot.shape, slot.strides, slot.offset).data for flat, slot in places]
         self._clean = self._versions()
         self._seen = self._clean  # as of the last `collect`
         self._loose = [params[i] for span in layout.spans if span.sparse for i in span.params]
         # autograd fills these too, and nothing else would clear them
-        self._strays = [p for p, slot in zip(params, layout.params, strict=True) if _is_stray(slot)]
+        named = zip(params, layout.params, strict=True)
+        self._strays = [param for param, slot in named if slot.requires_grad and slot.group is None]
         self._collected = False
         self._idle: list[int] = []  # bound, not used in this batch
         self.outside: list[nn.Parameter] = []  # parameters with gradients outside the flat, in this batch
         self.complete = False  # every parameter with a place in the flat got a dense gradient in this batch
-
-    def _view(self, slot: ParamSlot) -> Tensor:
-        return torch.as_strided(self.flats[slot.dtype], slot.shape, slot.strides, slot.offset).data
 
     def collect(self) -> None:
         """Find out which parameters this batch used. Does nothing the second time before `clear`."""
@@ -91,18 +89,13 @@ class Gradients:
         for flat in self.flats.values():
             flat.zero_()
         if not self.complete:
-            self._rebind()
-        for param in self._loose:
-            param.grad = None
-        for param in self._strays:
+            for param, view in zip(self._params, self._views, strict=True):
+                if param.grad is not view:
+                    param.grad = None
+        for param in (*self._loose, *self._strays):
             param.grad = None
         self._clean = self._versions() if were_touched else self._seen
         self._collected = False
-
-    def _rebind(self) -> None:
-        for param, view in zip(self._params, self._views, strict=True):
-            if param.grad is not view:
-                param.grad = None
 
     def is_finite(self) -> bool:
         """Return whether all gradients are finite. Sparse rows are not summed: if the sum of all squares is finite, the
@@ -143,11 +136,15 @@ class Gradients:
         for flat in self.flats.values() if not self._squares else ():
             if flat.numel():
                 part = torch.view_as_real(flat) if flat.is_complex() else flat
-                total.add_(torch.linalg.vector_norm(part, dtype=_wide(part.dtype)).square())
+                wide = torch.float32 if part.dtype in _NARROW else part.dtype
+                total.add_(torch.linalg.vector_norm(part, dtype=wide).square())
 
     def _careful_norm(self) -> float:
+        self.collect()
         total = 0.0
-        for part in self._parts():
+        for part in (*self.flats.values(), *(_stored(_grad(param)) for param in self.outside)):
+            if not part.numel():
+                continue
             if not torch.isfinite(part).all():
                 return math.nan
             biggest = float(part.abs().max()) or 1.0
@@ -168,23 +165,10 @@ class Gradients:
         param.grad = None
         self.outside = [other for other in self.outside if other is not param]
 
-    def _parts(self) -> list[Tensor]:
-        self.collect()
-        parts = [*self.flats.values(), *(_stored(_grad(param)) for param in self.outside)]
-        return [part for part in parts if part.numel()]
-
 
 def _grad(param: nn.Parameter) -> Tensor:
     assert param.grad is not None
     return param.grad
-
-
-def _is_stray(slot: ParamSlot) -> bool:
-    return slot.requires_grad and slot.group is None
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in _NARROW else dtype
 
 
 def _stored(grad: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ it."""
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,19 +25,8 @@ GROW_AFTER = 2000
 LEAST, MOST = 1.0, 2.0**64
 
 
-class Scaler(Protocol):
-    """The loss scale: `scale` multiplies the next loss; always 1 unless it `is_on`."""
-
-    is_on: bool
-
-    @property
-    def scale(self) -> float: ...
-    def lower(self) -> bool: ...
-    def succeed(self) -> None: ...
-
-
 class Unscaled:
-    """The scaler of fp32 and bf16, whose exponent range needs no scaling."""
+    """The scaler of fp32 and bf16, whose exponent range needs no scaling: `scale` multiplies the next loss."""
 
     is_on = False
     scale = 1.0
@@ -54,9 +43,8 @@ class RowScaler:
 
     is_on = True
 
-    def __init__(self, row: Row, grow_after: int | None = None) -> None:
+    def __init__(self, row: Row) -> None:
         self._words, self._floats = row.words, row.floats
-        self._grow_after = grow_after or GROW_AFTER
         self._before = 0.0  # the scale of the first try of an overflowing batch; 0: none is being repeated
         if not self._floats[Word.SCALE]:
             self._floats[Word.SCALE] = FIRST
@@ -83,9 +71,12 @@ class RowScaler:
         """Count finite gradients."""
         self._before = 0.0
         self._words[Word.GOOD] += 1
-        if self._words[Word.GOOD] >= self._grow_after:
+        if self._words[Word.GOOD] >= GROW_AFTER:
             self._words[Word.GOOD] = 0
             self._floats[Word.SCALE] = min(MOST, 2 * self.scale)
+
+
+Scaler = RowScaler | Unscaled
 
 
 def scaler_for(precision: str, row: Row) -> Scaler:

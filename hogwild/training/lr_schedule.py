@@ -41,25 +41,16 @@ def schedule_factor(config: ScheduleConfig, planned_updates: int) -> Factor | No
     length = max(planned_updates - warmup, 1)
     if config.name == "constant" and not warmup:
         return None
-    if config.name not in NAMED:
-        curve = _own(config)
-        return Warmup(curve, warmup, offset=0) if warmup else curve
-    curve = _named(config, length)
-    return Warmup(curve, warmup, offset=warmup) if warmup else curve
+    is_named = config.name in NAMED
+    curve = _named(config, length) if is_named else _own(config)
+    return partial(_warmed_up, curve, warmup, warmup if is_named else 0) if warmup else curve
 
 
-@dataclass(frozen=True, slots=True)
-class Warmup:
-    """A linear ramp up to the curve's own value in `updates` steps, (u + 1) / updates; then the curve, which gets
-    update - `offset`."""
-
-    curve: Factor
-    updates: int
-    offset: int
-
-    def __call__(self, update: int) -> float:
-        ramp = min((update + 1) / self.updates, 1.0)
-        return ramp * self.curve(max(update - self.offset, 0))
+def _warmed_up(curve: Factor, updates: int, offset: int, update: int) -> float:
+    """Return a linear ramp up to the curve's own value in `updates` steps, (u + 1) / updates; then the curve, which
+    gets update - `offset`."""
+    ramp = min((update + 1) / updates, 1.0)
+    return ramp * curve(max(update - offset, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +111,14 @@ class OneCycle:
         return _between(1.0, end, _half_cosine((update - peak) / max(self.length - 1 - peak, 1.0)))
 
 
-@dataclass(frozen=True, slots=True)
-class Reduced:
-    """`curve` (None: always 1) multiplied by `times`."""
-
-    curve: Factor | None
-    times: float
-
-    def __call__(self, update: int) -> float:
-        return self.times * (1.0 if self.curve is None else self.curve(update))
-
-
 def halved(curve: Factor | None, rollbacks: int) -> Factor | None:
     """Return the schedule after that many rollbacks (`supervise.on_nan: rollback`), halved each time: the same rate
     would fail again."""
-    return Reduced(curve, 0.5**rollbacks) if rollbacks else curve
+    return partial(_times, curve, 0.5**rollbacks) if rollbacks else curve
+
+
+def _times(curve: Factor | None, factor: float, update: int) -> float:
+    return factor * (1.0 if curve is None else curve(update))
 
 
 NAMED: dict[str, Callable[..., Factor]] = {
@@ -146,31 +130,12 @@ NAMED: dict[str, Callable[..., Factor]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
-    """A user's schedule; its results are checked, because a NaN would spread into every parameter."""
-
-    name: str
-    schedule: Callable[[int], Any]
-
-    def __call__(self, update: int) -> float:
-        factor = float(self.schedule(update))
-        if not (math.isfinite(factor) and factor >= 0):
-            raise UserCodeError(
-                f"lr_schedule {self.name}: update {update}: must be a finite factor >= 0, got {factor}",
-                code="train/lr-factor",
-            )
-        return factor
-
-
 def _named(config: ScheduleConfig, length: int) -> Factor:
     try:
         return NAMED[config.name](length, **config.options)
     except TypeError as error:
-        raise UsageError(
-            f"lr_schedule: {config.name}: cannot be built with {dict(config.options)}: {error}",
-            code="config/lr-schedule",
-        ) from error
+        words = f"lr_schedule: {config.name}: cannot be built with {dict(config.options)}: {error}"
+        raise UsageError(words, code="config/lr-schedule") from error
 
 
 def _own(config: ScheduleConfig) -> Factor:
@@ -183,11 +148,18 @@ def _own(config: ScheduleConfig) -> Factor:
     else:
         schedule = partial(found, **init_args) if init_args else found
     if not callable(schedule):
-        raise UsageError(
-            f"lr_schedule: {config.name}: must be callable with an update count, got {schedule!r}",
-            code="config/lr-schedule",
-        )
-    return Own(config.name, schedule)
+        words = f"lr_schedule: {config.name}: must be callable with an update count, got {schedule!r}"
+        raise UsageError(words, code="config/lr-schedule")
+    return partial(_checked, config.name, schedule)
+
+
+def _checked(name: str, schedule: Callable[[int], Any], update: int) -> float:
+    """Return a user's factor, checked: a NaN would spread into every parameter."""
+    factor = float(schedule(update))
+    if not (math.isfinite(factor) and factor >= 0):
+        words = f"lr_schedule {name}: update {update}: must be a finite factor >= 0, got {factor}"
+        raise UserCodeError(words, code="train/lr-factor")
+    return factor
 
 
 def _between(start: float, end: float, part: float) -> float:

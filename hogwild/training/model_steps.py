@@ -19,7 +19,6 @@ from hogwild.training.recurrent_state import forward_of
 
 LOSS = "loss"
 MOST_NAMES = 8  # further losses, each with its own words in a worker's row
-Forward = Callable[[tuple[Tensor, ...], Tensor], Tensor]
 Predict = Callable[[tuple[Tensor, ...], Tensor], tuple[Any, Any]]
 
 
@@ -56,11 +55,7 @@ class Losses:
     `sums[k]`, `counts[k]` belong to `names[k]`; values that are not finite are in neither."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        loss: Any,
-        names: tuple[str, ...] = (),
-        forward: Callable[..., Any] | None = None,
+        self, model: nn.Module, loss: Any, names: tuple[str, ...] = (), forward: Callable[..., Any] | None = None
     ) -> None:
         """`forward(*inputs)` returns the output for the loss; by default the model's."""
         self._model, self._loss, self.names = model, loss, names
@@ -128,8 +123,8 @@ def _number(who: str, name: str, value: Any) -> float:
 @contextmanager
 def leaving_no_trace(model: nn.Module) -> Iterator[None]:
     """Restore buffers, modes and the random state afterwards; gradients are enabled inside."""
-    held = [(m._buffers, key, one) for m in model.modules() for key, one in m._buffers.items() if one is not None]
-    kept = [(*place, place[2].clone()) for place in held]
+    tables = [module._buffers for module in model.modules()]
+    kept = [(table, key, one, one.clone()) for table in tables for key, one in table.items() if one is not None]
     modes = [(module, module.training) for module in model.modules()]
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():

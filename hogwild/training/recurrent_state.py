@@ -38,17 +38,9 @@ def takes_state(model: nn.Module) -> bool:
 
 def forward_of(model: nn.Module) -> Callable[..., Any]:
     """Return a callable for the output: the model, started from zero state if it takes a state."""
-    return _FromZero(model) if takes_state(model) else model
-
-
-class _FromZero:
-    """A recurrent model whose state is dropped."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-
-    def __call__(self, *inputs: Tensor) -> Any:
-        return divided(self._model, self._model(*inputs))[0]
+    if not takes_state(model):
+        return model
+    return lambda *inputs: divided(model, model(*inputs))[0]
 
 
 def divided(model: nn.Module, answer: Any) -> tuple[Any, Any]:
@@ -81,8 +73,7 @@ class LaneState:
 
     def __init__(self, model: nn.Module, steps: int) -> None:
         """`steps`: batches per lane."""
-        self._model = model
-        self._steps = steps
+        self._model, self._steps = model, steps
         self._state: Any = None
         self._next = (-1, -1)  # (epoch, batch) that the state belongs to
         self._now = self._next

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,15 +29,6 @@ from hogwild.training.shared_state_rule import least_ratio, lost_squares
 
 EPSILON, TINY = float(np.finfo(np.float32).eps), float(np.finfo(np.float32).smallest_normal)
 _ONE = np.float32(1)
-
-
-class SparseRows(Protocol):
-    """The sparse parameters of a model, as used by an update."""
-
-    path: str
-
-    def squares(self, param: nn.Parameter) -> float | None: ...
-    def take(self, param: nn.Parameter, factor: float) -> bool: ...
 
 
 class NoRows:
@@ -178,18 +169,14 @@ class CompiledRows:
     def _lazy_adam(self, table: SparseTable, indices: np.ndarray, values: np.ndarray, factor: np.float32) -> None:
         group, state, chains = table.group, table.state, self._chained(indices, len(table.param))
         beta1, beta2 = group["betas"]
-        step = self._counted(table)
+        own = self._optimizer.state[table.param]  # counted in a Python number, which is copied to its word in the block
+        own["step"] += 1
+        step = int(own["step"])
+        self._state.set_number(table.slots["step"], step)
         rate = float(group["lr"]) * math.sqrt(1 - beta2**step) / (1 - beta1**step)
         scalars = map(np.float32, (rate, group["eps"], 1 - beta1, 1 - beta2, *_bound(beta1, beta2)))
         arrays = table.rows(), state["exp_avg"], state["exp_avg_sq"], indices, values, factor, *chains
         self.kernels.lazy_adam(*arrays, self._totals[values.shape[1]], *scalars)
-
-    def _counted(self, table: SparseTable) -> int:
-        """Count a step: SparseAdam counts in a Python number, which is copied to its word in the block."""
-        own = self._optimizer.state[table.param]
-        own["step"] += 1
-        self._state.set_number(table.slots["step"], own["step"])
-        return int(own["step"])
 
 
 @lru_cache

@@ -26,8 +26,7 @@ from hogwild.scheduling.grid_plan import GridPlan
 from hogwild.scheduling.grid_schedule import GridSchedule
 from hogwild.scheduling.lane_schedule import LaneSchedule
 from hogwild.scheduling.leases import LeaseProgress, Limits, WorkItem
-from hogwild.scheduling.stream_epoch import SlotRequest
-from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
+from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, SlotRequest, StreamSchedule
 from hogwild.scheduling.work_queue import WorkQueue
 from workers.session.ring_state import RingState
 

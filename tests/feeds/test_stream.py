@@ -22,7 +22,7 @@ from hogwild.feeds.stream_reader import Filler, Origin, Unreadable, copies_of, r
 from hogwild.host.cgroups import Memory
 from hogwild.job.data import why_streamed
 from hogwild.job.stream_setup import hold, prepare, slots_of
-from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan
+from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan, updates_planned
 from hogwild.user_code import ComponentSpec
 
 BATCH = 4
@@ -489,7 +489,7 @@ def test_validation_data_that_does_not_come_to_an_end_is_an_error_before_memory_
 
 def test_a_stream_without_a_length_plans_as_many_updates_as_the_job_says() -> None:
     plan = StreamPlan(BATCH, 2)
-    assert plan.planned_updates(epochs=3, accumulate=1, max_updates=None) == 0
-    assert plan.planned_updates(epochs=3, accumulate=1, max_updates=70) == 70
-    assert StreamPlan(BATCH, 2, length=10).planned_updates(epochs=2, accumulate=2, max_updates=None) == 4
-    assert BatchPlan(10, BATCH).planned_updates(epochs=2, accumulate=2, max_updates=None) == 4
+    assert updates_planned(plan, epochs=3, accumulate=1, max_updates=None) == 0
+    assert updates_planned(plan, epochs=3, accumulate=1, max_updates=70) == 70
+    assert updates_planned(StreamPlan(BATCH, 2, length=10), epochs=2, accumulate=2, max_updates=None) == 4
+    assert updates_planned(BatchPlan(10, BATCH), epochs=2, accumulate=2, max_updates=None) == 4

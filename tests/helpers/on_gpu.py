@@ -26,7 +26,7 @@ from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.parameters.shared_model import WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
-from hogwild.training.device_update import DeviceUpdate
+from hogwild.training.autograd_update import DeviceUpdate
 from tests.helpers import simulated_gpu as simulated
 from tests.shared_model import ConvNet, build, images, train_plainly
 from tests.whole_jobs.test_device_jobs import train

@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 import hogwild
 from hogwild.api import TrainResult
 from hogwild.feeds.sample_order import make_order
-from hogwild.scheduling.batch_plan import BatchPlan
+from hogwild.scheduling.batch_plan import BatchPlan, updates_planned
 from hogwild.scheduling.seeds import batch_seed
 
 Samples = tuple[Tensor, Tensor]
@@ -56,7 +56,7 @@ class PlainLoop:
 
     def planned_updates(self, samples: int) -> int:
         plan = BatchPlan(samples, self.batch_size)
-        return plan.planned_updates(epochs=self.epochs, accumulate=self.accumulate, max_updates=self.max_updates)
+        return updates_planned(plan, epochs=self.epochs, accumulate=self.accumulate, max_updates=self.max_updates)
 
     def run(
         self,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba", reason="needs numba: pip install 'hogwild[sparse]'")
 
-from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
+from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, updates_planned
 from hogwild.scheduling.grid_plan import Grid, GridPlan, balanced_cuts
 
 ROWS, COLUMNS = 37, 23
@@ -147,7 +147,7 @@ def test_a_plan_of_millions_of_batches_is_small_where_it_travels() -> None:
 def test_updates_are_planned_as_without_a_grid() -> None:
     plan = GridPlan(4, (2, 2), (0, 5, 5, 9, 10))  # batches of 4 + 1, none, 4, 1
     assert [plan.positions(batch) for batch in range(plan.batches)] == [(0, 4), (4, 5), (5, 9), (9, 10)]
-    assert plan.planned_updates(epochs=3, accumulate=1, max_updates=None) == 12
-    assert plan.planned_updates(epochs=3, accumulate=1, max_updates=7) == 7
+    assert updates_planned(plan, epochs=3, accumulate=1, max_updates=None) == 12
+    assert updates_planned(plan, epochs=3, accumulate=1, max_updates=7) == 7
     assert (plan.grid, plan.merges, plan.drop_last) == ((2, 2), False, False)
     assert BatchPlan(10, 4).grid is None

@@ -37,7 +37,7 @@ class Defined(GridSchedule):
     def choose(self, worker: int, epochs: Mapping[int, Free], leases: Collection[Lease]) -> LeaseChoice | None:
         found = super().choose(worker, epochs, leases)
         taken = {
-            divmod(self._plan.cell_of(lease.item.start), self._plan.sides[1])
+            divmod(self._plan.cell_of(lease.item.start), self._plan.grid[1])
             for lease in leases
             if lease.worker != worker
         }
@@ -48,8 +48,8 @@ class Defined(GridSchedule):
 
     def best(self, epoch: int, pieces: list[FreeRange], rows: set[int], columns: set[int]) -> LeaseChoice | None:
         """One that was begun; or else the one whose row and column, and what was drawn for it, come to most."""
-        plan, across = self._plan, self._plan.sides[1]
-        left, first = np.zeros(plan.sides), {}
+        plan, across = self._plan, self._plan.grid[1]
+        left, first = np.zeros(plan.grid), {}
         for piece in pieces:
             cell = plan.cell_of(piece.start)
             left[divmod(cell, across)] += plan.samples_in(piece.start, piece.stop)
@@ -87,7 +87,7 @@ def cell_of(queue: WorkQueue, item: WorkItem) -> tuple[int, int]:
     assert isinstance(plan, GridPlan)
     cells = {plan.cell_of(batch) for batch in range(item.start, item.stop)}
     assert len(cells) == 1, "an item crosses the border of a cell"
-    return divmod(cells.pop(), plan.sides[1])
+    return divmod(cells.pop(), plan.grid[1])
 
 
 def conflicts(queue: WorkQueue, procs: int) -> list[tuple[WorkItem, WorkItem]]:

@@ -9,8 +9,7 @@ import pytest
 
 from hogwild.scheduling.batch_plan import OPEN, BatchPlan, StreamPlan
 from hogwild.scheduling.leases import FreeRange, LeaseProgress, Limits
-from hogwild.scheduling.stream_epoch import SlotRequest, StreamEpoch
-from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, StreamSchedule
+from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND, SlotRequest, StreamEpoch, StreamSchedule
 from hogwild.scheduling.work_queue import WorkQueue
 
 ATTEMPTS = 3

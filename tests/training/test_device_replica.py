@@ -10,9 +10,8 @@ from torch import Tensor, nn, optim
 
 from hogwild.errors import ModelError
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
-from hogwild.training.autograd_update import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
 from hogwild.training.cudnn_weights import WARNING, keep_weights
-from hogwild.training.device_update import DeviceUpdate
 from tests.feeds.test_allocations import allocated
 from tests.helpers import simulated_gpu as simulated
 from tests.helpers.simulated_gpu import Simulated

@@ -14,8 +14,7 @@ from hogwild.errors import DeviceSharingError
 from hogwild.parameters.shared_model import SharedModel, WorkerModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices
-from hogwild.training.autograd_update import AutogradUpdate
-from hogwild.training.device_update import DeviceUpdate
+from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.simulated_gpu import Simulated
 from tests.shared_model import (

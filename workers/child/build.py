@@ -9,7 +9,7 @@ from torch import Tensor
 from hogwild import host
 from hogwild.devices.accelerator import Accelerator
 from hogwild.feeds.batch import Feed
-from hogwild.feeds.packed import attach, open_feed, targets
+from hogwild.feeds.packed import attach
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec
 from hogwild.host.thread_pools import limit_pools
 from hogwild.parameters.shared_model import WorkerModel
@@ -165,10 +165,10 @@ def _targets(split: DataSpec, region: Region) -> Tensor:
     """Return the targets (N, …) of a data set."""
     if isinstance(split.data, RingSpec):
         return Ring(region, split.data).targets()
-    return targets(attach(split.data, region))
+    return attach(split.data, region).targets()
 
 
 def _feed(split: DataSpec, region: Region, seed: int, *, copies: bool = False) -> Feed:
     if isinstance(split.data, RingSpec):
         return RingFeed(Ring(region, split.data), split.plan.batch_size, copies=copies)
-    return open_feed(attach(split.data, region), split.plan, seed=seed, order=split.order)
+    return attach(split.data, region).feed(split.plan, seed=seed, order=split.order)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hogwild.devices.accelerator import Accelerator
-    from hogwild.training.autograd_update import Update
+    from hogwild.training.autograd_update import AutogradUpdate
 
 
 class OnCpu:
@@ -16,7 +16,7 @@ class OnCpu:
     def announce(self, epoch: int, batch: int) -> None:
         """Prefetch the next batch while this process would only wait for the device."""
 
-    def losses(self, update: "Update", told: float) -> float:
+    def losses(self, update: "AutogradUpdate", told: float) -> float:
         """Return the sum of the losses of an update; `told` is the sum that its `backward` calls returned."""
         return told
 
@@ -36,7 +36,7 @@ class OnDevice(OnCpu):
     def announce(self, epoch: int, batch: int) -> None:
         self._announce(epoch, batch)
 
-    def losses(self, update: "Update", told: float) -> float:
+    def losses(self, update: "AutogradUpdate", told: float) -> float:
         return update.late_losses
 
     @contextlib.contextmanager

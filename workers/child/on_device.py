@@ -16,9 +16,8 @@ from hogwild.feeds.transform import Transform, TransformedFeed
 from hogwild.parameters.shared_model import WorkerModel
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word
-from hogwild.training.autograd_update import AutogradUpdate
+from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
 from hogwild.training.cudnn_weights import keep_weights
-from hogwild.training.device_update import DeviceUpdate
 from workers.child.device_hooks import ON_CPU, OnCpu, OnDevice
 from workers.child.spec import WorkerSpec
 

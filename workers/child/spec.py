@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hogwild.kernels.hot_rows import HotRows
     from hogwild.metrics.panel import Panel
     from hogwild.parameters.worker_model import WorkerModel
-    from hogwild.training.autograd_update import Update
+    from hogwild.training.autograd_update import AutogradUpdate
     from hogwild.training.evaluator import Evaluator
     from hogwild.training.recurrent_state import LaneState
 
@@ -92,7 +92,7 @@ class Numerics:
     run's rollbacks before this was made."""
 
     model: "WorkerModel"
-    update: "Update | None"  # None: `fused` trains
+    update: "AutogradUpdate | None"  # None: `fused` trains
     feed: "Feed | None"
     evaluator: "Evaluator | None"
     seed_generator: Callable[[int], object]

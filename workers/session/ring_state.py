@@ -9,8 +9,7 @@ from typing import Any
 from hogwild.errors import DataError
 from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.stream_reader import Stream, read_state
-from hogwild.scheduling.stream_epoch import SlotRequest
-from hogwild.scheduling.stream_schedule import StreamSchedule
+from hogwild.scheduling.stream_schedule import SlotRequest, StreamSchedule
 
 Key = tuple[int, int]  # epoch, shard
 

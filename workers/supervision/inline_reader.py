@@ -2,7 +2,7 @@
 
 from hogwild.feeds.stream_reader import Filler, Unreadable, copies_of
 from hogwild.job.stream_setup import own_random_state
-from hogwild.scheduling.stream_epoch import SlotRequest
+from hogwild.scheduling.stream_schedule import SlotRequest
 from workers.session.ring_state import RingState
 
 LOADER = 0

@@ -15,7 +15,7 @@ import cloudpickle
 from hogwild import host
 from hogwild.errors import DataError, HogwildError
 from hogwild.feeds.ring import LoaderBeat
-from hogwild.scheduling.stream_epoch import SlotRequest
+from hogwild.scheduling.stream_schedule import SlotRequest
 from hogwild.shared_memory.region import Region
 from hogwild.storage.run_directory import RunDir
 from workers.child.loader import ENDED, LEAVE
