@@ -8,7 +8,7 @@ import os
 import select
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -319,7 +319,7 @@ class _Prepared:
         if is_done and session.divergence.is_going_back:  # but nothing may follow a copy
             self._after(outcome, session.settle, watch)
 
-    def _set_up(self) -> Callable[[int], tuple[Setup, list[int]]]:
+    def _set_up(self) -> Callable[[int], tuple[Setup, Mapping[str, Region]]]:
         worker_spec, rundir = cloudpickle.dumps(self.worker_spec), self.session.rundir
         regions = {
             **self.regions,
@@ -327,19 +327,18 @@ class _Prepared:
             "structure": Region.of_bytes("structure", self.structure),
         }
 
-        def set_up(worker: int) -> tuple[Setup, list[int]]:
+        def set_up(worker: int) -> tuple[Setup, Mapping[str, Region]]:
             setup = Setup(
                 worker=worker,
                 procs=self.plan.procs,
                 threads=self.plan.threads,
                 flush_denormal=self.request.job.train.flush_denormal,
-                regions=tuple((name, region.nbytes) for name, region in regions.items()),
                 structure_nbytes=len(self.structure),
                 spec_nbytes=len(worker_spec),
-                log=str(rundir.worker_log(worker)),
-                stacks=str(rundir.worker_stacks(worker)),
+                log=str(rundir.log_of("worker", worker)),
+                stacks=str(rundir.stacks_of("worker", worker)),
                 cores=self.plan.cores[worker] if self.plan.cores else (),
             )
-            return setup, [region.descriptor for region in regions.values()]
+            return setup, regions
 
         return set_up

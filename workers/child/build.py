@@ -21,7 +21,7 @@ from hogwild.training.compiled_model import make as make_runs
 from hogwild.training.evaluator import Evaluator
 from hogwild.training.loss_scaler import scaler_for
 from hogwild.training.recurrent_state import LaneState
-from workers.child.adoption import adopt
+from workers.child.adoption import adopt, limit_threads
 from workers.child.fused_trainer import make_fused
 from workers.child.on_device import attached, computing, feeding, opened, seeding, updating
 from workers.child.profiler import Profile, make_profile
@@ -31,17 +31,11 @@ from workers.messages import Setup, Start
 
 
 def build_trainer(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
-    adopt(start, setup)
+    regions = adopt(start, setup, descriptors)
     if setup.cores:
         host.set_affinity(setup.cores)  # before any thread exists: threads keep the affinity they were made with
     torch.set_flush_denormal(setup.flush_denormal)  # first: threads made later inherit it
-    torch.set_num_threads(setup.threads)
-    if torch.get_num_interop_threads() != 1:  # a worker that has read data has set it, and torch allows that once
-        torch.set_num_interop_threads(1)
-    regions = {
-        name: Region.attach(descriptor, nbytes)
-        for (name, nbytes), descriptor in zip(setup.regions, descriptors, strict=True)
-    }
+    limit_threads(setup.threads)
     board = Scoreboard(regions.pop("scoreboard"), setup.procs)
     row = Row(board, setup.worker)
     row.beat()

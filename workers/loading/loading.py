@@ -34,7 +34,6 @@ from workers.child.row_reader import Destination, Recipe
 from workers.loading.packing import Packer
 from workers.loading.progress_line import ReadingLine
 from workers.loading.readers import Patience, Readers
-from workers.messages import ReadTask
 from workers.processes.early_start import HeadStart
 from workers.session.journal import Journal
 
@@ -113,19 +112,8 @@ class _Shared:
 
     def begin(self, content: bytes) -> None:
         """Start the readers. `content`: the pickled recipe that every reader gets."""
-        readers, sections = self.readers, self.sections
-        regions = {"recipe": Region.of_bytes("recipe", content), "beats": readers.beats}
-        regions |= {f"part-{number}": part.region for number, part in enumerate(sections.parts)}
-        regions |= {"places": sections.places} if sections.places else {}
-        sizes = tuple((name, region.nbytes) for name, region in regions.items())
-
-        number, nbytes = readers.task, len(content)
-
-        # No reference to `readers`, which keeps this closure: a cycle would keep the regions until garbage collection.
-        def make(reader: int) -> tuple[ReadTask, list[int]]:
-            return ReadTask(number, reader, sizes, nbytes), [region.descriptor for region in regions.values()]
-
-        readers.begin(make)
+        regions = {f"part-{number}": part.region for number, part in enumerate(self.sections.parts)}
+        self.readers.begin(content, regions | ({"places": self.sections.places} if self.sections.places else {}))
 
 
 class Loading:
@@ -177,7 +165,7 @@ class Loading:
         key, cache = self._cache_of(rows, fraction, sections)
         hash_s = time.monotonic() - asked_s
         if cache is not None and _was_kept(cache, key, sections):
-            shared.readers.call_off()
+            shared.readers.dismiss()
             self._note(rows, time.monotonic() - began_s, f"the cache {cache.folder}", readers=0, cached=True)
             return sections.held()
         sections.destination(rows.count).put(0, [column[:done] for column in columns])

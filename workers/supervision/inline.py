@@ -10,7 +10,7 @@ import torch
 
 from hogwild import host
 from hogwild.devices.discovery import flushes_denormal
-from hogwild.errors import NOT_FINITE, TrainingError
+from hogwild.errors import TrainingError
 from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
@@ -70,7 +70,7 @@ class Inline:
                         session.queue.ack(WORKER, item.id, skipped)
             self._progress.record(time.monotonic(), self._rows, is_last=True)
         except NonFiniteGradient as error:
-            raise TrainingError(str(error), code=NOT_FINITE) from error
+            raise TrainingError(str(error), code=error.code) from error
         finally:
             if hasattr(self, "_trainer"):  # building it may have failed
                 self._trainer.model.close()
