@@ -13,8 +13,7 @@ from pathlib import Path
 import psutil
 
 from hogwild import host
-from hogwild.host.processes import command_line
-from hogwild.host.procfs import PROC
+from hogwild.host.processes import PROC, command_line
 
 KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 TERMINATE, INTERRUPT = signal.SIGTERM, signal.SIGINT

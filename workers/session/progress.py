@@ -14,11 +14,10 @@ from hogwild.job.build import schedule_of
 from hogwild.monitoring.job_view import Glance, WorkerGlance, workers_record
 from hogwild.shared_memory.scoreboard import STALENESS_BINS, Phase, Word
 from hogwild.training.lr_schedule import NAMED, Factor
+from workers.session.ring_state import ALIVE, ring_record, stream_glance
 from workers.session.session import Session
-from workers.session.stream_figures import ring_record, stream_glance
 
 Rows = Callable[[], Sequence[Mapping[str, Any]]]
-ALIVE = ("starting", "ready", "training")
 WORKERS_EVERY_S = 30.0  # between per-worker figures in metrics.jsonl: 2.8 kB for 64 workers; 240 MB a day every second
 DENSE = 20  # but in a young job about this many records over its run time, so that its report has something to show
 

@@ -264,7 +264,7 @@ class Session:
     def settle(self) -> None:
         """Process what threads have merged, copied or written."""
         self.pause_task.settle()
-        self.saving.settle()
+        self.saving.writer.settle()
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the pause_task is done and nothing is being written, up to `timeout_s`; for callers with nothing

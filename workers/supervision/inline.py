@@ -11,6 +11,8 @@ import torch
 from hogwild import host
 from hogwild.devices.discovery import flushes_denormal
 from hogwild.errors import TrainingError
+from hogwild.feeds.stream_reader import Filler, Unreadable, copies_of
+from hogwild.job.stream_setup import own_random_state
 from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
@@ -22,10 +24,10 @@ from workers.session import rollback
 from workers.session.checkpointing import LAST_WRITE_S
 from workers.session.outcome import Outcome
 from workers.session.progress import ProgressRecords
+from workers.session.ring_state import RingState
 from workers.session.session import Session, pss_bytes_of
-from workers.supervision.inline_reader import InlineReading
 
-WORKER = 0
+WORKER = LOADER = 0
 
 
 class Inline:
@@ -46,7 +48,7 @@ class Inline:
         self._trainer: Trainer
         self._outcome: Outcome | None = None
         self._progress = ProgressRecords(session, time.monotonic())
-        self._reader = InlineReading(session.streamed) if session.streamed is not None else None
+        self._filler: Filler | None = None  # of streamed data, from its first batch on
 
     def run(self) -> Outcome:
         session = self._session
@@ -83,13 +85,35 @@ class Inline:
 
     def _next(self) -> WorkItem | None:
         """Lease the next item; of a stream, first read a batch into its slot. None: the stream ended."""
-        session, reader = self._session, self._reader
+        session = self._session
         while (item := session.queue.lease(WORKER)) is None:
-            assert reader is not None, "nothing is leased, nothing is free and nothing is due"
-            if reader.read() is None:
+            assert session.streamed is not None, "nothing is leased, nothing is free and nothing is due"
+            if not self._read(session.streamed):
                 session.queue.find_ends()
                 return None
         return item
+
+    def _read(self, state: RingState) -> bool:
+        """Fill one slot, as a loader does; return False if the stream ended instead. Raises DataError; errors of user
+        code are raised unchanged, and nothing is retried."""
+        request = state.schedule.request(LOADER)
+        assert request is not None, "nothing is leased, nothing is filled and nothing is left to read"
+        state.write(request)
+        with own_random_state():
+            if self._filler is None:
+                again = copies_of(state.stream) if state.stream.is_iterable else None
+                self._filler = Filler(state.stream, state.ring, again=again)
+            try:
+                is_there = self._filler.fill(request.slot)
+            except Unreadable as bad:
+                raise bad.error from bad.__cause__
+        if is_there:
+            state.filled(LOADER, request.slot)
+            return True
+        state.schedule.ended(LOADER, request.slot)
+        if (wrong := state.check()) is not None:
+            raise wrong
+        return False
 
     def _may_go_on(self) -> bool:
         """Book, record and do what is due, between two exchanges; return whether to continue."""
