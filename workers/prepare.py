@@ -62,18 +62,14 @@ def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
     ring = ring_spec_of(job, parts.train, planned.procs)
     data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + (ring.nbytes if ring is not None else 0)
     parameters = sum(parameter.nbytes for parameter in parts.model.parameters())
+    there = sum(source.nbytes for source in (parts.train, parts.val) if source is not None and source.is_there_already)
     # First, because the trial step that measures the rest needs memory itself.
-    fresh = data - _there_already(parts)
+    fresh = data - there
     _require(fresh + trial_bytes(parts.optimizer), fresh)
     needed = bytes_needed(job, parts, planned) + Scoreboard.nbytes(rows)
     copies = COPIES * parameters * planned.procs if job.train.exchange == "delta" and planned.procs > 1 else 0
     _require(needed + copies - (data - fresh), fresh)
     return needed
-
-
-def _there_already(parts: Parts) -> int:
-    """Return the bytes of data already read into the shared memory that training uses."""
-    return sum(source.nbytes for source in (parts.train, parts.val) if source is not None and source.is_there_already)
 
 
 def _require(needed: int, data: int) -> None:
@@ -230,12 +226,7 @@ def training_queue(
         schedule = streamed.schedule
     elif plan.lanes is not None:
         schedule = LaneSchedule(plan, procs=rows)
-    return WorkQueue(plan, limits_of(job, rows), ids=ids, schedule=schedule)
-
-
-def limits_of(job: Job, rows: int) -> Limits:
-    """Return the queue's limits; `rows` workers, at least one."""
-    return Limits(
+    limits = Limits(
         procs=rows,
         epochs=job.train.epochs,
         accumulate=job.train.accumulate,
@@ -243,3 +234,4 @@ def limits_of(job: Job, rows: int) -> Limits:
         max_attempts=job.supervise.max_item_attempts,
         redo_indeterminate=job.supervise.on_indeterminate == "redo",
     )
+    return WorkQueue(plan, limits, ids=ids, schedule=schedule)

@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from hogwild.errors import UsageError
@@ -211,9 +211,7 @@ class SignalWatch:
             self._note(noted)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _give_back(self._former)
         signal.set_wakeup_fd(self._former_wakeup)
         os.close(self._read)

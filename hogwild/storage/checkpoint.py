@@ -8,6 +8,7 @@ torch.load accepts flipped bits and zeroed blocks silently, so the manifest hold
 nothing is loaded before all were checked. A thread of the supervisor writes the files; its long calls (hashing, raw
 writes, syncs) release the interpreter lock."""
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -79,7 +80,7 @@ def write(
             STATE: _write_state(aside / STATE, state),
             MODEL: _write_model(aside / MODEL, model_tensors),
         }
-        _write_manifest(aside / MANIFEST, _manifest(name, files, meta))
+        _write_manifest(aside / MANIFEST, name, files, meta)
         sync_folder(aside)
         return publish(aside, folder / name)
     except CheckpointError:
@@ -134,14 +135,11 @@ class _HashingFile:
 
 
 def _write_state(path: Path, state: dict[str, Any]) -> dict[str, Any]:
-    file = _HashingFile(path)
-    try:
+    with contextlib.closing(_HashingFile(path)) as file:
         # No CRC: our hash covers the whole file, and torch.load ignores the CRC. The setting is per thread.
         with torch_config.patch({"save.compute_crc32": False}):  # type: ignore[attr-defined]
             torch.save(state, file)  # type: ignore[arg-type]
         entry = file.finish()
-    finally:
-        file.close()
     unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     if unsafe:  # it could never be loaded again: fail now, not after a crash
         words = f"the checkpoint's state holds objects that cannot be loaded safely: {', '.join(unsafe)}"
@@ -181,8 +179,8 @@ def _separate(tensors: dict[str, torch.Tensor]) -> None:
         end = max(end, stop)
 
 
-def _manifest(name: str, files: dict[str, dict[str, Any]], meta: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+def _write_manifest(path: Path, name: str, files: dict[str, dict[str, Any]], meta: Mapping[str, Any]) -> None:
+    content = {
         "format": FORMAT,
         "name": name,
         "update": update_of(name),
@@ -191,15 +189,9 @@ def _manifest(name: str, files: dict[str, dict[str, Any]], meta: Mapping[str, An
         "files": files,
         "meta": to_json(dict(meta)),
     }
-
-
-def _write_manifest(path: Path, content: dict[str, Any]) -> None:
-    file = _HashingFile(path)
-    try:
+    with contextlib.closing(_HashingFile(path)) as file:
         file.write(seal(content))
         file.finish()
-    finally:
-        file.close()
 
 
 def load(path: Path) -> dict[str, Any]:

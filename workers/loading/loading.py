@@ -11,7 +11,7 @@ training uses (`readers.py`, `row_reader.py`), or comes from the cache beside th
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -197,23 +197,24 @@ class Loading:
 
     def _read_shared(self, shared: "_Shared", began_s: float, *, is_begun: bool) -> None:
         rows, ranges, readers, done = shared.rows, shared.ranges, shared.readers, shared.done
-        readers_there = readers.count
         if is_begun:
             is_read = readers.run(lambda count: self._line.show(rows.what, done + count, rows.count))
-            if is_read and ranges.first_bad is not None:
-                self._look_again(rows, ranges, readers.bad[ranges.first_bad].detail)
-            elif not is_read:
-                self._say(
-                    f"{rows.what}: {readers.unable or 'no reader process can be started'}; the parent process reads it"
-                )
-        rest = ranges.unread
-        self._read_here(rows, shared.sections, ranges, rest, done)
-        by = f"{readers_there} workers" if readers_there > 1 else "1 worker"
+            if not is_read:
+                self._say(readers.why_unread)
+            elif (bad := ranges.first_bad) is not None:
+                rows.read_here(*ranges.rows(bad))  # raises the user's own exception, if a row is at fault
+                words = f"reading failed in a worker only: {readers.bad[bad].detail}"
+                self._say(f"{rows.what}: {words}; the parent process reads the rest")
+        rest, to, count = ranges.unread, shared.sections.destination(rows.count), done + ranges.rows_read
+        for start, stop in map(ranges.rows, rest):
+            to.put(start, rows.read_here(start, stop))
+            count += stop - start
+            self._line.show(rows.what, count, rows.count)
+        by = f"{readers.count} workers" if readers.count > 1 else "1 worker"
         if rest:
-            by = (
-                "the parent process" if len(rest) * ranges.size >= rows.count - done else f"{by} and the parent process"
-            )
-        self._note(rows, time.monotonic() - began_s, by, readers=readers_there, deaths=readers.deaths)
+            is_alone = len(rest) * ranges.size >= rows.count - done
+            by = "the parent process" if is_alone else f"{by} and the parent process"
+        self._note(rows, time.monotonic() - began_s, by, readers=readers.count, deaths=readers.deaths)
 
     def _content(self, recipe: Recipe, readers: int) -> bytes | None:
         """Pickle the recipe from which every reader makes its data set; None if that is impossible or too large."""
@@ -234,25 +235,6 @@ class Loading:
             )
             return None
         return written
-
-    # ---- reading in this process
-
-    def _look_again(self, rows: RowSource, ranges: RowRanges, words: str) -> None:
-        """Read the bad range of a worker again, here. If a row is at fault, raises the user's own exception."""
-        assert ranges.first_bad is not None
-        rows.read_here(*ranges.rows(ranges.first_bad))
-        self._say(f"{rows.what}: reading failed in a worker only: {words}; the parent process reads the rest")
-
-    def _read_here(
-        self, rows: RowSource, sections: Sections, ranges: RowRanges, rest: Sequence[int], done: int
-    ) -> None:
-        to = sections.destination(rows.count)
-        count = done + ranges.rows_read
-        for number in rest:
-            start, stop = ranges.rows(number)
-            to.put(start, rows.read_here(start, stop))
-            count += stop - start
-            self._line.show(rows.what, count, rows.count)
 
     # ---- the cache
 

@@ -86,9 +86,7 @@ class Packer:
         self.readers = max(self.readers, readers.count)
         readers.begin(cloudpickle.dumps(PassRecipe(work.step, work.count, done)), work.regions)
         if not readers.run(lambda pieces: self.tell(work.what, done + pieces, work.count)):
-            self.say(
-                f"{work.what}: {readers.unable or 'no reader process can be started'}; the parent process reads it"
-            )
+            self.say(readers.why_unread)
         self.deaths += readers.deaths
         for piece in ranges.unread:  # a piece that failed in a worker raises here, unless only that process failed
             work.step.do(ranges.rows(piece)[0], work.regions)

@@ -93,6 +93,11 @@ class Readers:
         self.dismiss()
         return self._ranges.is_finished
 
+    @property
+    def why_unread(self) -> str:
+        """A sentence for the log after a `run` that returned False."""
+        return f"{self._what}: {self.unable or 'no reader process can be started'}; the parent process reads it"
+
     def _watch(self, tell: Callable[[int], object]) -> None:
         last_s = time.monotonic()
         while not self._ranges.is_finished and any(not reader.is_unable for reader in self._readers):

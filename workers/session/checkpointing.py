@@ -73,9 +73,9 @@ class Saving:
         if not self._wants_best:
             self._point_best()
 
-    def take_over_best(self, updates: int | None) -> None:
+    def take_over_best(self, best: Mapping[str, Any] | None) -> None:
         """Restore the best evaluation of the surviving history, after a resume or a rollback."""
-        self._best = "" if updates is None else checkpoint_name(updates)
+        self._best = "" if best is None else checkpoint_name(int(best["updates"]))
         self._point_best()
 
     @property

@@ -176,7 +176,13 @@ class Session:
     def _natural_end(self, now: float) -> Outcome | None:
         if self.queue.is_finished:
             if self.queue.updates == 0:
-                return Outcome("failed", TrainingError.code, error=self._nothing_learnt())
+                error = TrainingError(
+                    "no update was made: the loss or a gradient was NaN or infinite in each of "
+                    f"{self.queue.ledger.skipped} batches; look at the model's first values, the loss and the learning "
+                    "rate",
+                    code="train/no-update",
+                )
+                return Outcome("failed", TrainingError.code, error=error)
             everything = self.queue.epoch >= self.queue.limits.epochs
             return Outcome("succeeded", "epochs" if everything else "max_updates")
         limit = self.job.train.max_time_s
@@ -184,13 +190,6 @@ class Session:
         if limit is not None and first_s is not None and now - first_s >= limit:
             return Outcome("stopped", "max_time_s")
         return None
-
-    def _nothing_learnt(self) -> TrainingError:
-        return TrainingError(
-            f"no update was made: the loss or a gradient was NaN or infinite in each of {self.queue.ledger.skipped} "
-            "batches; look at the model's first values, the loss and the learning rate",
-            code="train/no-update",
-        )
 
     def check_quarantine(self, release: Release) -> TooManyQuarantined | None:
         """Return an error if too much of the job is quarantined."""
@@ -224,14 +223,14 @@ class Session:
         self.clock.paused_since_s = self.clock.paused_since_s or now
         batches = self.board.batches()
         since = [new - old for new, old in zip(batches, self._merged_batches, strict=True)]
-        if any(since) and (self.shared.has_buffers or self.plan.placement == SHARED):
-            self.pause_task.begin(lambda: self._fetch_from_gpu(since))
-        self._merged_batches = batches
 
-    def _fetch_from_gpu(self, since: list[int]) -> None:
-        """Copy the flats to host memory and merge the workers' buffers, in a thread."""
-        self.holder.fetch()
-        self.shared.merge_buffers(since)
+        def fetch_and_merge() -> None:
+            self.holder.fetch()  # from a GPU
+            self.shared.merge_buffers(since)
+
+        if any(since) and (self.shared.has_buffers or self.plan.placement == SHARED):
+            self.pause_task.begin(fetch_and_merge)
+        self._merged_batches = batches
 
     def finish_evaluation(self) -> None:
         """Record the metrics; keep the best, and end the job if the target is met or patience is over."""
@@ -289,18 +288,9 @@ class Session:
     # ---- records -----------------------------------------------------------------------------------------------
 
     @property
-    def metrics(self) -> dict[str, float]:
-        """Metrics of the last evaluation."""
-        return self.evaluating.values
-
-    @property
     def best(self) -> dict[str, Any] | None:
         """Metrics and `updates` of the best evaluation."""
         return self.evaluating.monitor.best
-
-    @property
-    def best_updates(self) -> int | None:
-        return None if self.best is None else int(self.best["updates"])
 
     def wall_s(self, now: float) -> float:
         return self.before.wall_s + now - self.clock.command_began_s

@@ -51,7 +51,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "update": session.parts.choice.kind,
         "update_why": session.parts.choice.why,
         "exchange": session.exchange,
-        "metrics": session.metrics,
+        "metrics": session.evaluating.values,
         "best": session.best,
         "overflows": loss_scaler.overflows(board),
         "restarts": session.before.restarts + session.restarts,

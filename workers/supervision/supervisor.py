@@ -68,7 +68,9 @@ class Supervisor:
             with responsive():
                 while self._outcome is None:
                     self._wait()
-                    self._turn()
+                    began_s = time.monotonic()
+                    self._step(began_s)
+                    session.clock.longest_turn_s = max(session.clock.longest_turn_s, time.monotonic() - began_s)
             self._record(time.monotonic(), is_last=True)
             session.note_memory(sum(pss_bytes_of(self._pids()).values()))
         finally:
@@ -99,11 +101,6 @@ class Supervisor:
             for descriptor in handle.descriptors():
                 poll.register(descriptor, select.POLLIN)
         poll.poll(LOOK_MS if self._stacks.is_waiting else LOOP_WAIT_MS)
-
-    def _turn(self) -> None:
-        clock, began_s = self._session.clock, time.monotonic()
-        self._step(began_s)
-        clock.longest_turn_s = max(clock.longest_turn_s, time.monotonic() - began_s)
 
     def _step(self, now: float) -> None:
         session = self._session
