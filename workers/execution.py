@@ -28,6 +28,7 @@ from hogwild.monitoring.tensorboard import check_wanted
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices
+from hogwild.scheduling.work_queue import Limits
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.storage.run_directory import LIBRARY, RunDir
@@ -40,7 +41,7 @@ from workers.processes.early_start import HeadStart
 from workers.processes.gpu_owner import holder_for
 from workers.request import Request
 from workers.session.checkpointing import LAST_WRITE_S, Saving
-from workers.session.evaluation import Evaluating, evaluation_limits
+from workers.session.evaluation import SLICE_BATCHES, Evaluating
 from workers.session.journal import journal_for, wants_progress
 from workers.session.outcome import Clock, Outcome
 from workers.session.resume import check_changes, record, restore, with_measured
@@ -184,7 +185,7 @@ class _Prepared:
                 higher=higher,
                 queue=queue,
                 board=board,
-                limits=evaluation_limits(planned.procs, job.supervise.max_item_attempts),
+                limits=Limits(rows, max_attempts=job.supervise.max_item_attempts, max_item_updates=SLICE_BATCHES),
                 ids=ids,
             ),
             pause_task=pause_task,

@@ -45,7 +45,7 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(signal_name(number))
 
 
-def _give_back(former: dict[int, Any]) -> None:
+def give_back(former: dict[int, Any]) -> None:
     """Restore the previous handlers and clear the dict. A handler set by C code, which Python reports as None, becomes
     the default."""
     for number, handler in former.items():
@@ -85,7 +85,7 @@ class StopSignals:
                 self._former[number] = signal.signal(number, self._take)
 
     def restore(self) -> None:
-        _give_back(self._former)
+        give_back(self._former)
 
     def look(self) -> None:
         """Raise `Interrupted` if a signal was noted. Call it after an import, or after user code that may have
@@ -212,7 +212,7 @@ class SignalWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _give_back(self._former)
+        give_back(self._former)
         signal.set_wakeup_fd(self._former_wakeup)
         os.close(self._read)
         os.close(self._write)

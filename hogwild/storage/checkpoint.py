@@ -61,11 +61,7 @@ class Failed:
 
 
 def write(
-    folder: Path,
-    name: str,
-    state: dict[str, Any],
-    model_tensors: Mapping[str, torch.Tensor],
-    meta: Mapping[str, Any],
+    folder: Path, name: str, state: dict[str, Any], model_tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]
 ) -> Path:
     """Write `folder/name` completely or not at all. `state` may hold what torch.load(weights_only=True) accepts; its
     tensors must not change meanwhile. One writer per folder. Raises CheckpointError; other checkpoints are
@@ -76,10 +72,7 @@ def write(
         folder.mkdir(exist_ok=True)
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
-        files = {
-            STATE: _write_state(aside / STATE, state),
-            MODEL: _write_model(aside / MODEL, model_tensors),
-        }
+        files = {STATE: _write_state(aside / STATE, state), MODEL: _write_model(aside / MODEL, model_tensors)}
         _write_manifest(aside / MANIFEST, name, files, meta)
         sync_folder(aside)
         return publish(aside, folder / name)

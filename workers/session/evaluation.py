@@ -176,7 +176,3 @@ class Evaluating:
         self.values, self.evaluated_at = dict(state["metrics"]), state["evaluated_at"]
         self.first_loss = state.get("first_loss")
         self.monitor.take_over(state)
-
-
-def evaluation_limits(procs: int, max_attempts: int) -> Limits:
-    return Limits(procs=max(1, procs), max_attempts=max_attempts, max_item_updates=SLICE_BATCHES)

@@ -127,12 +127,7 @@ class Journal:
             self._screen.show(glance)
 
     def record(
-        self,
-        now: float,
-        glance: Glance,
-        line: str,
-        status: Mapping[str, Any],
-        workers: Mapping[str, Any] | None = None,
+        self, now: float, glance: Glance, line: str, status: Mapping[str, Any], workers: Mapping[str, Any] | None = None
     ) -> None:
         """Write the glance everywhere: metrics.jsonl and the curves, if something was trained since the last time;
         status.json and metrics.prom; the terminal, with `line` if there is no picture. `workers`: their part of the

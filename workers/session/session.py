@@ -93,10 +93,7 @@ class Session:
         placement = self.plan.placement
         self.set_exchange(exchange_of(self.job, self.plan.procs, fused=self.is_fused, placement=placement))
         if self.divergence.goes_back and self.saving.is_worth_it:
-            self.begin_checkpoint(now)
-            self.pause_task.wait()
-            if self.saving.is_read_in_place:
-                self.saving.wait(LAST_WRITE_S)
+            self.copy_for_checkpoint(now)
 
     def reopen(self, now: float) -> None:
         """Reschedule evaluations and checkpoints from the queue's position."""
@@ -259,6 +256,13 @@ class Session:
             rest["stream"] = self.streamed.state()
         self.clock.paused_for.append("checkpoint")
         self.saving.begin(now, rest | self.evaluating.state())
+
+    def copy_for_checkpoint(self, now: float) -> None:
+        """Begin a checkpoint, and wait until training may go on."""
+        self.begin_checkpoint(now)
+        self.pause_task.wait()
+        if self.saving.is_read_in_place:  # the memory we train on is being written
+            self.saving.wait(LAST_WRITE_S)
 
     def settle(self) -> None:
         """Process what threads have merged, copied or written."""

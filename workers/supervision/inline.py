@@ -53,11 +53,7 @@ class Inline:
     def run(self) -> Outcome:
         session = self._session
         session.begin(time.monotonic())
-        threads, random_state, flushes = (
-            torch.get_num_threads(),
-            torch.get_rng_state(),
-            flushes_denormal(),
-        )
+        threads, random_state, flushes = (torch.get_num_threads(), torch.get_rng_state(), flushes_denormal())
         torch.set_flush_denormal(session.job.train.flush_denormal)
         torch.set_num_threads(session.plan.threads)  # as in a worker: it changes the last bits of sums
         try:
@@ -158,10 +154,7 @@ class Inline:
         if session.saving.is_busy:  # wait: this is the only thread that trains
             session.saving.wait(LAST_WRITE_S)
         if not session.saving.is_busy and session.due(now).checkpoint:
-            session.begin_checkpoint(now)
-            session.pause_task.wait()
-            if session.saving.is_read_in_place:  # the memory we train on is being written
-                session.saving.wait(LAST_WRITE_S)
+            session.copy_for_checkpoint(now)
         self._go_back_if_due(now)  # the copy may have found ruined parameters
         self._outcome = session.due(now).finish
         self._trainer.profile.enter("wait")
