@@ -20,10 +20,10 @@ from hogwild import host
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
 from hogwild.feeds.materialise import InTurn
 from hogwild.host.background_thread import Background
-from hogwild.job.build import planned_updates, state_of
+from hogwild.job.build import arrange, planned_updates, state_of
 from hogwild.job.checks import directions
 from hogwild.job.parts import Parts
-from hogwild.monitoring.profile_report import report
+from hogwild.monitoring.profile_report import clear, report
 from hogwild.monitoring.tensorboard import check_wanted
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
@@ -36,7 +36,7 @@ from hogwild.training.without_dynamo import sparing_the_compiler
 from workers.child.spec import WorkerSpec
 from workers.loading.loading import Loading
 from workers.messages import Setup
-from workers.prepare import check_lanes, check_memory, lay_out, ring_state, training_queue, with_profile
+from workers.prepare import check_lanes, check_memory, grid_before, ring_state, share_data, training_queue
 from workers.processes.early_start import HeadStart
 from workers.processes.gpu_owner import holder_for
 from workers.request import Request
@@ -159,9 +159,9 @@ class _Prepared:
     ) -> "_Prepared":
         """Lay out a job around its model in shared memory. Raises what a resume raises."""
         job, rows = request.job, max(1, planned.procs)
-        regions, worker_spec = lay_out(
-            job, parts, shared.uses_channels_last, planned.procs, rundir if request.resume else None
-        )
+        # The order of the data that keeps workers apart.
+        arrange(job, parts, planned.procs, grid_before(rundir) if request.resume else None)
+        regions, worker_spec = share_data(job, parts, shared.uses_channels_last, planned.procs)
         ids = count(1)
         board = Scoreboard.allocate(rows)
         journal = journal_for(request, planned.procs, rundir, shared)
@@ -196,7 +196,10 @@ class _Prepared:
         restored = restore(session) if request.resume else None  # before anything is written
         write_descriptions(request, planned, parts, rundir)  # first: after it, a killed job can be resumed
         rundir.make_folders()
-        worker_spec = replace(with_profile(worker_spec, request.profile, rundir), devices=planned.devices)
+        worker_spec = replace(worker_spec, devices=planned.devices)
+        if (window := request.profile) is not None:
+            clear(rundir.profile)
+            worker_spec = replace(worker_spec, profile=(window.start, window.stop, str(rundir.profile)))
         if restored is not None:
             record(session, restored)
         regions = {**shared.regions, **regions, "scoreboard": board.region}

@@ -10,6 +10,7 @@ training uses (`readers.py`, `row_reader.py`), or comes from the cache beside th
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,7 +33,6 @@ from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from workers.child.row_reader import Destination, Recipe
 from workers.loading.packing import Packer
-from workers.loading.progress_line import ReadingLine
 from workers.loading.readers import Patience, Readers
 from workers.processes.early_start import HeadStart
 from workers.session.journal import Journal
@@ -46,6 +46,41 @@ RANGE_S = 0.03  # per range: the cost of a death, and of waiting for the last ra
 LONGEST_RANGE_S = 5.0
 MOST_RANGES = 512
 RANGES_PER_READER = 4
+LINE_S = 1.0
+
+
+class ReadingLine:
+    """`reading data.train: 45 %  12,000 samples/s` on standard error, at most once a second; in place on a terminal."""
+
+    def __init__(self, is_wanted: bool) -> None:
+        self._is_wanted = is_wanted and sys.stderr is not None
+        self._is_terminal = self._is_wanted and sys.stderr.isatty()
+        self._is_open = False
+        self._next_s = time.monotonic() + LINE_S
+        self._last: tuple[str, int, float] = ("", 0, 0.0)
+
+    def show(self, what: str, done: int, count: int, things: str = "samples") -> None:
+        now_s = time.monotonic()
+        if self._last[0] != what:
+            self._last = (what, done, now_s)
+        if not self._is_wanted or now_s < self._next_s:
+            return
+        rate = (done - self._last[1]) / max(1e-9, now_s - self._last[2])
+        self._next_s, self._last = now_s + LINE_S, (what, done, now_s)
+        text = f"reading {what}: {done / count:.0%}  {rate:,.0f} {things}/s".replace("%", " %")
+        self._tell(f"\r\x1b[2K{text}" if self._is_terminal else f"{text}\n")
+        self._is_open = self._is_terminal
+
+    def end(self) -> None:
+        if self._is_open:
+            self._tell("\r\x1b[2K")
+            self._is_open = False
+
+    @staticmethod
+    def _tell(text: str) -> None:
+        with suppress(OSError, ValueError):  # its reader has gone
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +111,10 @@ class Sections:
 
     def destination(self, count: int) -> Destination:
         return Destination(self.parts, self.places.tensor(torch.int64, (count,)) if self.places else None)
+
+    def regions(self) -> dict[str, Region]:
+        parts = {f"part-{number}": part.region for number, part in enumerate(self.parts)}
+        return parts | ({"places": self.places} if self.places else {})
 
     def held(self) -> tuple[Held, ...]:
         return tuple(Held(part.views(), part) for part in self.parts)
@@ -109,11 +148,6 @@ class _Shared:
         parts = tuple((f"part-{number}", part.fields) for number, part in enumerate(sections.parts))
         recipe = Recipe(replace(rows, first=None), done, size, parts, sections.places is not None)
         return cls(rows, sections, done, ranges, recipe, Readers(early, rows.what, ranges, patience))
-
-    def begin(self, content: bytes) -> None:
-        """Start the readers. `content`: the pickled recipe that every reader gets."""
-        regions = {f"part-{number}": part.region for number, part in enumerate(self.sections.parts)}
-        self.readers.begin(content, regions | ({"places": self.sections.places} if self.sections.places else {}))
 
 
 class Loading:
@@ -160,7 +194,8 @@ class Loading:
         shared = _Shared.of(rows, sections, done, pace_s, self._early, self._patience)
         content = self._content(shared.recipe, shared.readers.count)
         if content is not None:
-            shared.begin(content)  # before looking into the cache: the readers import meanwhile
+            # Before looking into the cache: the readers import meanwhile.
+            shared.readers.begin(content, sections.regions())
         asked_s = time.monotonic()
         key, cache = self._cache_of(rows, fraction, sections)
         hash_s = time.monotonic() - asked_s

@@ -245,7 +245,13 @@ def _launch(start: Start) -> tuple[BaseProcess, int]:
     # Same context as torch.multiprocessing, which only adds ways to send tensors: none is sent here.
     process = multiprocessing.get_context("spawn").Process(target=entry.main, args=(start,), name="hogwild-worker")
     with host.blocked_signals(), _plain_main():
-        _check_payload(start)
+        assert len(pickle.dumps(start)) < PAYLOAD_LIMIT
+        size = sum(len(folder) for folder in sys.path)
+        if size > PATH_LIMIT:
+            raise UsageError(
+                f"sys.path has {size:,} characters, more than {PATH_LIMIT:,}: workers cannot be started safely",
+                code="run/environment-too-large",
+            )
         process.start()
         assert process.pid is not None
         return process, host.pidfd_open(process.pid)
@@ -262,16 +268,6 @@ def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str
     """Return variables that are new or changed, and removed ones as None."""
     gone = dict.fromkeys(before.keys() - now.keys())
     return {name: value for name, value in now.items() if before.get(name) != value} | gone
-
-
-def _check_payload(start: Start) -> None:
-    assert len(pickle.dumps(start)) < PAYLOAD_LIMIT
-    size = sum(len(folder) for folder in sys.path)
-    if size > PATH_LIMIT:
-        raise UsageError(
-            f"sys.path has {size:,} characters, more than {PATH_LIMIT:,}: workers cannot be started safely",
-            code="run/environment-too-large",
-        )
 
 
 @contextlib.contextmanager

@@ -37,9 +37,6 @@ class Crew:
     def __iter__(self) -> Iterator[Handle]:
         return iter(list(self._handles.values()))
 
-    def __contains__(self, worker: int) -> bool:
-        return worker in self._handles
-
     def __getitem__(self, worker: int) -> Handle:
         return self._handles[worker]
 
@@ -108,7 +105,7 @@ class Crew:
 
     def _reap(self, session: Session, limit_s: float, gives_up: Callable[[], bool]) -> None:
         for handle in reaped((*self, *self.spares), limit_s, gives_up):
-            if handle.worker in self:
+            if handle.worker in self._handles:
                 session.acknowledge(handle.worker, handle.acks())
                 self.forget(handle)
             else:
