@@ -189,7 +189,7 @@ def through_ring(count: int) -> Cost:
     numbers = SimpleNamespace(
         lease_read=parent.requests.read, ack_write=parent.answers.write, lifeline=lifeline.read
     )  # those of `Start` that the loop reads
-    loop = LoaderLoop(cast(Start, numbers), theirs, Leaving(), LoadTask(0, (), 0, "", ""), ring)
+    loop = LoaderLoop(cast(Start, numbers), theirs, Leaving(), LoadTask(0, 0, "", ""), ring)
     loader = multiprocessing.get_context("fork").Process(target=_alone, args=(_load, loop, stream))
     loader.start()
     parent.loader = loader

@@ -147,7 +147,7 @@ FLOORS = (
     "workers.loading",
     "workers.supervision",
     "workers.prepare",
-    "workers.execution workers.dry_run",
+    "workers.execution",
     "workers.run",
     "hogwild.api",
     "hogwild.cli",

@@ -8,7 +8,7 @@ import os
 import select
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -18,29 +18,30 @@ import cloudpickle
 
 from hogwild import host
 from hogwild.errors import CheckpointError, Diverged, HogwildError, UserCodeError
+from hogwild.feeds.materialise import InTurn
 from hogwild.host.background_thread import Background
-from hogwild.job.build import state_of
+from hogwild.job.build import arrange, planned_updates, state_of
 from hogwild.job.checks import directions
 from hogwild.job.parts import Parts
-from hogwild.monitoring.profile_report import report
+from hogwild.monitoring.profile_report import clear, report
 from hogwild.monitoring.tensorboard import check_wanted
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices
+from hogwild.scheduling.work_queue import Limits
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Scoreboard
-from hogwild.storage.checkpoint import CheckpointWriter
 from hogwild.storage.run_directory import LIBRARY, RunDir
 from hogwild.training.without_dynamo import sparing_the_compiler
 from workers.child.spec import WorkerSpec
 from workers.loading.loading import Loading
 from workers.messages import Setup
-from workers.prepare import check_lanes, check_memory, lay_out, ring_state, training_queue, with_profile
+from workers.prepare import check_lanes, check_memory, grid_before, ring_state, share_data, training_queue
 from workers.processes.early_start import HeadStart
 from workers.processes.gpu_owner import holder_for
 from workers.request import Request
 from workers.session.checkpointing import LAST_WRITE_S, Saving
-from workers.session.evaluation import Evaluating, evaluation_limits
+from workers.session.evaluation import SLICE_BATCHES, Evaluating
 from workers.session.journal import journal_for, wants_progress
 from workers.session.outcome import Clock, Outcome
 from workers.session.resume import check_changes, record, restore, with_measured
@@ -66,15 +67,43 @@ class Result:
     error: BaseException | None
 
 
+def _checked(request: Request, planned: Plan) -> Plan:
+    """Return the plan with its devices. Raises what can be known before anything is built."""
+    planned = with_devices(planned, request.job)
+    check_wanted(request.job.log.tensorboard)
+    check_lanes(request.job, planned)
+    return planned
+
+
+@sparing_the_compiler()
+def dry(request: Request, planned: Plan) -> dict[str, Any]:
+    """Do everything up to starting workers (`--dry-run`); leave nothing behind. Return what would be done."""
+    planned = _checked(request, planned)
+    with host.raising_on_signals():
+        parts = request.make_parts(InTurn(request.job.seed))
+    needed = check_memory(request.job, parts, planned)
+    answer = {
+        "state": "dry-run",
+        "plan": planned.reason,
+        "warning": planned.warning,
+        "procs": planned.procs,
+        "threads": planned.threads,
+        "samples": parts.train.plan.samples,
+        "batches": parts.train.plan.batches,
+        "planned_updates": planned_updates(request.job, parts.train.plan) or None,
+        "shared_memory_bytes": needed,
+        "notes": parts.notes,
+    }
+    return {key: value for key, value in answer.items() if value not in ("", [])}
+
+
 @sparing_the_compiler()
 def run(request: Request, planned: Plan, early: HeadStart) -> Result:
     """Train a job. The run directory is removed again if no worker was told of it."""
     clock = Clock(request.began_s, imported_s=time.monotonic())
-    planned = with_devices(planned, request.job)
-    check_wanted(request.job.log.tensorboard)
-    check_lanes(request.job, planned)
+    planned = _checked(request, planned)
     rundir: RunDir | None = None
-    prepared: _Prepared | None = None
+    shared: SharedModel | None = None
     has_begun = False
     try:
         # Before signals raise: else a folder that is made but not yet ours could stay.
@@ -89,13 +118,22 @@ def run(request: Request, planned: Plan, early: HeadStart) -> Result:
             early.raise_file_limit(planned)
             clock.built_s = time.monotonic()
             stops.look()
-            prepared = _Prepared.make(request, planned, parts, rundir, clock)
+            shared = SharedModel.build(
+                parts.model,
+                parts.loss,
+                parts.optimizer,
+                procs=max(1, planned.procs),
+                state=state_of(request.job, parts, planned.placement),
+                memory_format=parts.memory_format,
+                late=parts.late,
+            )
+            prepared = _Prepared.lay_out(shared, request, planned, parts, rundir, clock)
             stops.hand_over()
             has_begun = True
             return prepared.train(stops, early, loading)  # `train` watches signals itself
     except BaseException:
-        if prepared is not None:
-            prepared.session.shared.release()
+        if shared is not None:  # give the caller his model back
+            shared.release()
         if rundir is not None and not has_begun and not request.resume:
             rundir.discard()
         raise
@@ -116,32 +154,14 @@ class _Prepared:
     structure: bytes
 
     @classmethod
-    def make(cls, request: Request, planned: Plan, parts: Parts, rundir: RunDir, clock: Clock) -> "_Prepared":
-        """Lay out a job. Raises what `SharedModel.build` and a resume raise, after releasing the caller's model."""
-        job = request.job
-        shared = SharedModel.build(
-            parts.model,
-            parts.loss,
-            parts.optimizer,
-            procs=max(1, planned.procs),
-            state=state_of(job, parts, planned.placement),
-            memory_format=parts.memory_format,
-            late=parts.late,
-        )
-        try:
-            return cls._around(shared, request, planned, parts, rundir, clock)
-        except BaseException:
-            shared.release()
-            raise
-
-    @classmethod
-    def _around(
+    def lay_out(
         cls, shared: SharedModel, request: Request, planned: Plan, parts: Parts, rundir: RunDir, clock: Clock
     ) -> "_Prepared":
+        """Lay out a job around its model in shared memory. Raises what a resume raises."""
         job, rows = request.job, max(1, planned.procs)
-        regions, worker_spec = lay_out(
-            job, parts, shared.uses_channels_last, planned.procs, rundir if request.resume else None
-        )
+        # The order of the data that keeps workers apart.
+        arrange(job, parts, planned.procs, grid_before(rundir) if request.resume else None)
+        regions, worker_spec = share_data(job, parts, shared.uses_channels_last, planned.procs)
         ids = count(1)
         board = Scoreboard.allocate(rows)
         journal = journal_for(request, planned.procs, rundir, shared)
@@ -157,9 +177,7 @@ class _Prepared:
             queue=queue,
             rundir=rundir,
             journal=journal,
-            saving=Saving(
-                job.checkpoint, shared, queue, rundir, journal, CheckpointWriter(rundir.checkpoints), pause_task
-            ),
+            saving=Saving(job.checkpoint, shared, queue, rundir, journal, Background("checkpoint"), pause_task),
             evaluating=Evaluating(
                 settings=job.evaluate,
                 plan=parts.val.plan if parts.val else None,
@@ -167,7 +185,7 @@ class _Prepared:
                 higher=higher,
                 queue=queue,
                 board=board,
-                limits=evaluation_limits(planned.procs, job.supervise.max_item_attempts),
+                limits=Limits(rows, max_attempts=job.supervise.max_item_attempts, max_item_updates=SLICE_BATCHES),
                 ids=ids,
             ),
             pause_task=pause_task,
@@ -178,7 +196,10 @@ class _Prepared:
         restored = restore(session) if request.resume else None  # before anything is written
         write_descriptions(request, planned, parts, rundir)  # first: after it, a killed job can be resumed
         rundir.make_folders()
-        worker_spec = replace(with_profile(worker_spec, request.profile, rundir), devices=planned.devices)
+        worker_spec = replace(worker_spec, devices=planned.devices)
+        if (window := request.profile) is not None:
+            clear(rundir.profile)
+            worker_spec = replace(worker_spec, profile=(window.start, window.stop, str(rundir.profile)))
         if restored is not None:
             record(session, restored)
         regions = {**shared.regions, **regions, "scoreboard": board.region}
@@ -195,8 +216,7 @@ class _Prepared:
                     session.journal.say(f"note: {note}")
             session.journal.update(session.parts.choice, session.parts.meetings)
             loading.report(session.journal)
-            train = self._train_inline if self.plan.procs == 0 else partial(self._train_with_workers, early)
-            outcome = self._guard(train, watch)
+            outcome = self._guard(partial(self._train, early, watch))
             if self.worker_spec.compile_scratch is not None:  # left by killed workers
                 shutil.rmtree(self.worker_spec.compile_scratch, ignore_errors=True)
             watch.raises_second = False  # from here on we poll for the second signal
@@ -227,11 +247,10 @@ class _Prepared:
             session.saving.writer.close()
         return Result(summary, session.shared, outcome.error)
 
-    def _train_inline(self, watch: host.SignalWatch) -> Outcome:
-        return Inline(self.session, watch, self.worker_spec, self.structure, self.regions).run()
-
-    def _train_with_workers(self, early: HeadStart, watch: host.SignalWatch) -> Outcome:
+    def _train(self, early: HeadStart, watch: host.SignalWatch) -> Outcome:
         session = self.session
+        if not self.plan.procs:
+            return Inline(session, watch, self.worker_spec, self.structure, self.regions).run()
         early.keep(self.plan.procs + (session.streamed.loaders if session.streamed is not None else 0))
         session.holder = holder_for(self.plan, session.shared, session.job.supervise.start_timeout_s)
         try:
@@ -240,10 +259,10 @@ class _Prepared:
         finally:
             session.holder.close()
 
-    def _guard(self, train: Callable[[host.SignalWatch], Outcome], watch: host.SignalWatch) -> Outcome:
+    def _guard(self, train: Callable[[], Outcome]) -> Outcome:
         """Turn any exception (ours, the user's in `procs: 0`, a bug) into an outcome: there is always a summary."""
         try:
-            return train(watch)
+            return train()
         except HogwildError as error:
             return Outcome("failed", error.code, error=error)
         except host.Interrupted as signal:  # `procs: 0`: a second signal
@@ -260,17 +279,17 @@ class _Prepared:
         """Write the last checkpoint: the one in flight, or the state of a failed job. There is a summary whatever a
         thread raises here, including user code in a model's own state."""
         outcome = self._settled(outcome, watch)
-        outcome = self._after(outcome, partial(self._save_last, outcome), watch)
+        outcome = self._after(outcome, partial(self._save_last, outcome))
         if isinstance(outcome.error, Diverged):
-            outcome = self._after(outcome, partial(give_up, self.session), watch)
+            outcome = self._after(outcome, partial(give_up, self.session))
             outcome = self._settled(outcome, watch)
         if outcome.state == "cancelled" and self.request.caller == LIBRARY:
             self._let_go(outcome, watch)
         return outcome
 
-    def _after(self, outcome: Outcome, step: Callable[[], Outcome | None], watch: host.SignalWatch) -> Outcome:
+    def _after(self, outcome: Outcome, step: Callable[[], Outcome | None]) -> Outcome:
         """Run a last step and return the outcome. An error fails a job that went well; otherwise it is logged only."""
-        after = self._guard(lambda _: step() or outcome, watch)
+        after = self._guard(lambda: step() or outcome)
         if after is outcome or outcome.state in ("succeeded", "stopped"):
             return after
         self.session.journal.say(f"warning: at the end of the job: {after.error}")
@@ -280,7 +299,7 @@ class _Prepared:
         """Wait for threads that merge, copy and write, until a timeout or a second signal."""
         session, deadline = self.session, time.monotonic() + LAST_WRITE_S
         while session.is_waited_for and len(watch.received) < 2 and time.monotonic() < deadline:
-            outcome = self._after(outcome, partial(session.wait, WRITE_LOOK_S), watch)
+            outcome = self._after(outcome, partial(session.wait, WRITE_LOOK_S))
         if outcome.state == "cancelled" or not session.is_waited_for:
             return outcome
         if len(watch.received) > 1:
@@ -317,9 +336,9 @@ class _Prepared:
         while not is_done and len(watch.received) < 3 and time.monotonic() < deadline:
             is_done = bool(poll.poll(WRITE_LOOK_S * 1000))
         if is_done and session.divergence.is_going_back:  # but nothing may follow a copy
-            self._after(outcome, session.settle, watch)
+            self._after(outcome, session.settle)
 
-    def _set_up(self) -> Callable[[int], tuple[Setup, list[int]]]:
+    def _set_up(self) -> Callable[[int], tuple[Setup, Mapping[str, Region]]]:
         worker_spec, rundir = cloudpickle.dumps(self.worker_spec), self.session.rundir
         regions = {
             **self.regions,
@@ -327,19 +346,18 @@ class _Prepared:
             "structure": Region.of_bytes("structure", self.structure),
         }
 
-        def set_up(worker: int) -> tuple[Setup, list[int]]:
+        def set_up(worker: int) -> tuple[Setup, Mapping[str, Region]]:
             setup = Setup(
                 worker=worker,
                 procs=self.plan.procs,
                 threads=self.plan.threads,
                 flush_denormal=self.request.job.train.flush_denormal,
-                regions=tuple((name, region.nbytes) for name, region in regions.items()),
                 structure_nbytes=len(self.structure),
                 spec_nbytes=len(worker_spec),
-                log=str(rundir.worker_log(worker)),
-                stacks=str(rundir.worker_stacks(worker)),
+                log=str(rundir.log_of("worker", worker)),
+                stacks=str(rundir.stacks_of("worker", worker)),
                 cores=self.plan.cores[worker] if self.plan.cores else (),
             )
-            return setup, [region.descriptor for region in regions.values()]
+            return setup, regions
 
         return set_up

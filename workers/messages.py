@@ -15,6 +15,7 @@ Records are 8 bytes, far below PIPE_BUF: a write is all or nothing, so a reader 
 
 import json
 import os
+import select
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,9 +59,10 @@ def read_records(descriptor: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task for a waiting process, with the changes in the supervisor since the process started. Each task has
-    `regions`; their descriptors travel with it, in this order."""
+    """A task for a waiting process, with the changes in the supervisor since the process started. The descriptors of
+    its `regions` travel with it, in this order."""
 
+    regions: tuple[tuple[str, int], ...] = field(default=(), kw_only=True)  # (name, bytes)
     folder: str = field(default="", kw_only=True)  # the current folder; "": deleted
     sys_path: tuple[str, ...] = field(default=(), kw_only=True)
     environment: Mapping[str, str | None] = field(default_factory=dict, kw_only=True)  # changes; None: unset
@@ -85,7 +87,6 @@ class Setup(Task):
     procs: int
     threads: int
     flush_denormal: bool
-    regions: tuple[tuple[str, int], ...]  # (name, bytes)
     structure_nbytes: int
     spec_nbytes: int
     log: str
@@ -95,22 +96,21 @@ class Setup(Task):
 
 @dataclass(frozen=True, slots=True)
 class ReadTask(Task):
-    """A task to read rows of a data set before the set-up. Records (task, range) lease ranges, until (task, `LOOK`)
-    ends the task; then the process waits for its set-up, or another task, again."""
+    """A task to read rows of a data set before the set-up; the region `recipe` says what the others are. Records (task,
+    range) lease ranges, until (task, `LOOK`) ends the task; then the process waits for its set-up, or another task,
+    again."""
 
     number: int  # of the task: records and reports of an earlier task may arrive late
     reader: int  # its row of the region `beats`
-    regions: tuple[tuple[str, int], ...]  # (name, bytes); `recipe` says what the others are
     recipe_nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class LoadTask(Task):
-    """A task that makes a waiting process a loader of streamed data. Records (·, slot + 1) ask it to fill slots; (1,
-    `LOOK`) tells it to leave."""
+    """A task that makes a waiting process a loader of streamed data; regions: the ring, and the pickled stream. Records
+    (·, slot + 1) ask it to fill slots; (1, `LOOK`) tells it to leave."""
 
     loader: int
-    regions: tuple[tuple[str, int], ...]  # (name, bytes): the ring, and the pickled stream
     stream_nbytes: int
     log: str
     stacks: str
@@ -118,10 +118,9 @@ class LoadTask(Task):
 
 @dataclass(frozen=True, slots=True)
 class HoldTask(Task):
-    """A task that makes a waiting process the owner of the flats on `device` for all workers (`gpu_owner.py`)."""
+    """A task that makes a waiting process the owner of its regions, the flats, on `device` (`gpu_owner.py`)."""
 
     device: str
-    regions: tuple[tuple[str, int], ...]  # the flats
 
 
 TASKS: Mapping[str, Any] = {kind.__name__: kind for kind in (Setup, ReadTask, LoadTask, HoldTask)}
@@ -207,6 +206,23 @@ class Start:
     lifeline: int
     words: int
     environment: tuple[tuple[str, str], ...]
+
+
+class Leases:
+    """A child's end of its lease pipe. Every wait watches the lifeline, too."""
+
+    def __init__(self, start: Start) -> None:
+        self._lifeline = start.lifeline
+        self._poll = select.poll()
+        self._poll.register(start.lease_read, select.POLLIN)
+        self._poll.register(start.lifeline, select.POLLIN)
+
+    def pull(self, wait_ms: int) -> Iterator[tuple[int, int]]:
+        """Yield the records that have arrived; wait up to `wait_ms` for one. Raises ParentGone."""
+        for descriptor, events in self._poll.poll(wait_ms):
+            if descriptor == self._lifeline or events & (select.POLLHUP | select.POLLERR):
+                raise ParentGone
+            yield from read_records(descriptor)
 
 
 class Leaving:

@@ -2,7 +2,6 @@
 settings that workers get."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -15,12 +14,11 @@ from hogwild.feeds.packed import Spec
 from hogwild.feeds.resident import FieldSpec, ResidentData
 from hogwild.feeds.ring import Ring, RingSpec
 from hogwild.formatting import size
-from hogwild.job.build import arrange, bytes_needed, schedule_of
+from hogwild.job.build import bytes_needed, schedule_of
 from hogwild.job.checks import batch_of
 from hogwild.job.data import ring_spec_of
 from hogwild.job.parts import Parts
 from hogwild.job.source import Source
-from hogwild.monitoring.profile_report import Window, clear
 from hogwild.parameters.exchange import COPIES
 from hogwild.parameters.structure_file import check_apart
 from hogwild.parameters.trial_step import trial_bytes
@@ -62,18 +60,14 @@ def check_memory(job: Job, parts: Parts, planned: Plan) -> int:
     ring = ring_spec_of(job, parts.train, planned.procs)
     data = parts.train.nbytes + (parts.val.nbytes if parts.val else 0) + (ring.nbytes if ring is not None else 0)
     parameters = sum(parameter.nbytes for parameter in parts.model.parameters())
+    there = sum(source.nbytes for source in (parts.train, parts.val) if source is not None and source.is_there_already)
     # First, because the trial step that measures the rest needs memory itself.
-    fresh = data - _there_already(parts)
+    fresh = data - there
     _require(fresh + trial_bytes(parts.optimizer), fresh)
     needed = bytes_needed(job, parts, planned) + Scoreboard.nbytes(rows)
     copies = COPIES * parameters * planned.procs if job.train.exchange == "delta" and planned.procs > 1 else 0
     _require(needed + copies - (data - fresh), fresh)
     return needed
-
-
-def _there_already(parts: Parts) -> int:
-    """Return the bytes of data already read into the shared memory that training uses."""
-    return sum(source.nbytes for source in (parts.train, parts.val) if source is not None and source.is_there_already)
 
 
 def _require(needed: int, data: int) -> None:
@@ -86,16 +80,8 @@ def _require(needed: int, data: int) -> None:
         )
 
 
-def lay_out(
-    job: Job, parts: Parts, channels_last: bool, procs: int, before: RunDir | None
-) -> tuple[dict[str, Region], WorkerSpec]:
-    """Put the data into shared memory, in the order that keeps workers apart; return the regions and the worker spec.
-    `before`: the run to resume."""
-    arrange(job, parts, procs, _grid_before(before) if before is not None else None)
-    return share_data(job, parts, channels_last, procs)
-
-
 def share_data(job: Job, parts: Parts, channels_last: bool, procs: int) -> tuple[dict[str, Region], WorkerSpec]:
+    """Put the data into shared memory; return the regions and the worker spec."""
     compiles = job.model.compile == "inductor"
     typical = parts.train.streamed.typical() if compiles and parts.train.streamed is not None else []
     compile_key = _compile_key(job, parts, typical, channels_last) if compiles else ""  # now, before data moves below
@@ -203,15 +189,7 @@ def _shared(source: Source, name: str, channels_last: bool) -> tuple[Region, Spe
     return data.region, data.fields
 
 
-def with_profile(worker_spec: WorkerSpec, window: Window | None, rundir: RunDir) -> WorkerSpec:
-    """Return `worker_spec` with the window of `--profile` and the output folder. Raises RunDirError."""
-    if window is None:
-        return worker_spec
-    clear(rundir.profile)
-    return replace(worker_spec, profile=(window.start, window.stop, str(rundir.profile)))
-
-
-def _grid_before(rundir: RunDir) -> tuple[int, int] | None:
+def grid_before(rundir: RunDir) -> tuple[int, int] | None:
     """Return the grid of the earlier attempt: a resume continues in the same cells."""
     blocks = (rundir.read_json("env.json") or {}).get("grid")
     return (int(blocks[0]), int(blocks[1])) if blocks else None
@@ -230,12 +208,7 @@ def training_queue(
         schedule = streamed.schedule
     elif plan.lanes is not None:
         schedule = LaneSchedule(plan, procs=rows)
-    return WorkQueue(plan, limits_of(job, rows), ids=ids, schedule=schedule)
-
-
-def limits_of(job: Job, rows: int) -> Limits:
-    """Return the queue's limits; `rows` workers, at least one."""
-    return Limits(
+    limits = Limits(
         procs=rows,
         epochs=job.train.epochs,
         accumulate=job.train.accumulate,
@@ -243,3 +216,4 @@ def limits_of(job: Job, rows: int) -> Limits:
         max_attempts=job.supervise.max_item_attempts,
         redo_indeterminate=job.supervise.on_indeterminate == "redo",
     )
+    return WorkQueue(plan, limits, ids=ids, schedule=schedule)

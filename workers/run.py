@@ -43,7 +43,6 @@ def run_job(
     with _begun(job, is_real=not dry_run) as (planned, early):
         with without_collecting():
             from hogwild.job.build import build
-            from workers import dry_run as dry
             from workers import execution
 
         host.raise_noted()
@@ -60,7 +59,7 @@ def run_job(
             began_s=host.process_start_s(),
         )
         planned = _with_all_cores(planned)
-        return dry.dry(request, planned) if dry_run else execution.run(request, planned, early).summary
+        return execution.dry(request, planned) if dry_run else execution.run(request, planned, early).summary
 
 
 def run(request: Request) -> "Result":

@@ -11,62 +11,21 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from hogwild.host.procfs import PROC
+from hogwild.host.processes import PROC
 
 # System calls that may block forever, with their numbers on x86_64 and elsewhere (<asm-generic/unistd.h>: aarch64,
-# riscv64).
-_NUMBERS: dict[str, tuple[int, int]] = {
-    "read": (0, 63),
-    "write": (1, 64),
-    "readv": (19, 65),
-    "writev": (20, 66),
-    "pread64": (17, 67),
-    "pwrite64": (18, 68),
-    "ioctl": (16, 29),
-    "fcntl": (72, 25),
-    "flock": (73, 32),
-    "fsync": (74, 82),
-    "fdatasync": (75, 83),
-    "getdents64": (217, 61),
-    "sendfile": (40, 71),
-    "connect": (42, 203),
-    "accept": (43, 202),
-    "accept4": (288, 242),
-    "sendto": (44, 206),
-    "recvfrom": (45, 207),
-    "sendmsg": (46, 211),
-    "recvmsg": (47, 212),
-    "epoll_wait": (232, -1),
-    "epoll_pwait": (281, 22),
-    "poll": (7, -1),
-    "ppoll": (271, 73),
-    "select": (23, -1),
-    "pselect6": (270, 72),
-    "msync": (26, 227),
-    "openat": (257, 56),
-    "close": (3, 57),
-    "statx": (332, 291),
-    "newfstatat": (262, 79),
-    "nanosleep": (35, 101),
-    "clock_nanosleep": (230, 115),
-    "pause": (34, -1),
-    "futex": (202, 98),
-    "wait4": (61, 260),
-    "waitid": (247, 95),
-    "rt_sigsuspend": (130, 133),
-    "rt_sigtimedwait": (128, 137),
-    "restart_syscall": (219, 128),
-    "semop": (65, 193),
-    "semtimedop": (220, 192),
-    "msgrcv": (70, 188),
-    "mq_timedreceive": (243, 183),
-    "io_getevents": (208, 4),
-    "io_uring_enter": (426, 426),
-    "mmap": (9, 222),
-    "munmap": (11, 215),
-    "madvise": (28, 233),
-    "sched_yield": (24, 124),
-}
+# riscv64); -1: there is none.
+_TABLE = """
+    read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68, ioctl 16 29, fcntl 72 25,
+    flock 73 32, fsync 74 82, fdatasync 75 83, getdents64 217 61, sendfile 40 71, connect 42 203, accept 43 202,
+    accept4 288 242, sendto 44 206, recvfrom 45 207, sendmsg 46 211, recvmsg 47 212, epoll_wait 232 -1,
+    epoll_pwait 281 22, poll 7 -1, ppoll 271 73, select 23 -1, pselect6 270 72, msync 26 227, openat 257 56,
+    close 3 57, statx 332 291, newfstatat 262 79, nanosleep 35 101, clock_nanosleep 230 115, pause 34 -1,
+    futex 202 98, wait4 61 260, waitid 247 95, rt_sigsuspend 130 133, rt_sigtimedwait 128 137,
+    restart_syscall 219 128, semop 65 193, semtimedop 220 192, msgrcv 70 188, mq_timedreceive 243 183,
+    io_getevents 208 4, io_uring_enter 426 426, mmap 9 222, munmap 11 215, madvise 28 233, sched_yield 24 124
+"""
+_NUMBERS = {name: (int(here), int(there)) for name, here, there in map(str.split, _TABLE.split(","))}
 _OF_A_DESCRIPTOR = {  # their first argument is a file descriptor
     *("read", "write", "readv", "writev", "pread64", "pwrite64", "ioctl", "fcntl", "flock", "fsync", "fdatasync"),
     *("getdents64", "connect", "accept", "accept4", "sendto", "recvfrom", "sendmsg", "recvmsg", "close"),

@@ -13,8 +13,7 @@ from pathlib import Path
 import psutil
 
 from hogwild import host
-from hogwild.host.processes import command_line
-from hogwild.host.procfs import PROC
+from hogwild.host.processes import PROC, command_line, process_status
 
 KILL, STOP, GO_ON = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
 TERMINATE, INTERRUPT = signal.SIGTERM, signal.SIGINT
@@ -54,18 +53,12 @@ def of_workers(pids_at: dict[int, float], *, with_groups: bool = True) -> dict[i
     """Return the living ones of these processes (number -> wall time at which each was reported) and of the groups they
     led, as number -> command line. A process that began later is another one with the same number, and so is its
     group."""
-    living = {process.pid: process for process in psutil.process_iter() if not _is_dead(process)}
+    dead = (None, psutil.STATUS_ZOMBIE)
+    living = {process.pid: process for process in psutil.process_iter() if process_status(process.pid) not in dead}
     strangers = {pid for pid, at in pids_at.items() if pid in living and living[pid].create_time() > at + CLOCK_STEP_S}
     ours = pids_at.keys() - strangers
     leaders = ours if with_groups else set()
     return {pid: command_line(pid) for pid in living if pid in ours or _group(pid) in leaders}
-
-
-def _is_dead(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def _group(pid: int) -> int | None:

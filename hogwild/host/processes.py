@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 
 from hogwild.errors import RunError
-from hogwild.host.procfs import PROC, age_s
 
+PROC = Path("/proc")
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 DISCARDED_AT_ONCE = 8 << 20  # bytes: half a millisecond
 
@@ -265,7 +265,8 @@ def raise_file_limit(needed: int, wanted: int) -> None:
 
 def process_start_s() -> float:
     """Return when this process began, on the monotonic clock (to 10 ms). The time to the first update counts from
-    here."""
-    age = age_s(os.getpid())
-    assert age is not None
-    return time.monotonic() - age
+    here. By the boot clock: psutil's `create_time` is wall clock time, which may be set."""
+    # proc_pid_stat(5), counted from the state: the name before it may hold blanks and brackets.
+    fields = (PROC / "self/stat").read_text(errors="replace").rpartition(")")[2].split()
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - age_s

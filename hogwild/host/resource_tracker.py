@@ -11,34 +11,33 @@ import signal
 from typing import Any
 
 
-def is_tracker_known() -> bool:
-    """Return whether it has been started in this process."""
+def _tracker() -> Any:
     from multiprocessing import resource_tracker
 
-    tracker: Any = resource_tracker._resource_tracker
-    return tracker._pid is not None
+    return resource_tracker._resource_tracker
+
+
+def is_tracker_known() -> bool:
+    """Return whether it has been started in this process."""
+    return _tracker()._pid is not None
 
 
 def ensure_resource_tracker() -> None:
     """Start the tracker. Restart it if it was killed (multiprocessing would warn) or stopped: every new child writes to
     its pipe, and without a reader the pipe is full after some thousand children."""
-    from multiprocessing import resource_tracker
-
-    tracker: Any = resource_tracker._resource_tracker
     from hogwild.host.processes import is_stopped  # with psutil, which a command that only prints does without
 
+    tracker = _tracker()
     if tracker._pid is not None and (not _is_live_child(tracker._pid) or is_stopped(tracker._pid)):
         stop_resource_tracker()
-    resource_tracker.ensure_running()
+    tracker.ensure_running()
 
 
 def stop_resource_tracker(timeout_s: float = 2.0) -> bool:
     """Kill and reap the tracker of this process, also a stopped or dead one; multiprocessing starts a new one when it
     needs it. Return True if we have none left. Objects that other code registered with it (semaphores, named shared
     memory) are not unlinked."""
-    from multiprocessing import resource_tracker
-
-    tracker: Any = resource_tracker._resource_tracker
+    tracker = _tracker()
     if not tracker._lock.acquire(timeout=timeout_s):
         return False
     try:

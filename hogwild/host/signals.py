@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from hogwild.errors import UsageError
@@ -45,7 +45,7 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(signal_name(number))
 
 
-def _give_back(former: dict[int, Any]) -> None:
+def give_back(former: dict[int, Any]) -> None:
     """Restore the previous handlers and clear the dict. A handler set by C code, which Python reports as None, becomes
     the default."""
     for number, handler in former.items():
@@ -85,7 +85,7 @@ class StopSignals:
                 self._former[number] = signal.signal(number, self._take)
 
     def restore(self) -> None:
-        _give_back(self._former)
+        give_back(self._former)
 
     def look(self) -> None:
         """Raise `Interrupted` if a signal was noted. Call it after an import, or after user code that may have
@@ -211,10 +211,8 @@ class SignalWatch:
             self._note(noted)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _give_back(self._former)
+    def __exit__(self, *_: object) -> None:
+        give_back(self._former)
         signal.set_wakeup_fd(self._former_wakeup)
         os.close(self._read)
         os.close(self._write)

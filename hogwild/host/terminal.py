@@ -10,6 +10,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+from hogwild.host.signals import give_back
+
 DEFAULT_SIZE = (80, 24)
 CANNOT = ("", "dumb", "unknown")  # values of TERM without cursor movement
 
@@ -53,18 +55,14 @@ class Continued:
 
     def __init__(self) -> None:
         self.count = 0
-        self._former: Any = None
-        self._is_installed = False
+        self._former: dict[int, Any] = {}
 
     def install(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._former = signal.signal(signal.SIGCONT, self._take)
-            self._is_installed = True
+            self._former[signal.SIGCONT] = signal.signal(signal.SIGCONT, self._take)
 
     def restore(self) -> None:
-        if self._is_installed:
-            signal.signal(signal.SIGCONT, signal.SIG_DFL if self._former is None else self._former)
-            self._is_installed = False
+        give_back(self._former)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         self.count += 1

@@ -47,16 +47,11 @@ class Kept:
         """Return whether every file is there and unchanged. An incomplete folder is removed."""
         if not self.folder.exists():
             return False  # check this first: a folder that appears later was renamed and is complete
-        if self._matches():
-            return True
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            if all(_checksum(self.folder / name) == checksum for name, checksum in self._files().items()):
+                return True
         shutil.rmtree(self.folder, ignore_errors=True)
         return False
-
-    def _matches(self) -> bool:
-        try:
-            return all(_checksum(self.folder / name) == checksum for name, checksum in self._files().items())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return False
 
     def _files(self) -> dict[str, str]:
         files: dict[str, str] = json.loads((self.folder / MANIFEST).read_bytes())["files"]
@@ -66,7 +61,9 @@ class Kept:
     def copied(self) -> Iterator[Path]:
         """Yield a temporary folder with a copy of the files in the manifest; it is removed afterwards with everything
         written into it. Call it only if `is_whole`. Raises OSError if it cannot be made."""
-        own = Path(tempfile.mkdtemp(prefix=f"{ASIDE}{self.folder.name}-", dir=self._room()))
+        room = self.scratch or self.folder.parent
+        room.mkdir(parents=True, exist_ok=True)
+        own = Path(tempfile.mkdtemp(prefix=f"{ASIDE}{self.folder.name}-", dir=room))
         try:
             for name in self._files():
                 (own / name).parent.mkdir(parents=True, exist_ok=True)
@@ -74,11 +71,6 @@ class Kept:
             yield own
         finally:
             shutil.rmtree(own, ignore_errors=True)
-
-    def _room(self) -> Path:
-        room = self.scratch or self.folder.parent
-        room.mkdir(parents=True, exist_ok=True)
-        return room
 
     def touch(self) -> None:
         """Mark as used: it is kept for another UNUSED_S. Remove what was not used."""

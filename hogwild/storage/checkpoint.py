@@ -8,10 +8,11 @@ torch.load accepts flipped bits and zeroed blocks silently, so the manifest hold
 nothing is loaded before all were checked. A thread of the supervisor writes the files; its long calls (hashing, raw
 writes, syncs) release the interpreter lock."""
 
+import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +23,6 @@ import torch
 from torch.utils.serialization import config as torch_config
 
 from hogwild.errors import CheckpointError
-from hogwild.host.background_thread import Background
 from hogwild.storage.checkpoint_format import (
     CHUNK,
     FORMAT,
@@ -61,11 +61,7 @@ class Failed:
 
 
 def write(
-    folder: Path,
-    name: str,
-    state: dict[str, Any],
-    model_tensors: Mapping[str, torch.Tensor],
-    meta: Mapping[str, Any],
+    folder: Path, name: str, state: dict[str, Any], model_tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]
 ) -> Path:
     """Write `folder/name` completely or not at all. `state` may hold what torch.load(weights_only=True) accepts; its
     tensors must not change meanwhile. One writer per folder. Raises CheckpointError; other checkpoints are
@@ -76,11 +72,8 @@ def write(
         folder.mkdir(exist_ok=True)
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
-        files = {
-            STATE: _write_state(aside / STATE, state),
-            MODEL: _write_model(aside / MODEL, model_tensors),
-        }
-        _write_manifest(aside / MANIFEST, _manifest(name, files, meta))
+        files = {STATE: _write_state(aside / STATE, state), MODEL: _write_model(aside / MODEL, model_tensors)}
+        _write_manifest(aside / MANIFEST, name, files, meta)
         sync_folder(aside)
         return publish(aside, folder / name)
     except CheckpointError:
@@ -135,14 +128,11 @@ class _HashingFile:
 
 
 def _write_state(path: Path, state: dict[str, Any]) -> dict[str, Any]:
-    file = _HashingFile(path)
-    try:
+    with contextlib.closing(_HashingFile(path)) as file:
         # No CRC: our hash covers the whole file, and torch.load ignores the CRC. The setting is per thread.
         with torch_config.patch({"save.compute_crc32": False}):  # type: ignore[attr-defined]
             torch.save(state, file)  # type: ignore[arg-type]
         entry = file.finish()
-    finally:
-        file.close()
     unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     if unsafe:  # it could never be loaded again: fail now, not after a crash
         words = f"the checkpoint's state holds objects that cannot be loaded safely: {', '.join(unsafe)}"
@@ -182,8 +172,8 @@ def _separate(tensors: dict[str, torch.Tensor]) -> None:
         end = max(end, stop)
 
 
-def _manifest(name: str, files: dict[str, dict[str, Any]], meta: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+def _write_manifest(path: Path, name: str, files: dict[str, dict[str, Any]], meta: Mapping[str, Any]) -> None:
+    content = {
         "format": FORMAT,
         "name": name,
         "update": update_of(name),
@@ -192,15 +182,9 @@ def _manifest(name: str, files: dict[str, dict[str, Any]], meta: Mapping[str, An
         "files": files,
         "meta": to_json(dict(meta)),
     }
-
-
-def _write_manifest(path: Path, content: dict[str, Any]) -> None:
-    file = _HashingFile(path)
-    try:
+    with contextlib.closing(_HashingFile(path)) as file:
         file.write(seal(content))
         file.finish()
-    finally:
-        file.close()
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -257,88 +241,30 @@ def take_newest(folder: Path, take: Callable[[dict[str, Any]], Answer], older_th
             misfit = misfit or CheckpointError(rejected[-1], code=error.code)
 
 
-class CheckpointWriter:
-    """Writes one checkpoint at a time in a thread. `fileno()` becomes readable when it is done; then call `result()`.
-    The thread is a daemon: `wait` for it before leaving, or the checkpoint in flight (and only that) is lost."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._background = Background("checkpoint")
-        self._result: WrittenCheckpoint | Failed | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        """True from `submit` until its result was taken."""
-        return self._background.is_busy
-
-    def submit(
-        self,
-        name: str,
-        state: dict[str, Any],
-        tensors: Mapping[str, torch.Tensor],
-        meta: Mapping[str, Any],
-        *,
-        keep: int | None = None,
-        protect: Sequence[str] = (),
-        last: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Begin to write; the tensors must not change until the result is there. With `keep`, older checkpoints are
-        pruned after a success, in the same thread. `last` is called there in any case."""
-        assert not self.is_busy, "one checkpoint at a time: take the result of the last one first"
-
-        def work() -> WrittenCheckpoint | Failed:
-            try:
-                return self._write(name, state, tensors, meta, keep, protect)
-            finally:
-                last()
-
-        self._background.begin(work, self._take)
-
-    def _take(self, result: WrittenCheckpoint | Failed) -> None:
-        self._result = result
-
-    def start(self) -> None:
-        """Start the thread early, before a loop that must not wait for it."""
-        self._background.start()
-
-    def fileno(self) -> int:
-        return self._background.fileno()
-
-    def result(self) -> WrittenCheckpoint | Failed | None:
-        """Return each result once; None while it is being written, or if nothing was submitted."""
-        self._background.settle()
-        result, self._result = self._result, None
-        return result
-
-    def wait(self, timeout_s: float) -> WrittenCheckpoint | Failed | None:
-        """Wait for the result; return None on timeout, or if nothing was submitted."""
-        self._background.wait(timeout_s)
-        return self.result()
-
-    def close(self) -> None:
-        """Close the thread. A checkpoint abandoned while it was written is lost."""
-        self._background.close()
-
-    def _write(
-        self,
-        name: str,
-        state: dict[str, Any],
-        tensors: Mapping[str, torch.Tensor],
-        meta: Mapping[str, Any],
-        keep: int | None,
-        protect: Sequence[str],
-    ) -> WrittenCheckpoint | Failed:
+def write_and_prune(
+    folder: Path,
+    name: str,
+    state: dict[str, Any],
+    model_tensors: Mapping[str, torch.Tensor],
+    meta: Mapping[str, Any],
+    keep: int,
+    last: Callable[[], None] = lambda: None,
+) -> WrittenCheckpoint | Failed:
+    """As `write`, for a thread: all but the `keep` newest checkpoints are pruned after a success, `last` is called in
+    any case, and the result says what went wrong. If the process ends first, this checkpoint (and only this) is
+    lost."""
+    try:
+        path = write(folder, name, state, model_tensors, meta)
         try:
-            path = write(self.folder, name, state, tensors, meta)
-        except CheckpointError as error:
-            _forget_frames(error)
-            return Failed(name, error)
-        try:
-            if keep is not None:
-                prune(self.folder, keep, protect)
+            prune(folder, keep)
         except OSError as error:
             return WrittenCheckpoint(path, f"cannot remove older checkpoints: {error}")
         return WrittenCheckpoint(path)
+    except CheckpointError as error:
+        _forget_frames(error)
+        return Failed(name, error)
+    finally:
+        last()
 
 
 def _forget_frames(error: BaseException | None) -> None:

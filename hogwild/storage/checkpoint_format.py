@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,14 +104,14 @@ def set_aside_after(folder: Path, good: Path | None, keep: int | None = None) ->
             _remove(path)
 
 
-def prune(folder: Path, keep: int, protect: Sequence[str] = ()) -> list[str]:
-    """Remove all but the `keep` newest checkpoints, those in `protect` and those that `latest` and `best` point to;
-    return the removed names. Only for the writer of `folder`, and not while a checkpoint is written. Each is renamed
+def prune(folder: Path, keep: int) -> list[str]:
+    """Remove all but the `keep` newest checkpoints and those that `latest` and `best` point to; return the removed
+    names. Only for the writer of `folder`, and not while a checkpoint is written. Each is renamed
     first, so that a kill leaves no half checkpoint under its name. Raises OSError; the next call tries again, because a
     job may run for weeks without a `sweep`."""
     paths = sorted(_checkpoints(folder), key=lambda found: update_of(found.name))
     links = [folder / name for name in (LATEST, BEST)]
-    safe = {*protect, *(os.readlink(link) for link in links if link.is_symlink())}
+    safe = {os.readlink(link) for link in links if link.is_symlink()}
     doomed = [path for path in paths[: max(len(paths) - keep, 0)] if path.name not in safe]
     for path in doomed:
         with contextlib.suppress(FileNotFoundError):

@@ -22,24 +22,15 @@ def temporary(file: Path) -> Iterator[Path]:
 
 
 def replace(file: Path, content: bytes, sync: bool) -> None:
-    with temporary(file):
-        write_aside(file, content, sync).replace(file)
-    if sync:
-        sync_folder(file.parent)
-
-
-def write_aside(file: Path, content: bytes, sync: bool) -> Path:
-    aside = file.with_name(f"{TEMPORARY}{file.name}-{os.getpid()}")
-    try:
+    with temporary(file) as aside:
         with open(aside, "wb") as stream:
             stream.write(content)
             stream.flush()
             if sync:
                 os.fsync(stream.fileno())
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    return aside
+        aside.replace(file)
+    if sync:
+        sync_folder(file.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -28,11 +28,11 @@ class Records:
     def append(self, record: dict[str, Any]) -> None:
         """Append a record. Raises RunDirError if it cannot be written; the file is then unchanged."""
         line = json.dumps(to_json(record), allow_nan=False, separators=(",", ":")) + "\n"
-        self._append_explained(line.encode())
+        self._append(line.encode())
 
     def try_append_text(self, line: str) -> bool:
         """Append a line of plain text (the supervisor's log); return False if that fails."""
-        return tried(lambda: self._append_explained(line.encode(errors="backslashreplace") + b"\n"))
+        return tried(lambda: self._append(line.encode(errors="backslashreplace") + b"\n"))
 
     def try_append(self, record: dict[str, Any]) -> bool:
         """Append a record; return False on failure, which must not stop training. The caller reports it, once."""
@@ -60,22 +60,19 @@ class Records:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _append_explained(self, line: bytes) -> None:
-        with explained(f"cannot append to {self.path}"):
-            self._append(line)
-
     def _append(self, line: bytes) -> None:
-        if self._descriptor < 0:
-            self._descriptor = _open_records(self.path)
-        before = os.fstat(self._descriptor).st_size
-        written = 0
-        try:
-            written = os.write(self._descriptor, line)
-        finally:
+        with explained(f"cannot append to {self.path}"):
+            if self._descriptor < 0:
+                self._descriptor = _open_records(self.path)
+            before = os.fstat(self._descriptor).st_size
+            written = 0
+            try:
+                written = os.write(self._descriptor, line)
+            finally:
+                if written < len(line):
+                    os.ftruncate(self._descriptor, before)
             if written < len(line):
-                os.ftruncate(self._descriptor, before)
-        if written < len(line):
-            raise OSError(f"only {written} of {len(line)} bytes could be written (disk full?)")
+                raise OSError(f"only {written} of {len(line)} bytes could be written (disk full?)")
 
 
 def to_json(value: Any) -> Any:

@@ -137,17 +137,12 @@ class RunDir:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def worker_log(self, worker: int) -> Path:
-        return self.logs / f"worker-{worker}.log"
+    def log_of(self, noun: str, number: int) -> Path:
+        """Return the log of a worker or loader."""
+        return self.logs / f"{noun}-{number}.log"
 
-    def worker_stacks(self, worker: int) -> Path:
-        return self.stacks / f"worker-{worker}.txt"
-
-    def loader_log(self, loader: int) -> Path:
-        return self.logs / f"loader-{loader}.log"
-
-    def loader_stacks(self, loader: int) -> Path:
-        return self.stacks / f"loader-{loader}.txt"
+    def stacks_of(self, noun: str, number: int) -> Path:
+        return self.stacks / f"{noun}-{number}.txt"
 
     def make_folders(self) -> None:
         """Make the folders that workers and checkpoints need. They, and the run itself, then survive a power cut."""

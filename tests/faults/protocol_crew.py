@@ -13,7 +13,7 @@ from typing import Any
 
 from hogwild import host
 from hogwild.shared_memory.scoreboard import Row, Scoreboard
-from workers.child.profiler import NoProfile
+from workers.child.profiler import Profile
 from workers.child.spec import Numerics, WorkerSpec
 from workers.child.trainer import Trainer
 from workers.child.worker_loop import serve
@@ -97,7 +97,7 @@ class Nursery:
 
     def _make_trainer(self) -> Trainer:
         numerics = self._make_numerics(self._worker, self._incarnation)
-        return Trainer(self._kit, numerics, Row(self._board, self._worker), NoProfile())
+        return Trainer(self._kit, numerics, Row(self._board, self._worker), Profile())
 
 
 def _close_all_but(kept: set[int]) -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ import safetensors.torch
 import torch
 
 from hogwild.errors import CheckpointError
+from hogwild.host.background_thread import Background
 from hogwild.storage import checkpoint, checkpoint_format
-from hogwild.storage.checkpoint import CheckpointWriter, Failed, WrittenCheckpoint
+from hogwild.storage.checkpoint import Failed, WrittenCheckpoint, write_and_prune
 from tests.helpers.processes import PATIENCE_S
 
 DEADLINE_S = PATIENCE_S
@@ -242,13 +244,14 @@ def test_a_folder_without_any_has_none(tmp_path: Path) -> None:
     assert checkpoint.newest_good(tmp_path / "none") == (None, [])
 
 
-def test_pruning_keeps_the_newest_the_protected_and_the_one_latest_points_to(tmp_path: Path) -> None:
+def test_pruning_keeps_the_newest_and_those_that_latest_and_best_point_to(tmp_path: Path) -> None:
     paths = [write(tmp_path, update) for update in (1, 2, 3, 4, 5)]
     (tmp_path / "latest").symlink_to(paths[1].name)
-    removed = checkpoint.prune(tmp_path, 2, protect=(paths[0].name,))
+    (tmp_path / "best").symlink_to(paths[0].name)
+    removed = checkpoint.prune(tmp_path, 2)
     assert removed == [paths[2].name]
     assert {entry.name for entry in tmp_path.iterdir()} == {
-        "latest", *(paths[index].name for index in (0, 1, 3, 4))
+        "latest", "best", *(paths[index].name for index in (0, 1, 3, 4))
     }  # fmt: skip
 
 
@@ -363,16 +366,24 @@ def big(value: float = 1.0) -> dict[str, torch.Tensor]:
     return {"weight": torch.full((500_000,), value)}
 
 
+Results = list[WrittenCheckpoint | Failed]
+
+
+def begin(writer: Background, folder: Path, update: int, state: dict[str, Any], keep: int = 9, **rest: Any) -> Results:
+    """Begins to write; what becomes of it is in the list once the writer is settled."""
+    results: Results = []
+    name = checkpoint.checkpoint_name(update)
+    writer.begin(partial(write_and_prune, folder, name, state, state, {}, keep, **rest), results.append)
+    return results
+
+
 def test_a_checkpoint_is_written_in_the_background_and_announced(tmp_path: Path) -> None:
-    writer = CheckpointWriter(tmp_path)
-    assert writer.result() is None
-    assert writer.wait(0) is None
+    writer = Background("checkpoint")
     for update in (1, 2, 3):
-        writer.submit(checkpoint.checkpoint_name(update), big(), big(), {}, keep=2)
-        assert writer.is_busy
+        results = begin(writer, tmp_path, update, big(), keep=2)
         assert select.select([writer], [], [], DEADLINE_S)[0] == [writer]
-        assert writer.result() == WrittenCheckpoint(tmp_path / checkpoint.checkpoint_name(update))
-        assert writer.result() is None  # each is given once
+        assert writer.settle()
+        assert results == [WrittenCheckpoint(tmp_path / checkpoint.checkpoint_name(update))]
     assert {entry.name for entry in tmp_path.iterdir()} == {"update-000000002", "update-000000003"}
     writer.close()
 
@@ -383,27 +394,31 @@ def test_what_comes_last_is_done_in_the_writers_thread_whatever_became_of_it(
 ) -> None:
     seen: list[tuple[str, bool]] = []
     path = tmp_path / "update-000000001"
-    writer = CheckpointWriter(tmp_path)
-    writer.submit(path.name, state, {}, {}, last=lambda: seen.append((threading.current_thread().name, path.exists())))
-    result = writer.wait(DEADLINE_S)
-    assert seen == [("checkpoint", isinstance(result, WrittenCheckpoint))]
+    writer = Background("checkpoint")
+
+    def last() -> None:
+        seen.append((threading.current_thread().name, path.exists()))
+
+    results = begin(writer, tmp_path, 1, state, last=last)
+    assert writer.wait(DEADLINE_S)
+    assert seen == [("checkpoint", isinstance(results[0], WrittenCheckpoint))]
     writer.close()
 
 
 def test_an_error_that_is_kept_keeps_no_tensors(tmp_path: Path) -> None:
     """A gigabyte of parameters that could not be written must not stay until the next checkpoint can."""
     former = resource.getrlimit(resource.RLIMIT_FSIZE)
-    writer = CheckpointWriter(tmp_path)
+    writer = Background("checkpoint")
     state = big()
     seen = weakref.ref(state["weight"])
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, former[1]))
     try:
-        writer.submit("update-000000001", state, state, {})
+        results = begin(writer, tmp_path, 1, state)
         del state
-        failed = writer.wait(DEADLINE_S)
+        assert writer.wait(DEADLINE_S)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, former)
-    assert isinstance(failed, Failed) and "File too large" in str(failed.error)
+    assert isinstance(results[0], Failed) and "File too large" in str(results[0].error)
     assert seen() is None
     writer.close()
 
@@ -415,33 +430,21 @@ def test_what_a_module_says_of_itself_is_in_the_state_and_not_among_the_tensors(
     assert set(safetensors.torch.load_file(path / "model.safetensors")) == {"weight"}
 
 
-def test_two_at_once_are_our_own_mistake(tmp_path: Path) -> None:
-    writer = CheckpointWriter(tmp_path)
-    writer.submit("update-000000001", big(), big(), {})
-    with pytest.raises(AssertionError, match="one checkpoint at a time"):
-        writer.submit("update-000000002", big(), big(), {})
-    assert isinstance(writer.wait(DEADLINE_S), WrittenCheckpoint)
-    writer.close()
-
-
 def test_a_full_disk_is_reported_leaves_nothing_and_the_one_before_is_good(tmp_path: Path) -> None:
     good = write(tmp_path, 1)
     former = resource.getrlimit(resource.RLIMIT_FSIZE)
-    writer = CheckpointWriter(tmp_path)
     for limit in (0, 100, 50_000, 1_999_000):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, former[1]))
         try:
-            writer.submit("update-000000002", big(), big(), {})
-            result = writer.wait(DEADLINE_S)
+            result = write_and_prune(tmp_path, "update-000000002", big(), big(), {}, 9)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, former)
         assert isinstance(result, Failed)
         assert "update-000000002: File too large" in str(result.error)
         assert {entry.name for entry in tmp_path.iterdir()} == {good.name}
     assert checkpoint.newest_good(tmp_path) == (good, [])
-    writer.submit("update-000000002", big(), big(), {})
-    assert isinstance(writer.wait(DEADLINE_S), WrittenCheckpoint)
-    writer.close()
+    result = write_and_prune(tmp_path, "update-000000002", big(), big(), {}, 9)
+    assert isinstance(result, WrittenCheckpoint)
 
 
 @pytest.mark.processes
@@ -465,14 +468,14 @@ def test_other_threads_go_on_while_a_checkpoint_is_written(tmp_path: Path) -> No
     """Held throughout, the interpreter lock would leave this thread one turn or two while a checkpoint is written. One
     is enough, unless the machine lets this thread wait for as long as it takes: then there is another."""
     tensors = {"weight": torch.ones(25_000_000)}
-    writer = CheckpointWriter(tmp_path)
+    writer = Background("checkpoint")
     turns, began = 0, time.monotonic()
     for update in range(1, 6):
         if turns <= 20:
-            writer.submit(checkpoint.checkpoint_name(update), tensors, tensors, {}, keep=1)
+            results = begin(writer, tmp_path, update, tensors, keep=1)
             while not select.select([writer], [], [], 0.001)[0]:
                 turns += 1
                 assert time.monotonic() - began < DEADLINE_S
-            assert isinstance(writer.result(), WrittenCheckpoint)
+            assert writer.settle() and isinstance(results[0], WrittenCheckpoint)
     assert turns > 20
     writer.close()

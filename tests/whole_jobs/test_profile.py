@@ -12,7 +12,7 @@ import torch
 from hogwild.cli import main
 from hogwild.monitoring.profile_report import PAUSE, PHASES, SETTLING, PhaseRecord, phases_name, read_phases
 from tests.helpers.jobs import HOME, JOBS, Ended, in_turn
-from workers.child.profiler import NoProfile, Profile, Stopwatch, make_profile
+from workers.child.profiler import Profile, Stopwatch, TorchProfile, make_profile
 
 IN_AN_UPDATE = [phase for phase in PHASES if phase != "wait"]
 
@@ -163,11 +163,11 @@ def test_a_worker_that_is_killed_in_its_window_leaves_the_note_that_it_came_ther
 def test_an_incarnation_records_again_only_what_the_one_before_has_not(profile: Profile, tmp_path: Path) -> None:
     asked = (5, 10, str(tmp_path))
     train(profile, 10 + SETTLING + 5)
-    assert not isinstance(make_profile(asked, 0), NoProfile)
+    assert isinstance(make_profile(asked, 0), TorchProfile)
     train(profile, 1, 10 + SETTLING + 5)
-    assert isinstance(make_profile(asked, 0), NoProfile)
-    assert not isinstance(make_profile(asked, 1), NoProfile)
-    assert isinstance(make_profile(None, 0), NoProfile)
+    assert not isinstance(make_profile(asked, 0), TorchProfile)
+    assert isinstance(make_profile(asked, 1), TorchProfile)
+    assert not isinstance(make_profile(None, 0), TorchProfile)
 
 
 def test_a_disk_that_takes_nothing_stops_no_training(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from workers.session.early_stopping import Monitor
+from workers.session.evaluation import Monitor
 
 NAN = math.nan
 

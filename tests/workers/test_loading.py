@@ -28,7 +28,7 @@ from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.row_ranges import RowRanges
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, wait_for
-from workers.child.row_reader import BEATS, Destination, Recipe, _RowReader
+from workers.child.row_reader import BEATS, Recipe, _RowReader
 from workers.loading.loading import Loading
 from workers.messages import LOOK, Report, Start, write_record
 from workers.processes.early_start import HeadStart
@@ -280,8 +280,8 @@ def test_a_reader_that_starts_slowly_finds_the_ends_of_two_tasks_at_once(monkeyp
     for task in (1, 2):
         write_record(lease_write, task, LOOK)
     for task in (1, 2):
-        recipe = Recipe(rows, 0, 2, (), False)
-        _RowReader(start, far, task, recipe, Destination([], None), np.zeros(BEATS, np.int64)).run()
+        ranges, read = Recipe(rows, 0, 2, (), False).opened({})
+        _RowReader(start, far, task, ranges, read, np.zeros(BEATS, np.int64)).run()
     near.setblocking(False)
     assert [(report.kind, report.task) for report in Report.receive_all(near)] == [("reading", 1), ("reading", 2)]
     for descriptor in (lease_read, lease_write, *lifeline):

@@ -72,14 +72,14 @@ class Stage:
     spares: int = 0
     committed_before: bool = False
     by_records: bool = False
+    needed: int = 1
     is_owed: bool = False
     filled: int = 0
     workers: list[FakeWorker] = field(default_factory=list)
     log: list[tuple[float, Action]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        noun = "loader" if self.by_records else "worker"
-        self.roster = Roster(self.procs, self.policy, self.committed_before, noun, self.by_records)
+        self.roster = Roster(self.procs, self.policy, self.committed_before, self.by_records, self.needed)
         self.workers = [FakeWorker() for _ in range(self.procs)]
 
     def tick(self) -> list[Action]:
@@ -659,6 +659,20 @@ def test_the_job_fails_when_fewer_than_min_workers_are_left(min_workers: int, ca
     )
 
 
+@pytest.mark.parametrize(
+    ("needed", "can_lose", "rule"),
+    [(1, 2, "at least one must read the stream"), (3, 0, "each reads its own part of the stream")],
+)
+def test_a_job_without_its_loaders_fails_and_names_no_setting_of_workers(needed: int, can_lose: int, rule: str) -> None:
+    stage = Stage(procs=3, policy=Supervise(max_restarts=0, min_workers=2), by_records=True, needed=needed).training()
+    for loader in range(can_lose):
+        assert stage.die(loader) == []
+    error = failure(stage.die(can_lose))
+    assert isinstance(error, WorkersLost)
+    assert f"{2 - can_lose} of 3 loaders left, {rule}. Last: killed by SIGKILL" in str(error)
+    assert "min_workers" not in str(error)
+
+
 # ---- starts that fail -----------------------------------------------------------------------------------------------
 
 
@@ -1011,7 +1025,7 @@ def test_the_last_words_of_a_job_without_workers_are_the_traceback() -> None:
 def test_a_fenced_worker_is_waited_for_until_it_is_reaped_and_then_missed_by_nobody() -> None:
     stage = Stage(2, Supervise(max_restarts=0, min_workers=2)).training()
     stage.roster.fence(1)
-    assert stage.roster.attached() == [0] and stage.roster.is_anyone_dying and stage.roster.is_fenced(1)
+    assert stage.roster.attached() == [0] and stage.roster.is_anyone_dying and stage.roster.slots[1].is_fenced
     stage.run(1.0)
     assert stage.die(1) == []  # neither a restart too many nor a worker too few
     assert not stage.roster.is_anyone_dying and stage.roster.restarts == 0

@@ -1,5 +1,6 @@
 """Build a worker: receive the set-up, map the shared memory, build the trainer. Then `worker_loop.py` pulls items."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 
 import cloudpickle
@@ -7,8 +8,9 @@ import torch
 from torch import Tensor
 
 from hogwild import host
-from hogwild.devices.accelerator import Accelerator
+from hogwild.devices.discovery import open_accelerator
 from hogwild.feeds.batch import Feed
+from hogwild.feeds.device_feed import DeviceFeed
 from hogwild.feeds.packed import attach
 from hogwild.feeds.ring import Ring, RingFeed, RingSpec
 from hogwild.host.thread_pools import limit_pools
@@ -17,31 +19,26 @@ from hogwild.scheduling.lane_schedule import steps_of
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Control, Row, Scoreboard
 from hogwild.training import torch_settings
+from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
 from hogwild.training.compiled_model import make as make_runs
 from hogwild.training.evaluator import Evaluator
 from hogwild.training.loss_scaler import scaler_for
 from hogwild.training.recurrent_state import LaneState
-from workers.child.adoption import adopt
+from workers.child.adoption import adopt, limit_threads
 from workers.child.fused_trainer import make_fused
-from workers.child.on_device import attached, computing, feeding, opened, seeding, updating
+from workers.child.on_device import OnDevice, attached, feeding, seeding
 from workers.child.profiler import Profile, make_profile
-from workers.child.spec import DataSpec, Numerics, WorkerSpec
+from workers.child.spec import ON_CPU, DataSpec, Numerics, WorkerSpec
 from workers.child.trainer import Trainer
 from workers.messages import Setup, Start
 
 
 def build_trainer(start: Start, setup: Setup, descriptors: list[int]) -> Trainer:
-    adopt(start, setup)
+    regions = adopt(start, setup, descriptors)
     if setup.cores:
         host.set_affinity(setup.cores)  # before any thread exists: threads keep the affinity they were made with
     torch.set_flush_denormal(setup.flush_denormal)  # first: threads made later inherit it
-    torch.set_num_threads(setup.threads)
-    if torch.get_num_interop_threads() != 1:  # a worker that has read data has set it, and torch allows that once
-        torch.set_num_interop_threads(1)
-    regions = {
-        name: Region.attach(descriptor, nbytes)
-        for (name, nbytes), descriptor in zip(setup.regions, descriptors, strict=True)
-    }
+    limit_threads(setup.threads)
     board = Scoreboard(regions.pop("scoreboard"), setup.procs)
     row = Row(board, setup.worker)
     row.beat()
@@ -84,57 +81,46 @@ def _numerics(
     rollbacks = row.board.control_words[Control.ROLLBACKS]  # before reading anything that a rollback writes
     model_regions = {name: region for name, region in regions.items() if not name.startswith("data-")}
     updates = row.board.updates()
-    accelerator = opened(worker_spec, row.worker)
-    model = attached(structure, model_regions, row, accelerator, worker_spec.lent, updates)
-    model.runs = make_runs(worker_spec.compile, model.model)
-    try:
-        return _around(model, accelerator, worker_spec, regions, row, lifeline, profile, rollbacks, updates)
-    except BaseException:
-        model.close()
-        raise
-
-
-def _around(
-    model: WorkerModel,
-    accelerator: Accelerator | None,
-    worker_spec: WorkerSpec,
-    regions: Mapping[str, Region],
-    row: Row,
-    lifeline: int | None,
-    profile: Profile,
-    rollbacks: int,
-    updates: int,
-) -> Numerics:
+    accelerator = open_accelerator(worker_spec.devices[row.worker]) if worker_spec.devices else None
     seed_generator = seeding(accelerator)
-    evaluator = make_evaluator(worker_spec, model, regions, seed_generator)
-    if worker_spec.fused is not None:
-        fused, sentence = make_fused(worker_spec, model, regions["data-train"], row, lifeline)
-        print(sentence, flush=True)
-        return Numerics(model, None, None, evaluator, seed_generator, rollbacks, fused)
-    plan = worker_spec.train.plan
-    lanes = LaneState(model.runs, steps_of(plan)) if plan.lanes is not None else None
-    update = updating(
-        model,
-        grad_clip=worker_spec.grad_clip,
-        enter=profile.enter,
-        forward=lanes,
-        updates=updates,
-        loss_names=worker_spec.loss_names,
-        precision=worker_spec.precision,
-        scaler=scaler_for(worker_spec.precision, row),
-    )
-    if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
-        from workers.child.compile_once import make_ready  # numba takes half a second
+    with contextlib.ExitStack() as broken_off:
+        model = attached(structure, model_regions, row, accelerator, worker_spec.lent, updates)
+        broken_off.callback(model.close)
+        model.runs = make_runs(worker_spec.compile, model.model)
+        evaluator = make_evaluator(worker_spec, model, regions, seed_generator)
+        if worker_spec.fused is not None:
+            fused, sentence = make_fused(worker_spec, model, regions["data-train"], row, lifeline)
+            print(sentence, flush=True)
+            broken_off.pop_all()
+            return Numerics(model, None, None, evaluator, seed_generator, rollbacks, fused)
+        plan = worker_spec.train.plan
+        lanes = LaneState(model.runs, steps_of(plan)) if plan.lanes is not None else None
+        update = (AutogradUpdate if model.replica is None else DeviceUpdate)(
+            model,
+            grad_clip=worker_spec.grad_clip,
+            enter=profile.enter,
+            forward=lanes,
+            updates=updates,
+            loss_names=worker_spec.loss_names,
+            precision=worker_spec.precision,
+            scaler=scaler_for(worker_spec.precision, row),
+        )
+        if (rows := update.compiled) is not None:  # sparse gradients, applied by compiled rules
+            from workers.child.compile_once import make_ready  # numba takes half a second
 
-        print(make_ready(rows.name, rows.warm_up, row, lifeline), flush=True)
-    host_feed = _feed(worker_spec.train, regions["data-train"], worker_spec.seed, copies=worker_spec.copies_slots)
-    feed = feeding(model, host_feed, worker_spec.transform, worker_spec.seed)
-    if worker_spec.compile == "inductor":
-        from workers.child.warm_up_model import make_model_ready  # with torch's compiler: another second
+            print(make_ready(rows.name, rows.warm_up, row, lifeline), flush=True)
+        seed, copies = worker_spec.seed, worker_spec.copies_slots
+        host_feed = _feed(worker_spec.train, regions["data-train"], seed, copies=copies)
+        feed = feeding(model, host_feed, worker_spec.transform, seed)
+        if worker_spec.compile == "inductor":
+            from workers.child.warm_up_model import make_model_ready  # with torch's compiler: another second
 
-        print(make_model_ready(worker_spec, model, update, feed, evaluator, row, lifeline), flush=True)
-    place = computing(accelerator, feed)
-    return Numerics(model, update, feed, evaluator, seed_generator, rollbacks, lanes=lanes, place=place)
+            print(make_model_ready(worker_spec, model, update, feed, evaluator, row, lifeline), flush=True)
+        place = ON_CPU
+        if accelerator is not None and isinstance(feed, DeviceFeed):
+            place = OnDevice(accelerator, feed.prefetch)
+        broken_off.pop_all()
+        return Numerics(model, update, feed, evaluator, seed_generator, rollbacks, lanes=lanes, place=place)
 
 
 def make_evaluator(

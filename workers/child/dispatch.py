@@ -30,13 +30,11 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
             if isinstance(task, HoldTask):
                 from workers.child.gpu_owner import hold  # one process of few jobs
 
-                adopt(start, task)
-                hold(channel, task, descriptors)
+                hold(channel, task.device, adopt(start, task, descriptors))
                 raise ParentGone("nothing is to be held any more")
             from workers.child.row_reader import read  # few jobs read data this way
 
             assert isinstance(task, ReadTask)
-
             read(start, channel, task, descriptors)
 
     return serve(start, channel, leaving, receive_and_build)

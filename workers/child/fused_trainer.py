@@ -94,7 +94,8 @@ class Chunks:
             row.count_not_finite(max(1, sums.skipped))
         self._made += applied
         row.note_update(began_ns)
-        self._learn(count, (time.monotonic_ns() - began_ns) / 1e9)
+        pace_s = (time.monotonic_ns() - began_ns) / 1e9 / count
+        self._batch_s = pace_s if not self._batch_s else self._batch_s + SMOOTHING * (pace_s - self._batch_s)
         return sums, count
 
     def _batch(self, epoch: int, number: int, rate: float, sums: Sums) -> None:
@@ -126,10 +127,6 @@ class Chunks:
         if self._batch_s <= LONGEST_S:
             return max(1, samples)
         return max(1, int(samples * LONGEST_S / self._batch_s))
-
-    def _learn(self, batches: int, seconds: float) -> None:
-        pace_s = seconds / batches
-        self._batch_s = pace_s if not self._batch_s else self._batch_s + SMOOTHING * (pace_s - self._batch_s)
 
 
 def make_fused(

@@ -15,7 +15,7 @@ from hogwild.devices.accelerator import Accelerator
 from hogwild.devices.discovery import open_accelerator
 from hogwild.devices.pinned_memory import Pins
 from hogwild.shared_memory.region import Region
-from workers.messages import HoldTask, Report
+from workers.messages import Report
 
 FETCH, PUSH = b"fetch", b"push"
 
@@ -53,15 +53,11 @@ class Flats:
         self._pins.close()
 
 
-def hold(channel: socket.socket, task: HoldTask, descriptors: list[int]) -> None:
+def hold(channel: socket.socket, device: str, regions: dict[str, Region]) -> None:
     """Serve the supervisor until it closes the socket or is gone. Errors are reported, and raised."""
-    accelerator = open_accelerator(task.device)
+    accelerator = open_accelerator(device)
     assert accelerator is not None, "the CPU's memory needs no holder"
     try:
-        regions = {
-            name: Region.attach(descriptor, nbytes)
-            for (name, nbytes), descriptor in zip(task.regions, descriptors, strict=True)
-        }
         flats = Flats(accelerator, regions)
         flats.push()
     except Exception as error:

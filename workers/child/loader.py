@@ -10,24 +10,21 @@ describes it, and writes it into the slot.
 
 Only the loader writes its row of the ring; a slot is written by the loader that received its number."""
 
-import select
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
 
 import cloudpickle
-import torch
 
 from hogwild.feeds.ring import LoaderBeat, Ring, RingSpec
 from hogwild.feeds.stream_reader import Filler, Stream, Unreadable
 from hogwild.scheduling.work_queue import WorkItem
-from hogwild.shared_memory.region import Region
 from hogwild.training import torch_settings
-from workers.child.adoption import adopt
+from workers.child.adoption import adopt, limit_threads
 from workers.child.standard_streams import redirect_to_files
 from workers.child.worker_loop import WAIT_MS
-from workers.messages import LOOK, Leaving, LoadTask, ParentGone, Report, Start, read_records, write_record
+from workers.messages import LOOK, Leases, Leaving, LoadTask, Report, Start, write_record
 
 FILLED, ENDED = 0, 1
 LEAVE = 1  # first word of a record without a slot
@@ -45,9 +42,7 @@ class LoaderLoop:
         self._hand: deque[int] = deque()
         self._told = False
         self._filler: Filler | None = None
-        self._poll = select.poll()
-        self._poll.register(start.lease_read, select.POLLIN)
-        self._poll.register(start.lifeline, select.POLLIN)
+        self._leases = Leases(start)
         self.path = "loader"
 
     def open(self, stream: Stream, again: Callable[[], Stream]) -> None:
@@ -97,14 +92,11 @@ class LoaderLoop:
         self._words[LoaderBeat.COUNT] += 1
 
     def _pull(self, wait_ms: int) -> None:
-        for descriptor, events in self._poll.poll(wait_ms):
-            if descriptor == self._start.lifeline or events & (select.POLLHUP | select.POLLERR):
-                raise ParentGone
-            for first, item in read_records(descriptor):
-                if item != LOOK:
-                    self._hand.append(item)
-                elif first == LEAVE:
-                    self._told = True
+        for first, item in self._leases.pull(wait_ms):
+            if item != LOOK:
+                self._hand.append(item)
+            elif first == LEAVE:
+                self._told = True
         self._words[LoaderBeat.COUNT] += 1
 
 
@@ -113,14 +105,8 @@ def make_loader(
 ) -> LoaderLoop:
     """Build a loader over the mapped ring. Raises whatever the data set's constructor raises."""
     redirect_to_files(task.log, task.stacks)
-    adopt(start, task)
-    torch.set_num_threads(1)  # loaders are planned as one per core
-    if torch.get_num_interop_threads() != 1:  # a loader that has read validation data has set it
-        torch.set_num_interop_threads(1)
-    regions = {
-        name: Region.attach(descriptor, nbytes)
-        for (name, nbytes), descriptor in zip(task.regions, descriptors, strict=True)
-    }
+    regions = adopt(start, task, descriptors)
+    limit_threads(1)  # loaders are planned as one per core
 
     def unpacked() -> tuple[Stream, RingSpec]:
         stream, spec = cloudpickle.loads(regions["stream"].read_bytes(task.stream_nbytes))

@@ -1,13 +1,13 @@
 """The device of a worker: the objects of `build.py`, made for the device that the job gives this worker, if any."""
 
+import contextlib
+import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
 from hogwild.devices.accelerator import Accelerator
-from hogwild.devices.discovery import open_accelerator
 from hogwild.feeds.batch import Feed
 from hogwild.feeds.device_feed import SLOTS, DeviceFeed
 from hogwild.feeds.resident import ResidentFeed
@@ -16,18 +16,39 @@ from hogwild.feeds.transform import Transform, TransformedFeed
 from hogwild.parameters.shared_model import WorkerModel
 from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Row, Word
-from hogwild.training.autograd_update import AutogradUpdate, DeviceUpdate
+from hogwild.training.autograd_update import AutogradUpdate
 from hogwild.training.cudnn_weights import keep_weights
-from workers.child.device_hooks import ON_CPU, OnCpu, OnDevice
-from workers.child.spec import WorkerSpec
+from workers.child.spec import OnCpu
 
 # A GPU driver frees the memory of a killed worker some time after the process is gone (FAILURES 77).
 WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 
-def opened(worker_spec: WorkerSpec, worker: int) -> Accelerator | None:
-    """Open the device of this worker; None: the CPU."""
-    return open_accelerator(worker_spec.devices[worker]) if worker_spec.devices else None
+class OnDevice(OnCpu):
+    def __init__(self, accelerator: Accelerator, announce: Callable[[int, int], object]) -> None:
+        self._accelerator, self._announce = accelerator, announce
+
+    def announce(self, epoch: int, batch: int) -> None:
+        self._announce(epoch, batch)
+
+    def losses(self, update: AutogradUpdate, told: float) -> float:
+        return update.late_losses
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            known = self._accelerator.explain(error)
+            if known is None:
+                raise
+            raise known from error
+
+    def is_lost(self) -> bool:
+        error = sys.exception()
+        if error is not None:
+            self._accelerator.explain(error)  # also checks whether the context is alive
+        return self._accelerator.is_broken()
 
 
 def attached(
@@ -91,14 +112,3 @@ def feeding(model: WorkerModel, feed: Feed, transform: Transform | None = None, 
             pins.region(ring.region)
         feeds = [*rings]
     return DeviceFeed([whole(one) for one in feeds], model.replica.accelerator, pins, draws=transform is not None)
-
-
-def computing(accelerator: Accelerator | None, feed: Feed) -> OnCpu:
-    """Return the device hooks; `feed`: the training feed."""
-    return OnDevice(accelerator, feed.prefetch) if accelerator is not None and isinstance(feed, DeviceFeed) else ON_CPU
-
-
-def updating(model: WorkerModel, **options: Any) -> AutogradUpdate:
-    """Return the update for CPU or device; `options` as in `AutogradUpdate`."""
-    rule = AutogradUpdate if model.replica is None else DeviceUpdate
-    return rule(model, **options)

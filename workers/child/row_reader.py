@@ -10,15 +10,15 @@ memory that training reads.
 Only its reader writes a row of `beats` (reader, 8) int64; a row of the data is written by the holder of its range."""
 
 import gc
-import select
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
 
 import cloudpickle
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,11 +28,12 @@ from hogwild.feeds.row_reader import BadRow, RowSource
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from hogwild.training import torch_settings
-from workers.child.adoption import adopt
+from workers.child.adoption import adopt, limit_threads
 from workers.child.worker_loop import WAIT_MS
-from workers.messages import LOOK, ParentGone, ReadTask, Report, Start, read_records, write_record
+from workers.messages import LOOK, Leases, ReadTask, Report, Start, write_record
 
 BEATS = 8  # words per reader: a cache line
+Read = Callable[[int, int, Callable[[int], object]], None]  # (start, stop, beat): reads and writes rows [start, stop)
 
 
 class ReaderBeat(IntEnum):
@@ -52,56 +53,38 @@ class Recipe:
     parts: tuple[tuple[str, tuple[FieldSpec, ...]], ...]
     has_places: bool
 
-    def ranges(self) -> RowRanges:
-        return RowRanges(self.begin, self.rows.count, self.size)
-
-    def opened(self, regions: Mapping[str, Region]) -> "tuple[Recipe, Destination]":
-        """Return the recipe with its mapped destination."""
+    def opened(self, regions: Mapping[str, Region]) -> tuple[RowRanges, Read]:
+        """Return the ranges, and a function that writes rows `[start, stop)` into the mapped destination."""
         places = regions["places"].tensor(torch.int64, (self.rows.count,)) if self.has_places else None
-        return self, Destination([ResidentData(regions[name], fields) for name, fields in self.parts], places)
+        to = Destination([ResidentData(regions[name], fields) for name, fields in self.parts], places)
 
+        def read(start: int, stop: int, beat: Callable[[int], object]) -> None:
+            to.put(start, self.rows.read(start, stop, beat))
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """Pieces of a text (`hogwild.data.text_parsing.passes.Pass`), read as if they were rows: a range is one piece, and
-    the step of the pass stores its results itself."""
-
-    what: str
-    count: int
-    step: Any
-    regions: Mapping[str, Region] = field(default_factory=dict)
-
-    def read(self, start: int, stop: int, beat: Callable[[int], object]) -> tuple[Tensor, ...]:
-        """Process the pieces. Raises BadRow for a piece whose file has gone, or changed."""
-        for piece in range(start, stop):
-            beat(piece)
-            try:
-                self.step.do(piece, self.regions)
-            except DataError as error:
-                raise BadRow(piece, error) from error
-        return ()
+        return RowRanges(self.begin, self.rows.count, self.size), read
 
 
 @dataclass(frozen=True, slots=True)
 class PassRecipe:
-    """A pass over the pieces from `begin` on. Sent with cloudpickle, without the regions."""
+    """A pass over `count` pieces of a text (`hogwild.data.text_parsing.passes.Pass`), read from `begin` on as if they
+    were rows: a range is one piece, and the step stores its results itself. Sent with cloudpickle."""
 
-    rows: Pieces
+    step: Any
+    count: int
     begin: int
 
-    def ranges(self) -> RowRanges:
-        return RowRanges(self.begin, self.rows.count, 1)
+    def opened(self, regions: Mapping[str, Region]) -> tuple[RowRanges, Read]:
+        self.step.ready()
 
-    def opened(self, regions: Mapping[str, Region]) -> "tuple[PassRecipe, Nowhere]":
-        self.rows.step.ready()
-        return replace(self, rows=replace(self.rows, regions=regions)), Nowhere()
+        def read(start: int, stop: int, beat: Callable[[int], object]) -> None:
+            for piece in range(start, stop):
+                beat(piece)
+                try:
+                    self.step.do(piece, regions)
+                except DataError as error:  # its file has gone, or changed
+                    raise BadRow(piece, error) from error
 
-
-class Nowhere:
-    """Do-nothing destination: the step has stored the pieces already."""
-
-    def put(self, start: int, fields: Sequence[Tensor]) -> None:
-        """No-op: nothing is left to write."""
+        return RowRanges(self.begin, self.count, 1), read
 
 
 class Destination:
@@ -125,34 +108,23 @@ class Destination:
                 view[there[here]] = field[here]
 
 
-_Recipe = Recipe | PassRecipe
-_To = Destination | Nowhere
-
-
 def read(start: Start, channel: socket.socket, task: ReadTask, descriptors: list[int]) -> None:
     """Read leased ranges until the task is over. Raises ParentGone; errors of user code are reported."""
-    adopt(start, task)
-    # One thread, so that torch makes no pool: its threads would be created before training configures them.
-    torch.set_num_threads(1)
-    if torch.get_num_interop_threads() != 1:
-        torch.set_num_interop_threads(1)
-    regions = {
-        name: Region.attach(descriptor, nbytes)
-        for (name, nbytes), descriptor in zip(task.regions, descriptors, strict=True)
-    }
+    regions = adopt(start, task, descriptors)
+    limit_threads(1)  # so that torch makes no pool: its threads would be created before training configures them
     words = regions["beats"].array("i8", (regions["beats"].nbytes // (8 * BEATS), BEATS))[task.reader]
     try:
-        written: Recipe | PassRecipe = cloudpickle.loads(regions["recipe"].read_bytes(task.recipe_nbytes))
-        recipe, to = written.opened(regions)
+        recipe: Recipe | PassRecipe = cloudpickle.loads(regions["recipe"].read_bytes(task.recipe_nbytes))
+        ranges, read_range = recipe.opened(regions)
         torch_settings.apply(task.torch_settings)  # again: importing the data set's module may have changed them
     except (Exception, SystemExit) as error:  # e.g. a class that cannot be imported, a file that cannot be reopened
         Report("unreadable", detail=f"{type(error).__name__}: {error}", task=task.number).send(channel)
         return
     try:
-        _RowReader(start, channel, task.number, recipe, to, words).run()
+        _RowReader(start, channel, task.number, ranges, read_range, words).run()
     finally:
         torch.default_generator.manual_seed(0)
-    del recipe, to, written
+    del recipe, read_range
     gc.collect()  # free reference cycles of user code: training needs the memory
 
 
@@ -161,13 +133,13 @@ class _RowReader:
     # the ends of all of them in the pipe at once.
     over: ClassVar[int] = 0
 
-    def __init__(self, start: Start, channel: socket.socket, task: int, recipe: _Recipe, to: _To, words) -> None:  # type: ignore[no-untyped-def]
+    def __init__(
+        self, start: Start, channel: socket.socket, task: int, ranges: RowRanges, read: Read, words: np.ndarray
+    ) -> None:
         self._start, self._channel, self._task = start, channel, task
-        self._rows, self._ranges, self._to, self._words = recipe.rows, recipe.ranges(), to, words
+        self._ranges, self._read_range, self._words = ranges, read, words
+        self._leases = Leases(start)
         self._hand: deque[int] = deque()
-        self._poll = select.poll()
-        self._poll.register(start.lease_read, select.POLLIN)
-        self._poll.register(start.lifeline, select.POLLIN)
 
     def run(self) -> None:
         self._beat(0)
@@ -182,14 +154,12 @@ class _RowReader:
             self._words[ReaderBeat.RANGE] = 0
 
     def _read(self, number: int) -> None:
-        first, stop = self._ranges.rows(number)
         try:
-            fields = self._rows.read(first, stop, self._beat)
+            self._read_range(*self._ranges.rows(number), self._beat)
         except BadRow as bad:
             words, code = str(bad.error), bad.error.code
             Report("bad-row", detail=words, code=code, task=self._task, item=number).send(self._channel)
             return
-        self._to.put(first, fields)
         write_record(self._start.ack_write, 0, number)
 
     def _beat(self, row: int) -> None:
@@ -197,12 +167,9 @@ class _RowReader:
         self._words[ReaderBeat.COUNT] += 1
 
     def _pull(self, wait_ms: int) -> None:
-        for descriptor, events in self._poll.poll(wait_ms):
-            if descriptor == self._start.lifeline or events & (select.POLLHUP | select.POLLERR):
-                raise ParentGone
-            for task, item in read_records(descriptor):
-                if item == LOOK:
-                    _RowReader.over = max(_RowReader.over, task)
-                elif task == self._task:
-                    self._hand.append(item)
+        for task, item in self._leases.pull(wait_ms):
+            if item == LOOK:
+                _RowReader.over = max(_RowReader.over, task)
+            elif task == self._task:
+                self._hand.append(item)
         self._words[ReaderBeat.COUNT] += 1

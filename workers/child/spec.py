@@ -1,13 +1,13 @@
 """The input of a worker: the facts about the job (`WorkerSpec`), and the objects its trainer computes with
 (`Numerics`). No torch here."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hogwild.kernels.fused import FusedUpdate
 from hogwild.scheduling.batch_plan import EpochPlan
-from workers.child.device_hooks import ON_CPU, OnCpu
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,6 +84,29 @@ class Fused:
     def flush(self) -> None:
         for rows in self.hot:
             rows.flush()
+
+
+class OnCpu:
+    """The steps of a trainer that differ if it computes on a device (`OnDevice`). On the CPU they do nothing: results
+    are ready at once, and errors need no translation."""
+
+    def announce(self, epoch: int, batch: int) -> None:
+        """Prefetch the next batch while this process would only wait for the device."""
+
+    def losses(self, update: "AutogradUpdate", told: float) -> float:
+        """Return the sum of the losses of an update; `told` is the sum that its `backward` calls returned."""
+        return told
+
+    def explained(self) -> contextlib.AbstractContextManager[None]:
+        """Translate the device's errors into ours, where they are known."""
+        return contextlib.nullcontext()
+
+    def is_lost(self) -> bool:
+        """Return True if the current error has also broken the device: nothing on it can be saved."""
+        return False
+
+
+ON_CPU = OnCpu()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from hogwild.errors import NOT_FINITE
 from hogwild.scheduling.seeds import batch_seed
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Control, Phase, Row, Scoreboard
@@ -30,6 +31,8 @@ LONGEST_EXCHANGE_NS = 30 * 10**9
 
 class NonFiniteGradient(Exception):
     """A loss or gradient is NaN or infinite and the job says `on_nan: fail`."""
+
+    code = NOT_FINITE
 
 
 @dataclass(slots=True)

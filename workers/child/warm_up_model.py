@@ -6,7 +6,7 @@ leased, and changes nothing else.
     parameters frozen until an update: all of the above before each thaw, and after it
     afterwards: no gradient, the buffers and the random state as before"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,7 +52,8 @@ def make_model_ready(
             model.restore_buffers()
 
     cache = ModelCache.of(worker_spec.compile_key, worker_spec.compile_scratch)
-    return make_all_ready("the compiled model", cache, undisturbed(refusing(run)), row, lifeline, MODEL)
+    undisturbed = torch.random.fork_rng(devices=[])(refusing(run))  # restores the random state after each call
+    return make_all_ready("the compiled model", cache, undisturbed, row, lifeline, MODEL)
 
 
 def _batches(worker_spec: "WorkerSpec", model: "WorkerModel", feed: "Feed") -> Iterator[tuple[tuple[Any, ...], Tensor]]:
@@ -65,13 +66,3 @@ def _batches(worker_spec: "WorkerSpec", model: "WorkerModel", feed: "Feed") -> I
     for number in () if worker_spec.typical else sorted({0, worker_spec.train.plan.batches - 1}):
         batch = feed.gather(0, number)
         yield batch.inputs, batch.target
-
-
-def undisturbed(run: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that calls `run` and restores the random state."""
-
-    def quietly() -> None:
-        with torch.random.fork_rng(devices=[]):
-            run()
-
-    return quietly

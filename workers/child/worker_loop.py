@@ -7,19 +7,18 @@ On PAUSE in the control row it parks between two exchanges, evaluates leased sli
 
 import contextlib
 import os
-import select
 import socket
 import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from hogwild.errors import NOT_FINITE, DeviceMemoryError, HogwildError
+from hogwild.errors import DeviceMemoryError, HogwildError
 from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
 from workers.child.trainer import NonFiniteGradient, Trainer
-from workers.messages import LOOK, Leaving, ParentGone, Report, Start, read_records, write_record
+from workers.messages import LOOK, Leases, Leaving, ParentGone, Report, Start, write_record
 
 _COMMAND, _ACTIVE = int(Control.COMMAND), int(Control.ACTIVE)  # plain integers: read before every update
 _FIRST_ITEM = int(Control.FIRST_ITEM)
@@ -40,9 +39,7 @@ class WorkerLoop:
         self._over = 0  # the last pause that is over, as told by a record
         self.path = trainer.path
         self.item: WorkItem | None = None
-        self._poll = select.poll()
-        self._poll.register(start.lease_read, select.POLLIN)
-        self._poll.register(start.lifeline, select.POLLIN)
+        self._leases = Leases(start)
 
     def run(self) -> None:
         """Process items until told to leave, by the control row or by SIGTERM."""
@@ -152,14 +149,11 @@ class WorkerLoop:
 
     def _pull(self, wait_ms: int) -> None:
         """Queue the leases that have arrived; wait up to `wait_ms` for one."""
-        for descriptor, events in self._poll.poll(wait_ms):
-            if descriptor == self._start.lifeline or events & (select.POLLHUP | select.POLLERR):
-                raise ParentGone
-            for first, item in read_records(descriptor):
-                if item != LOOK:
-                    self._hand.append(item)
-                else:
-                    self._over = max(self._over, first)
+        for first, item in self._leases.pull(wait_ms):
+            if item != LOOK:
+                self._hand.append(item)
+            else:
+                self._over = max(self._over, first)
         self._row.beat()
 
 
@@ -196,25 +190,15 @@ def serve(start: Start, channel: socket.socket, leaving: Leaving, make: "Callabl
     return 0
 
 
-def _code(error: BaseException) -> str:
-    if isinstance(error, NonFiniteGradient):
-        return NOT_FINITE
-    return error.code if isinstance(error, HogwildError) else ""
-
-
 def _report(error: BaseException, item: WorkItem | None) -> Report:
-    hopeless = isinstance(error, HogwildError | NonFiniteGradient) and not isinstance(error, DeviceMemoryError)
+    is_ours, name = isinstance(error, HogwildError | NonFiniteGradient), type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
-    last = frames[-1] if frames else None
     return Report(
         "error",
-        detail=(
-            str(error) if isinstance(error, HogwildError | NonFiniteGradient) else f"{type(error).__name__}: {error}"
-        )
-        + (f" (epoch {item.epoch})" if item else ""),
-        error_type=type(error).__name__,
-        place=f"{last.filename}:{last.lineno}" if last else "",
-        hopeless=hopeless,
+        detail=(str(error) if is_ours else f"{name}: {error}") + (f" (epoch {item.epoch})" if item else ""),
+        error_type=name,
+        place=f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "",
+        hopeless=is_ours and not isinstance(error, DeviceMemoryError),
         traceback="".join(traceback.format_exception(error)),
-        code=_code(error),
+        code=error.code if isinstance(error, HogwildError | NonFiniteGradient) else "",
     )

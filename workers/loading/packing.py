@@ -16,10 +16,8 @@ import cloudpickle
 
 from hogwild.data.text_parsing.passes import Parsed, Parsing, Pass
 from hogwild.scheduling.row_ranges import RowRanges
-from hogwild.shared_memory.region import Region
-from workers.child.row_reader import PassRecipe, Pieces
+from workers.child.row_reader import PassRecipe
 from workers.loading.readers import Patience, Readers
-from workers.messages import ReadTask
 from workers.processes.early_start import HeadStart
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
 SHORT_S = 1.0  # a rest shorter than this is done here: waking readers does not pay
 PROBE_S = 0.05
+PIECE = ("piece {row} of the file", "Read it with train.procs=0 to find the cause")  # as `readers.ITEM`
 
 
 @dataclass(slots=True)
@@ -83,28 +82,12 @@ class Packer:
 
     def _share(self, work: Pass, done: int) -> None:
         ranges = RowRanges(done, work.count, 1)
-        readers = Readers(self.early, work.what, ranges, self.patience, piece_words)
-        content = cloudpickle.dumps(PassRecipe(Pieces(work.what, work.count, work.step), done))
-        regions = {"recipe": Region.of_bytes("recipe", content), "beats": readers.beats, **work.regions}
-        sizes = tuple((name, region.nbytes) for name, region in regions.items())
-        number, nbytes = readers.task, len(content)
-
-        # No reference to `readers`, which keeps this closure: a cycle would keep the regions until garbage collection.
-        def make(reader: int) -> tuple[ReadTask, list[int]]:
-            return ReadTask(number, reader, sizes, nbytes), [region.descriptor for region in regions.values()]
-
+        readers = Readers(self.early, work.what, ranges, self.patience, PIECE)
         self.readers = max(self.readers, readers.count)
-        readers.begin(make)
+        readers.begin(cloudpickle.dumps(PassRecipe(work.step, work.count, done)), work.regions)
         if not readers.run(lambda pieces: self.tell(work.what, done + pieces, work.count)):
-            self.say(
-                f"{work.what}: {readers.unable or 'no reader process can be started'}; the parent process reads it"
-            )
+            self.say(readers.why_unread)
         self.deaths += readers.deaths
         for piece in ranges.unread:  # a piece that failed in a worker raises here, unless only that process failed
             work.step.do(ranges.rows(piece)[0], work.regions)
             self.tell(work.what, work.count - 1, work.count)
-
-
-def piece_words(piece: int) -> tuple[str, str]:
-    """Return (name of the piece, advice)."""
-    return f"piece {piece} of the file", "Read it with train.procs=0 to find the cause"

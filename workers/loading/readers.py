@@ -9,10 +9,10 @@ Failures and their handling:
     a row cannot be used         the rows before it are read first: the lowest bad row is the error
     no reader is left            the caller reads the rest itself"""
 
-import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 
 from hogwild import host
 from hogwild.errors import DataError
@@ -25,17 +25,9 @@ from workers.processes.handle import POLL_MS, REAP_S, Handle
 
 IN_HAND = 2  # ranges per reader: the next one is there when one is done
 TURN_S = 1.0  # most that one turn of the loop adds to a silence: a parent that was itself stopped must not kill readers
-_TASKS = itertools.count(1)
-MakeTask = Callable[[int], tuple[ReadTask, list[int]]]  # reader's number -> its task and descriptors
+_TASKS = count(1)
 DEATHS_AT_START = 3  # in a row, per reader, before anything is read
-
-
-def item_words(row: int) -> tuple[str, str]:
-    """Return (name of the item, advice)."""
-    return f"item {row}", f"Read this item alone (dataset[{row}]) to find the cause"
-
-
-RowWords = Callable[[int], tuple[str, str]]
+ITEM = ("item {row}", "Read this item alone (dataset[{row}]) to find the cause")  # the name of a row, and advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,34 +56,31 @@ class Readers:
     """The readers of one data set, until `run` returns. Main thread only."""
 
     def __init__(
-        self, early: HeadStart, what: str, ranges: RowRanges, patience: Patience, words: RowWords = item_words
+        self, early: HeadStart, what: str, ranges: RowRanges, patience: Patience, item: tuple[str, str] = ITEM
     ) -> None:
-        """`words`: row number -> (name of the row, advice to its owner)."""
-        self._early, self._what, self._ranges, self._patience = early, what, ranges, patience
-        self._row_words = words
+        """`item`: the name of a row, and advice to its owner, with the row's number as {row}."""
+        self._early, self._what, self._ranges, self._patience, self._item = early, what, ranges, patience, item
         self._readers = [_ReaderProcess(handle, number) for number, handle in enumerate(early)]
-        self.beats = Region.allocate("beats", max(1, len(self._readers)) * BEATS * 8)
-        self._words = self.beats.array("i8", (max(1, len(self._readers)), BEATS))
+        self.count = len(self._readers)
+        self._regions = {"beats": Region.allocate("beats", max(1, self.count) * BEATS * 8)}
+        self._words = self._regions["beats"].array("i8", (max(1, self.count), BEATS))
+        self._recipe_nbytes = 0
         self._deaths_at_start = 0
-        self._make_task: MakeTask | None = None
-        self.task = next(_TASKS)
+        self._task = next(_TASKS)
         self.deaths = 0
         self.bad: dict[int, Report] = {}
         self.unable = ""  # reason why no process can read
 
-    @property
-    def count(self) -> int:
-        return len(self._readers)
-
-    def begin(self, make_task: MakeTask) -> None:
-        """Send the task: the readers make the data set and import what it needs. Call `run` or `call_off` next."""
-        self._make_task = make_task
+    def begin(self, recipe: bytes, regions: Mapping[str, Region]) -> None:
+        """Send the task: the readers make the data set from the pickled `recipe`, which writes into `regions`, and
+        import what it needs. Call `run` or `dismiss` next."""
+        self._regions |= {"recipe": Region.of_bytes("recipe", recipe), **regions}
+        self._recipe_nbytes = len(recipe)
         for reader in self._readers:
-            reader.handle.ask_to_read(*make_task(reader.number))
+            self._ask(reader)
 
-    def call_off(self) -> None:
-        """Cancel the task: nothing has to be read after all."""
-        self._dismiss()
+    def _ask(self, reader: _ReaderProcess) -> None:
+        reader.handle.send(ReadTask(self._task, reader.number, self._recipe_nbytes), self._regions)
 
     def run(self, tell: Callable[[int], object]) -> bool:
         """Read; return True if all is read, or all before a bad row, False if no reader is left that can. `tell` gets
@@ -99,16 +88,21 @@ class Readers:
         try:
             self._watch(tell)
         except DataError:
-            self._dismiss()
+            self.dismiss()
             raise
-        self._dismiss()
+        self.dismiss()
         return self._ranges.is_finished
+
+    @property
+    def why_unread(self) -> str:
+        """A sentence for the log after a `run` that returned False."""
+        return f"{self._what}: {self.unable or 'no reader process can be started'}; the parent process reads it"
 
     def _watch(self, tell: Callable[[int], object]) -> None:
         last_s = time.monotonic()
         while not self._ranges.is_finished and any(not reader.is_unable for reader in self._readers):
             self._lease()
-            host.wait_readable(self._descriptors(), POLL_MS)
+            host.wait_readable(chain.from_iterable(reader.handle.descriptors() for reader in self._readers), POLL_MS)
             now_s = time.monotonic()
             for reader in self._readers[:]:
                 self._listen(reader)
@@ -118,10 +112,6 @@ class Readers:
             last_s = now_s
             tell(self._ranges.rows_read)
 
-    def _descriptors(self) -> Iterator[int]:
-        for reader in self._readers:
-            yield from (reader.handle.pidfd, reader.handle.ack_read, reader.handle.channel.fileno())
-
     def _lease(self) -> None:
         """Lease one range to each reader, then another: near the end no reader holds two while another has none."""
         for most in range(1, IN_HAND + 1):
@@ -129,7 +119,7 @@ class Readers:
                 if not reader.has_begun or reader.killed_s is not None or self._ranges.hand(reader.number) >= most:
                     continue
                 if (number := self._ranges.lease(reader.number)) is not None:
-                    reader.handle.lease(self.task, number)
+                    reader.handle.lease(self._task, number)
 
     def _listen(self, reader: _ReaderProcess) -> None:
         for _, number in reader.handle.acks():
@@ -138,7 +128,7 @@ class Readers:
         reader.handle.listen()
         said, reader.handle.said_as_reader = reader.handle.said_as_reader, []
         for report in said:
-            if report.task != self.task:
+            if report.task != self._task:
                 continue
             if report.kind == "reading":
                 reader.has_begun = True
@@ -172,16 +162,16 @@ class Readers:
         handle = self._early.replace(reader.handle)
         self._charge(reader, f"{words}; it said: {said}" if said else words)
         self._words[reader.number] = 0
-        if handle is not None and not reader.is_unable and self._make_task is not None:
+        if handle is not None and not reader.is_unable:
             self._readers.append(_ReaderProcess(handle, reader.number))
-            handle.ask_to_read(*self._make_task(reader.number))
+            self._ask(self._readers[-1])
 
     def _charge(self, reader: _ReaderProcess, how: str) -> None:
         number, row = int(self._words[reader.number, ReaderBeat.RANGE]), int(self._words[reader.number, ReaderBeat.ROW])
         deaths = self._ranges.release(reader.number, number or None)
         if deaths >= self._patience.attempts:
             ended = f"{deaths} processes, the last one" if deaths > 1 else "its process"
-            item, advice = self._row_words(row)
+            item, advice = (words.format(row=row) for words in self._item)
             raise DataError(f"{self._what}: reading {item} crashed {ended}: {how}. {advice}", code="data/item-kills")
         if not deaths:
             self._deaths_at_start += 1
@@ -196,12 +186,12 @@ class Readers:
         self._early.abandon(reader.handle)
         self._charge(reader, f"{reader.handle.killed_for}; it {reader.handle.undead_words()}")
 
-    def _dismiss(self) -> None:
+    def dismiss(self) -> None:
         """Let the readers wait for their set-up again. Those that still hold a range are killed: its ack would be
         mistaken for one of training."""
         for reader in self._readers:
             if reader.killed_s is None and not self._ranges.hand(reader.number):
-                reader.handle.lease(self.task, LOOK)
+                reader.handle.lease(self._task, LOOK)
                 continue
             reader.handle.kill("its data is read by somebody else")
             host.wait_readable([reader.handle.pidfd], REAP_S * 1000)

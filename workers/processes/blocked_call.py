@@ -13,7 +13,6 @@ import linecache
 import os
 import re
 import sysconfig
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hogwild.version import PACKAGE_ROOT
@@ -69,10 +68,6 @@ def training_thread(dump: str) -> list[Frame]:
             threads.append((head[1] == "Current thread", []))
         elif threads and (frame := _FRAME.match(line)):
             threads[-1][1].append(Frame(frame[1], int(frame[2]), frame[3]))
-    return _main_of(threads)
-
-
-def _main_of(threads: Sequence[tuple[bool, list[Frame]]]) -> list[Frame]:
     begun_at_a_module = [frames for _, frames in threads if frames and frames[-1].function == "<module>"]
     took_the_signal = [frames for is_current, frames in threads if is_current]
     return next(iter(begun_at_a_module[-1:] or took_the_signal[-1:]), [])

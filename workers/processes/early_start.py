@@ -9,13 +9,11 @@ leaves nothing behind; workers that are not taken are killed."""
 
 import math
 import os
-import time
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 
 from hogwild import host
 from hogwild.planning.cpu_plan import FILES, FILES_ON_THEIR_WAY, FILES_PER_WORKER, Plan
-from workers.processes.handle import POLL_MS, REAP_S, Handle
+from workers.processes.handle import REAP_S, Handle, reaped
 
 
 class HeadStart:
@@ -35,11 +33,13 @@ class HeadStart:
     def __enter__(self) -> "HeadStart":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._lifeline:
-            self._end()
+            with host.blocked_signals():
+                self._dismiss(self._waiting)
+                for descriptor in self._lifeline:
+                    os.close(descriptor)
+                self._lifeline = ()
         if self._has_begun and not self._tracker_was_known:
             host.stop_resource_tracker()
 
@@ -101,24 +101,13 @@ class HeadStart:
         self._waiting.remove(undead)
         undead.disown()
 
-    def _end(self) -> None:
-        with host.blocked_signals():
-            self._dismiss(self._waiting)
-            for descriptor in self._lifeline:
-                os.close(descriptor)
-            self._lifeline = ()
-
     def _dismiss(self, handles: Sequence[Handle]) -> None:
         left = list(handles)
         for handle in left:
             handle.kill()
-        deadline = time.monotonic() + REAP_S
-        while left and time.monotonic() < deadline:
-            host.wait_readable([handle.pidfd for handle in left], POLL_MS)
-            for handle in left[:]:
-                if handle.reap() is not None:
-                    left.remove(handle)
-                    self._waiting.remove(handle)
-                    handle.close()
+        for handle in reaped(handles, REAP_S):
+            left.remove(handle)
+            self._waiting.remove(handle)
+            handle.close()
         for handle in left:
             self.abandon(handle)

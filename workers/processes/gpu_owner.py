@@ -6,10 +6,10 @@ If it dies, the parameters are lost: the job fails, and a resume continues from 
 import contextlib
 import json
 import os
-import select
 import time
 from collections.abc import Mapping
 
+from hogwild import host
 from hogwild.errors import DeviceSharingError
 from hogwild.parameters.flat_layout import region_name
 from hogwild.parameters.shared_model import SharedModel
@@ -18,7 +18,7 @@ from hogwild.planning.device_placement import SHARED
 from hogwild.shared_memory.region import Region
 from workers.child.gpu_owner import FETCH, PUSH
 from workers.messages import HoldTask, Report
-from workers.processes.handle import POLL_MS, REAP_S, Handle
+from workers.processes.handle import POLL_MS, REAP_S, Handle, reaped
 
 COPY_S = 120.0  # for one copy of all parameters
 
@@ -62,8 +62,7 @@ class Holder(NoHolder):
         lifeline = os.pipe()
         holder = cls(Handle.spawn(lifeline=lifeline[0], planned=planned), lifeline)
         try:
-            task = HoldTask(planned.devices[0], tuple((name, region.nbytes) for name, region in regions.items()))
-            holder._handle.ask_to_hold(task, [region.descriptor for region in regions.values()])
+            holder._handle.send(HoldTask(planned.devices[0]), regions)
             holder.handles = json.loads(holder._answer("holding", timeout_s))
         except BaseException:
             holder.close()
@@ -87,11 +86,9 @@ class Holder(NoHolder):
 
     def _answer(self, kind: str, timeout_s: float) -> str:
         """Wait for a report of this kind; return its detail."""
-        poll, deadline = select.poll(), time.monotonic() + timeout_s
-        poll.register(self._handle.channel.fileno(), select.POLLIN)
-        poll.register(self._handle.pidfd, select.POLLIN)
+        deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            poll.poll(POLL_MS)
+            host.wait_readable(self._handle.descriptors(), POLL_MS)
             for report in Report.receive_all(self._handle.channel):
                 if report.kind == "error":
                     raise self._lost(report.detail)
@@ -116,9 +113,7 @@ class Holder(NoHolder):
                 self.fetch()
         self._is_open = False
         self._handle.kill()
-        deadline = time.monotonic() + REAP_S
-        while self._handle.reap() is None and time.monotonic() < deadline:
-            select.select([self._handle.pidfd], [], [], POLL_MS / 1000)
+        list(reaped([self._handle], REAP_S))
         self._handle.close()
         for descriptor in self._lifeline:
             os.close(descriptor)

@@ -13,20 +13,24 @@ import pickle
 import socket
 import sys
 import threading
+import time
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing import context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hogwild import host
 from hogwild.errors import UsageError
 from hogwild.planning.cpu_plan import Plan
 from hogwild.version import PACKAGE_ROOT
 from workers.child import entry
-from workers.messages import LOOK, HoldTask, LoadTask, ReadTask, Report, Setup, Start, Task, read_records, write_record
+from workers.messages import LOOK, LoadTask, Report, Setup, Start, Task, read_records, write_record
+
+if TYPE_CHECKING:
+    from hogwild.shared_memory.region import Region  # with numpy
 
 PAYLOAD_LIMIT = 4096  # bytes of our arguments; CPython 3.11 can hang in start() if the whole payload exceeds 64 KiB
 REAPED_ELSEWHERE = 255  # other code reaped it, perhaps a host application's wait()
@@ -109,36 +113,38 @@ class Handle:
         channel.setblocking(False)
         return cls(process, process.pid, pidfd, lease_write, ack_read, channel, words, environment)
 
-    def set_up(self, setup: Setup, descriptors: Sequence[int], incarnation: int) -> None:
-        """Give the process its number and send the worker's set-up, with the environment a new process would inherit:
-        user code may have changed it since this one started. A worker that died meanwhile is no error here: its pidfd
-        shows it."""
+    def set_up(self, setup: Setup, regions: "Mapping[str, Region]", incarnation: int) -> None:
+        """Give the process its number and send the worker's set-up."""
         self.worker, self.incarnation, self.log = setup.worker, incarnation, Path(setup.log)
-        self._send(setup, descriptors)
+        self.send(setup, regions)
 
-    def ask_to_read(self, task: ReadTask, descriptors: Sequence[int]) -> None:
-        """Send a task to read rows of a data set; the process then waits for its set-up again."""
-        self._send(task, descriptors)
-
-    def ask_to_load(self, task: LoadTask, descriptors: Sequence[int], incarnation: int) -> None:
+    def ask_to_load(self, task: LoadTask, regions: "Mapping[str, Region]", incarnation: int) -> None:
         """Make the process a loader of streamed data."""
         self.worker, self.incarnation, self.log, self.noun = task.loader, incarnation, Path(task.log), "loader"
-        self._send(task, descriptors)
+        self.send(task, regions)
 
-    def ask_to_hold(self, task: HoldTask, descriptors: Sequence[int]) -> None:
-        """Make the process the owner of the flats on a device: it answers `gpu_owner.py` and is no worker."""
-        self._send(task, descriptors)
-
-    def _send(self, task: Task, descriptors: Sequence[int]) -> None:
+    def send(self, task: Task, regions: "Mapping[str, Region]") -> None:
+        """Send a task with its regions, and the environment a new process would inherit: user code may have changed it
+        since this one started. A process that died meanwhile is no error here: its pidfd shows it."""
         from hogwild.training.torch_settings import current  # torch is loaded by now
 
         changes = _changes(self.environment, os.environ)
         self.environment = dict(os.environ)  # the child's after this task; later tasks send further changes
         task = replace(
-            task, folder=_current_folder(), sys_path=_search_path(), environment=changes, torch_settings=current()
+            task,
+            regions=tuple((name, region.nbytes) for name, region in regions.items()),
+            folder=_current_folder(),
+            # with the user's folders and what user code has added
+            sys_path=tuple(folder for folder in sys.path if isinstance(folder, str)),
+            environment=changes,
+            torch_settings=current(),
         )
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            task.send(self.channel, descriptors)
+            task.send(self.channel, [region.descriptor for region in regions.values()])
+
+    def descriptors(self) -> tuple[int, int, int]:
+        """Return the descriptors that become readable when something happens to the process."""
+        return self.pidfd, self.ack_read, self.channel.fileno()
 
     def lease(self, sequence: int, item: int) -> None:
         write_record(self.lease_write, sequence, item)
@@ -216,6 +222,17 @@ class Handle:
                 log.write(os.pread(self.words, size, 0))
 
 
+def reaped(handles: Iterable[Handle], limit_s: float, gives_up: Callable[[], bool] = lambda: False) -> Iterator[Handle]:
+    """Yield each process when it has died, until all have, `limit_s` is over or the caller gives up."""
+    left, deadline = list(handles), time.monotonic() + limit_s
+    while left and time.monotonic() < deadline and not gives_up():
+        host.wait_readable([handle.pidfd for handle in left], POLL_MS)
+        for handle in left[:]:
+            if handle.reap() is not None:
+                left.remove(handle)
+                yield handle
+
+
 def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[int, int]:
     """Return (read end, write end), each closed with its stack."""
     read, write = os.pipe()
@@ -228,7 +245,13 @@ def _launch(start: Start) -> tuple[BaseProcess, int]:
     # Same context as torch.multiprocessing, which only adds ways to send tensors: none is sent here.
     process = multiprocessing.get_context("spawn").Process(target=entry.main, args=(start,), name="hogwild-worker")
     with host.blocked_signals(), _plain_main():
-        _check_payload(start)
+        assert len(pickle.dumps(start)) < PAYLOAD_LIMIT
+        size = sum(len(folder) for folder in sys.path)
+        if size > PATH_LIMIT:
+            raise UsageError(
+                f"sys.path has {size:,} characters, more than {PATH_LIMIT:,}: workers cannot be started safely",
+                code="run/environment-too-large",
+            )
         process.start()
         assert process.pid is not None
         return process, host.pidfd_open(process.pid)
@@ -241,25 +264,10 @@ def _current_folder() -> str:
         return ""
 
 
-def _search_path() -> tuple[str, ...]:
-    """Return the current sys.path, with the user's folders and what user code has added."""
-    return tuple(folder for folder in sys.path if isinstance(folder, str))
-
-
 def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str | None]:
     """Return variables that are new or changed, and removed ones as None."""
     gone = dict.fromkeys(before.keys() - now.keys())
     return {name: value for name, value in now.items() if before.get(name) != value} | gone
-
-
-def _check_payload(start: Start) -> None:
-    assert len(pickle.dumps(start)) < PAYLOAD_LIMIT
-    size = sum(len(folder) for folder in sys.path)
-    if size > PATH_LIMIT:
-        raise UsageError(
-            f"sys.path has {size:,} characters, more than {PATH_LIMIT:,}: workers cannot be started safely",
-            code="run/environment-too-large",
-        )
 
 
 @contextlib.contextmanager

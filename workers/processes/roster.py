@@ -23,13 +23,12 @@ With `by_records` (loaders) a beat is a record read, and a batch may take any ti
 batch on, and a deadlock means that no loader reads a record."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
 from hogwild.errors import HogwildError, WorkersLost
-from workers.processes.setbacks import Death, End, Setbacks, Standstill
+from workers.processes.setbacks import Death, End, RosterPolicy, Setbacks, Standstill
 
 GAP_S = 1.0
 FIRST_BACKOFF_S = 0.1
@@ -38,18 +37,6 @@ FAILED_STARTS = 3
 SLOW_FACTOR = 20
 UNDEAD_S = 5.0  # only an uninterruptible system call takes longer; all others die in milliseconds
 SETTLING_S = 1.0  # a spare's first batch comes within it, unless another process's import takes its cores
-
-
-class RosterPolicy(Protocol):
-    """The `supervise` section of a job."""
-
-    max_restarts: int
-    window_s: float
-    start_timeout_s: float
-    stall_timeout_s: float
-    deadlock_timeout_s: float
-    min_workers: int
-    max_item_attempts: int
 
 
 class State(Enum):
@@ -123,20 +110,23 @@ class RosterSlot:
 
 @dataclass(slots=True)
 class Roster:
-    """All slots of one job. Call `tick` often, and the other methods as things happen."""
+    """All slots of one job. Call `tick` often, and the other methods as things happen. `needed`: least number of
+    loaders; of workers it is `supervise.min_workers`."""
 
     procs: int
     policy: RosterPolicy
     committed_before: bool = False  # in an earlier attempt (resume)
-    noun: str = "worker"
     by_records: bool = False
-    slots: list[RosterSlot] = field(default_factory=list)
+    needed: int = 1
+    noun: str = field(init=False)
+    slots: list[RosterSlot] = field(init=False)
     restarts: int = 0
     _now: float | None = None
     _setbacks: Setbacks = field(init=False)
     _standstill: Standstill = field(init=False)
 
     def __post_init__(self) -> None:
+        self.noun = "loader" if self.by_records else "worker"
         self.slots = [RosterSlot() for _ in range(self.procs)]
         self._setbacks = Setbacks(self.procs, self.policy, self.committed_before, self.noun)
         self._standstill = Standstill(self.policy.deadlock_timeout_s, self.by_records)
@@ -162,9 +152,18 @@ class Roster:
         """True if a worker is killed but not reaped: it may still be in the middle of a write."""
         return any(slot.state is State.DYING for slot in self.slots)
 
-    def is_fenced(self, worker: int) -> bool:
-        """Return whether the worker was fenced: its death is not charged."""
-        return self.slots[worker].is_fenced
+    def rows(self, pids: Mapping[int, int], counted: str, counts: Sequence[int]) -> list[dict[str, object]]:
+        """Return a row per slot for status.json. `counts`: what each has done, called `counted`."""
+        return [
+            {
+                self.noun: number,
+                "state": slot.state.value,
+                "pid": pids.get(number),
+                "incarnation": slot.incarnation,
+                counted: counts[number],
+            }
+            for number, slot in enumerate(self.slots)
+        ]
 
     @property
     def is_settled(self) -> bool:
@@ -360,7 +359,9 @@ class Roster:
 
     def _after_retirement(self, why: str, death: Death) -> list[Action]:
         left = sum(slot.state is not State.RETIRED for slot in self.slots)
-        if left >= self.policy.min_workers:
+        if left >= (self.needed if self.by_records else self.policy.min_workers):
             return []
         rule = f"supervise.min_workers is {self.policy.min_workers}"
+        if self.by_records:  # no setting says how many
+            rule = "each reads its own part of the stream" if self.needed > 1 else "at least one must read the stream"
         return [Fail(WorkersLost(f"{why}; {left} of {self.procs} {self.noun}s left, {rule}. Last: {death.words}"))]

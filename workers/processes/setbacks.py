@@ -52,10 +52,15 @@ class Death:
         return f"{self.how}\n\n{self.report.traceback.rstrip()}"
 
 
-class SetbackPolicy(Protocol):
-    """The part of a job's `supervise` section that is needed here."""
+class RosterPolicy(Protocol):
+    """The `supervise` section of a job."""
 
+    max_restarts: int
     window_s: float
+    start_timeout_s: float
+    stall_timeout_s: float
+    deadlock_timeout_s: float
+    min_workers: int
     max_item_attempts: int
 
 
@@ -64,7 +69,7 @@ class Setbacks:
     """All failures of one job. `total`, everywhere: batches committed by all workers in this attempt."""
 
     procs: int
-    policy: SetbackPolicy
+    policy: RosterPolicy
     committed_before: bool  # in an attempt before this one (resume)
     noun: str = "worker"
     _errors: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=dict)  # (type, place) -> exchanges
@@ -111,7 +116,7 @@ class Setbacks:
         self._deaths.append((now, death))
         while now - self._deaths[0][0] > self.policy.window_s:
             self._deaths.popleft()
-        if len(self._deaths) < self.limit:
+        if len(self._deaths) < max(FEWEST_DEATHS, self.procs * self.policy.max_item_attempts):
             return None
         kinds = Counter(each.end for _, each in self._deaths)
         counted = ", ".join(f"{count} {kind.replace('-', ' ')}" for kind, count in kinds.items())
@@ -120,10 +125,6 @@ class Setbacks:
             f"and no batch committed since the first (limit: procs x supervise.max_item_attempts, at least "
             f"{FEWEST_DEATHS}, within supervise.window_s). Last: {self.noun} {worker}: {death.words}"
         )
-
-    @property
-    def limit(self) -> int:
-        return max(FEWEST_DEATHS, self.procs * self.policy.max_item_attempts)
 
 
 @dataclass(slots=True)

@@ -79,6 +79,11 @@ class Spares:
         self._handles.append(handle)
         return handle
 
+    def forget(self, handle: Handle) -> None:
+        """Drop a reaped spare."""
+        self._handles.remove(handle)
+        handle.close()
+
     def bury(self, now: float) -> list[tuple[Handle, int]]:
         """Return the spares that died since the last call, with exit status; the caller closes them."""
         dead = []

@@ -159,7 +159,7 @@ class Stacks:
         # Without a descriptor or thread nothing is known, but the stalled worker is still handled.
         with contextlib.suppress(OSError, RuntimeError):
             for handle in handles.values():
-                subjects.append(Subject.of(handle, self._rundir.worker_stacks(handle.worker)))
+                subjects.append(Subject.of(handle, self._rundir.stacks_of("worker", handle.worker)))
             thread.start()
             self._threads = [one for one in self._threads if one.is_alive()] + [thread]
             return

@@ -19,8 +19,8 @@ from hogwild.host.background_thread import Background
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.parameters.state_dicts import Copies
 from hogwild.scheduling.work_queue import WorkQueue
-from hogwild.storage.checkpoint import CheckpointWriter, Failed, WrittenCheckpoint, checkpoint_name
-from hogwild.storage.checkpoint_format import update_of
+from hogwild.storage.checkpoint import Failed, WrittenCheckpoint, write_and_prune
+from hogwild.storage.checkpoint_format import checkpoint_name, update_of
 from hogwild.storage.run_directory import RunDir
 from workers.session.journal import Journal
 
@@ -30,15 +30,15 @@ LAST_WRITE_S = 600.0  # most seconds that the end of a job waits for a checkpoin
 
 @dataclass(slots=True)
 class Saving:
-    """The checkpoints of one attempt. `pause_task` is the session's thread for work in a pause; the writer has its
-    own."""
+    """The checkpoints of one attempt. `writer` is the thread that writes them, `pause_task` the session's thread for
+    work in a pause."""
 
     settings: Checkpoint
     shared: SharedModel
     queue: WorkQueue
     rundir: RunDir
     journal: Journal
-    writer: CheckpointWriter
+    writer: Background
     pause_task: Background
     is_refused: bool = False  # the last time, the parameters were not finite
     written_at: int = -1  # updates of the latest checkpoint on disk
@@ -73,9 +73,9 @@ class Saving:
         if not self._wants_best:
             self._point_best()
 
-    def take_over_best(self, updates: int | None) -> None:
+    def take_over_best(self, best: Mapping[str, Any] | None) -> None:
         """Restore the best evaluation of the surviving history, after a resume or a rollback."""
-        self._best = "" if updates is None else checkpoint_name(updates)
+        self._best = "" if best is None else checkpoint_name(int(best["updates"]))
         self._point_best()
 
     @property
@@ -148,13 +148,9 @@ class Saving:
             self.journal.event("checkpoint-refused", updates=meta["update"], reason="parameters are not finite")
             self.journal.say("warning: parameters are NaN or infinite; no checkpoint is written")
         else:
-            content, keep = {**snapshot, **state}, self.settings.keep
-            self.writer.submit(name, content, snapshot["model"], meta, keep=keep, last=copies.discard)
-
-    def settle(self, timeout_s: float = 0.0) -> None:
-        """Process a finished write; wait up to `timeout_s` for it."""
-        if (result := self.writer.wait(timeout_s)) is not None:
-            self._take(result)
+            content, keep, folder = {**snapshot, **state}, self.settings.keep, self.rundir.checkpoints
+            work = partial(write_and_prune, folder, name, content, snapshot["model"], meta, keep, copies.discard)
+            self.writer.begin(work, self._take)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until nothing is copied or written, up to `timeout_s`."""
@@ -163,7 +159,7 @@ class Saving:
             if self.is_copying:
                 self.pause_task.wait(left_s)
             else:
-                self.settle(left_s)
+                self.writer.wait(left_s)
 
     # ---- result
 

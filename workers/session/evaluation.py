@@ -15,10 +15,47 @@ from hogwild.metrics.result_row import EvalSums
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan
 from hogwild.scheduling.work_queue import Kind, Limits, WorkItem, WorkQueue
 from hogwild.shared_memory.scoreboard import Scoreboard
-from workers.session.early_stopping import Monitor
 from workers.session.outcome import Outcome
 
 SLICE_BATCHES = 16
+
+
+@dataclass(slots=True)
+class Monitor:
+    """The best evaluation so far, and early stopping, by the metric `name`. `best` holds the values of the best
+    evaluation and its `updates`; `since_best` counts the evaluations after it. Pure."""
+
+    name: str
+    higher_is_better: bool
+    patience: int | None = None
+    best: dict[str, Any] | None = None
+    since_best: int = 0
+
+    def look(self, updates: int, values: Mapping[str, float]) -> bool:
+        """Note an evaluation; return whether it is the best. NaN is best only if there is no other value."""
+        if self.best is not None and not self._is_better(values.get(self.name, math.nan)):
+            self.since_best += 1
+            return False
+        self.best, self.since_best = {"updates": updates, **values}, 0
+        return True
+
+    @property
+    def is_out_of_patience(self) -> bool:
+        return self.patience is not None and self.since_best >= self.patience
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+        return {"best": self.best, "since_best": self.since_best}
+
+    def take_over(self, state: Mapping[str, Any]) -> None:
+        self.best, self.since_best = state["best"], state.get("since_best", 0)
+
+    def _is_better(self, value: float) -> bool:
+        assert self.best is not None
+        before = self.best.get(self.name)
+        if before is None or math.isnan(before):
+            return not math.isnan(value)
+        return bool(value > before if self.higher_is_better else value < before)
 
 
 @dataclass(slots=True)
@@ -139,7 +176,3 @@ class Evaluating:
         self.values, self.evaluated_at = dict(state["metrics"]), state["evaluated_at"]
         self.first_loss = state.get("first_loss")
         self.monitor.take_over(state)
-
-
-def evaluation_limits(procs: int, max_attempts: int) -> Limits:
-    return Limits(procs=max(1, procs), max_attempts=max_attempts, max_item_updates=SLICE_BATCHES)

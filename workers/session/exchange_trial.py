@@ -186,12 +186,12 @@ class ExchangeTrial:
         """Return True if no worker died in the slice: each has the same incarnation as at its start, and has parked."""
         everybody = range(self._board.procs)
         is_here = self._board.parked(everybody, int(self._board.control[Control.PAUSE]))
-        return is_here and self._incarnations == self._incarnations_now()
+        return is_here and self._incarnations == self._each(Word.INCARNATION)
 
     def _rate(self) -> float:
         last = self._board.words[: self._board.procs, Word.LAST_NS]
         total = 0.0
-        for worker, (now, before) in enumerate(zip(self._updates(), self._before, strict=True)):
+        for worker, (now, before) in enumerate(zip(self._each(Word.UPDATES), self._before, strict=True)):
             if now > before:
                 total += (now - before) / (int(last[worker]) / 1e9 - self._began_s)
         return total
@@ -204,14 +204,11 @@ class ExchangeTrial:
         self._current = way = self._left.popleft()
         self._begun += 1
         self._length_s = max(2 * self._update_s(), SOLO_PART * self._slice_s) if way is Way.SOLO else self._slice_s
-        self._began_s, self._before, self._incarnations = now, self._updates(), self._incarnations_now()
+        self._began_s, self._incarnations = now, self._each(Word.INCARNATION)
+        self._before = self._each(Word.UPDATES)  # applied ones only: dropping one as too old is quick
         sync_every = self._sync_every if way is Way.DELTA else 0
         self._board.set_exchange(sync_every, active=1 if way is Way.SOLO else 0, for_now=True)
         return sync_every or 1
 
-    def _updates(self) -> list[int]:
-        """Return applied updates only: dropping one as too old is quick."""
-        return [int(word) for word in self._board.words[: self._board.procs, Word.UPDATES]]
-
-    def _incarnations_now(self) -> list[int]:
-        return [int(word) for word in self._board.words[: self._board.procs, Word.INCARNATION]]
+    def _each(self, word: Word) -> list[int]:
+        return [int(value) for value in self._board.words[: self._board.procs, word]]

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from hogwild.config.load import Job
-from hogwild.errors import RunDirError
 from hogwild.host.background_thread import Background
 from hogwild.job.update_choice import Meetings, UpdateChoice
 from hogwild.monitoring import prometheus
@@ -23,23 +22,16 @@ from hogwild.monitoring.job_view import Glance
 from hogwild.monitoring.tensorboard import Curves, NoCurves, is_installed
 from hogwild.monitoring.terminal_writer import Look, Screen, look_for
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.storage.run_directory import Records, RunDir
+from hogwild.storage.records import Records, tried
+from hogwild.storage.run_directory import RunDir
 from workers.request import Request
 
 LAST_STATUS_S = 10.0
 LINE_EVERY = 10  # intervals, if the line is not rewritten in place
 NEWS = 8  # number of latest events in a glance
 NEWS_EVERY_S = 0.1  # least time between two pictures for events: a crash loop has many
-NOT_NEWS = (
-    "start",
-    "spawn",
-    "loader-spawn",
-    "update",
-    "exchange",
-    "pause",
-    "evaluation",
-    "end",
-)  # shown in another form, or of no interest
+# Shown in another form, or of no interest.
+NOT_NEWS = ("start", "spawn", "loader-spawn", "update", "exchange", "pause", "evaluation", "end")
 PLAIN = ("name", "how", "why", "reason", "error")  # keys whose values are shown without the key
 DETAILS = ("pid", "kind", "incarnation", "update", "blocked", "from_updates", "records_cut", "samples")
 
@@ -135,12 +127,7 @@ class Journal:
             self._screen.show(glance)
 
     def record(
-        self,
-        now: float,
-        glance: Glance,
-        line: str,
-        status: Mapping[str, Any],
-        workers: Mapping[str, Any] | None = None,
+        self, now: float, glance: Glance, line: str, status: Mapping[str, Any], workers: Mapping[str, Any] | None = None
     ) -> None:
         """Write the glance everywhere: metrics.jsonl and the curves, if something was trained since the last time;
         status.json and metrics.prom; the terminal, with `line` if there is no picture. `workers`: their part of the
@@ -194,7 +181,9 @@ class Journal:
 
         def write() -> bool:
             is_kept = rundir.try_write_json("status.json", record)
-            return _try_write(rundir, glance) and is_kept
+            if glance is None:
+                return is_kept
+            return tried(lambda: rundir.write_text(prometheus.FILE, prometheus.exposition(glance))) and is_kept
 
         self._status.begin(write, self._kept)
 
@@ -231,16 +220,6 @@ def _in_words(kind: str, values: Mapping[str, Any]) -> str:
         if value not in ("", None) and key not in (*DETAILS, "worker", "loader")
     ]
     return "  ".join([*worker, kind, *rest])
-
-
-def _try_write(rundir: RunDir, glance: Glance | None) -> bool:
-    if glance is None:
-        return True
-    try:
-        rundir.write_text(prometheus.FILE, prometheus.exposition(glance))
-    except RunDirError:
-        return False
-    return True
 
 
 def journal_for(request: Request, procs: int, rundir: RunDir, shared: SharedModel) -> Journal:

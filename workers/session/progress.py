@@ -13,12 +13,11 @@ from hogwild import host
 from hogwild.job.build import schedule_of
 from hogwild.monitoring.job_view import Glance, WorkerGlance, workers_record
 from hogwild.shared_memory.scoreboard import STALENESS_BINS, Phase, Word
-from hogwild.training.lr_schedule import NAMED, Factor
+from hogwild.training.lr_schedule import NAMED
+from workers.session.ring_state import ALIVE, ring_record, stream_glance
 from workers.session.session import Session
-from workers.session.stream_figures import ring_record, stream_glance
 
 Rows = Callable[[], Sequence[Mapping[str, Any]]]
-ALIVE = ("starting", "ready", "training")
 WORKERS_EVERY_S = 30.0  # between per-worker figures in metrics.jsonl: 2.8 kB for 64 workers; 240 MB a day every second
 DENSE = 20  # but in a young job about this many records over its run time, so that its report has something to show
 
@@ -111,9 +110,11 @@ class ProgressRecords:
         self._began_at = self._workers_due_at = now
         self._meter, self._workers_meter = _Meter(session, now), _Meter(session, now)
         self._rates = _Rates()
-        self._curve = _curve_of(session)
+        is_ours = session.job.lr_schedule.name in NAMED  # a user's schedule is not called in the supervisor's loop
+        self._curve = schedule_of(session.job, session.queue.plan) if is_ours else None
+        rate = session.parts.optimizer.param_groups[0].get("lr")
+        self._lr = float(rate) if is_ours and isinstance(rate, (int, float)) else None  # the first group's
         self._evaluated_at = session.evaluating.evaluated_at
-        self._lr = _first_rate(session)
         self._lane_restarts = session.before.lane_restarts
 
     def record(
@@ -187,7 +188,7 @@ class ProgressRecords:
             loss=self._rates.loss,
             losses=self._rates.losses,
             lr=self._rate_at(queue.updates),
-            metrics=dict(session.metrics),
+            metrics=dict(session.evaluating.values),
             evaluated_at=session.evaluating.evaluated_at,
             stale_p50=p50,
             stale_p99=p99,
@@ -298,17 +299,6 @@ def _percentiles(counts: np.ndarray) -> list[tuple[int, int]]:
     whole = sums[:, -1:]
     at = [(sums < np.ceil(part * whole)).sum(axis=1) for part in (0.5, 0.99)]
     return [(int(p50), int(p99)) for p50, p99 in np.minimum(np.stack(at, axis=1), STALENESS_BINS - 1)]
-
-
-def _curve_of(session: Session) -> Factor | None:
-    """Return a built-in schedule, called once per record; None for a user's: no user code in the supervisor's loop."""
-    return schedule_of(session.job, session.queue.plan) if session.job.lr_schedule.name in NAMED else None
-
-
-def _first_rate(session: Session) -> float | None:
-    """Return the first group's learning rate; None if it is not a number, or if the schedule is the user's own."""
-    rate = session.parts.optimizer.param_groups[0].get("lr")
-    return float(rate) if isinstance(rate, (int, float)) and session.job.lr_schedule.name in NAMED else None
 
 
 def _line(session: Session, glance: Glance) -> str:

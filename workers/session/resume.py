@@ -1,9 +1,8 @@
 """Resuming a run: permitted changes, the checkpoint, and what it restores."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from hogwild.config.load import Job, load_job
@@ -11,7 +10,7 @@ from hogwild.errors import CheckpointError, UsageError
 from hogwild.job.build import differences, initial_note
 from hogwild.job.identity import require_same
 from hogwild.parameters.state_dicts import check_groups, check_parts
-from hogwild.storage.checkpoint import set_aside_after, sweep, take_newest
+from hogwild.storage.checkpoint import Taken, set_aside_after, sweep, take_newest
 from hogwild.storage.records import explained
 from hogwild.storage.run_directory import PLACES, RunDir
 from hogwild.training import loss_scaler
@@ -67,18 +66,9 @@ def check_changes(rundir: RunDir, job: Job) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """The start of a resumed job: `path` is the checkpoint, if any; `rejected` says why newer ones were not used;
-    `words` is a sentence for the log."""
-
-    path: Path | None
-    rejected: list[str]
-    words: str | None = None
-
-
-def restore(session: Session) -> Restored:
-    """Restore, in memory, the newest checkpoint that is complete, loadable and of this job. Raises CheckpointError if
+def restore(session: Session) -> Taken[str | None]:
+    """Restore, in memory, the newest checkpoint that is complete, loadable and of this job; return it with a sentence
+    for the log, and without its state. Raises CheckpointError if
     some can be loaded but none is of this job: starting anew would not be what the user asked for. Everything that can
     refuse a resume happens here or before; in the run directory only leftovers of a killed writer are changed."""
     folder = session.rundir.checkpoints
@@ -92,7 +82,7 @@ def restore(session: Session) -> Restored:
         parts = session.parts
         parts.notes[:0] = initial_note(session.job, session.shared.model, parts.names, parts.component)
         session.shared.restart_buffers()
-    return Restored(taken.path, taken.rejected, taken.answer)
+    return replace(taken, state={})
 
 
 def _take_over(session: Session, state: dict[str, Any]) -> str | None:
@@ -120,12 +110,12 @@ def _take_over(session: Session, state: dict[str, Any]) -> str | None:
         ) from error
 
 
-def record(session: Session, restored: Restored) -> None:
+def record(session: Session, taken: Taken[str | None]) -> None:
     """Bring the run directory to the checkpoint: cut or set aside everything later, and report it."""
-    rundir, journal, path = session.rundir, session.journal, restored.path
-    journal.rejected(restored.rejected)
+    rundir, journal, path = session.rundir, session.journal, taken.path
+    journal.rejected(taken.rejected)
     set_aside_after(rundir.checkpoints, path)
-    session.saving.take_over_best(session.best_updates)
+    session.saving.take_over_best(session.best)
     cut = rundir.cut_records_after(session.queue.updates)
     if path is None:
         journal.say("there is no checkpoint to resume from: the run starts from the beginning")
@@ -138,7 +128,7 @@ def record(session: Session, restored: Restored) -> None:
     )
     journal.say(
         f"resuming from {path.name}: {session.queue.samples:,} samples done"
-        + (f"; {restored.words}" if restored.words else "")
+        + (f"; {taken.answer}" if taken.answer else "")
     )
 
 

@@ -8,14 +8,13 @@ checkpoints belong to a discarded history: they are set aside, and the last few 
 the ledger fits the flats again, `is_going_back` says that the two must not be saved."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hogwild.errors import CheckpointError, RunDirError
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.storage.checkpoint import newest_good, set_aside_after, take_newest
+from hogwild.storage.checkpoint import Taken, newest_good, set_aside_after, take_newest
 from hogwild.storage.run_directory import Cut, RunDir
 from workers.session.session import Session
 
@@ -24,11 +23,9 @@ KEEP_REJECTED = 3  # most checkpoints set aside, in all
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """A checkpoint now in shared memory: parameters, buffers, optimizer state. Without `path`: none was found."""
+    """A checkpoint now in shared memory: parameters, buffers, optimizer state. `taken` has no path: none was found."""
 
-    path: Path | None
-    state: dict[str, Any]
-    rejected: list[str]
+    taken: Taken[str | None]
     cut: Cut | None = None  # of the metrics records; None after a disk error
     warning: str = ""
 
@@ -69,22 +66,20 @@ def _say_warning(session: Session, warning: str) -> None:
 
 
 def _restore(shared: SharedModel, rundir: RunDir, older_than: int | None) -> LoadedCheckpoint:
-    """Load a checkpoint, in a thread. If none is older than the one without progress, load that again."""
-    found = _restored(shared, rundir.checkpoints, older_than)
-    if found.path is None and older_than is not None:
-        found = _restored(shared, rundir.checkpoints, older_than + 1)
-    return found if found.path is None else _set_back(found, found.path, rundir)
-
-
-def _set_back(found: LoadedCheckpoint, path: Path, rundir: RunDir) -> LoadedCheckpoint:
-    """Change the run directory as a resume would; the loop, which appends records, cuts them itself. A disk error costs
-    the records, not the run."""
+    """Load a checkpoint, in a thread. If none is older than the one without progress, load that again. Change the run
+    directory as a resume would; the loop, which appends records, cuts them itself. A disk error costs the records, not
+    the run."""
+    taken = take_newest(rundir.checkpoints, shared.restore, older_than)
+    if taken.path is None and older_than is not None:
+        taken = take_newest(rundir.checkpoints, shared.restore, older_than + 1)
+    if taken.path is None:
+        return LoadedCheckpoint(taken)
     try:
-        _set_aside(rundir, path)
-        return replace(found, cut=rundir.draft_cut(found.state["ledger"]["updates"]))
+        _set_aside(rundir, taken.path)
+        return LoadedCheckpoint(taken, cut=rundir.draft_cut(taken.state["ledger"]["updates"]))
     except (OSError, RunDirError) as error:
-        later = f"records and checkpoints after {path.name} belong to undone work"
-        return replace(found, warning=f"{error}; {later}")
+        later = f"records and checkpoints after {taken.path.name} belong to undone work"
+        return LoadedCheckpoint(taken, warning=f"{error}; {later}")
 
 
 def _set_aside(rundir: RunDir, good: Path) -> None:
@@ -92,36 +87,31 @@ def _set_aside(rundir: RunDir, good: Path) -> None:
     rundir.update_latest(good.name)
 
 
-def _restored(shared: SharedModel, folder: Path, older_than: int | None) -> LoadedCheckpoint:
-    taken = take_newest(folder, shared.restore, older_than)
-    return LoadedCheckpoint(taken.path, taken.state, taken.rejected)
-
-
 def _go_back(session: Session, found: LoadedCheckpoint) -> None:
-    journal, divergence = session.journal, session.divergence
-    journal.rejected(found.rejected)
-    if found.path is None:
+    journal, divergence, path, state = session.journal, session.divergence, found.taken.path, found.taken.state
+    journal.rejected(found.taken.rejected)
+    if path is None:
         divergence.is_going_back = False  # nothing was changed
         divergence.no_way_back = "there is no good checkpoint to go back to"
         return
     why, before, samples = divergence.why, session.queue.updates, session.before.samples
-    session.queue.restore(found.state["ledger"])
-    session.restore_stream(found.state)
-    session.take_over(found.state)
+    session.queue.restore(state["ledger"])
+    session.restore_stream(state)
+    session.take_over(state)
     session.before.samples = min(samples, session.queue.samples)
     updates = session.queue.updates
     divergence.gone_back(before, updates)
     session.holder.push()
     session.board.go_back(updates, divergence.rollbacks, first_item=next(session.ids))
     divergence.is_going_back = False
-    session.saving.take_over_best(session.best_updates)
+    session.saving.take_over_best(session.best)
     session.reopen(time.monotonic())
     if session.stop is not None and session.stop.state == "succeeded":
         session.stop = None  # the state that met the target is undone
     factor = 0.5**divergence.rollbacks
     journal.event(
         "rollback",
-        checkpoint=found.path.name,
+        checkpoint=path.name,
         from_updates=before,
         updates=updates,
         samples=session.queue.samples,
@@ -130,9 +120,7 @@ def _go_back(session: Session, found: LoadedCheckpoint) -> None:
         records_cut=_cut_records(session, found.cut),
     )
     _say_warning(session, found.warning)
-    journal.say(
-        f"rollback: {why}; from update {before:,} back to {found.path.name}, then at {factor:g} of the learning rate"
-    )
+    journal.say(f"rollback: {why}; from update {before:,} back to {path.name}, then at {factor:g} of the learning rate")
 
 
 def _cut_records(session: Session, cut: Cut | None) -> int:

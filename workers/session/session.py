@@ -93,10 +93,7 @@ class Session:
         placement = self.plan.placement
         self.set_exchange(exchange_of(self.job, self.plan.procs, fused=self.is_fused, placement=placement))
         if self.divergence.goes_back and self.saving.is_worth_it:
-            self.begin_checkpoint(now)
-            self.pause_task.wait()
-            if self.saving.is_read_in_place:
-                self.saving.wait(LAST_WRITE_S)
+            self.copy_for_checkpoint(now)
 
     def reopen(self, now: float) -> None:
         """Reschedule evaluations and checkpoints from the queue's position."""
@@ -176,7 +173,13 @@ class Session:
     def _natural_end(self, now: float) -> Outcome | None:
         if self.queue.is_finished:
             if self.queue.updates == 0:
-                return Outcome("failed", TrainingError.code, error=self._nothing_learnt())
+                error = TrainingError(
+                    "no update was made: the loss or a gradient was NaN or infinite in each of "
+                    f"{self.queue.ledger.skipped} batches; look at the model's first values, the loss and the learning "
+                    "rate",
+                    code="train/no-update",
+                )
+                return Outcome("failed", TrainingError.code, error=error)
             everything = self.queue.epoch >= self.queue.limits.epochs
             return Outcome("succeeded", "epochs" if everything else "max_updates")
         limit = self.job.train.max_time_s
@@ -184,13 +187,6 @@ class Session:
         if limit is not None and first_s is not None and now - first_s >= limit:
             return Outcome("stopped", "max_time_s")
         return None
-
-    def _nothing_learnt(self) -> TrainingError:
-        return TrainingError(
-            f"no update was made: the loss or a gradient was NaN or infinite in each of {self.queue.ledger.skipped} "
-            "batches; look at the model's first values, the loss and the learning rate",
-            code="train/no-update",
-        )
 
     def check_quarantine(self, release: Release) -> TooManyQuarantined | None:
         """Return an error if too much of the job is quarantined."""
@@ -224,14 +220,14 @@ class Session:
         self.clock.paused_since_s = self.clock.paused_since_s or now
         batches = self.board.batches()
         since = [new - old for new, old in zip(batches, self._merged_batches, strict=True)]
-        if any(since) and (self.shared.has_buffers or self.plan.placement == SHARED):
-            self.pause_task.begin(lambda: self._fetch_from_gpu(since))
-        self._merged_batches = batches
 
-    def _fetch_from_gpu(self, since: list[int]) -> None:
-        """Copy the flats to host memory and merge the workers' buffers, in a thread."""
-        self.holder.fetch()
-        self.shared.merge_buffers(since)
+        def fetch_and_merge() -> None:
+            self.holder.fetch()  # from a GPU
+            self.shared.merge_buffers(since)
+
+        if any(since) and (self.shared.has_buffers or self.plan.placement == SHARED):
+            self.pause_task.begin(fetch_and_merge)
+        self._merged_batches = batches
 
     def finish_evaluation(self) -> None:
         """Record the metrics; keep the best, and end the job if the target is met or patience is over."""
@@ -261,10 +257,17 @@ class Session:
         self.clock.paused_for.append("checkpoint")
         self.saving.begin(now, rest | self.evaluating.state())
 
+    def copy_for_checkpoint(self, now: float) -> None:
+        """Begin a checkpoint, and wait until training may go on."""
+        self.begin_checkpoint(now)
+        self.pause_task.wait()
+        if self.saving.is_read_in_place:  # the memory we train on is being written
+            self.saving.wait(LAST_WRITE_S)
+
     def settle(self) -> None:
         """Process what threads have merged, copied or written."""
         self.pause_task.settle()
-        self.saving.settle()
+        self.saving.writer.settle()
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the pause_task is done and nothing is being written, up to `timeout_s`; for callers with nothing
@@ -289,18 +292,9 @@ class Session:
     # ---- records -----------------------------------------------------------------------------------------------
 
     @property
-    def metrics(self) -> dict[str, float]:
-        """Metrics of the last evaluation."""
-        return self.evaluating.values
-
-    @property
     def best(self) -> dict[str, Any] | None:
         """Metrics and `updates` of the best evaluation."""
         return self.evaluating.monitor.best
-
-    @property
-    def best_updates(self) -> int | None:
-        return None if self.best is None else int(self.best["updates"])
 
     def wall_s(self, now: float) -> float:
         return self.before.wall_s + now - self.clock.command_began_s

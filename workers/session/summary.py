@@ -11,8 +11,8 @@ from hogwild.formatting import percent
 from hogwild.shared_memory.scoreboard import Phase, idle_share
 from hogwild.training import loss_scaler
 from workers.session.outcome import Clock, Outcome
+from workers.session.ring_state import about_waiting, ring_record, waiting_of
 from workers.session.session import Session
-from workers.session.stream_figures import about_waiting, ring_record, waiting_of
 
 SKIPPED_SHARE = 0.05
 GAINED = 1.1  # speed-up over one worker: below it the other workers did not pay
@@ -51,7 +51,7 @@ def summarise(session: Session, outcome: Outcome, now: float) -> dict[str, Any]:
         "update": session.parts.choice.kind,
         "update_why": session.parts.choice.why,
         "exchange": session.exchange,
-        "metrics": session.metrics,
+        "metrics": session.evaluating.values,
         "best": session.best,
         "overflows": loss_scaler.overflows(board),
         "restarts": session.before.restarts + session.restarts,

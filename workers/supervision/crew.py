@@ -1,17 +1,16 @@
 """All live worker processes of a job: started, woken, dismissed. The roster decides which should live."""
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from hogwild import host
 from hogwild.devices import discovery
 from hogwild.errors import ModelError
 from hogwild.planning.cpu_plan import Plan
+from hogwild.shared_memory.region import Region
 from workers.messages import Setup
 from workers.processes.early_start import HeadStart
-from workers.processes.handle import POLL_MS, REAP_S, Handle
+from workers.processes.handle import REAP_S, Handle, reaped
 from workers.processes.spares import Spares
 from workers.session.session import Session
 
@@ -21,7 +20,7 @@ class Crew:
 
     def __init__(
         self,
-        make_setup: Callable[[int], tuple[Setup, list[int]]],
+        make_setup: Callable[[int], tuple[Setup, Mapping[str, Region]]],
         planned: Plan,
         early: HeadStart,
         spares: int,
@@ -38,18 +37,8 @@ class Crew:
     def __iter__(self) -> Iterator[Handle]:
         return iter(list(self._handles.values()))
 
-    def __contains__(self, worker: int) -> bool:
-        return worker in self._handles
-
     def __getitem__(self, worker: int) -> Handle:
         return self._handles[worker]
-
-    def descriptors(self) -> Iterator[int]:
-        """Yield descriptors that become readable when something happens to any process."""
-        for handle in self:
-            yield from (handle.pidfd, handle.ack_read, handle.channel.fileno())
-        for spare in self.spares:
-            yield from (spare.pidfd, spare.channel.fileno())
 
     def spawn(self, worker: int, incarnation: int) -> Handle:
         """Return a set-up worker: an early one, a spare, or a new process."""
@@ -99,31 +88,25 @@ class Crew:
         for handle in (*self, *self.spares):
             if not handle.is_ready:
                 handle.kill()
-        self._reap_until(session, time.monotonic() + grace_s, is_hurried)
+        self._reap(session, grace_s, is_hurried)
         for handle in self:
             handle.kill()
-        self._reap_until(session, time.monotonic() + REAP_S)
+        self._reap(session, REAP_S, lambda: False)
         for descriptor in self._lifeline:
             os.close(descriptor)
-        self._undead = [handle for handle in self._undead if not self._is_gone(handle)]
+        for handle in self._undead[:]:
+            if handle.reap() is not None:
+                self._undead.remove(handle)
+                handle.close()
         left = [*self, *self.spares, *self._undead]
         for handle in left:
             handle.disown()
         return left
 
-    @staticmethod
-    def _is_gone(handle: Handle) -> bool:
-        if handle.reap() is None:
-            return False
-        handle.close()
-        return True
-
-    def _reap_until(self, session: Session, deadline: float, gives_up: Callable[[], bool] = lambda: False) -> None:
-        while (self._handles or any(self.spares)) and time.monotonic() < deadline and not gives_up():
-            host.wait_readable([handle.pidfd for handle in (*self, *self.spares)], POLL_MS)
-            for spare, _ in self.spares.bury(time.monotonic()):
-                spare.close()
-            for handle in self:
-                if handle.reap() is not None:
-                    session.acknowledge(handle.worker, handle.acks())
-                    self.forget(handle)
+    def _reap(self, session: Session, limit_s: float, gives_up: Callable[[], bool]) -> None:
+        for handle in reaped((*self, *self.spares), limit_s, gives_up):
+            if handle.worker in self._handles:
+                session.acknowledge(handle.worker, handle.acks())
+                self.forget(handle)
+            else:
+                self.spares.forget(handle)

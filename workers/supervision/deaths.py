@@ -24,7 +24,7 @@ class Burials:
         self._session = session
         self._roster = roster
         self._crew = crew
-        self._oom_kills = host.OomKills()
+        self.oom_kills = host.OomKills()
 
     def bury(self, handle: Handle, status: int, now: float) -> list[Action]:
         """Handle a reaped process: its last stores are visible, and its reports were processed."""
@@ -69,15 +69,11 @@ class Burials:
         if fresh is not None:
             journal.event("spare", pid=fresh.pid)
 
-    def forget_kills(self) -> None:
-        """Forget old kernel kills, which were not of our workers. Call it every few seconds."""
-        self._oom_kills.forget()
-
     # ---- consequences --------------------------------------------------------------------------------------
 
     def _settle(self, handle: Handle, end: End, how: str, now: float, *, is_dead: bool = True) -> list[Action]:
         session, worker = self._session, handle.worker
-        is_charged = not self._roster.is_fenced(worker)
+        is_charged = not self._roster.slots[worker].is_fenced
         release = session.queue.release(worker, session.board.progress(worker), charged=is_charged)
         charged = release.charged
         actions: list[Action] = []
@@ -134,7 +130,7 @@ class Burials:
     def _describe(self, status: int, has_left: bool) -> str:
         if has_left:  # user code can exit with 0, too
             return "left on SIGTERM"
-        if status < 0 and host.signal_name(-status) == "SIGKILL" and (words := self._oom_kills.claim()):
+        if status < 0 and host.signal_name(-status) == "SIGKILL" and (words := self.oom_kills.claim()):
             return words
         return host.describe_exit(status)
 

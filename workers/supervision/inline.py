@@ -10,7 +10,9 @@ import torch
 
 from hogwild import host
 from hogwild.devices.discovery import flushes_denormal
-from hogwild.errors import NOT_FINITE, TrainingError
+from hogwild.errors import TrainingError
+from hogwild.feeds.stream_reader import Filler, Unreadable, copies_of
+from hogwild.job.stream_setup import own_random_state
 from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.work_queue import WorkItem
 from hogwild.shared_memory.region import Region
@@ -22,10 +24,10 @@ from workers.session import rollback
 from workers.session.checkpointing import LAST_WRITE_S
 from workers.session.outcome import Outcome
 from workers.session.progress import ProgressRecords
+from workers.session.ring_state import RingState
 from workers.session.session import Session, pss_bytes_of
-from workers.supervision.inline_reader import InlineReading
 
-WORKER = 0
+WORKER = LOADER = 0
 
 
 class Inline:
@@ -46,16 +48,12 @@ class Inline:
         self._trainer: Trainer
         self._outcome: Outcome | None = None
         self._progress = ProgressRecords(session, time.monotonic())
-        self._reader = InlineReading(session.streamed) if session.streamed is not None else None
+        self._filler: Filler | None = None  # of streamed data, from its first batch on
 
     def run(self) -> Outcome:
         session = self._session
         session.begin(time.monotonic())
-        threads, random_state, flushes = (
-            torch.get_num_threads(),
-            torch.get_rng_state(),
-            flushes_denormal(),
-        )
+        threads, random_state, flushes = (torch.get_num_threads(), torch.get_rng_state(), flushes_denormal())
         torch.set_flush_denormal(session.job.train.flush_denormal)
         torch.set_num_threads(session.plan.threads)  # as in a worker: it changes the last bits of sums
         try:
@@ -70,7 +68,7 @@ class Inline:
                         session.queue.ack(WORKER, item.id, skipped)
             self._progress.record(time.monotonic(), self._rows, is_last=True)
         except NonFiniteGradient as error:
-            raise TrainingError(str(error), code=NOT_FINITE) from error
+            raise TrainingError(str(error), code=error.code) from error
         finally:
             if hasattr(self, "_trainer"):  # building it may have failed
                 self._trainer.model.close()
@@ -83,13 +81,35 @@ class Inline:
 
     def _next(self) -> WorkItem | None:
         """Lease the next item; of a stream, first read a batch into its slot. None: the stream ended."""
-        session, reader = self._session, self._reader
+        session = self._session
         while (item := session.queue.lease(WORKER)) is None:
-            assert reader is not None, "nothing is leased, nothing is free and nothing is due"
-            if reader.read() is None:
+            assert session.streamed is not None, "nothing is leased, nothing is free and nothing is due"
+            if not self._read(session.streamed):
                 session.queue.find_ends()
                 return None
         return item
+
+    def _read(self, state: RingState) -> bool:
+        """Fill one slot, as a loader does; return False if the stream ended instead. Raises DataError; errors of user
+        code are raised unchanged, and nothing is retried."""
+        request = state.schedule.request(LOADER)
+        assert request is not None, "nothing is leased, nothing is filled and nothing is left to read"
+        state.write(request)
+        with own_random_state():
+            if self._filler is None:
+                again = copies_of(state.stream) if state.stream.is_iterable else None
+                self._filler = Filler(state.stream, state.ring, again=again)
+            try:
+                is_there = self._filler.fill(request.slot)
+            except Unreadable as bad:
+                raise bad.error from bad.__cause__
+        if is_there:
+            state.filled(LOADER, request.slot)
+            return True
+        state.schedule.ended(LOADER, request.slot)
+        if (wrong := state.check()) is not None:
+            raise wrong
+        return False
 
     def _may_go_on(self) -> bool:
         """Book, record and do what is due, between two exchanges; return whether to continue."""
@@ -134,10 +154,7 @@ class Inline:
         if session.saving.is_busy:  # wait: this is the only thread that trains
             session.saving.wait(LAST_WRITE_S)
         if not session.saving.is_busy and session.due(now).checkpoint:
-            session.begin_checkpoint(now)
-            session.pause_task.wait()
-            if session.saving.is_read_in_place:  # the memory we train on is being written
-                session.saving.wait(LAST_WRITE_S)
+            session.copy_for_checkpoint(now)
         self._go_back_if_due(now)  # the copy may have found ruined parameters
         self._outcome = session.due(now).finish
         self._trainer.profile.enter("wait")

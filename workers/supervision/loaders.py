@@ -17,10 +17,9 @@ from hogwild.errors import DataError, HogwildError
 from hogwild.feeds.ring import LoaderBeat
 from hogwild.scheduling.stream_schedule import SlotRequest
 from hogwild.shared_memory.region import Region
-from hogwild.storage.run_directory import RunDir
 from workers.child.loader import ENDED, LEAVE
 from workers.messages import LOOK, LoadTask, Report
-from workers.processes.handle import POLL_MS, REAP_S, Handle
+from workers.processes.handle import REAP_S, Handle, reaped
 from workers.processes.roster import Abandon, Action, Fail, Kill, Roster, RowReading, Spawn
 from workers.processes.setbacks import Death, End, Setbacks
 from workers.session.ring_state import RingState
@@ -36,12 +35,10 @@ class Loaders:
         self._session, self._state, self._recruit = session, state, recruit
         self._ring, self._schedule = state.ring, state.schedule
         supervise = session.job.supervise
-        count = state.loaders
-        least = count if state.schedule.is_sharded else 1
-        policy = supervise.model_copy(update={"min_workers": least})
-        has_committed = session.queue.samples > 0
-        self.roster = Roster(count, policy, has_committed, noun="loader", by_records=True)
-        self._setbacks = Setbacks(count, policy, has_committed, noun="loader")
+        count, has_committed = state.loaders, session.queue.samples > 0
+        needed = count if state.schedule.is_sharded else 1
+        self.roster = Roster(count, supervise, has_committed, by_records=True, needed=needed)
+        self._setbacks = Setbacks(count, supervise, has_committed, noun="loader")
         self._attempts = supervise.max_item_attempts
         self._handles: dict[int, Handle] = {}
         self._filled = [0] * count
@@ -51,11 +48,6 @@ class Loaders:
 
     def __iter__(self) -> Iterator[Handle]:
         return iter(list(self._handles.values()))
-
-    def descriptors(self) -> Iterator[int]:
-        """Yield descriptors that become readable when something happens to any loader."""
-        for handle in self:
-            yield from (handle.pidfd, handle.ack_read, handle.channel.fileno())
 
     @property
     def filled(self) -> int:
@@ -75,19 +67,9 @@ class Loaders:
         epochs = ", ".join(map(str, sorted(schedule.open_epochs))) or "none"
         return [f"{title}: waits for something to read ({held}; epochs being read: {epochs})" for title in idle]
 
-    @property
     def rows(self) -> list[dict[str, object]]:
-        """Rows for status.json."""
-        return [
-            {
-                "loader": loader,
-                "state": slot.state.value,
-                "pid": self._handles[loader].pid if loader in self._handles else None,
-                "incarnation": slot.incarnation,
-                "batches": self._filled[loader],
-            }
-            for loader, slot in enumerate(self.roster.slots)
-        ]
+        """Return a row per loader for status.json."""
+        return self.roster.rows({handle.worker: handle.pid for handle in self}, "batches", self._filled)
 
     # ---- one turn
 
@@ -242,21 +224,12 @@ class Loaders:
             return
         self._handles[loader] = handle
         try:
-            handle.ask_to_load(*self._task(loader, session.rundir), action.incarnation)
+            log, stacks = session.rundir.log_of("loader", loader), session.rundir.stacks_of("loader", loader)
+            task = LoadTask(loader, self._stream_nbytes, str(log), str(stacks))
+            handle.ask_to_load(task, self._regions, action.incarnation)
         except OSError as error:
             handle.kill(f"could not be set up: {error}")
         session.journal.event("loader-spawn", loader=loader, incarnation=action.incarnation, pid=handle.pid)
-
-    def _task(self, loader: int, rundir: RunDir) -> tuple[LoadTask, list[int]]:
-        regions: dict[str, Region] = self._regions
-        task = LoadTask(
-            loader=loader,
-            regions=tuple((name, region.nbytes) for name, region in regions.items()),
-            stream_nbytes=self._stream_nbytes,
-            log=str(rundir.loader_log(loader)),
-            stacks=str(rundir.loader_stacks(loader)),
-        )
-        return task, [region.descriptor for region in regions.values()]
 
     # ---- the end
 
@@ -267,18 +240,15 @@ class Loaders:
                 handle.lease(LEAVE, LOOK)
             else:
                 handle.kill()
-        self._reap_until(time.monotonic() + LEAVE_S)
+        self._reap(LEAVE_S)
         for handle in self:
             handle.kill()
-        self._reap_until(time.monotonic() + REAP_S)
+        self._reap(REAP_S)
         for handle in self:
             handle.disown()
         return list(self)
 
-    def _reap_until(self, deadline: float) -> None:
-        while self._handles and time.monotonic() < deadline:
-            host.wait_readable([handle.pidfd for handle in self], POLL_MS)
-            for handle in self:
-                if handle.reap() is not None:
-                    del self._handles[handle.worker]
-                    handle.close()
+    def _reap(self, limit_s: float) -> None:
+        for handle in reaped(self, limit_s):
+            del self._handles[handle.worker]
+            handle.close()

@@ -8,11 +8,12 @@ the loop continues meanwhile (`stacks.py`).
 
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from hogwild import host
 from hogwild.errors import Deadlocked
 from hogwild.host.background_thread import Background, responsive
+from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
 from workers.messages import Setup
 from workers.processes.early_start import HeadStart
@@ -40,7 +41,7 @@ class Supervisor:
         self,
         session: Session,
         watch: host.SignalWatch,
-        make_setup: Callable[[int], tuple[Setup, list[int]]],
+        make_setup: Callable[[int], tuple[Setup, Mapping[str, Region]]],
         early: HeadStart,
     ) -> None:
         self._session = session
@@ -67,7 +68,9 @@ class Supervisor:
             with responsive():
                 while self._outcome is None:
                     self._wait()
-                    self._turn()
+                    began_s = time.monotonic()
+                    self._step(began_s)
+                    session.clock.longest_turn_s = max(session.clock.longest_turn_s, time.monotonic() - began_s)
             self._record(time.monotonic(), is_last=True)
             session.note_memory(sum(pss_bytes_of(self._pids()).values()))
         finally:
@@ -75,9 +78,8 @@ class Supervisor:
             session.board.say(Command.LEAVE)
             session.restarts = self.roster.restarts
             grace_s = session.job.supervise.grace_s if in_order else 0.0
-            for handle in self._loaders.dismiss() if self._loaders is not None else ():
-                session.journal.say(f"warning: {handle.title} {handle.undead_words()}; it is left behind")
-            for handle in self._crew.dismiss(session, grace_s, self._is_hurried):
+            undead = self._loaders.dismiss() if self._loaders is not None else []
+            for handle in (*undead, *self._crew.dismiss(session, grace_s, self._is_hurried)):
                 session.journal.say(f"warning: {handle.title} {handle.undead_words()}; it is left behind")
             self._stacks.close()
             self._memory.wait(MEMORY_WAIT_S)
@@ -95,14 +97,10 @@ class Supervisor:
         poll.register(self._watch.fileno(), select.POLLIN)
         for background in (self._session.pause_task, self._session.saving.writer, self._memory):
             poll.register(background.fileno(), select.POLLIN)
-        for descriptor in (*self._crew.descriptors(), *(self._loaders.descriptors() if self._loaders else ())):
-            poll.register(descriptor, select.POLLIN)
+        for handle in self._everybody():
+            for descriptor in handle.descriptors():
+                poll.register(descriptor, select.POLLIN)
         poll.poll(LOOK_MS if self._stacks.is_waiting else LOOP_WAIT_MS)
-
-    def _turn(self) -> None:
-        clock, began_s = self._session.clock, time.monotonic()
-        self._step(began_s)
-        clock.longest_turn_s = max(clock.longest_turn_s, time.monotonic() - began_s)
 
     def _step(self, now: float) -> None:
         session = self._session
@@ -120,14 +118,16 @@ class Supervisor:
         if self._loaders is not None and (error := self._loaders.step(now)) is not None and self._outcome is None:
             self._outcome = Outcome("failed", error.code, error=error)
         self._stacks.advance(now)
-        is_paused, spares = self._pauses.current is not None, self._crew.spares.ready
         loaders = self._loaders
-        is_owed = not session.queue.is_finished and not (loaders is not None and loaders.is_busy)
-        filled = loaders.filled if loaders is not None else 0
-        readings = self._readings()
-        self._carry_out(
-            self.roster.tick(now, readings, paused=is_paused, spares=spares, is_owed=is_owed, filled=filled)
+        actions = self.roster.tick(
+            now,
+            self._readings(),
+            paused=self._pauses.current is not None,
+            spares=self._crew.spares.ready,
+            is_owed=not session.queue.is_finished and not (loaders is not None and loaders.is_busy),
+            filled=loaders.filled if loaders is not None else 0,
         )
+        self._carry_out(actions)
         if self._outcome is not None:
             return
         self._outcome = self._pauses.advance(now)
@@ -264,28 +264,16 @@ class Supervisor:
     # ---- records -----------------------------------------------------------------------------------------------
 
     def _record(self, now: float, *, is_last: bool = False) -> None:
-        rows, spares = self._worker_rows, self._crew.spares.rows
-        self._progress.record(now, rows, spares, self._pss_bytes, self._loader_rows, is_last=is_last)
+        loaders = self._loaders.rows if self._loaders is not None else tuple
+        self._progress.record(now, self._rows, self._crew.spares.rows, self._pss_bytes, loaders, is_last=is_last)
 
-    def _loader_rows(self) -> list[dict[str, object]]:
-        return self._loaders.rows if self._loaders is not None else []
-
-    def _worker_rows(self) -> list[dict[str, object]]:
-        words = self._session.board.words
-        return [
-            {
-                "worker": worker,
-                "state": slot.state.value,
-                "pid": self._crew[worker].pid if worker in self._crew else None,
-                "incarnation": slot.incarnation,
-                "updates": int(words[worker, Word.UPDATES]),
-            }
-            for worker, slot in enumerate(self.roster.slots)
-        ]
+    def _rows(self) -> list[dict[str, object]]:
+        pids = {handle.worker: handle.pid for handle in self._crew}
+        return self.roster.rows(pids, "updates", self._session.board.words[:, Word.UPDATES].tolist())
 
     def _measure_memory(self) -> None:
         """Measure memory in a thread: it takes milliseconds per process and gigabyte."""
-        self._burials.forget_kills()
+        self._burials.oom_kills.forget()
         if not self._memory.is_busy:
             pids = self._pids()
             self._memory.begin(lambda: pss_bytes_of(pids), lambda found: self._take_memory(pids, found))
@@ -295,5 +283,8 @@ class Supervisor:
             self._pss_bytes = pss_bytes
             self._session.note_memory(sum(pss_bytes.values()))
 
+    def _everybody(self) -> list[Handle]:
+        return [*self._crew, *self._crew.spares, *(self._loaders or ())]
+
     def _pids(self) -> list[int]:
-        return [handle.pid for handle in (*self._crew, *self._crew.spares, *(self._loaders or ()))]
+        return [handle.pid for handle in self._everybody()]
