@@ -210,10 +210,10 @@ class _Prepared:
         session.clock.shared_s = time.monotonic()
         with host.SignalWatch(raises_second=self.plan.procs == 0, before=stops) as watch:
             session.journal.event("start", pid=os.getpid(), plan=self.plan.reason)
-            session.journal.say(f"run directory {session.rundir.path}\nplan: {self.plan.reason}")
+            session.journal.show_message(f"run directory {session.rundir.path}\nplan: {self.plan.reason}")
             for note in [self.plan.warning, *session.parts.notes]:
                 if note:
-                    session.journal.say(f"note: {note}")
+                    session.journal.show_message(f"note: {note}")
             session.journal.update(session.parts.choice, session.parts.meetings)
             loading.report(session.journal)
             outcome = self._guard(partial(self._train, early, watch))
@@ -223,9 +223,11 @@ class _Prepared:
             outcome = self._finish(outcome, watch)
             summary = summarise(session, outcome, time.monotonic())
             if not session.rundir.try_write_json("summary.json", summary):
-                session.journal.say("warning: summary.json cannot be written (disk full?)")
+                session.journal.show_message("warning: summary.json cannot be written (disk full?)")
             if self.request.profile is not None and outcome.state != "cancelled":
-                session.journal.say(report(session.rundir.profile, max(1, self.plan.procs), self.request.profile))
+                session.journal.show_message(
+                    report(session.rundir.profile, max(1, self.plan.procs), self.request.profile)
+                )
             session.journal.staleness(session.queue.updates, session.board.staleness_counts().sum(axis=0))
             longest = {"loop_longest_ms": round(1e3 * session.clock.longest_turn_s, 1)} if self.plan.procs else {}
             session.journal.event("end", state=outcome.state, reason=outcome.reason, **longest)
@@ -254,7 +256,7 @@ class _Prepared:
         early.keep(self.plan.procs + (session.streamed.loaders if session.streamed is not None else 0))
         session.holder = holder_for(self.plan, session.shared, session.job.supervise.start_timeout_s)
         try:
-            self.worker_spec = replace(self.worker_spec, lent=session.holder.handles)
+            self.worker_spec = replace(self.worker_spec, device_handles=session.holder.handles)
             return Supervisor(session, watch, self._set_up(), early).run()
         finally:
             session.holder.close()
@@ -278,11 +280,11 @@ class _Prepared:
     def _finish(self, outcome: Outcome, watch: host.SignalWatch) -> Outcome:
         """Write the last checkpoint: the one in flight, or the state of a failed job. There is a summary whatever a
         thread raises here, including user code in a model's own state."""
-        outcome = self._settled(outcome, watch)
+        outcome = self._wait_for_threads(outcome, watch)
         outcome = self._after(outcome, partial(self._save_last, outcome))
         if isinstance(outcome.error, Diverged):
             outcome = self._after(outcome, partial(give_up, self.session))
-            outcome = self._settled(outcome, watch)
+            outcome = self._wait_for_threads(outcome, watch)
         if outcome.state == "cancelled" and self.request.caller == LIBRARY:
             self._let_go(outcome, watch)
         return outcome
@@ -292,10 +294,10 @@ class _Prepared:
         after = self._guard(lambda: step() or outcome)
         if after is outcome or outcome.state in ("succeeded", "stopped"):
             return after
-        self.session.journal.say(f"warning: at the end of the job: {after.error}")
+        self.session.journal.show_message(f"warning: at the end of the job: {after.error}")
         return outcome
 
-    def _settled(self, outcome: Outcome, watch: host.SignalWatch) -> Outcome:
+    def _wait_for_threads(self, outcome: Outcome, watch: host.SignalWatch) -> Outcome:
         """Wait for threads that merge, copy and write, until a timeout or a second signal."""
         session, deadline = self.session, time.monotonic() + LAST_WRITE_S
         while session.is_waited_for and len(watch.received) < 2 and time.monotonic() < deadline:
@@ -320,7 +322,7 @@ class _Prepared:
         if outcome.state == "failed" and not is_lost and session.queue.updates and session.saving.is_worth_it:
             session.merge_buffers(time.monotonic())
             session.pause_task.wait()
-            session.begin_checkpoint(time.monotonic())
+            session.start_checkpoint(time.monotonic())
             session.wait(LAST_WRITE_S)
         unwritten = session.saving.unwritten
         if unwritten is not None and outcome.state in ("succeeded", "stopped"):
@@ -336,7 +338,7 @@ class _Prepared:
         while not is_done and len(watch.received) < 3 and time.monotonic() < deadline:
             is_done = bool(poll.poll(WRITE_LOOK_S * 1000))
         if is_done and session.divergence.is_going_back:  # but nothing may follow a copy
-            self._after(outcome, session.settle)
+            self._after(outcome, session.finish_threads)
 
     def _set_up(self) -> Callable[[int], tuple[Setup, Mapping[str, Region]]]:
         worker_spec, rundir = cloudpickle.dumps(self.worker_spec), self.session.rundir

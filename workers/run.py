@@ -79,7 +79,7 @@ def _begun(job: Job, *, is_real: bool) -> Iterator[tuple[Plan, HeadStart]]:
     with HeadStart(job.supervise.spares) as early:
         if is_real:
             loaders = loaders_for(job, planned.procs) if surely_streams(job) else 0
-            early.begin(planned, host.usable_cores().usable, loaders)
+            early.start(planned, host.usable_cores().usable, loaders)
         yield planned, early
 
 

@@ -145,24 +145,24 @@ def answer(order: ChaosRequest, say: Callable[[str], None], *, as_json: bool) ->
     # For the job's output and its temporary files.
     with TemporaryDirectory(prefix="hogwild-chaos-", ignore_cleanup_errors=True) as folder, _run_dir(order) as run_dir:
         before, fault_run = _prepared(order, run_dir, Path(folder), say)
-        story = FaultRecord()
+        record = FaultRecord()
         try:
             with host.raising_on_signals():
-                fault_run.run(faults, story)
+                fault_run.run(faults, record)
         except host.Interrupted as signal:
-            story.interrupted = signal.number
+            record.interrupted = signal.number
         if not (run_dir / RESOLVED).exists():
-            return _refused(fault_run, story)
-        found = [*checks(run_dir, before, status=story.attempts[-1].status, hits=story.hits), _end(story)]
-        notes = [*order.notes(), *([] if story.interrupted else order.shortage(len(story.hits)))]
-        outcomes = outcomes_of(story, run_dir)
+            return _refused(fault_run, record)
+        found = [*checks(run_dir, before, status=record.attempts[-1].status, hits=record.hits), _end(record)]
+        notes = [*order.notes(), *([] if record.interrupted else order.shortage(len(record.hits)))]
+        outcomes = outcomes_of(record, run_dir)
         job = order.job.name
-        report = ChaosReport(job, run_dir, order.seed, order.every_s, order.kills, story, outcomes, found, notes)
+        report = ChaosReport(job, run_dir, order.seed, order.every_s, order.kills, record, outcomes, found, notes)
         report.write()
         missing = "" if as_json else draw(report)
         picture = [f"note: {missing}"] if missing else []
         lines = [json.dumps(report.as_json())] if as_json else [*picture, *report.lines()]
-        return 128 + story.interrupted if story.interrupted else int(not report.holds), lines
+        return 128 + record.interrupted if record.interrupted else int(not report.holds), lines
 
 
 def _prepared(
@@ -176,26 +176,26 @@ def _prepared(
     return Baseline.now(mark=mark, temporary=temporary), fault_run
 
 
-def _end(story: FaultRecord) -> Check:
+def _end(record: FaultRecord) -> Check:
     """Check that the job ended by itself, in order, and left no process behind in any attempt."""
-    last = story.attempts[-1]
-    left = [f"attempt {attempt.number}: {attempt.left}" for attempt in story.attempts if attempt.left]
+    last = record.attempts[-1]
+    left = [f"attempt {attempt.number}: {attempt.left}" for attempt in record.attempts if attempt.left]
     if left:
         return Check("attempts", False, f"processes that outlived the supervisor: {'; '.join(left)}")
-    if story.interrupted:
-        return Check("attempts", None, f"{host.signal_name(story.interrupted)} ended the job")
-    words = f"{len(story.attempts)} in total, the last one ended with {host.describe_exit(last.status or 0)}"
+    if record.interrupted:
+        return Check("attempts", None, f"{host.signal_name(record.interrupted)} ended the job")
+    words = f"{len(record.attempts)} in total, the last one ended with {host.describe_exit(last.status or 0)}"
     return Check("attempts", last.status in (0, 75), words)
 
 
-def _refused(fault_run: FaultRun, story: FaultRecord) -> tuple[int, list[str]]:
+def _refused(fault_run: FaultRun, record: FaultRecord) -> tuple[int, list[str]]:
     """Fail with the error message of a job that did not start."""
-    if story.interrupted:
-        return 128 + story.interrupted, []
+    if record.interrupted:
+        return 128 + record.interrupted, []
     error = HogwildError(
         f"{fault_run.said()}\nchaos: the job did not start; nothing was injected", code="run/chaos-refused"
     )
-    error.exit_status = story.attempts[-1].status or 1
+    error.exit_status = record.attempts[-1].status or 1
     raise error
 
 

@@ -91,14 +91,14 @@ class FaultRun:
     grace_s: float
     say: Callable[[str], None]
 
-    def run(self, faults: Sequence[Fault], story: FaultRecord) -> None:
-        """Run until the job has ended by itself, even if not all faults were injected. Fills `story`, also if a signal
+    def run(self, faults: Sequence[Fault], record: FaultRecord) -> None:
+        """Run until the job has ended by itself, even if not all faults were injected. Fills `record`, also if a signal
         ends us; the job is gone then, too."""
-        hits = _Hits(list(faults), story, self.say)
+        hits = _Hits(list(faults), record, self.say)
         arguments, offset = list(self.arguments), 0
         while True:
             offset = self._attempt(arguments, offset, hits)
-            if not story.attempts[-1].is_to_be_resumed:
+            if not record.attempts[-1].is_to_be_resumed:
                 return
             arguments = ["train", "--resume", str(self.run_dir), "--no-progress", "--json"]
 
@@ -109,8 +109,8 @@ class FaultRun:
     def _attempt(self, arguments: Sequence[str], offset: int, hits: "_Hits") -> int:
         """Run one attempt; return how far the run's events were read."""
         with self._started(arguments) as process:
-            attempt = Attempt(len(hits.story.attempts) + 1, process.pid, time.time())
-            hits.story.attempts.append(attempt)
+            attempt = Attempt(len(hits.record.attempts) + 1, process.pid, time.time())
+            hits.record.attempts.append(attempt)
             # not reaped yet, so the number is still its own, alive or dead
             supervisor = Target(0, 0, process.pid, host.pidfd_open(process.pid), time.monotonic())
             with Watch(self.run_dir, process.pid, offset) as watch:
@@ -164,8 +164,8 @@ class FaultRun:
 class _Hits:
     """The pending faults, and the processes that are stopped and must continue."""
 
-    def __init__(self, faults: list[Fault], story: FaultRecord, say: Callable[[str], None]) -> None:
-        self.story = story
+    def __init__(self, faults: list[Fault], record: FaultRecord, say: Callable[[str], None]) -> None:
+        self.record = record
         self._pending, self._say = faults, say
         self._began_s: float | None = None
         self._stopped: list[tuple[float, int]] = []  # (when it continues, a pidfd of ours)
@@ -206,7 +206,7 @@ class _Hits:
     def _note(self, fault: Fault, now: float, target: Target, attempt: Attempt) -> None:
         assert self._began_s is not None
         hit = Hit(fault, time.time(), round(now - self._began_s, 3), attempt.number, target.pid, target.incarnation)
-        self.story.hits.append(hit)
+        self.record.hits.append(hit)
         if fault.kind in (schedule.SUPERVISOR_KILL, schedule.SUPERVISOR_TERMINATE):
             attempt.asked.append(fault.kind)
         if fault.lasts_s:

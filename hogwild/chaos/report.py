@@ -43,7 +43,7 @@ class ChaosReport:
     seed: int
     every_s: float
     asked: int
-    story: FaultRecord
+    record: FaultRecord
     outcomes: Sequence[FaultOutcome]
     checks: Sequence[Check]
     notes: Sequence[str]
@@ -92,7 +92,7 @@ class ChaosReport:
             **{name: summary.get(name) for name in ("state", "reason", "restarts", "loader_deaths")},
             "leases": {name: leases[name] for name in ("total", *COUNTED) if name in leases},
             "faults": [_as_json(outcome) for outcome in self.outcomes],
-            "attempts": [asdict(attempt) for attempt in self.story.attempts],
+            "attempts": [asdict(attempt) for attempt in self.record.attempts],
             "checks": [asdict(check) for check in self.checks],
             "notes": list(self.notes),
         }
@@ -109,7 +109,7 @@ class ChaosReport:
             restarts = f"{summary['restarts']} restarts of workers{loaders}"
             yield f"{self.job}: {summary['state']}: {summary['reason']}; {restarts}"
             yield f"  batches: {leases['done']} of {leases['total']} done, {others}"
-        counts = Counter(hit.fault.kind for hit in self.story.hits)
+        counts = Counter(hit.fault.kind for hit in self.record.hits)
         kinds = ", ".join(f"{counts[kind]} {kind}" for kind in schedule.KINDS if counts[kind])
         yield f"  faults: {kinds or 'none'}"
         if took := [outcome.took_s for outcome in self.outcomes if outcome.took_s is not None]:
@@ -163,12 +163,12 @@ def _cell(words: str) -> str:
 # ---- outcome of each fault ------------------------------------------------------------------------------------------
 
 
-def outcomes_of(story: FaultRecord, run_dir: Path) -> list[FaultOutcome]:
+def outcomes_of(record: FaultRecord, run_dir: Path) -> list[FaultOutcome]:
     """Return the outcome of every hit, from the run's own records."""
     events = [{**event, "attempt": attempt} for attempt, event in attempts_of([e for _, e in events_of(run_dir)])]
     return [
-        _of_supervisor(hit, story, events) if hit.fault.is_of_supervisor else _of_child(hit, events)
-        for hit in story.hits
+        _of_supervisor(hit, record, events) if hit.fault.is_of_supervisor else _of_child(hit, events)
+        for hit in record.hits
     ]
 
 
@@ -196,8 +196,8 @@ def _of_child(hit: Hit, events: Sequence[Mapping[str, Any]]) -> FaultOutcome:
     return FaultOutcome(hit, f"{gone['how']}; {words}", is_over and not has_failed)
 
 
-def _of_supervisor(hit: Hit, story: FaultRecord, events: Sequence[Mapping[str, Any]]) -> FaultOutcome:
-    attempt = story.attempts[hit.attempt - 1]
+def _of_supervisor(hit: Hit, record: FaultRecord, events: Sequence[Mapping[str, Any]]) -> FaultOutcome:
+    attempt = record.attempts[hit.attempt - 1]
     if hit.fault.kind == schedule.SUPERVISOR_PAUSE:
         return FaultOutcome(hit, "went on", True)
     if attempt.left:
@@ -207,7 +207,7 @@ def _of_supervisor(hit: Hit, story: FaultRecord, events: Sequence[Mapping[str, A
         return FaultOutcome(hit, f"the job had ended before it, status {attempt.status}", attempt.status == 0)
     again = next((e for e in events if e["event"] == "start" and e["attempt"] > hit.attempt), None)
     if again is None:
-        return FaultOutcome(hit, "it was not resumed", bool(story.interrupted))
+        return FaultOutcome(hit, "it was not resumed", bool(record.interrupted))
     took_s = again["time"] - hit.time
     gone = f"no process left after {attempt.gone_s:.2f} s"
     return FaultOutcome(hit, f"{gone}; training resumed after {took_s:.1f} s", True, round(took_s, 3))
@@ -227,12 +227,12 @@ def draw(report: ChaosReport) -> str:
     records = [line for line in lines if line["kind"] == "train" and line["samples_per_s"] is not None]
     if not records:
         return "no plot: the job wrote no metrics (log.jsonl)"
-    began = report.story.attempts[0].began
+    began = report.record.attempts[0].began
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots()
     axes.plot(*_curve(records, began), color="black", linewidth=0.8)
     for number, kind in enumerate(schedule.KINDS):
-        times = [hit.time - began for hit in report.story.hits if hit.fault.kind == kind]
+        times = [hit.time - began for hit in report.record.hits if hit.fault.kind == kind]
         for at in times:
             axes.axvline(at, color=f"C{number}", linewidth=0.8, alpha=0.6)
         if times:  # an empty line, for the legend

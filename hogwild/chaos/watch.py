@@ -85,7 +85,7 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         for worker in list(self.targets):
-            self._forget(worker)
+            self._drop(worker)
         for loader in list(self.loaders):
             self.loaders.pop(loader).close()
 
@@ -108,10 +108,10 @@ class Watch:
             if event["event"] == "start":
                 self.has_started = event.get("pid") == self.pid
             elif self.has_started and event["event"] == "spawn":
-                self._meet(event)
+                self._record(event)
             elif self.has_started and event["event"] == "exit":
                 self.exits.append(event)
-                self._forget(event["worker"])
+                self._drop(event["worker"])
             elif self.has_started and event["event"] in ("loader-spawn", "loader-exit"):
                 self._follow_loader(event)
         self._see_who_trains()
@@ -140,16 +140,16 @@ class Watch:
             made = Target(event["loader"], event["incarnation"], event["pid"], pidfd, time.monotonic())
             self.loaders[event["loader"]] = made
 
-    def _meet(self, event: dict[str, Any]) -> None:
+    def _record(self, event: dict[str, Any]) -> None:
         worker, pid = event["worker"], event["pid"]
-        self._forget(worker)
+        self._drop(worker)
         pidfd = other_jobs.open_child(pid, self.pid)
         if pidfd is None:  # it died before we looked; its exit event comes next
             self.fruitless[worker] = self.fruitless.get(worker, 0) + 1
         else:
             self.targets[worker] = Target(worker, event["incarnation"], pid, pidfd, time.monotonic())
 
-    def _forget(self, worker: int) -> None:
+    def _drop(self, worker: int) -> None:
         target = self.targets.pop(worker, None)
         if target is not None:
             target.close()

@@ -150,7 +150,7 @@ def _fields(unfinished: str) -> Iterator[Word]:
     for path, field in _leaves(schema, schema, ()):
         end = path.find(".", len(unfinished)) + 1
         if equals:
-            yield from ((f"{path}={word}", "") for word in _words(schema, field) if path == key)
+            yield from ((f"{path}={word}", "") for word in _choices(schema, field) if path == key)
         elif not end and f"{path}." != unfinished:
             is_map = any(kind.get("type") == "object" for kind in _kinds(schema, field))  # of any keys: init_args
             yield path + ("." if is_map else "="), field.get("description", "")
@@ -180,7 +180,7 @@ def _kinds(schema: Any, field: Any) -> Iterator[Any]:
         yield field
 
 
-def _words(schema: Any, field: Any) -> Iterator[str]:
+def _choices(schema: Any, field: Any) -> Iterator[str]:
     for kind in _kinds(schema, field):
         if kind.get("type") == "boolean":
             yield from ("true", "false")

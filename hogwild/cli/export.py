@@ -86,7 +86,7 @@ def _target(out: Path | None, default: str, force: bool) -> Path:
     return file
 
 
-def _words(manifest: "Manifest", job: str) -> dict[str, str]:
+def _header_metadata(manifest: "Manifest", job: str) -> dict[str, str]:
     """Return the header's metadata of the checkpoint."""
     words = {"job": job, "checkpoint": manifest.name, "updates": str(manifest.update), "created": manifest.created}
     if "samples" in manifest.meta:
@@ -101,7 +101,7 @@ def _safetensors(path: Path, job: str) -> Callable[[BinaryIO], None]:
     count from the end of the header, so they stay the same. Raises CheckpointError for a damaged checkpoint."""
     from hogwild.storage.checkpoint_format import MODEL, verify
 
-    words = _words(verify(path), job)
+    words = _header_metadata(verify(path), job)
 
     def write(target: BinaryIO) -> None:
         with open(path / MODEL, "rb") as source:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hogwild.cli.output import file_exists, print_result, say
+from hogwild.cli.output import file_exists, print_message, print_result
 from hogwild.config.locate import first_sentence, source
 from hogwild.errors import NotFoundError, RunError, UsageError, did_you_mean
 from hogwild.host import raise_noted
@@ -81,7 +81,7 @@ def init(
     if out == STDOUT:
         print_result(text.rstrip("\n"))
         also = f"; use --out FILE to also write {' and '.join(chosen.beside)}" if chosen.beside else ""
-        say(f"hogwild schema prints {SCHEMA}, for editors{also}")
+        print_message(f"hogwild schema prints {SCHEMA}, for editors{also}")
         return
     _write(out, text, force)
     print_result(f"wrote {out}: change {chosen.change}")

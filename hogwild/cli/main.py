@@ -20,7 +20,7 @@ import typer
 from hogwild.cli import catalog, completion, export, init, results
 from hogwild.cli.arguments import COMMANDS, profile_window, refuse_beside_resume, split_arguments, with_command
 from hogwild.cli.options import Arguments, DataDir, Every, Faults, Json, Kills, NewRun, Procs, ScheduleOnly, Seed
-from hogwild.cli.output import flush_results, hold_standard_streams, print_result, reading, say
+from hogwild.cli.output import flush_results, hold_standard_streams, print_message, print_result, reading
 from hogwild.config.of_run import data_folder, load, resumed
 from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
@@ -104,7 +104,7 @@ def train(
 
         with raising_on_signals():
             question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
-            job = with_measured_plan(job, question, flags, say)
+            job = with_measured_plan(job, question, flags, print_message)
     from hogwild.cli.text import plain_lines, summary_lines
     from hogwild.user_code import claim_our_packages
 
@@ -124,7 +124,7 @@ def train(
         profile=window,
     )
     if summary.get("error"):
-        say(f"error: {summary['error']}\n{hint(summary['error_code'])}")
+        print_message(f"error: {summary['error']}\n{hint(summary['error_code'])}")
     if as_json:
         print_result(json.dumps(to_json(summary), allow_nan=False))
     else:
@@ -178,7 +178,7 @@ def plan(
         job, job_text = load(job_file, overrides)
     question = question_of(job, job_file, job_text, overrides, data_folder(data_dir, None))
     with raising_on_signals():
-        status, lines = answer(job, question, say, measure=measure, as_json=as_json)
+        status, lines = answer(job, question, print_message, measure=measure, as_json=as_json)
     print_result(*lines)
     return status
 
@@ -206,7 +206,7 @@ def chaos(
     overrides = [*overrides, *(f"{field}={value}" for field, value in flags.items())]
     read, folders = (job, job_file, job_text, overrides), (run_dir, data_folder(data_dir, None))
     order = ChaosRequest.checked(read, kills=kills, seed=seed, every_s=every, faults=faults, folders=folders)
-    status, lines = (0, dry_run_lines(order)) if dry_run else answer(order, say, as_json=as_json)
+    status, lines = (0, dry_run_lines(order)) if dry_run else answer(order, print_message, as_json=as_json)
     print_result(*lines)
     return status
 
@@ -253,8 +253,8 @@ def _failed(error: HogwildError, argv: Sequence[str], debug: bool) -> int:
 
 def _report(message: str, status: int, debug: bool) -> int:
     if debug:
-        say(traceback.format_exc())
-    say(message)
+        print_message(traceback.format_exc())
+    print_message(message)
     return status
 
 

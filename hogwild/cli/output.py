@@ -35,7 +35,7 @@ def print_result(*texts: str) -> None:
         raise RunError(f"cannot write the result to standard output: {error.strerror}", code="run/stdout") from error
 
 
-def say(message: str) -> None:
+def print_message(message: str) -> None:
     """Print a message on standard error; ignore errors, as the exit status remains."""
     with contextlib.suppress(OSError):
         print(message, file=sys.stderr, flush=True)

@@ -53,16 +53,16 @@ def job_from_mapping(values: Mapping[str, Any], source: str) -> Job:
 
 def json_schema() -> dict[str, Any]:
     """Return the job file's JSON Schema, for editors."""
-    schema: dict[str, Any] = _in_its_words(Job.model_json_schema())
+    schema: dict[str, Any] = _in_standard_keywords(Job.model_json_schema())
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _in_its_words(node: Any) -> Any:
+def _in_standard_keywords(node: Any) -> Any:
     """Rename pydantic's own keywords for the bounds of an optional number, which editors do not know."""
     words = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
     if isinstance(node, dict):
-        return {words.get(key, key): _in_its_words(value) for key, value in node.items()}
-    return [_in_its_words(value) for value in node] if isinstance(node, list) else node
+        return {words.get(key, key): _in_standard_keywords(value) for key, value in node.items()}
+    return [_in_standard_keywords(value) for value in node] if isinstance(node, list) else node
 
 
 def is_text(path: KeyPath) -> bool:

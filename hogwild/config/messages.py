@@ -49,7 +49,7 @@ def schema_findings(error: ValidationError) -> Iterator[JobFinding]:
         path = _path(detail)
         if detail["type"] == "missing" and path in meant:
             continue  # the misspelt key was reported, with this one as the suggestion
-        yield JobFinding(path, _words(detail), _is_unknown(detail), _code(detail))
+        yield JobFinding(path, _detail_text(detail), _is_unknown(detail), _code(detail))
 
 
 def _path(detail: ErrorDetails) -> Path:
@@ -72,7 +72,7 @@ def _code(detail: ErrorDetails) -> str:
     return _CODES.get(kind, "config/out-of-range" if kind in _BOUNDS else "config/wrong-type")
 
 
-def _words(detail: ErrorDetails) -> str:
+def _detail_text(detail: ErrorDetails) -> str:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if _is_unknown(detail):
         known, path = _allowed(detail), _path(detail)

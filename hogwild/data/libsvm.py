@@ -156,7 +156,7 @@ class _LibSvmParsing(Parsing):
             if most < self.source.features or found[:, LEAST].min() > 0 or found[:, MOST].max() <= most - 1:
                 break
             most -= 1  # there was a 0, so the last index is one less: parse again, to find lines past it
-        self.settle(finds)
+        self.check_bad_lines(finds)
         return step
 
     def _bounds(self) -> tuple[int, int]:
@@ -219,7 +219,7 @@ class _LibSvmParsing(Parsing):
         self._twice(keep, finds)
         packed = self._labelled(packed, finds, keep)
         if not keep.all():
-            packed = packed.take(self.region_name, np.flatnonzero(keep))
+            packed = packed.copy_rows(self.region_name, np.flatnonzero(keep))
         return self.finished(packed)
 
     def _twice(self, keep: np.ndarray, finds: Finds) -> None:

@@ -120,7 +120,7 @@ class RatedParsing(Parsing):
 
     def table(self, rated: Rated, finds: Finds) -> Parsed:
         """Return the table, sorted by user and item. Raises DataError for bad lines and duplicate pairs."""
-        self.settle(finds)
+        self.check_bad_lines(finds)
         names = {"users": _dense(rated.user, rated.words and rated.words[0])}
         names["items"] = _dense(rated.item, rated.words and rated.words[1])
         chosen = self._in_order(rated, names, finds)

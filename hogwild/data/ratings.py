@@ -148,7 +148,7 @@ class _RatingsParsing(RatedParsing):
         if not lines.pieces:
             raise self.no_rows()
         finds = passes.counted(run, self.what, lines, regions, "ratings")
-        return self.table(self._whole_numbers(run, finds) or self._words(finds), finds)
+        return self.table(self._whole_numbers(run, finds) or self._intern(finds), finds)
 
     def _whole_numbers(self, run: Run, finds: Finds) -> Rated | None:
         """Parse ids that are whole numbers; return None if an id is a word."""
@@ -169,7 +169,7 @@ class _RatingsParsing(RatedParsing):
         user, item, rating = (array[:samples] for array in arrays.values())
         return Rated(user, item, rating, region=packed.region, spec=spec)
 
-    def _words(self, finds: Finds) -> Rated:
+    def _intern(self, finds: Finds) -> Rated:
         from hogwild.kernels.parsing import warm_up
 
         finds.regions.pop("out", None)

@@ -52,7 +52,7 @@ class _TriplesParsing(Parsing):
         form = (ord(self.source.delimiter), 0, 3)
         columns = np.array([0, 1, 2, -1], np.int64)
         codes, _, known = numbered_columns(finds, form, columns, (0, 1, 0))
-        self.settle(finds)
+        self.check_bad_lines(finds)
         triples, names = self._numbered(codes, known)
         arrays = {"triple": triples, "weight": np.ones(len(triples), np.float32)}
         sizes = {name: len(values) for name, values in names.items()}

@@ -49,12 +49,12 @@ class Accelerator(Protocol):
     def empty(self, nbytes: int) -> Tensor:
         """Return (nbytes,) uint8 on the device, on a cache line, uninitialised."""
 
-    def lend(self, nbytes: int) -> tuple[Tensor, str]:
+    def allocate_shared(self, nbytes: int) -> tuple[Tensor, str]:
         """Allocate (nbytes,) uint8 on the device; return it with the handle by which another process may `borrow` it,
         as long as this process and its accelerator live."""
 
     def borrow(self, handle: str, nbytes: int) -> Tensor:
-        """Map memory that another process has lent. Raises RuntimeError or OSError if that fails."""
+        """Map another process's `allocate_shared` memory. Raises RuntimeError or OSError if that fails."""
 
     def allocations(self) -> int:
         """Return how often this process has allocated device memory so far."""
@@ -72,7 +72,7 @@ class Accelerator(Protocol):
         """Return whether an error has made the context unusable: no copy works any more, and the process must end."""
 
     def drain(self) -> None:
-        """Finish all copies and free lent memory, before the process ends. Never raises, even with a broken context."""
+        """Finish all copies and free shared memory before the process ends. Never raises, even with a broken context."""
 
 
 def memory_error(name: str, asked: int | None, free: int, total: int, more: str = "") -> DeviceMemoryError:
@@ -84,7 +84,7 @@ def memory_error(name: str, asked: int | None, free: int, total: int, more: str 
     )
 
 
-def words(tensor: Tensor, dtype: torch.dtype, shape: Sequence[int], offset: int, strides: Sequence[int]) -> Tensor:
+def typed_view(tensor: Tensor, dtype: torch.dtype, shape: Sequence[int], offset: int, strides: Sequence[int]) -> Tensor:
     """Return a view of bytes (N,) uint8 as `dtype`, starting `offset` bytes in; strides in elements."""
     view = torch.empty(0, dtype=dtype, device=tensor.device)
     start = tensor.storage_offset() + offset

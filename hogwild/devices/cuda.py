@@ -60,7 +60,7 @@ class Cuda:
     def empty(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, device=self.torch_device)  # the allocator aligns to 512 bytes
 
-    def lend(self, nbytes: int) -> tuple[Tensor, str]:
+    def allocate_shared(self, nbytes: int) -> tuple[Tensor, str]:
         whole = self.empty(nbytes)
         self._lent.append(whole)
         return whole, pickle.dumps(whole.untyped_storage()._share_cuda_()).hex()

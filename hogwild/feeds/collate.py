@@ -56,7 +56,7 @@ class Labels:
         row = int(is_wrong.reshape(len(target), -1).any(dim=1).nonzero()[0])
         return row, int(target[row][is_wrong[row]].reshape(-1)[0])
 
-    def words(self, value: int) -> str:
+    def describe(self, value: int) -> str:
         return f"{value}; the model has {self.classes} outputs, so labels must be in [0, {self.classes - 1}]"
 
 
@@ -100,7 +100,7 @@ class Collator:
     channels_last: bool = False
     labels: Labels | None = None
 
-    def settle(self, records: Sequence[Any]) -> "Collator":
+    def with_padding_of(self, records: Sequence[Any]) -> "Collator":
         """Return a collator that knows which fields to pad: those of different length in `records`, else the first."""
         if self.padding is None or self.padding.fields:
             return self
@@ -125,7 +125,7 @@ class Collator:
         for number, record in enumerate(records[1:], 1):
             flat, other = tree_flatten(_as_tuple(record, number))
             if other != tree:
-                words = f"is nested as {_words(other)}, the first of its batch as {_words(tree)}"
+                words = f"is nested as {_describe(other)}, the first of its batch as {_describe(tree)}"
                 raise BadBatch(words, "data/unlike-items", number)
             for column, leaf in zip(leaves, flat, strict=True):
                 column.append(leaf)
@@ -200,7 +200,7 @@ class Collator:
         tree, columns = self.columns(records)
         form = ring.spec.form
         if tree != ring.tree:
-            words = f"is nested as {_words(tree)}, the first batch as {form.nesting}"
+            words = f"is nested as {_describe(tree)}, the first batch as {form.nesting}"
             raise BadBatch(words, "data/unlike-items")
         for number, (column, leaf) in enumerate(zip(columns, form.leaves, strict=True)):
             if column.dtype != leaf.dtype:
@@ -219,7 +219,7 @@ class Collator:
             column.write(view)
         if self.labels is not None and (wrong := self.labels.wrong(views[-1])) is not None:
             row, value = wrong
-            words = f"has label {self.labels.words(value)}"
+            words = f"has label {self.labels.describe(value)}"
             raise BadBatch(words, "data/labels", None if self.collate is not None else row)
         return len(records), shapes
 
@@ -291,5 +291,5 @@ def _type(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _words(tree: TreeSpec) -> str:
+def _describe(tree: TreeSpec) -> str:
     return str(tree_unflatten(range(tree.num_leaves), tree))

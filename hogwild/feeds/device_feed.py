@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from hogwild.devices.accelerator import Accelerator, words
+from hogwild.devices.accelerator import Accelerator, typed_view
 from hogwild.devices.pinned_memory import Pins
 from hogwild.feeds.batch import Batch, Feed
 from hogwild.shared_memory.region import aligned, own_strides
@@ -58,7 +58,7 @@ class DeviceSlots:
         self.slots = [DeviceSlot(accelerator.event(), accelerator.event(), nothing, nothing) for _ in range(SLOTS)]
 
     def send(self, slot: DeviceSlot, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Start the copy of `fields` and return their device tensors, which may be read only after `take`. The host
+        """Start the copy of `fields` and return their device tensors, which may be read only after `wait_for`. The host
         tensors must not change until `sent`."""
         source, places = self._one_piece(fields) or self._staged(slot, fields)
         if slot.twin.numel() < source.numel():
@@ -71,7 +71,7 @@ class DeviceSlots:
             if len(slot.views) >= KEPT_VIEWS:
                 slot.views.clear()
             views = slot.views[places] = tuple(
-                words(slot.twin, dtype, shape, offset, strides) for dtype, shape, strides, offset in places
+                typed_view(slot.twin, dtype, shape, offset, strides) for dtype, shape, strides, offset in places
             )
         return views
 
@@ -79,7 +79,7 @@ class DeviceSlots:
         """Wait in this process until the copy to the slot is complete: the host memory may be reused."""
         self._accelerator.synchronize(slot.copied)
 
-    def take(self, slot: DeviceSlot) -> None:
+    def wait_for(self, slot: DeviceSlot) -> None:
         """Let kernels launched from now on read the slot (they wait for its copy)."""
         self._accelerator.wait(slot.copied, None)
 
@@ -115,7 +115,7 @@ class DeviceSlots:
                 self._pins.give_up(slot.staging)
             slot.staging = self._pins.empty(room)
         for tensor, (dtype, shape, strides, offset) in zip(fields, places, strict=True):
-            words(slot.staging, dtype, shape, offset, strides).copy_(tensor)
+            typed_view(slot.staging, dtype, shape, offset, strides).copy_(tensor)
         return slot.staging[:end], tuple(places)
 
     def _grow(self, slot: DeviceSlot, nbytes: int) -> None:
@@ -156,7 +156,7 @@ class DeviceFeed:
         slot = next((slot for slot in self._slots.slots if slot.holds == wanted and slot is not self._held), None)
         if slot is None:
             slot = self._fill(epoch, batch)
-        self._slots.take(slot)
+        self._slots.wait_for(slot)
         self._held, slot.holds = slot, None
         assert slot.batch is not None
         return slot.batch

@@ -125,7 +125,7 @@ class Packed:
         """Return the samples `rows` (n,) int64 as one batch."""
         return FEEDS[self.spec.form](self, BatchPlan(len(rows), max(1, len(rows))), Chosen(rows)).gather(0, 0)
 
-    def take(self, name: str, rows: np.ndarray) -> "Packed":
+    def copy_rows(self, name: str, rows: np.ndarray) -> "Packed":
         """Copy the samples `rows` (n,) int64, in that order, for instance as a validation part. Raises ValueError for a
         text: its sentences cannot be divided by word places."""
         arrays = self.arrays()

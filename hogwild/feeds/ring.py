@@ -96,7 +96,7 @@ class BatchForm:
     def kinds(self) -> tuple[torch.dtype, ...]:
         return tuple(leaf.dtype for leaf in self.leaves)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """Return the nested tensor types, for messages."""
         shown = tree_map(lambda number: str(self.kinds[number]).removeprefix("torch."), self.nesting)
         return str(shown).replace("'", "")

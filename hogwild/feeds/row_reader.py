@@ -36,7 +36,7 @@ class BadRow(Exception):
         super().__init__(row)
         self.row, self.error = row, error
 
-    def taken(self) -> DataError:
+    def pop_error(self) -> DataError:
         """Return `error`, to be raised instead, and drop it here: as its context this exception would form a reference
         cycle, which keeps the memory of every frame alive until garbage collection."""
         error = self.error
@@ -79,7 +79,7 @@ class RowSource:
             with torch.random.fork_rng(devices=[]):
                 first = _rows(dataset, 0, 1, what) if by_range else _item(dataset, 0, what, seed)
         except BadRow as bad:
-            raise bad.taken() from bad.__cause__
+            raise bad.pop_error() from bad.__cause__
         kinds = tuple(FieldKind(field.dtype, tuple(field.shape[1:] if by_range else field.shape)) for field in first)
         return cls(dataset, what, count, kinds, seed, by_range, None if by_range else first)
 
@@ -126,7 +126,7 @@ class RowSource:
             with torch.random.fork_rng(devices=[]):
                 return self.read(start, stop)
         except BadRow as bad:
-            raise bad.taken() from bad.__cause__
+            raise bad.pop_error() from bad.__cause__
 
     def at_once(self, wanted: int) -> int:
         """Return `wanted`, limited to the largest range of rows."""

@@ -197,7 +197,7 @@ class Filler:
         records = self._shards.get(shard)
         if records is None or records.epoch != epoch or records.place > place:
             state = self._ring.read_begin(slot)
-            records = self._begin(epoch, shard, *((begin, state) if state and begin <= place else (0, b"")))
+            records = self._start_shard(epoch, shard, *((begin, state) if state and begin <= place else (0, b"")))
         while records.place < place:  # read by an earlier attempt
             self.has_passed_over = True
             if not self._next(records):
@@ -205,7 +205,7 @@ class Filler:
         before = records.state()
         return records, before, self._next(records)
 
-    def _begin(self, epoch: int, shard: int, place: int, state: bytes) -> "_Records":
+    def _start_shard(self, epoch: int, shard: int, place: int, state: bytes) -> "_Records":
         """Start the shard's iterator. An iterable may keep its position in itself, so a data set left in the middle is
         opened again in its first state."""
         spec = self._stream.source.spec

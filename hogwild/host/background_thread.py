@@ -30,21 +30,21 @@ class Background:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.is_busy = False  # from `begin` until its result is settled
+        self.is_busy = False  # from `submit` until its result is settled
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._ends: SimpleQueue[End] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, before a loop; otherwise the first `begin` does it."""
+        """Start the thread, before a loop; otherwise the first `submit` does it."""
         if self._thread is None:
             given = (self._tasks, self._ends, self._descriptor)  # not `self`: the thread would keep it alive
             self._thread = threading.Thread(target=_serve, args=given, name=self.name, daemon=True)
             self._thread.start()
 
-    def begin(self, work: Callable[[], Answer], then: Callable[[Answer], None] = lambda _: None) -> None:
-        """Run `work` in the thread; `settle` passes its result to `then`. Nobody may change its data meanwhile."""
+    def submit(self, work: Callable[[], Answer], then: Callable[[Answer], None] = lambda _: None) -> None:
+        """Run `work` in the thread; `finish` passes its result to `then`. Nobody may change its data meanwhile."""
         assert not self.is_busy, f"{self.name}: one piece of work at a time; settle the last one first"
         self.start()
         self.is_busy = True
@@ -54,7 +54,7 @@ class Background:
         """Return a descriptor that is readable when there is something to settle."""
         return self._descriptor
 
-    def settle(self) -> bool:
+    def finish(self) -> bool:
         """Call the follow-up if the work has ended, and return whether it has. Raises what the work raised."""
         try:
             os.eventfd_read(self._descriptor)
@@ -65,12 +65,12 @@ class Background:
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end of the work, then `settle`. Return False if it takes longer, or if there is no work."""
+        """Wait for the end of the work, then `finish`. Return False if it takes longer, or if there is no work."""
         if self.is_busy:
             poll = select.poll()
             poll.register(self._descriptor, select.POLLIN)
             poll.poll(None if timeout_s is None else timeout_s * 1000)
-        return self.settle()
+        return self.finish()
 
     def close(self) -> None:
         """End the thread and close the descriptor; with abandoned work, the thread does both when it finishes."""

@@ -134,7 +134,7 @@ class OomKills:
             return "killed by SIGKILL (perhaps out of memory: /proc/vmstat counts a kill, our control group none)"
         return ""
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Discard kills that were counted before the previous call and never claimed: they were not ours. Call it every
         few seconds. Newer kills stay: a process with gigabytes takes a while to die."""
         group, machine = (max(pair) for pair in zip(self._seen, self._earlier, strict=True))

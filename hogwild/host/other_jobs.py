@@ -94,11 +94,11 @@ def left_in_shared_memory(before: frozenset[str]) -> list[str]:
         with contextlib.suppress(OSError):
             if (SHARED_MEMORY / name).lstat().st_uid == os.getuid():
                 new.append(name)
-    held = _held() if new else set()
+    held = _files_in_use() if new else set()
     return [name for name in new if str(SHARED_MEMORY / name) not in held]
 
 
-def _held() -> set[str]:
+def _files_in_use() -> set[str]:
     """Return the files in /dev/shm that some process has open or mapped."""
     held: set[str] = set()
     for process in psutil.process_iter():

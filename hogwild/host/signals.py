@@ -82,7 +82,7 @@ class StopSignals:
         """Install the handler for every stop signal that is not ignored (nohup, background jobs of scripts)."""
         for number in STOP_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
-                self._former[number] = signal.signal(number, self._take)
+                self._former[number] = signal.signal(number, self._note_signal)
 
     def restore(self) -> None:
         give_back(self._former)
@@ -103,7 +103,7 @@ class StopSignals:
         taken, self.received = self.received, []
         return taken
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
+    def _note_signal(self, number: int, frame: FrameType | None) -> None:
         if self.manner is Manner.RAISES:
             self.received.append(number)
             raise Interrupted(number)
@@ -206,7 +206,7 @@ class SignalWatch:
         for number in STOP_SIGNALS:
             # nohup is respected. An ignored SIGINT (background job of a script) is not: whoever sends it means it.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                self._former[number] = signal.signal(number, self._take)
+                self._former[number] = signal.signal(number, self._note_signal)
         for noted in self._before.taken_over() if self._before else ():
             self._note(noted)
         return self
@@ -217,7 +217,7 @@ class SignalWatch:
         os.close(self._read)
         os.close(self._write)
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
+    def _note_signal(self, number: int, frame: FrameType | None) -> None:
         self._note(number)
         if self.raises_second and len(self.received) == 2:
             raise Interrupted(self.received[1])

@@ -59,10 +59,10 @@ class Continued:
 
     def install(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._former[signal.SIGCONT] = signal.signal(signal.SIGCONT, self._take)
+            self._former[signal.SIGCONT] = signal.signal(signal.SIGCONT, self._note_signal)
 
     def restore(self) -> None:
         give_back(self._former)
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
+    def _note_signal(self, number: int, frame: FrameType | None) -> None:
         self.count += 1

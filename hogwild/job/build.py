@@ -140,7 +140,7 @@ def arrange(job: Job, parts: Parts, procs: int, blocks: tuple[int, int] | None) 
     parts.meetings = meetings(job, update, parts.model, packed, procs, blocks)
     grid = parts.meetings.grid
     if grid is not None:
-        parts.train.packed = packed.take("data-train", grid.order())
+        parts.train.packed = packed.copy_rows("data-train", grid.order())
         parts.train.plan = GridPlan.of(grid, job.data.batch_size)
 
 

@@ -165,7 +165,7 @@ def _check_evaluation(job: Job, parts: "Parts") -> None:
     with evaluating(parts.model), _autocast(job, parts):
         output, judged = predictor(parts.model, parts.loss)(tuple(inputs), target)
         output = widened(output)
-        parts.panel = parts.panel.settle(output, judged, parts.loss)
+        parts.panel = parts.panel.select_metrics(output, judged, parts.loss)
     parts.output = output[:0].clone() if isinstance(output, Tensor) and output.dim() else None
     if parts.panel.whole and (parts.output is None or len(output) != len(target)):
         raise BuildError(
@@ -338,7 +338,7 @@ def _check_labels(job: Job, parts: "Parts", source: "Source", what: str) -> None
     labels = Labels(parts.output_shape[1], getattr(parts.loss, "ignore_index", UNLABELLED))
     if (wrong := labels.wrong(target)) is not None:
         what, row = _place_of(job, parts, source, what, wrong[0])
-        raise DataError(f"{what}: the label of sample {row} is {labels.words(wrong[1])}", code="data/labels")
+        raise DataError(f"{what}: the label of sample {row} is {labels.describe(wrong[1])}", code="data/labels")
     if source.streamed is not None and parts.transform is None:
         source.streamed = source.streamed.labelled(labels)
 

@@ -26,7 +26,7 @@ from hogwild.formatting import size
 from hogwild.job.packed_data import packs, read_packed
 from hogwild.job.parts import NORMS
 from hogwild.job.source import Source
-from hogwild.job.stream_setup import hold, is_iterable, prepare, slots_of
+from hogwild.job.stream_setup import is_iterable, prepare, read_into_memory, slots_of
 from hogwild.parameters.shared_model import wants_channels_last
 from hogwild.planning.cpu_plan import plan_here
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
@@ -204,10 +204,10 @@ def _held_of(
     form = streamed.form
     if trained is not None and (form.nesting != trained.nesting or form.kinds != trained.kinds):
         raise DataError(
-            f"data.val has batches {form.words()}, data.train {trained.words()}; both must be alike",
+            f"data.val has batches {form.describe()}, data.train {trained.describe()}; both must be alike",
             code="data/val-unlike-train",
         )
-    ring = hold(streamed, max(job.data.batch_size, EVALUATION_BATCH), "data.val")
+    ring = read_into_memory(streamed, max(job.data.batch_size, EVALUATION_BATCH), "data.val")
     return Source((), ring.plan, held=ring)
 
 

@@ -83,7 +83,7 @@ def load_initial(
     if unknown := getattr(left, "unexpected_keys", ()):
         words = "the model's state_dict() has these names, but its load_state_dict() rejects them; add a load hook"
         raise _mismatch(path, f"{_some(unknown)}: {words}")
-    return "; ".join([_words(path, own, saved, chosen, left_out), *counts])
+    return "; ".join([_describe(path, own, saved, chosen, left_out), *counts])
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Sequence[Any]], dict[str, str] | None]:
@@ -259,7 +259,7 @@ def _nothing_fits(saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     return words
 
 
-def _words(
+def _describe(
     path: Path, own: Mapping[str, Any], saved: Mapping[str, Any], chosen: Mapping[str, Any], left_out: set[str]
 ) -> str:
     missing = [name for name in own if name not in saved and name not in left_out]

@@ -79,7 +79,7 @@ def read_packed(job: Job, train: Any, val: Any, reader: Reader) -> tuple[Held, H
                 code="data/split",
             )
         parts = division(packed.samples, val.fraction, job.seed)
-        trained, held = (packed.take(f"data-{k}", np.sort(part.numpy())) for k, part in enumerate(parts))
+        trained, held = (packed.copy_rows(f"data-{k}", np.sort(part.numpy())) for k, part in enumerate(parts))
         return Held((), None, trained), Held((), None, held)
     if val is None:
         return Held((), None, packed), None

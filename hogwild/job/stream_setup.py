@@ -2,7 +2,7 @@
 before workers start: the first records are read, collated and checked.
 
 Validation data that is kept in whole batches (padded, collated, or from an iterable) is read once, before workers
-start, into a ring that holds all of them (`hold`)."""
+start, into a ring that holds all of them (`read_into_memory`)."""
 
 import math
 import random
@@ -183,7 +183,7 @@ def prepare(
             notes = []
         source = _travelling(dataset, spec, generator, collator, plan, what)
         try:
-            collator = collator.settle(records)
+            collator = collator.with_padding_of(records)
             form, data_bytes, sizes = _measured(job, collator, records, plan.largest)
         except BadBatch as bad:
             which = f"record {number_of(dataset, bad.record)}" if bad.record is not None else "its first batch"
@@ -364,7 +364,7 @@ class HeldRing:
         return [*batch.inputs, batch.target]
 
 
-def hold(streamed: Streamed, batch_size: int, what: str) -> HeldRing:
+def read_into_memory(streamed: Streamed, batch_size: int, what: str) -> HeldRing:
     """Read the stream to its end, in this process. Raises DataError, MemoryShortError."""
     plan = streamed.stream.plan
     if isinstance(plan, StreamPlan):
@@ -386,9 +386,9 @@ def hold(streamed: Streamed, batch_size: int, what: str) -> HeldRing:
                     break
             except Unreadable as bad:
                 raise bad.error from bad.__cause__
-            memory.take(sum(leaf.nbytes for leaf in ring.leaves(0)), ring.rows(0))
+            memory.reserve(sum(leaf.nbytes for leaf in ring.leaves(0)), ring.rows(0))
             kept.append((tuple(leaf.clone() for leaf in ring.leaves(0)), ring.rows(0)))
-    return _held(kept, spec, batch_size)
+    return _in_memory(kept, spec, batch_size)
 
 
 @dataclass(slots=True)
@@ -403,7 +403,7 @@ class _Room:
     nbytes: int = 0
     _left: int = 0  # bytes until the next check
 
-    def take(self, nbytes: int, records: int) -> None:
+    def reserve(self, nbytes: int, records: int) -> None:
         """Count one more batch. Raises MemoryShortError."""
         if self._left < nbytes or self.largest < nbytes:
             memory = host.available_memory()
@@ -420,7 +420,7 @@ class _Room:
         self.nbytes, self._left = self.nbytes + nbytes, self._left - nbytes
 
 
-def _held(kept: list[tuple[tuple[Tensor, ...], int]], spec: RingSpec, batch_size: int) -> HeldRing:
+def _in_memory(kept: list[tuple[tuple[Tensor, ...], int]], spec: RingSpec, batch_size: int) -> HeldRing:
     shapes = [tuple(tuple(leaf.shape) for leaf in leaves) for leaves, _ in kept]
     largest = max(spec.form.nbytes(each) for each in shapes)
     whole = Ring.allocate("data-val", replace(spec, slots=len(kept), data_bytes=largest, state_bytes=0))

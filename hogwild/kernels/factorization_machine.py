@@ -20,7 +20,7 @@ _HALF = np.float32(0.5)
 
 
 @inlined
-def take_in(work, factors, row, x):  # type: ignore[no-untyped-def]
+def add_feature(work, factors, row, x):  # type: ignore[no-untyped-def]
     """Add x times a feature's factors to `work` (K,); return the sum of their squares."""
     squares = _0
     for f in range(len(work)):
@@ -78,10 +78,10 @@ def factorization_machine(  # type: ignore[no-untyped-def]
             s = slot[j] if hot else np.uint32(0)
             if s < hot:
                 z += mine[j] * x
-                squares += take_in(work, local, s, x)
+                squares += add_feature(work, local, s, x)
             else:
                 z += weight[j] * x
-                squares += take_in(work, factors, j, x)
+                squares += add_feature(work, factors, j, x)
         pairs = -squares
         for f in range(width):
             pairs += work[f] * work[f]

@@ -52,7 +52,7 @@ def why_not(optimizer: torch.optim.Optimizer) -> str:
     return ""
 
 
-def words(param: torch.Tensor | None) -> np.ndarray:
+def parameter_view(param: torch.Tensor | None) -> np.ndarray:
     """Return a view of the parameter; without one, an unshared array of one number."""
     return np.zeros(1, np.float32) if param is None else param.detach().numpy()
 

@@ -24,24 +24,24 @@ from numba.core.datamodel.models import PrimitiveModel
 from numba.core.datamodel.registry import register_default
 from numba.extending import intrinsic, overload
 
-LANES = 16  # float32 in the widest vector of today's processors: 64 bytes, a cache line
+WIDTH = 16  # float32 in the widest vector of today's processors: 64 bytes, a cache line
 _FAST = ("nsz", "arcp", "contract", "afn", "reassoc")  # as in every kernel: NaN and infinity are preserved
-_VECTOR = ir.VectorType(ir.FloatType(), LANES)
-_WORDS, _MASK = ir.VectorType(ir.IntType(64), LANES), ir.VectorType(ir.IntType(1), LANES)
+_VECTOR = ir.VectorType(ir.FloatType(), WIDTH)
+_WORDS, _MASK = ir.VectorType(ir.IntType(64), WIDTH), ir.VectorType(ir.IntType(1), WIDTH)
 
 
-class LanesType(types.Type):
+class Float32x16(types.Type):
     """The numba type of such a vector."""
 
     def __init__(self) -> None:
-        super().__init__(name="Lanes")
+        super().__init__(name="Float32x16")
 
 
-lanes = LanesType()
+float32x16 = Float32x16()
 
 
-@register_default(LanesType)
-class _LanesModel(PrimitiveModel):
+@register_default(Float32x16)
+class _VectorModel(PrimitiveModel):
     def __init__(self, manager: Any, fe_type: Any) -> None:
         super().__init__(manager, fe_type, _VECTOR)
 
@@ -52,15 +52,15 @@ def instruction(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def padded(width: int) -> int:
-    """Return the smallest multiple of LANES that is at least `width`."""
-    return -(-width // LANES) * LANES
+    """Return the smallest multiple of WIDTH that is at least `width`."""
+    return -(-width // WIDTH) * WIDTH
 
 
 def zeros_on_lines(rows: int, width: int) -> np.ndarray:
     """Return (rows, width) float32 zeros on cache lines: a vector that crosses a line is read and written in two
     parts."""
-    whole = np.zeros(rows * width + LANES, np.float32)
-    skip = -(whole.ctypes.data // 4) % LANES
+    whole = np.zeros(rows * width + WIDTH, np.float32)
+    skip = -(whole.ctypes.data // 4) % WIDTH
     return whole[skip : skip + rows * width].reshape(rows, width)
 
 
@@ -81,7 +81,7 @@ def load(typing, array, row, column):  # type: ignore[no-untyped-def]
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return builder.load(_pointer(context, builder, signature, args), align=4)
 
-    return (lanes(array, types.int64, types.int64), code) if _is_table(array) else None
+    return (float32x16(array, types.int64, types.int64), code) if _is_table(array) else None
 
 
 @instruction
@@ -90,7 +90,7 @@ def store(typing, array, row, column, value):  # type: ignore[no-untyped-def]
         builder.store(args[3], _pointer(context, builder, signature, args), align=4)
         return context.get_dummy_value()
 
-    return (types.void(array, types.int64, types.int64, lanes), code) if _is_table(array) else None
+    return (types.void(array, types.int64, types.int64, float32x16), code) if _is_table(array) else None
 
 
 @instruction
@@ -98,11 +98,11 @@ def load_part(typing, array, row, column, count):  # type: ignore[no-untyped-def
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         pointer = _pointer(context, builder, signature, args)
         kind = ir.FunctionType(_VECTOR, [pointer.type, ir.IntType(32), _MASK, _VECTOR])
-        read = cgutils.get_or_insert_function(builder.module, kind, f"llvm.masked.load.v{LANES}f32.p0")
-        zeros = ir.Constant(_VECTOR, [0.0] * LANES)
+        read = cgutils.get_or_insert_function(builder.module, kind, f"llvm.masked.load.v{WIDTH}f32.p0")
+        zeros = ir.Constant(_VECTOR, [0.0] * WIDTH)
         return builder.call(read, [pointer, ir.Constant(ir.IntType(32), 4), _first(builder, args[3]), zeros])
 
-    return (lanes(array, types.int64, types.int64, types.int64), code) if _is_table(array) else None
+    return (float32x16(array, types.int64, types.int64, types.int64), code) if _is_table(array) else None
 
 
 @instruction
@@ -110,30 +110,30 @@ def store_part(typing, array, row, column, count, value):  # type: ignore[no-unt
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         pointer = _pointer(context, builder, signature, args)
         kind = ir.FunctionType(ir.VoidType(), [_VECTOR, pointer.type, ir.IntType(32), _MASK])
-        write = cgutils.get_or_insert_function(builder.module, kind, f"llvm.masked.store.v{LANES}f32.p0")
+        write = cgutils.get_or_insert_function(builder.module, kind, f"llvm.masked.store.v{WIDTH}f32.p0")
         builder.call(write, [args[4], pointer, ir.Constant(ir.IntType(32), 4), _first(builder, args[3])])
         return context.get_dummy_value()
 
-    return (types.void(array, types.int64, types.int64, types.int64, lanes), code) if _is_table(array) else None
+    return (types.void(array, types.int64, types.int64, types.int64, float32x16), code) if _is_table(array) else None
 
 
 def _first(builder: Any, count: Any) -> Any:
     """Return the mask of the first `count` elements."""
     kind = ir.IntType(64)
     one = builder.insert_element(ir.Constant(_WORDS, ir.Undefined), count, ir.Constant(ir.IntType(32), 0))
-    zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
     counts = builder.shuffle_vector(one, ir.Constant(_WORDS, ir.Undefined), zeros)
-    return builder.icmp_signed("<", ir.Constant(_WORDS, [kind(place) for place in range(LANES)]), counts)
+    return builder.icmp_signed("<", ir.Constant(_WORDS, [kind(place) for place in range(WIDTH)]), counts)
 
 
 @instruction
 def splat(typing, number):  # type: ignore[no-untyped-def]
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[0], ir.Constant(ir.IntType(32), 0))
-        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
         return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), everywhere)
 
-    return lanes(types.float32), code
+    return float32x16(types.float32), code
 
 
 @instruction
@@ -141,17 +141,17 @@ def fused(typing, a, b, c):  # type: ignore[no-untyped-def]
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return builder.fadd(builder.fmul(args[0], args[1], flags=_FAST), args[2], flags=_FAST)
 
-    return lanes(lanes, lanes, lanes), code
+    return float32x16(float32x16, float32x16, float32x16), code
 
 
 @instruction
 def total(typing, a):  # type: ignore[no-untyped-def]
     def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
         kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), _VECTOR])
-        add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{LANES}f32")
+        add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{WIDTH}f32")
         return builder.call(add, [ir.Constant(ir.FloatType(), -0.0), args[0]], fastmath=_FAST)
 
-    return types.float32(lanes), code
+    return types.float32(float32x16), code
 
 
 def _by_element(emit: Callable[[Any, Any, Any], Any]) -> Any:
@@ -160,7 +160,7 @@ def _by_element(emit: Callable[[Any, Any, Any], Any]) -> Any:
         def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
             return emit(builder, *args)
 
-        return lanes(lanes, lanes), code
+        return float32x16(float32x16, float32x16), code
 
     return apply
 
@@ -179,7 +179,7 @@ _over = _by_element(lambda builder, a, b: builder.fdiv(a, b, flags=_FAST))
 def _operator(symbol: Callable[[Any, Any], Any], apply: Any) -> None:
     @overload(symbol, inline="never")
     def between(a, b):  # type: ignore[no-untyped-def]
-        return (lambda a, b: apply(a, b)) if isinstance(a, LanesType) and isinstance(b, LanesType) else None
+        return (lambda a, b: apply(a, b)) if isinstance(a, Float32x16) and isinstance(b, Float32x16) else None
 
 
 _operator(operator.add, _plus)

@@ -23,7 +23,7 @@ import numpy as np
 
 from hogwild.kernels.compiling import inlined, is_finite, kernel
 from hogwild.kernels.rng import STEP, below, mixed, unit
-from hogwild.kernels.simd import LANES, fused, least, load, load_part, most, splat, store, store_part, total
+from hogwild.kernels.simd import WIDTH, fused, least, load, load_part, most, splat, store, store_part, total
 
 _0, _1, _HALF = np.float32(0.0), np.float32(1.0), np.float32(0.5)
 # tanh as a quotient of polynomials in x^2, within 3e-7 on [-7.905, 7.905]; beyond that it is 1 in float32. The minimax
@@ -112,9 +112,9 @@ def draw_targets(state, centre, chance, other, targets, signs):  # type: ignore[
 def copy_rows(weight, rows, first, last, local):  # type: ignore[no-untyped-def]
     """Set local[r] = weight[rows[r]] for r in [first, last)."""
     dim = weight.shape[1]
-    whole = dim - dim % LANES
+    whole = dim - dim % WIDTH
     for r in range(first, last):
-        for d in range(0, whole, LANES):
+        for d in range(0, whole, WIDTH):
             store(local, r, d, load(weight, rows[r], d))
         if whole < dim:
             store(local, r, whole, load_part(weight, rows[r], whole, dim - whole))
@@ -124,10 +124,10 @@ def copy_rows(weight, rows, first, last, local):  # type: ignore[no-untyped-def]
 def add_rows(weight, rows, first, last, steps):  # type: ignore[no-untyped-def]
     """Add steps[r] to weight[rows[r]] for r in [first, last); other workers' writes since the copy stay."""
     dim = weight.shape[1]
-    whole = dim - dim % LANES
+    whole = dim - dim % WIDTH
     for r in range(first, last):
         row = rows[r]
-        for d in range(0, whole, LANES):
+        for d in range(0, whole, WIDTH):
             store(weight, row, d, load(weight, row, d) + load(steps, r, d))
         if whole < dim:
             rest = dim - whole
@@ -141,7 +141,7 @@ def products(x, y, first, last, z):  # type: ignore[no-untyped-def]
     for c in range(first, last, 2):
         for k in range(0, y.shape[0], 3):
             a0 = a1 = a2 = b0 = b1 = b2 = splat(_0)
-            for d in range(0, x.shape[1], LANES):
+            for d in range(0, x.shape[1], WIDTH):
                 xa, xb = load(x, c, d), load(x, c + 1, d)
                 y0, y1, y2 = load(y, k, d), load(y, k + 1, d), load(y, k + 2, d)
                 a0, a1, a2 = fused(xa, y0, a0), fused(xa, y1, a1), fused(xa, y2, a2)
@@ -158,7 +158,7 @@ def slopes(z, first, last, signs, likely):  # type: ignore[no-untyped-def]
     loss, size = 0.0, splat(_0)
     one, far, least_right = splat(_1), splat(-_FAR), splat(_LIKELY_AT_FAR)
     beyond = splat(_0)
-    for d in range(0, z.shape[1], LANES):
+    for d in range(0, z.shape[1], WIDTH):
         sign = load(signs, 0, d)
         counts = sign * sign
         product = one
@@ -183,9 +183,9 @@ def slopes(z, first, last, signs, likely):  # type: ignore[no-untyped-def]
 def logarithm(likely, column):  # type: ignore[no-untyped-def]
     """Return the logarithm of the product of 16 numbers above 1e-30, in two halves that each fit a double."""
     low, high = 1.0, 1.0
-    for k in range(LANES // 2):
+    for k in range(WIDTH // 2):
         low *= likely[0, column + k]
-        high *= likely[0, column + LANES // 2 + k]
+        high *= likely[0, column + WIDTH // 2 + k]
     return np.log(low) + np.log(high)
 
 
@@ -195,7 +195,7 @@ def spread(x, y, g, first, last, input_rate, output_rate, dx, dy):  # type: igno
     dx that nobody reads."""
     to_x, to_y = splat(input_rate), splat(output_rate)
     for c in range(first, last, 2):
-        for d in range(0, x.shape[1], LANES):
+        for d in range(0, x.shape[1], WIDTH):
             a = b = splat(_0)
             for k in range(y.shape[0]):
                 v = load(y, k, d)
@@ -203,7 +203,7 @@ def spread(x, y, g, first, last, input_rate, output_rate, dx, dy):  # type: igno
             store(dx, c, d, to_x * a)
             store(dx, c + 1, d, to_x * b)
     for k in range(0, y.shape[0], 2):
-        for d in range(0, x.shape[1], LANES):
+        for d in range(0, x.shape[1], WIDTH):
             a = b = splat(_0)
             for c in range(first, last):
                 v = load(x, c, d)

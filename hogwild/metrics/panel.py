@@ -109,7 +109,7 @@ class Panel:
         found |= dict(zip(self.whole, scores, strict=False))
         return {name: found[name] for name in self.reported if name in found}
 
-    def settle(self, output: Any, target: Tensor, loss: Loss) -> "Panel":
+    def select_metrics(self, output: Any, target: Tensor, loss: Loss) -> "Panel":
         """Try the metrics on some outputs and targets, and leave out default ones that do not suit. Raises BuildError
         for chosen ones that do not suit."""
         unsuitable = {}

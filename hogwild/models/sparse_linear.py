@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import ModelError
 from hogwild.kernels.fused import Arrays, Chunk, FusedUpdate, Hot, Side, Tally
-from hogwild.kernels.optimizer_rules import ADAGRAD, Numbers, rule_of, sums_of, why_not, words
+from hogwild.kernels.optimizer_rules import ADAGRAD, Numbers, parameter_view, rule_of, sums_of, why_not
 from hogwild.losses import HingeLoss, LogisticLoss
 from hogwild.models.row_checks import require_ids
 
@@ -155,7 +155,7 @@ class LinearUpdate:
         self._optimizer, self._weight, self._bias = optimizer, model.weight, model.bias
         is_softmax = self._kind == SOFTMAX
         self._data = csr_views(arrays, np.int64 if is_softmax else np.float32)
-        weight, bias, classes = words(model.weight), words(model.bias), model.weight.shape[1]
+        weight, bias, classes = parameter_view(model.weight), parameter_view(model.bias), model.weight.shape[1]
         sums, bias_sums = sums_of(optimizer, model.weight), sums_of(optimizer, model.bias)
         mine, my_sums = hot_copies(hot, "weight", self._rule, weight, sums)
         if is_softmax:
@@ -210,7 +210,7 @@ class FactorizationMachineUpdate:
         assert isinstance(model, FactorizationMachine)
         self._optimizer, self._params = optimizer, (model.weight, model.factors, model.bias)
         self._data = csr_views(arrays, np.float32)
-        weight, factors, bias = map(words, self._params)
+        weight, factors, bias = map(parameter_view, self._params)
         sums, factor_sums, bias_sums = (sums_of(optimizer, param) for param in self._params)
         factor_sums = factor_sums if factor_sums.ndim == 2 else np.zeros((1, 1), np.float32)
         mine, my_sums = hot_copies(hot, "weight", self._rule, weight, sums)

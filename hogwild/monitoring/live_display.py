@@ -80,12 +80,12 @@ class Display:
     def frame(self, glance: Glance, width: int, height: int, *, is_last: bool = False) -> list[tuple[str, int]]:
         """Return (text with escape sequences, columns) for each line: at most `width` - 1 columns, at most `height` - 1
         lines. `is_last`: the job has ended, and this frame stays."""
-        self.take(glance)
+        self.update(glance)
         console = Console(file=StringIO(), force_terminal=True, width=max(1, width), legacy_windows=False)
         lines = self.lines(glance, width - 1, height - 1, is_last=is_last)
         return [(_drawn(console, line), line.cell_len) for line in lines]
 
-    def take(self, glance: Glance) -> None:
+    def update(self, glance: Glance) -> None:
         """Add new values to the trends: a glance between two intervals repeats their rates."""
         if glance.evaluated_at != self._evaluated_at:
             self._evaluated_at = glance.evaluated_at

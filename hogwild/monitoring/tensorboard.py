@@ -49,7 +49,7 @@ class NoCurves:
 
     failure: str | None = None
 
-    def take(self, record: Mapping[str, Any]) -> None:
+    def write(self, record: Mapping[str, Any]) -> None:
         pass
 
     def go_on_from(self, samples: int) -> None:
@@ -87,7 +87,7 @@ class Curves:
         self._evaluations = 0
         self._samples = 0
 
-    def take(self, record: Mapping[str, Any]) -> None:
+    def write(self, record: Mapping[str, Any]) -> None:
         """Queue a record of metrics.jsonl; it must not change afterwards."""
         if self.failure is not None or self._records.qsize() >= MOST_RECORDS:
             return

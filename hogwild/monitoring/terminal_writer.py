@@ -48,7 +48,7 @@ def look_for(progress: bool, procs: int) -> Look:
 
 
 class Screen:
-    """The output of one job. `say`, `line`, `show` return at once, before `start` within ANSWER_S, and never raise."""
+    """The output of one job. Its methods return at once, before `start` within ANSWER_S, and never raise."""
 
     def __init__(self, look: Look = Look.NOTHING) -> None:
         self.look = look
@@ -56,30 +56,30 @@ class Screen:
         self._continued = terminal.Continued()
         self._writer = _TerminalThread(look, self._inbox, self._continued)
         self._thread: threading.Thread | None = None
-        self._is_waited_for = True  # until the loop starts, `say` returns only after its text is written
+        self._is_waited_for = True  # until the loop starts, `show_message` returns only after its text is written
 
     def start(self) -> None:
         """Stop waiting for output: the job's loop starts."""
-        self._begin()
+        self._start()
         self._is_waited_for = False
         if self.look is Look.LIVE:
             self._continued.install()
 
-    def say(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Print a message of one or more lines, above the frame if there is one."""
-        self._begin()
+        self._start()
         self._inbox.put(text)
         if self._is_waited_for:
             self._is_waited_for = self._inbox.wait_until_written(ANSWER_S)
 
     def show(self, glance: Glance) -> None:
         """Show the job's current state, in place of an older one that was not drawn yet. For `Look.LIVE`."""
-        self._begin()
+        self._start()
         self._inbox.put_newest(glance=glance)
 
     def line(self, text: str) -> None:
         """Show a progress line, in place of an older one that was not written yet."""
-        self._begin()
+        self._start()
         self._inbox.put_newest(line=text)
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class Screen:
             self._thread.join(CLOSE_S)
         self._continued.restore()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._writer.serve, name="screen", daemon=True)
             self._thread.start()
@@ -132,7 +132,7 @@ class _Inbox:
         with self._changed:
             return self._changed.wait_for(lambda: not self._is_taken and not self._holds_something(), timeout_s)
 
-    def take(self) -> "tuple[list[str], str | None, Glance | None, bool]":
+    def receive(self) -> "tuple[list[str], str | None, Glance | None, bool]":
         """Wait for output; return messages, the newest line and glance, and whether the inbox is closed."""
         with self._changed:
             self._is_taken = False
@@ -169,7 +169,7 @@ class _TerminalThread:
         terminal.write_in_background_too()
         is_over = False
         while not is_over:
-            messages, line, glance, is_over = self._inbox.take()
+            messages, line, glance, is_over = self._inbox.receive()
             self._last = glance or self._last
             if self._look is Look.LIVE:
                 self._live(messages, is_over)

@@ -85,7 +85,7 @@ def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:
     places: list[tuple[int, int, str, Tensor]] = []
     for kind, name, tensor in tensors:
         is_plain = kind == "buffer" or is_dense_without_overlap(tensor.shape, tensor.stride())
-        if not is_plain and len(_words(tensor).unique()) < tensor.numel():
+        if not is_plain and len(_addresses(tensor).unique()) < tensor.numel():
             words = f"parameter {name} has several elements at one address (expand?); use .clone()"
             raise ModelError(words, code="model/overlapping")
         if tensor.numel():
@@ -95,7 +95,9 @@ def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:
     for i, (_, end, name, tensor) in enumerate(places):
         for _, _, other_name, other in places[i + 1 : bisect_left(starts, end, i + 1)]:
             size = max(tensor.element_size(), other.element_size())
-            if torch.isin(_words(tensor) // size, _words(other) // size).any():  # columns of one matrix do not overlap
+            if torch.isin(
+                _addresses(tensor) // size, _addresses(other) // size
+            ).any():  # columns of one matrix do not overlap
                 raise ModelError(
                     f"{name} and {other_name} are different tensors over the same memory; to tie them, assign one "
                     "object to both places; otherwise use .clone()",
@@ -103,7 +105,7 @@ def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:
                 )
 
 
-def _words(tensor: Tensor) -> Tensor:
+def _addresses(tensor: Tensor) -> Tensor:
     """Return the addresses of its elements, (elements,) int64."""
     addresses = torch.tensor(tensor.data_ptr())
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):

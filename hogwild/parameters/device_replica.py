@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hogwild.devices.accelerator import Accelerator, words
+from hogwild.devices.accelerator import Accelerator, typed_view
 from hogwild.devices.pinned_memory import Pins
 from hogwild.errors import DeviceSharingError
 from hogwild.parameters import buffers, state_layout
@@ -68,7 +68,7 @@ class DeviceExchange(Exchange):
         self.is_delta = True
         for param, slot in zip(params, layout.params, strict=True):
             param.data = torch.as_strided(self._locals[slot.dtype], slot.shape, slot.strides, slot.offset)
-        self._settle()
+        self._synchronize()
 
     def _places(self) -> dict[torch.dtype, Tensor]:
         return self._locals
@@ -84,7 +84,7 @@ class DeviceExchange(Exchange):
                 local, snapshot, difference = self._copies[dtype]
                 torch.sub(local, snapshot, out=difference)
                 self._accelerator.download(self._host[dtype], difference, None)
-        self._settle()  # wait until the differences are in host memory
+        self._synchronize()  # wait until the differences are in host memory
         if self._sole:
             return
         for dtype, shared in self._shared.items():
@@ -101,7 +101,7 @@ class DeviceExchange(Exchange):
                 local.copy_(snapshot)
         self._changed()
 
-    def _settle(self) -> None:
+    def _synchronize(self) -> None:
         self._accelerator.record(self._come, None)
         self._accelerator.synchronize(self._come)
 
@@ -116,9 +116,9 @@ def device_words(accelerator: Accelerator, dtype: torch.dtype, count: int) -> Te
     return accelerator.empty(count * dtype.itemsize).zero_().view(dtype)
 
 
-class LentExchange(Exchange):
+class SharedDeviceExchange(Exchange):
     """Direct exchange on one GPU, in memory that a dedicated process owns (`workers/child/gpu_owner.py`): every update
-    writes words of the flats there, without a lock. `lent`: region -> IPC handle.
+    writes words of the flats there, without a lock. `device_handles`: region -> IPC handle.
 
     The race is that of direct exchange (`exchange.py`): kernels of several workers read and write the same words at the
     same time. Workers own no memory that others map, so killing one is harmless: its context ends, and the owner's
@@ -130,13 +130,13 @@ class LentExchange(Exchange):
         params: Sequence[nn.Parameter],
         regions: Mapping[str, Region],
         accelerator: Accelerator,
-        lent: Mapping[str, str],
+        device_handles: Mapping[str, str],
     ) -> None:
         """Map the owner's memory. Raises DeviceSharingError."""
         super().__init__(layout, params, regions)
         try:
             self._flats: dict[torch.dtype, Tensor] = {
-                dtype: accelerator.borrow(lent[region_name(dtype)], size * dtype.itemsize).view(dtype)
+                dtype: accelerator.borrow(device_handles[region_name(dtype)], size * dtype.itemsize).view(dtype)
                 for dtype, size in layout.sizes.items()
                 if size
             }
@@ -155,7 +155,7 @@ class LentExchange(Exchange):
         return self._flats
 
     def bind(self, *, delta: bool) -> None:
-        assert not delta, "lent parameters are written where they lie"
+        assert not delta, "shared parameters are written where they lie"
 
 
 class DeviceState(StateBlock):
@@ -185,7 +185,7 @@ class DeviceState(StateBlock):
         arrays = [(a.dtype, a.numel, a.offset) for a in layout.arrays if self._is_moved(a.kind)]
         alone = [(s.dtype, math.prod(s.shape), s.offset) for s in layout.slots if s.kind == "tensor"]
         self._moved = [  # in host memory, and on the device
-            (self._home.at(dtype, (count,), offset, (1,)), words(self._whole, dtype, (count,), offset, (1,)))
+            (self._home.at(dtype, (count,), offset, (1,)), typed_view(self._whole, dtype, (count,), offset, (1,)))
             for dtype, count, offset in arrays + alone
         ]
         self._read()
@@ -203,12 +203,12 @@ class DeviceState(StateBlock):
 
     def view(self, slot: StateSlot) -> Tensor:
         if self._is_moved(slot.kind) and slot.word not in self._views:
-            self._views[slot.word] = words(self._whole, slot.dtype, slot.shape, slot.offset, slot.strides)
+            self._views[slot.word] = typed_view(self._whole, slot.dtype, slot.shape, slot.offset, slot.strides)
         return super().view(slot)
 
     def array(self, state: SpanState) -> Tensor:
         if self._is_moved(state.kind):
-            return words(self._whole, state.dtype, (state.numel,), state.offset, (1,))
+            return typed_view(self._whole, state.dtype, (state.numel,), state.offset, (1,))
         return super().array(state)
 
     def write_back(self) -> None:
@@ -229,9 +229,9 @@ class DeviceState(StateBlock):
         self._home.set_present(self._present)
         self._home._count[0] = self._count[0]
 
-    def take_over(self, optimizer: torch.optim.Optimizer) -> bool:
+    def copy_from(self, optimizer: torch.optim.Optimizer) -> bool:
         """Take over another worker's state, as of its last pause."""
-        if not self._home.take_over(optimizer):
+        if not self._home.copy_from(optimizer):
             return False
         self._read()
         self.load(optimizer)
@@ -249,18 +249,18 @@ class Replica:
         regions: Mapping[str, Region],
         worker: int,
         accelerator: Accelerator,
-        lent: Mapping[str, str] | None = None,
+        device_handles: Mapping[str, str] | None = None,
     ) -> None:
-        """Bind parameters and buffers of the model to the device, and move the loss's tensors. `lent`: IPC handles of
-        existing flats, by region (`LentExchange`)."""
+        """Bind parameters and buffers of the model to the device, and move the loss's tensors. `device_handles`:
+        IPC handles of existing flats, by region (`SharedDeviceExchange`)."""
         model, loss, optimizer = parts
         self.accelerator, self.pins = accelerator, Pins(accelerator)
         self.exchange: Exchange
         self._home: Tensor | None = None
         self.buffers: Tensor | None = None
         try:
-            if lent is not None:
-                self.exchange = LentExchange(layout.flats, params, regions, accelerator, lent)
+            if device_handles is not None:
+                self.exchange = SharedDeviceExchange(layout.flats, params, regions, accelerator, device_handles)
             else:
                 sole = layout.workers == 1
                 self.exchange = DeviceExchange(layout.flats, params, regions, accelerator, self.pins, sole=sole)
@@ -273,10 +273,10 @@ class Replica:
                 self.buffers = accelerator.empty(layout.buffers.nbytes)
                 self.read_back()
                 for slot, buffer in zip(layout.buffers.slots, model.buffers(), strict=True):
-                    buffer.data = words(self.buffers, slot.dtype, slot.shape, slot.offset, slot.strides)
+                    buffer.data = typed_view(self.buffers, slot.dtype, slot.shape, slot.offset, slot.strides)
             if isinstance(loss, nn.Module):
                 loss.to(accelerator.torch_device)  # constants, such as class weights
-            self.settle()
+            self.synchronize()
         except BaseException:  # out of device memory, perhaps
             self.pins.close()
             raise
@@ -291,9 +291,9 @@ class Replica:
         self.state.write_back()
         if self.buffers is not None and self._home is not None:
             self.accelerator.download(self._home, self.buffers, None)
-        self.settle()  # wait for all launched work, too
+        self.synchronize()  # wait for all launched work, too
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait until everything that was launched is done."""
         self.accelerator.record(self._come, None)
         self.accelerator.synchronize(self._come)

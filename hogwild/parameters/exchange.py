@@ -78,7 +78,7 @@ class Exchange:
         for tensor, dtype, shape, strides, offset in self._bound:
             tensor.data = torch.as_strided(places[dtype], tuple(shape), tuple(strides), offset)
 
-    def forget(self) -> None:
+    def free_copies(self) -> None:
         """Free the copies, in direct."""
         if not self.is_delta:
             self._copies.clear()

@@ -72,14 +72,14 @@ class StateBlock:
 
     # ---- a worker's side
 
-    def begin_update(self) -> None:
+    def start_update(self) -> None:
         self._count[0] |= 1
 
     def count(self, updates: int = 1) -> None:
         """Count `updates` more, and mark that none is in progress."""
         self._count[0] = (self._count[0] & ~1) + 2 * updates
 
-    def take_over(self, optimizer: torch.optim.Optimizer) -> bool:
+    def copy_from(self, optimizer: torch.optim.Optimizer) -> bool:
         """Copy the state of most updates if this has far fewer (then True); keep pieces that only this has."""
         if self._region is None or self.layout.shared:
             return False

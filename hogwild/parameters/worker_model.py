@@ -57,18 +57,18 @@ class WorkerModel:
         worker: int,
         updates: int = 0,
         accelerator: Accelerator | None = None,
-        lent: Mapping[str, str] | None = None,
+        device_handles: Mapping[str, str] | None = None,
     ) -> "WorkerModel":
         """Read the structure file. No constructor runs; state of an earlier incarnation is taken over. `updates`: the
         number of updates of the whole job so far, which decides what is still frozen. With an `accelerator`,
-        parameters, state and buffers are on it; with `lent`, the parameters are at those IPC handles."""
+        parameters, state and buffers are on it; with `device_handles`, the parameters are at those IPC handles."""
         layout, (model, loss, optimizer), params = load_structure(structure, regions, worker)
         assert 0 <= worker < layout.workers, f"worker {worker} of {layout.workers}"
         replica: Replica | None = None
         state: StateBlock
         exchange: Exchange
         if accelerator is not None:
-            replica = Replica(layout, (model, loss, optimizer), params, regions, worker, accelerator, lent)
+            replica = Replica(layout, (model, loss, optimizer), params, regions, worker, accelerator, device_handles)
             state, exchange, own = replica.state, replica.exchange, replica.buffers
         else:
             state = StateBlock(layout.state, regions, 0 if layout.state.shared else worker)
@@ -118,7 +118,7 @@ class WorkerModel:
         if self.replica is not None and not self._trains:
             self.replica.read_back()
 
-    def begin(self) -> bool:
+    def start(self) -> bool:
         """Start training, until `rest`. There may have been a pause since, in which the parent merged all buffers, so
         they are read again. Return whether another worker's optimizer state was taken over, because this one was far
         behind."""
@@ -127,7 +127,7 @@ class WorkerModel:
         if self.replica is not None:
             self.replica.read_back()
         self._trains = True
-        return self.state.take_over(self.optimizer)
+        return self.state.copy_from(self.optimizer)
 
     def close(self) -> None:
         """Release the device memory, before the worker leaves or rebuilds everything."""
@@ -164,13 +164,13 @@ class WorkerModel:
                 )
         if self.runs is not self.model:
             check_same_memory(self.runs, self.model)
-        self._take_back_buffers()
+        self._restore_buffers()
 
     def keep_buffers(self) -> None:
         """Save the buffers before an exchange: a forward pass moves running averages, and a skipped one (because of a
         NaN, for instance) must not change them."""
         if self._buffers is not None and self._kept is not None:
-            self._take_back_buffers()
+            self._restore_buffers()
             self._kept.copy_(self._buffers)
 
     def restore_buffers(self) -> None:
@@ -180,7 +180,7 @@ class WorkerModel:
     def mark_buffers(self) -> None:
         """Save the buffers for `return_buffers`, independently of `keep_buffers` and `restore_buffers`."""
         if self._buffers is not None:
-            self._take_back_buffers()
+            self._restore_buffers()
             self._marked = self._buffers.clone() if self._marked is None else self._marked.copy_(self._buffers)
 
     def return_buffers(self) -> None:
@@ -193,7 +193,7 @@ class WorkerModel:
             for module, key, _, view in self._buffer_places:
                 module._buffers[key] = view
 
-    def _take_back_buffers(self) -> None:
+    def _restore_buffers(self) -> None:
         for module, key, name, view in self._buffer_places:
             value = _entry(module._buffers, key)
             if value is view:

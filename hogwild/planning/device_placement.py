@@ -3,7 +3,7 @@
     placement       parameters                                         exchange
     cpu             the flats, in host memory                          direct, delta, or measured
     cuda-replica    a copy on each worker's device, the flats master   delta, through host memory
-    cuda-shared     the flats on one device, lent to all workers       direct
+    cuda-shared     the flats on one device, shared by all workers     direct
 
 Nothing here creates a context: GPUs are counted by the driver's library (NVML)."""
 

@@ -86,19 +86,19 @@ class MetricRecords:
     staleness: tuple[float, ...] = ()
     unreadable: int = 0
 
-    def take(self, record: Mapping[str, Any]) -> None:
+    def add(self, record: Mapping[str, Any]) -> None:
         kind = record.get("kind")
         if kind == "train":
             self.train.add(record.items())
             if isinstance(workers := record.get("workers"), dict):
                 self.told.add(record.items())
-                self._take_workers(workers)
+                self._add_workers(workers)
         elif kind == "evaluation":
             self.evaluations.add(record.items())
         elif kind == "staleness" and isinstance(counts := record.get("counts"), list):
             self.staleness = tuple(max(0.0, float(count)) if _is_number(count) else 0.0 for count in counts)
 
-    def _take_workers(self, workers: Mapping[str, Any]) -> None:
+    def _add_workers(self, workers: Mapping[str, Any]) -> None:
         for name, table in self.workers.items():
             table.add(enumerate(_list(workers.get(name))))
         self.phases.add((worker, self._phase(word)) for worker, word in enumerate(_list(workers.get(PHASE))))
@@ -213,7 +213,7 @@ def read_run(path: Path) -> Run:
     resolved = require_run(path)
     records = MetricRecords()
     for record in _lines(path / "metrics.jsonl", records):
-        records.take(record)
+        records.add(record)
     lines = _lines(path / "events.jsonl", records)
     events = [line for line in lines if isinstance(line.get("event"), str) and _is_number(line.get("time"))]
     return Run(

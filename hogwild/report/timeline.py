@@ -53,7 +53,7 @@ MANY = 16  # with more workers, the bars get thinner
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class PhaseBars:
     """Bars: `pixels` (workers, HEIGHT, COLUMNS) are indices into `words`; the columns divide 0 … `span_s` of
     running."""
 
@@ -67,7 +67,7 @@ class Lanes:
         return [word for word in words if word != ABSENT]
 
 
-def lanes(run: Run) -> Lanes:
+def phase_bars(run: Run) -> PhaseBars:
     """Return the bars of every worker of the run: none without workers, only ABSENT without any time."""
     records, span_s = run.records, run.span_s
     words = (ABSENT, STARTING, ALIVE, *(STARTING if name == BOOTING else name for name in records.phase_names))
@@ -84,7 +84,7 @@ def lanes(run: Run) -> Lanes:
             phases = np.where(np.isin(phases, starting), np.nan, phases)
         _put_phases(shares, times, phases, edges)
         pixels[worker] = _stacked(shares)
-    return Lanes(pixels, words, span_s)
+    return PhaseBars(pixels, words, span_s)
 
 
 def lives(run: Run, worker: int) -> Iterator[tuple[str, float, float]]:
@@ -149,7 +149,7 @@ def _stacked(shares: Floats) -> NDArray[np.int64]:
 
 def timeline(run: Run, time: Axis) -> Picture | None:
     """Draw the timeline; None if there are no workers, or no time has passed."""
-    found = lanes(run)
+    found = phase_bars(run)
     if not run.workers or not found.span_s:
         return None
     rows = [row for row in JOB_ROWS if run.events_of(row[0])]
@@ -183,7 +183,7 @@ def _job(axes: Axes, run: Run, rows: list[tuple[str, str, str, str]], time: Axis
     axes.spines[["bottom", "left"]].set_visible(False)
 
 
-def _workers(axes: Axes, run: Run, found: Lanes, time: Axis) -> None:
+def _workers(axes: Axes, run: Run, found: PhaseBars, time: Axis) -> None:
     """Draw one image: 1,000 columns of 20 pixels per worker, and white between the bars."""
     palette = np.array([to_rgb(COLOUR_OF.get(word, OTHER)) for word in found.words])
     bars, height, columns = found.pixels.shape
@@ -205,7 +205,7 @@ def _workers(axes: Axes, run: Run, found: Lanes, time: Axis) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def _legend(run: Run, found: Lanes) -> list[Patch | Line2D]:
+def _legend(run: Run, found: PhaseBars) -> list[Patch | Line2D]:
     """Return legend entries only for what the picture contains."""
     phases: list[Patch | Line2D] = [
         Patch(facecolor=COLOUR_OF.get(word, OTHER), label=plain(word)) for word in found.used()

@@ -55,7 +55,7 @@ class FreeCells(OfPlan):
     def updates(self, accumulate: int) -> int:
         return self._batches
 
-    def take(self, piece: FreeRange, stop: int) -> None:
+    def lease(self, piece: FreeRange, stop: int) -> None:
         cell = self._plan.cell_of(piece.start)
         pieces = self._pieces(cell)
         self.cut(pieces, piece, stop)

@@ -45,7 +45,7 @@ class FreeLanes(OfPlan):
     def updates(self, accumulate: int) -> int:
         return sum(self._left(lane) for lane in self._lanes)
 
-    def take(self, piece: FreeRange, stop: int) -> None:
+    def lease(self, piece: FreeRange, stop: int) -> None:
         lane = piece.start // self._steps
         pieces = self._lanes[lane]
         self.cut(pieces, piece, stop)
@@ -123,7 +123,7 @@ class LaneSchedule(LeaseSchedule):
     def most_in_hand(self, horizon: int, limits: Limits) -> int:
         return LEASES_IN_HAND
 
-    def forget(self, epoch: int) -> None:
+    def drop_epoch(self, epoch: int) -> None:
         self._epochs.pop(epoch, None)
 
     def restart(self, next_epoch: int) -> None:

@@ -28,7 +28,7 @@ class WorkItem:
 
 @dataclass(slots=True)
 class Lease:
-    """An item leased to a worker. `settled` of its batches are in the ledger; `skipped` of those were not applied."""
+    """An item leased to a worker. `finished` of its batches are in the ledger; `skipped` of those were not applied."""
 
     item: WorkItem
     worker: int
@@ -62,7 +62,7 @@ class Ledger:
     redone: int = 0
 
     @property
-    def settled(self) -> int:
+    def finished(self) -> int:
         return self.done + self.skipped + self.quarantined
 
 

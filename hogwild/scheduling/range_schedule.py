@@ -24,13 +24,13 @@ class Free(Protocol):
     def samples_in(self, start: int, stop: int) -> int:
         """Return the number of samples in the leased batches `[start, stop)`."""
 
-    def settle(self, start: int, stop: int) -> None:
+    def mark_finished(self, start: int, stop: int) -> None:
         """Settle the batches `[start, stop)`: they will not be asked for again."""
 
     def updates(self, accumulate: int) -> int:
         """Return the number of updates of `accumulate` batches; the last one of a piece may be shorter."""
 
-    def take(self, piece: FreeRange, stop: int) -> None:
+    def lease(self, piece: FreeRange, stop: int) -> None:
         """Lease the batches `[piece.start, stop)`."""
 
     def put(self, pieces: Iterable[FreeRange]) -> None:
@@ -71,7 +71,7 @@ class LeaseSchedule(ABC):
         """Return the most leases a worker may hold at once."""
         return LEASES_IN_HAND if horizon > 2 * limits.procs else 1
 
-    def forget(self, epoch: int) -> None:  # noqa: B027
+    def drop_epoch(self, epoch: int) -> None:  # noqa: B027
         """Forget `epoch`: all of it is settled."""
 
     def restart(self, next_epoch: int) -> None:  # noqa: B027
@@ -88,7 +88,7 @@ class OfPlan:
     def samples_in(self, start: int, stop: int) -> int:
         return self._plan.samples_in(start, stop)
 
-    def settle(self, start: int, stop: int) -> None:
+    def mark_finished(self, start: int, stop: int) -> None:
         """No-op: settled batches need no bookkeeping here."""
 
     @staticmethod
@@ -115,7 +115,7 @@ class FreeRanges(OfPlan):
     def updates(self, accumulate: int) -> int:
         return sum(-(-(piece.stop - piece.start) // accumulate) for piece in self._pieces)
 
-    def take(self, piece: FreeRange, stop: int) -> None:
+    def lease(self, piece: FreeRange, stop: int) -> None:
         self.cut(self._pieces, piece, stop)
 
     def put(self, pieces: Iterable[FreeRange]) -> None:

@@ -42,7 +42,7 @@ class Shard:
     todo: deque[tuple[int, int]]
     end: int | None = None
 
-    def take(self) -> int:
+    def lease(self) -> int:
         start, stop = self.todo.popleft()
         if start + 1 < stop:
             self.todo.appendleft((start + 1, stop))
@@ -121,7 +121,7 @@ class StreamEpoch:
     def samples_in(self, start: int, stop: int) -> int:
         return sum(self.rows[number] for number in range(start, stop))
 
-    def take(self, piece: FreeRange, stop: int) -> None:
+    def lease(self, piece: FreeRange, stop: int) -> None:
         for number in range(piece.start, stop):
             self.filled.discard(number)
             self.attempts.pop(number, None)
@@ -132,7 +132,7 @@ class StreamEpoch:
             if piece.attempts:
                 self.attempts[piece.start] = piece.attempts
 
-    def settle(self, start: int, stop: int) -> None:
+    def mark_finished(self, start: int, stop: int) -> None:
         for number in range(start, stop):
             del self.rows[number]
             self._freed.append(self.slots.pop(number))
@@ -268,7 +268,7 @@ class StreamSchedule(LeaseSchedule):
         if (found := self._next(loader)) is None:
             return None
         epoch, shard = found
-        place = epoch.shards[shard].take()
+        place = epoch.shards[shard].lease()
         request = SlotRequest(self._free_slots.popleft(), epoch.epoch, shard + self.shards * place, shard, place)
         self._forget_newest_in(request.slot)
         epoch.slots[request.batch] = request.slot
@@ -294,7 +294,7 @@ class StreamSchedule(LeaseSchedule):
             return self.free_of(self._next_epoch), shard
         return None
 
-    def forget(self, epoch: int) -> None:
+    def drop_epoch(self, epoch: int) -> None:
         """Forget an epoch that the queue has settled completely."""
         self._free_slots.extend(self._epochs.pop(epoch).freed())
 
@@ -340,7 +340,7 @@ class StreamSchedule(LeaseSchedule):
         shard.cut(0, shard.end)
         for other in list(epoch.loading.values()):
             if other.shard == request.shard and other.place > request.place:
-                self._take_out(epoch, other.batch)
+                self._pop_slot(epoch, other.batch)
         if all(each.end == 0 for each in epoch.shards):
             self.empty_epoch = request.epoch
         return request
@@ -381,14 +381,14 @@ class StreamSchedule(LeaseSchedule):
         for number in gone:
             self.refused.pop((request.epoch, number), None)
             epoch.attempts.pop(number, None)
-            self._take_out(epoch, number)
+            self._pop_slot(epoch, number)
         return [(number, number + 1) for number in gone]
 
-    def _take_out(self, epoch: StreamEpoch, number: int) -> None:
+    def _pop_slot(self, epoch: StreamEpoch, number: int) -> None:
         request = epoch.loading.get(number)
         if number in epoch.filled:
             epoch.filled.discard(number)
-            epoch.settle(number, number + 1)
+            epoch.mark_finished(number, number + 1)
         elif request is not None:
             if request in self._again:
                 self._again.remove(request)

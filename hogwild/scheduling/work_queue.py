@@ -154,7 +154,7 @@ class WorkQueue:
         item = WorkItem(self._new_id(), self.kind, epoch, piece.start, stop)
         self._leases[item.id] = Lease(item, worker, piece.attempts)
         self._epochs[epoch].leased += 1
-        self._epochs[epoch].free.take(piece, stop)
+        self._epochs[epoch].free.lease(piece, stop)
         return item
 
     def _new_id(self) -> int:
@@ -197,7 +197,7 @@ class WorkQueue:
         self.ledger.done += committed - lease.settled - newly_skipped
         self.ledger.skipped += newly_skipped
         work.settled += committed - lease.settled
-        work.free.settle(first + lease.settled, first + committed)
+        work.free.mark_finished(first + lease.settled, first + committed)
         lease.settled, lease.skipped, lease.attempts = committed, skipped, 0
 
     def ack(self, worker: int, item: int, skipped: int) -> WorkItem | None:
@@ -252,7 +252,7 @@ class WorkQueue:
     def _close(self, epoch: int, start: int, stop: int, account: str) -> None:
         setattr(self.ledger, account, getattr(self.ledger, account) + stop - start)
         self._epochs[epoch].settled += stop - start
-        self._epochs[epoch].free.settle(start, stop)
+        self._epochs[epoch].free.mark_finished(start, stop)
 
     def _free(self, lease: Lease, start: int, attempts: int, charged_until: int | None = None) -> None:
         """Put the rest of an item back, in order of position: the broken part is retried first. An exchange of several
@@ -279,7 +279,7 @@ class WorkQueue:
         if not work.leased and not work.free.has_free:
             self._finished_batches += work.settled
             del self._epochs[epoch]
-            self._schedule.forget(epoch)
+            self._schedule.drop_epoch(epoch)
 
     # ---- streams -----------------------------------------------------------------------------------------------
 

@@ -264,7 +264,7 @@ class Scoreboard:
         self.control[Control.ROLLBACKS] = rollbacks
         self.control[Control.FIRST_ITEM] = first_item
 
-    def say(self, command: Command, pause: int = 0) -> None:
+    def send(self, command: Command, pause: int = 0) -> None:
         """Send a command. Supervisor only. The pause number is written first, so that nobody parks under an old one."""
         self.control[Control.PAUSE] = pause
         self.control[Control.COMMAND] = command

@@ -217,8 +217,8 @@ class Taken(Generic[Answer]):
     misfit: CheckpointError | None = None
 
 
-def take_newest(folder: Path, take: Callable[[dict[str, Any]], Answer], older_than: int | None = None) -> Taken[Answer]:
-    """Pass the newest complete, loadable checkpoint to `take`; if that raises CheckpointError, try the one before, and
+def load_newest(folder: Path, use: Callable[[dict[str, Any]], Answer], older_than: int | None = None) -> Taken[Answer]:
+    """Pass the newest complete, loadable checkpoint to `use`; if that raises CheckpointError, try the one before, and
     so on: behind a damaged, hostile or foreign checkpoint there may be a good one. Changes nothing on disk.
     `older_than` as in `newest_good`."""
     rejected: list[str] = []
@@ -235,7 +235,7 @@ def take_newest(folder: Path, take: Callable[[dict[str, Any]], Answer], older_th
             rejected.append(str(error))
             continue
         try:
-            return Taken(path, state, take(state), rejected, misfit)
+            return Taken(path, state, use(state), rejected, misfit)
         except CheckpointError as error:
             rejected.append(f"checkpoint {path} does not fit this job: {error}")
             misfit = misfit or CheckpointError(rejected[-1], code=error.code)

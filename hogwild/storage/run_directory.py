@@ -94,7 +94,7 @@ class RunDir:
             _make(folder)
             _refuse_content(folder)
         try:
-            lock = _take_lock(folder)
+            lock = _lock(folder)
         except RunDirError:
             _remove_empty(made)
             raise
@@ -115,7 +115,7 @@ class RunDir:
             raise NotFoundError(f"no run at {folder}: there is no such directory", code="run/not-found")
         if not (folder / RESOLVED).is_file():
             raise NotFoundError(f"{folder} is not a run directory: it has no {RESOLVED}", code="run/not-a-run")
-        lock = _take_lock(folder)
+        lock = _lock(folder)
         run = cls(folder, lock, _sign(lock))
         _sweep(folder)
         return run
@@ -252,7 +252,7 @@ def _make_unique(runs: Path, name: str) -> Path:
     raise RunDirError(f"cannot create a run directory: {base} and 998 more with this name exist", code="run/dir-taken")
 
 
-def _take_lock(folder: Path) -> int:
+def _lock(folder: Path) -> int:
     """Return the locked descriptor of RUN/.lock. Raises RunDirError naming the process of the other job."""
     file = folder / LOCK
     try:
@@ -296,7 +296,7 @@ def _refuse_content(folder: Path) -> None:
     if not content:
         return
     if RESOLVED in content:
-        os.close(_take_lock(folder))  # raises if a job is running there
+        os.close(_lock(folder))  # raises if a job is running there
         raise RunDirError(
             f"{folder} already contains a run: resume it with --resume {folder}, or choose another --run-dir",
             code="run/dir-taken",

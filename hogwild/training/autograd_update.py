@@ -90,7 +90,7 @@ class AutogradUpdate:
         self._worker_model.thaw(updates)
         self._arrange(updates)
 
-    def begin_at(self, updates: int) -> None:
+    def start_at(self, updates: int) -> None:
         """Reset to the state after `updates` of the whole job: parameters that are frozen then have no gradient."""
         self.discard()
         for param in self._worker_model.params:
@@ -125,9 +125,9 @@ class AutogradUpdate:
             raise ours from error
         return value
 
-    def take_losses(self) -> tuple[list[float], list[int]]:
+    def pop_losses(self) -> tuple[list[float], list[int]]:
         """Return (sums, counts) of the further losses since the last `apply` or `discard`; call it before those."""
-        return self._losses.take()
+        return self._losses.pop()
 
     def must_redo(self) -> bool:
         """Return whether the gradients overflowed in fp16: then they are discarded, and the same batches must be
@@ -164,7 +164,7 @@ class AutogradUpdate:
 
     def apply(self, lr_factor: float | None) -> None:
         """Clip, set every group's rate to its own times `lr_factor`, and write the update into the flats."""
-        self._state.begin_update()
+        self._state.start_update()
         self._write(lr_factor)
         self._state.count()
 
@@ -194,7 +194,7 @@ class AutogradUpdate:
 
     def _clear(self, *, were_touched: bool) -> None:
         self._gradients.clear(were_touched=were_touched)
-        self._losses.forget()
+        self._losses.discard()
         self._norm, self._losses_finite = None, True
 
     def _gradient_norm(self) -> float:
@@ -205,7 +205,7 @@ class AutogradUpdate:
     def _apply_rows(self, factor: float) -> None:
         """Apply sparse gradients to the rows they name; keep those that the kernels cannot apply."""
         for param in self._gradients.outside:
-            if self._rows.take(param, factor):
+            if self._rows.apply(param, factor):
                 self._gradients.let_go(param)
                 torch.autograd.graph.increment_version([param])
 
@@ -277,9 +277,9 @@ class DeviceUpdate(AutogradUpdate):
         if self._is_known:
             return
         self._square.zero_()
-        self._gradients.begin_square(self._square)
+        self._gradients.add_squares(self._square)
         self._accelerator.download(self._numbers, self._sums, None)
-        self._replica.settle()
+        self._replica.synchronize()
         self._is_known = True
 
     def must_redo(self) -> bool:
@@ -307,7 +307,7 @@ class DeviceUpdate(AutogradUpdate):
     def apply(self, lr_factor: float | None) -> None:
         super().apply(lr_factor)
         if not self._is_delta:  # wait: kernels of a dead process do not run, and the update is committed next
-            self._replica.settle()
+            self._replica.synchronize()
 
     def _clear(self, *, were_touched: bool) -> None:
         super()._clear(were_touched=were_touched)

@@ -57,14 +57,14 @@ class Gradients:
         if any(map(eq, self._seen, self._clean)):
             for i, version in enumerate(self._seen):
                 if version == self._clean[i]:
-                    self._take_in(i)
+                    self._collect(i)
             self._seen = self._versions()
 
     def _versions(self) -> list[int]:
         """Return the views' versions, which zeroing or scaling the whole flat does not change."""
         return [view._version for view in self._views]
 
-    def _take_in(self, i: int) -> None:
+    def _collect(self, i: int) -> None:
         """Handle view `i`, which was not written: its parameter is unused, or has its gradient elsewhere."""
         grad, view = self._params[i].grad, self._views[i]
         if grad is None or grad is view:
@@ -128,7 +128,7 @@ class Gradients:
             total += torch.dot(flat, flat, out=square).item()
         return total
 
-    def begin_square(self, total: Tensor) -> None:
+    def add_squares(self, total: Tensor) -> None:
         """Add the squares of all gradients in the flats to `total` (), on their device, without waiting."""
         self.collect()
         for flat, square in self._squares:

@@ -51,7 +51,7 @@ def predictor(model: nn.Module, loss: Any) -> Predict:
 
 
 class Losses:
-    """The loss of a batch; for a model with a training_step, also the sums of its further losses since the last `take`.
+    """The loss of a batch; for a model with a training_step, also the sums of its further losses since the last `pop`.
     `sums[k]`, `counts[k]` belong to `names[k]`; values that are not finite are in neither."""
 
     def __init__(
@@ -79,13 +79,13 @@ class Losses:
             self._found.append(tuple(further[name] for name in self.names))
         return loss
 
-    def take(self) -> tuple[list[float], list[int]]:
+    def pop(self) -> tuple[list[float], list[int]]:
         """Return (sums, counts) of the batches since the last call."""
         columns = [[value for value in column if math.isfinite(value)] for column in zip(*self._found, strict=True)]
         self._found.clear()
         return [math.fsum(column) for column in columns], [len(column) for column in columns]
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Drop the losses of batches that were not applied."""
         self._found.clear()
 

@@ -79,7 +79,7 @@ class LaneState:
         self._now = self._next
         self._begun: Any = None  # the initial state of the present batch
 
-    def begin(self, epoch: int, batch: int) -> bool:
+    def start_batch(self, epoch: int, batch: int) -> bool:
         """Prepare the state before a forward. Returns True if the batch is in the middle of a lane but begins with zero
         state: the worker with the state is gone, the run was rolled back, or the batch before was skipped. A repeated
         batch (fp16, at a smaller scale) begins with the same state again, and is counted once."""

@@ -40,7 +40,7 @@ class NoRows:
         """Return None: no parameter belongs here."""
         return None
 
-    def take(self, param: nn.Parameter, factor: float) -> bool:
+    def apply(self, param: nn.Parameter, factor: float) -> bool:
         """Return False."""
         return False
 
@@ -119,7 +119,7 @@ class CompiledRows:
         chains = self._chained(indices, len(param))
         return float(self.kernels.squared_norm(values, *chains, self._totals[values.shape[1]]))
 
-    def take(self, param: nn.Parameter, factor: float) -> bool:
+    def apply(self, param: nn.Parameter, factor: float) -> bool:
         """Apply `factor` x its gradient to the rows it names. Returns False, and changes nothing, if this class cannot.
         Raises IndexError for a row outside the parameter."""
         table, gradient = self._tables.get(id(param)), param.grad

@@ -144,7 +144,7 @@ def early() -> Iterator[HeadStart]:
     path = sys.path[:]
     sys.path.insert(0, str(JOBS))
     with HeadStart() as early:
-        early.begin(plan_here(2, 1, pin=False), 2)
+        early.start(plan_here(2, 1, pin=False), 2)
         yield early
     sys.path[:] = path
 

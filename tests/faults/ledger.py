@@ -417,8 +417,8 @@ class World:
                 raise Broken(f"{accounts[name]} batches are {name}, and the ledger says {ledger}")
         if (self.queue.updates, self.queue.samples) != (self.truth.updates, self.truth.samples):
             raise Broken(f"{self.queue.updates} updates, {self.queue.samples} samples; really {self.truth}")
-        if self.queue.total != ledger.settled:
-            raise Broken(f"{self.queue.total} batches in all, {ledger.settled} in the ledger")
+        if self.queue.total != ledger.finished:
+            raise Broken(f"{self.queue.total} batches in all, {ledger.finished} in the ledger")
         self.check_slots()
 
     def check_slots(self) -> None:

@@ -223,7 +223,7 @@ class Run:
     def _dismiss(self) -> None:
         """Everybody leaves, told so by the control row or by the end of the lifeline."""
         if self._rng.random() < 0.5:
-            self.board.say(Command.LEAVE)
+            self.board.send(Command.LEAVE)
             for handle in self._crew.values():
                 handle.wake()
         else:
@@ -256,7 +256,7 @@ class Run:
             if is_barrier or self._rng.random() < 0.01:
                 self._pauses += 1
                 self._stage = "parking"
-                self.board.say(Command.PAUSE, self._pauses)
+                self.board.send(Command.PAUSE, self._pauses)
                 self._wake_all()
             return
         if self._stage == "parking":
@@ -300,7 +300,7 @@ class Run:
             self.board.set_exchange(sync_every, active)
             self.queue.limits.sync_every = sync_every or 1
         self._stage = ""
-        self.board.say(Command.RUN, self._pauses)
+        self.board.send(Command.RUN, self._pauses)
         self._wake_all(over=self._pauses)
 
     def _wake_all(self, over: int = 0) -> None:
@@ -310,7 +310,7 @@ class Run:
     # ---- nets -------------------------------------------------------------------------------------------------------
 
     def _look_for_a_hang(self, now: float) -> None:
-        moved = self.queue.ledger.settled + self.deaths.total() + self._evaluated + self._pauses
+        moved = self.queue.ledger.finished + self.deaths.total() + self._evaluated + self._pauses
         if moved != self._moved[1]:
             self._moved = (now, moved)
         elif now - self._moved[0] > HANG_S:

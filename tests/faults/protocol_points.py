@@ -113,7 +113,7 @@ class PausingFeed(CountingFeed):
     def gather(self, epoch: int, number: int) -> NumberedBatch:
         self._gathered += 1
         if self._gathered == 1:  # asked for before the next update
-            self._board.say(Command.PAUSE, self._pause)
+            self._board.send(Command.PAUSE, self._pause)
         return super().gather(epoch, number)
 
 
@@ -160,7 +160,7 @@ class Sweep:
                 break
         if status != PASSED:
             self.violations.append(f"point {self._point}: the victim ended with {status}")
-        self._board.say(Command.LEAVE)
+        self._board.send(Command.LEAVE)
         heir.wake()
         host.wait_readable([heir.pidfd], PATIENCE_MS)
         if heir.reap() != 0:
@@ -202,7 +202,7 @@ class Sweep:
             self._lease(handle, self._evaluation.lease(VICTIM))
         if not self._evaluation.is_finished or host.process_status(handle.pid) != "sleeping":
             return False
-        self._board.say(Command.RUN, self._point)
+        self._board.send(Command.RUN, self._point)
         handle.wake(self._point)
         return True
 
@@ -212,7 +212,7 @@ class Sweep:
         while self._evaluation is not None and not self._evaluation.is_finished:
             self._serve(heir, self._evaluation)
         if self._board.control[Control.COMMAND] == Command.PAUSE:
-            self._board.say(Command.RUN, self._point)
+            self._board.send(Command.RUN, self._point)
         heir.wake(self._point)  # it may have seen the pause
         self.queue.limits.sync_every = self.item.batches
         while not self.queue.is_epoch_settled(self._point - 1):
@@ -258,7 +258,7 @@ class Sweep:
             self._violated("died in the middle of an apply, and nothing is in doubt")
         self._effects.applying[VICTIM] = 0
         ledger = self.queue.ledger
-        if ledger.quarantined or ledger.settled != self._point * self.item.batches:
+        if ledger.quarantined or ledger.finished != self._point * self.item.batches:
             self._violated(f"no partition: {ledger}")
         if self._evaluation is not None and self._sums.words[:2] != (1.0, VAL_BATCHES):
             self._violated(f"the evaluation adds up to {self._sums}")

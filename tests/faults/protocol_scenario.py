@@ -150,7 +150,7 @@ class Account:
             found.append(f"{ledger.redone} redone in the ledger, {self.redone} in the releases")
         if ledger.quarantined != len(self.quarantined):
             found.append(f"{ledger.quarantined} quarantined in the ledger, {len(self.quarantined)} in the releases")
-        if queue.is_finished and ledger.settled != queue.total:
+        if queue.is_finished and ledger.finished != queue.total:
             found.append(f"no partition: {ledger} of {queue.total}")
         return found
 

@@ -149,7 +149,7 @@ def test_what_refuses_one_checkpoint_is_asked_about_the_one_before(runs: Path, t
             raise CheckpointError("not this one", code="checkpoint/other-job")
         return "taken"
 
-    taken = checkpoint.take_newest(scene.checkpoints, take)
+    taken = checkpoint.load_newest(scene.checkpoints, take)
     assert (taken.path, taken.answer) == (scene.checkpoints / scene.names[0], "taken")
     assert asked == [4 * EVERY, 3 * EVERY, 2 * EVERY]
     assert len(taken.rejected) == 2 and str(taken.misfit) == taken.rejected[0]

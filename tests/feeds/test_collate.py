@@ -17,7 +17,7 @@ Pair = namedtuple("Pair", ["first", "second"])
 
 def batch_of(records: list[Any], collator: Collator | None = None, more: list[list[Any]] | None = None) -> Batch:
     """The last of these batches, through one slot of a ring whose form the first one decides."""
-    collator = (collator or Collator()).settle(records)
+    collator = (collator or Collator()).with_padding_of(records)
     form, shapes = collator.form(records)
     ring = Ring.allocate("test", RingSpec(form, 1, 0, 4 * form.nbytes(shapes)))
     for batch in [records, *(more or [])]:
@@ -65,7 +65,7 @@ def test_a_target_that_varies_is_padded_with_what_losses_ignore_and_stays_the_ta
 
 def test_which_fields_are_padded_is_decided_by_what_varies() -> None:
     records = [(torch.zeros(3), torch.ones(n, 2), 1) for n in (2, 4)]
-    collator = Collator(padding=PaddingRule()).settle(records)
+    collator = Collator(padding=PaddingRule()).with_padding_of(records)
     assert collator.padding is not None and collator.padding.fields == (1,)
     batch = batch_of(records, Collator(padding=PaddingRule()))
     assert [tuple(one.shape) for one in batch.inputs] == [(2, 3), (2, 4, 2), (2,)]

@@ -132,7 +132,7 @@ def test_who_does_not_wait_reads_poison(device: Simulated) -> None:
     slots = DeviceSlots(device, pins)
     x, y = slots.send(slots.slots[0], (torch.ones(4, 2), torch.ones(4, dtype=torch.int64)))
     assert x.isnan().all() and (y == -1).all()
-    slots.take(slots.slots[0])
+    slots.wait_for(slots.slots[0])
     assert (x == 1).all() and (y == 1).all()
 
 
@@ -144,7 +144,7 @@ def test_host_memory_that_is_written_before_its_copy_is_done_arrives_changed(dev
     (late,) = slots.send(slots.slots[1], (host,))
     slots.sent(slots.slots[0])
     host.fill_(2.0)
-    slots.take(slots.slots[1])
+    slots.wait_for(slots.slots[1])
     assert (early == 1).all() and (late == 2).all()
 
 
@@ -155,7 +155,7 @@ def test_what_is_kept_of_batches_of_any_shape_has_an_end(device: Simulated) -> N
     for length in [40, *range(1, 3 * KEPT_VIEWS)]:
         sent = torch.arange(length)
         (found,) = slots.send(slot, (sent,))
-        slots.take(slot)
+        slots.wait_for(slot)
         assert torch.equal(found, sent) and len(slot.views) <= KEPT_VIEWS
         slots.leave(slot)
     pins.close()
@@ -169,7 +169,7 @@ def test_slots_grow_with_their_batches_and_stop_growing(device: Simulated) -> No
         slot = slots.slots[k % 2]
         sent = torch.arange(2 * length).view(2, length)
         (found,) = slots.send(slot, (sent,))
-        slots.take(slot)
+        slots.wait_for(slot)
         assert torch.equal(found, sent)
         slots.leave(slot)
         taken = taken or (device.allocations() if length == 50 else 0)

@@ -95,16 +95,16 @@ def test_rows_are_chosen_with_all_that_belongs_to_them() -> None:
 
 
 def test_a_part_for_validation_is_a_copy_of_its_rows() -> None:
-    part = table().take("held", np.array([4, 0]))
+    part = table().copy_rows("held", np.array([4, 0]))
     assert part.arrays()["rating"].tolist() == [5.0, 1.0] and part.samples == 2
     assert part.names == {"users": ["a", "b", "c"]} and part.spec.sizes == {"users": 3, "items": 4}
-    assert sparse().take("held", np.array([2])).arrays()["values"].tolist() == [3, 4, 5]
+    assert sparse().copy_rows("held", np.array([2])).arrays()["values"].tolist() == [3, 4, 5]
 
 
 def test_a_text_is_not_divided_by_places() -> None:
     arrays = {"tokens": np.zeros(4, np.int32), "starts": np.zeros(2, np.int64), "counts": np.ones(1, np.int64)}
     with pytest.raises(ValueError, match="not divided"):
-        Packed.of("text", "tokens", arrays, {"words": 1, "context": 2}).take("held", np.array([1]))
+        Packed.of("text", "tokens", arrays, {"words": 1, "context": 2}).copy_rows("held", np.array([1]))
 
 
 def test_samples_are_picked_by_number() -> None:

@@ -21,7 +21,7 @@ from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.stream_reader import Filler, Origin, Unreadable, copies_of, read_state, state_of
 from hogwild.host.cgroups import Memory
 from hogwild.job.data import why_streamed
-from hogwild.job.stream_setup import hold, prepare, slots_of
+from hogwild.job.stream_setup import prepare, read_into_memory, slots_of
 from hogwild.scheduling.batch_plan import BatchPlan, StreamPlan, updates_planned
 from hogwild.user_code import ComponentSpec
 
@@ -482,7 +482,7 @@ def test_validation_data_that_does_not_come_to_an_end_is_an_error_before_memory_
     options = {"loaders": 1, "channels_last": False, "has_norm": False, "what": "data.val"}
     streamed = prepare(job_with(), dataset, None, None, "", **options)  # type: ignore[arg-type]
     with pytest.raises(MemoryShortError, match=r"data\.val: after \d+ records, which take .* free \(a test\)") as short:
-        hold(streamed, BATCH, "data.val")
+        read_into_memory(streamed, BATCH, "data.val")
     assert short.value.code == "run/memory-short"
     assert 100 < dataset.given < 250, "what is free is used, up to the copy that is to come"
 

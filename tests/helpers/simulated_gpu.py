@@ -151,10 +151,10 @@ class Simulated:
         start = -whole.data_ptr() % LINE
         return whole[start : start + nbytes]
 
-    def lend(self, nbytes: int) -> tuple[Tensor, str]:
+    def allocate_shared(self, nbytes: int) -> tuple[Tensor, str]:
         from hogwild.shared_memory.region import Region
 
-        self._note("lend")
+        self._note("allocate_shared")
         self._lent.append(Region.allocate("simulated-device", nbytes))
         return self._lent[-1].tensor(torch.uint8, (nbytes,)), f"{os.getpid()} {self._lent[-1].descriptor}"
 

@@ -67,14 +67,14 @@ class Machine:
     def pause(self) -> int | None:
         """As pauses.py does it: everybody alive parks, the slice ends, the next begins."""
         self.pauses += 1
-        self.board.say(Command.PAUSE, self.pauses)
+        self.board.send(Command.PAUSE, self.pauses)
         for worker in set(range(self.procs)) - self.dead:
             self.board.words[worker, Word.PARKED] = self.pauses
         self.trial.end_slice(self.now)
-        answer = self.trial.begin_slice(self.now)
+        answer = self.trial.start_slice(self.now)
         if answer is not None:
             self.said.append(self.way)
-        self.board.say(Command.RUN, self.pauses)
+        self.board.send(Command.RUN, self.pauses)
         return answer
 
     def slice(self) -> None:

@@ -27,14 +27,14 @@ def test_the_work_is_done_in_a_thread_and_what_follows_in_ours(background: Backg
     where: list[threading.Thread] = []
     for answer in ("one", "two"):  # the same thread again
         told: list[tuple[str, threading.Thread]] = []
-        background.begin(
+        background.submit(
             lambda answer=answer: where.append(threading.current_thread()) or answer,  # type: ignore[misc]
             lambda got, told=told: told.append((got, threading.current_thread())),  # type: ignore[misc]
         )
         assert background.is_busy and not told
         assert select.select([background], [], [], PATIENCE_S)[0] == [background]
         assert background.is_busy and not told  # until it is settled
-        assert background.settle()
+        assert background.finish()
         assert told == [(answer, threading.main_thread())] and not background.is_busy
         assert not background.settle() and select.select([background], [], [], 0)[0] == []
     assert where[0] is where[1] is not threading.main_thread()
@@ -44,21 +44,21 @@ def test_what_the_work_raises_is_raised_where_it_is_settled(background: Backgrou
     def work() -> None:
         raise SystemExit("user code")
 
-    background.begin(work)
+    background.submit(work)
     with pytest.raises(SystemExit, match="user code"):
         background.wait()
     assert not background.is_busy
     told: list[int] = []
-    background.begin(lambda: 1, told.append)
+    background.submit(lambda: 1, told.append)
     assert background.wait() and told == [1]
 
 
 def test_waiting_ends_with_the_time_that_is_left(background: Background) -> None:
     gate = threading.Event()
-    background.begin(gate.wait)
+    background.submit(gate.wait)
     assert not background.wait(0.001) and background.is_busy
     with pytest.raises(AssertionError, match="one piece of work at a time"):
-        background.begin(gate.wait)
+        background.submit(gate.wait)
     gate.set()
     assert background.wait()
 
@@ -72,7 +72,7 @@ def test_what_the_work_held_is_given_back_before_its_end_is_told(background: Bac
     large = Large()
     gone_in: list[str] = []
     weakref.finalize(large, lambda: gone_in.append(threading.current_thread().name))
-    background.begin(lambda held=large: None)  # type: ignore[misc]
+    background.submit(lambda held=large: None)  # type: ignore[misc]
     del large
     assert background.wait()
     assert gone_in == ["test"]
@@ -141,7 +141,7 @@ def test_nothing_of_it_is_left(how: str) -> None:
     gate = threading.Event()
     made = Background("short")
     if how != "never used":
-        made.begin(gate.wait)
+        made.submit(gate.wait)
     if how != "closed at work":
         gate.set()
         made.wait()

@@ -294,7 +294,7 @@ def test_no_exchange_is_longer_than_a_ring_holds_of_it_for_every_worker(slots: i
     for worker in (0, 1):
         choice = schedule.choose(worker, free, [])
         assert choice is not None
-        free[0].take(choice.piece, choice.piece.stop)
+        free[0].lease(choice.piece, choice.piece.stop)
         assert choice.piece.stop - choice.piece.start <= (slots - REQUESTS_IN_HAND) // 2
 
 
@@ -412,21 +412,21 @@ def test_nobody_counts_the_batches_of_a_stream_before_its_end() -> None:
 def test_a_batch_of_a_lane_that_is_computed_again_begins_with_the_same_state_and_is_counted_once() -> None:
     state = LaneState(Remembering(), steps=4)
     x = torch.ones(2, 6)
-    assert not state.begin(0, 0)
+    assert not state.start_batch(0, 0)
     first = state(x)
-    assert not state.begin(0, 0)  # in fp16, at a smaller scale
+    assert not state.start_batch(0, 0)  # in fp16, at a smaller scale
     assert torch.equal(state(x), first)
-    assert not state.begin(0, 1)
+    assert not state.start_batch(0, 1)
     second = state(x)
-    assert not state.begin(0, 1)
+    assert not state.start_batch(0, 1)
     assert torch.equal(state(x), second)
     assert not torch.equal(second, first)
-    assert state.begin(0, 3)  # of a lane that somebody else began
+    assert state.start_batch(0, 3)  # of a lane that somebody else began
     lost = state(x)
-    assert not state.begin(0, 3)
+    assert not state.start_batch(0, 3)
     assert torch.equal(state(x), lost)
     state.drop()
-    assert state.begin(0, 3)
+    assert state.start_batch(0, 3)
 
 
 @pytest.mark.slow
@@ -501,7 +501,7 @@ def test_what_is_called_may_refuse_to_say_how_long_it_is() -> None:
 )
 def test_compilers_see_batches_of_every_size_before_any_is_read(plan: Any, padding: Any, sizes: set[int]) -> None:
     records = [(torch.zeros(length), torch.tensor(0)) for length in ((2, 5, 3) if padding else (4, 4, 4))]
-    collator = Collator(padding=padding).settle(records)
+    collator = Collator(padding=padding).with_padding_of(records)
     stream = Stream(Origin(), collator, plan, "none", 0)
     batches = Streamed(stream, BatchForm((0, 1), ()), 0, 0, tuple(records)).typical()
     assert {len(batch[-1]) for batch in batches} == sizes

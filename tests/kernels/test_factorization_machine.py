@@ -180,7 +180,7 @@ def test_pairs_are_learnt_that_no_linear_model_can_tell_apart() -> None:
 
 def test_adagrads_step_is_bounded_by_its_rate_whatever_becomes_of_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel as plain Python, its sums reverted between the write and whatever would read them next."""
-    for name in ("take_in", "learn", "loss_and_slope", "adagrad_step", "is_finite"):
+    for name in ("add_feature", "learn", "loss_and_slope", "adagrad_step", "is_finite"):
         monkeypatch.setattr(factorization_machine, name, getattr(factorization_machine, name).py_func)
     monkeypatch.setattr(factorization_machine, "ask_ahead", lambda *row: None)  # has no plain form: nothing is computed
     arrays, before, after = rows_and_targets(), started(), started()

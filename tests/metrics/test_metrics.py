@@ -211,10 +211,10 @@ def test_a_language_models_classes_are_in_the_last_dimension() -> None:
 def test_what_suits_the_loss_but_not_the_outputs_is_left_out() -> None:
     narrow = torch.randn(N, 3, 2)  # cross-entropy in a loss of the user's own, which makes what it needs of it
     panel = Panel.of(None, NOBODY, Flattened())
-    assert panel.settle(PIXELS, PIXEL_CLASSES, nn.CrossEntropyLoss()).names == ("accuracy",)
+    assert panel.select_metrics(PIXELS, PIXEL_CLASSES, nn.CrossEntropyLoss()).names == ("accuracy",)
     own = Panel.of(named(["accuracy"]), NOBODY, lambda output, target: output.sum() * 0)
     with pytest.raises(BuildError, match=r"accuracy: neither a class nor a binary problem.*\(37, 3, 2\)") as raised:
-        own.settle(narrow, torch.rand(N), lambda output, target: output.sum() * 0)
+        own.select_metrics(narrow, torch.rand(N), lambda output, target: output.sum() * 0)
     assert raised.value.code == "model/metric"
 
 

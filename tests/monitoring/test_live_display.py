@@ -71,7 +71,7 @@ def glance(workers: int = 2, **changes: object) -> Glance:
 
 def plain(made: Glance, width: int, height: int = 24, display: Display | None = None, **options: bool) -> list[str]:
     display = display or Display()
-    display.take(made)
+    display.update(made)
     return [line.plain for line in display.lines(made, width, height, **options)]
 
 
@@ -144,8 +144,8 @@ def test_the_end_leaves_what_was_reached_and_no_workers() -> None:
 def test_a_trend_has_a_value_per_record_and_none_for_a_glance_between_two() -> None:
     display = Display()
     for loss in (4.0, 2.0, 1.0):
-        display.take(glance(loss=loss))
-        display.take(glance(loss=loss, is_between=True))
+        display.update(glance(loss=loss))
+        display.update(glance(loss=loss, is_between=True))
     assert "loss 1 █▃▁   val loss 0.2345 ▁   " in plain(glance(loss=1.0, is_between=True), 79, display=display)[3]
 
 
@@ -196,12 +196,12 @@ def test_messages_stand_above_the_newest_frame_and_nothing_is_left_of_older_ones
     shown = Screen(Look.LIVE)
     with as_stderr(pty[1]), os.fdopen(os.dup(pty[0]), "rb", buffering=0) as master:
         reader = Reader(master)
-        shown.say("first " + "x" * 100)  # wraps
+        shown.show_message("first " + "x" * 100)  # wraps
         shown.start()
         for updates in (1, 2):
             shown.show(glance(updates=updates, restarts=3 - updates))  # the second is a figure shorter
             wait_for("the frame", lambda updates=updates: f"update {updates} of" in reader.text)
-        shown.say("second\nthird \x1b[2J")
+        shown.show_message("second\nthird \x1b[2J")
         shown.close()
         wait_for("the end", lambda: "third" in reader.text and "left" in reader.text.rpartition("third")[2])
         wait_for("all of it", lambda: reader.text.endswith("\x1b[J"))
@@ -241,7 +241,7 @@ def test_a_terminal_that_does_not_read_gets_the_newest_and_holds_up_nothing(
     with as_stderr(pty[1]), os.fdopen(os.dup(pty[0]), "rb", buffering=0) as master:
         shown.start()
         for k in range(3000):
-            shown.say(f"message {k}")
+            shown.show_message(f"message {k}")
             shown.show(glance(updates=k))
         shown.close()  # gives up
         (thread,) = (thread for thread in threading.enumerate() if thread.name == "screen")
@@ -260,7 +260,7 @@ def test_a_mistake_in_the_picture_ends_the_picture(pty: tuple[int, int]) -> None
         reader = Reader(master)
         shown.start()
         shown.show(glance(wall_s=float("nan")))
-        shown.say("still here")
+        shown.show_message("still here")
         shown.close()
         wait_for("the words", lambda: "still here" in reader.text)
     assert "warning: the display ends: ValueError" in reader.text

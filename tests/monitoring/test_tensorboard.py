@@ -39,7 +39,7 @@ def points(found: EventAccumulator, tag: str) -> list[tuple[int, float]]:
 def test_a_short_job_costs_no_import_and_leaves_no_file(tmp_path: Path) -> None:
     curves = Curves(tmp_path / "tb", {})
     for k in range(BEGIN_AT - 1):
-        curves.take(trained(k))
+        curves.write(trained(k))
     curves.close()
     assert not (tmp_path / "tb").exists()
 
@@ -49,9 +49,9 @@ def test_curves_metrics_histograms_and_settings_come_back(tmp_path: Path) -> Non
     settings = {"optimizer.lr": 0.1, "model": "m", "train.pin": False, "none": None}
     curves = Curves(tmp_path / "tb", settings, at_once=True, tensors=lambda: [("w", weight)], histograms_every=2)
     for k in range(3):
-        curves.take(trained(100 * k + 50, 3.0 - k))
-        curves.take(evaluated(100 * (k + 1), loss=1.0 / (k + 1), auc=0.5))
-        curves.take({"kind": "staleness", "time": 1e9, "updates": 7, "counts": [5, 0, 2]})
+        curves.write(trained(100 * k + 50, 3.0 - k))
+        curves.write(evaluated(100 * (k + 1), loss=1.0 / (k + 1), auc=0.5))
+        curves.write({"kind": "staleness", "time": 1e9, "updates": 7, "counts": [5, 0, 2]})
     curves.close()
     assert curves.failure is None
     found = read(tmp_path / "tb")
@@ -69,13 +69,13 @@ def test_curves_metrics_histograms_and_settings_come_back(tmp_path: Path) -> Non
 def test_what_a_resume_or_a_rollback_undid_is_struck_out(tmp_path: Path) -> None:
     first = Curves(tmp_path / "tb", {}, at_once=True)
     for samples in (100, 200, 300):
-        first.take(trained(samples))
+        first.write(trained(samples))
     first.go_on_from(200)  # a rollback
-    first.take(trained(400, 2.0))
+    first.write(trained(400, 2.0))
     first.close()
     second = Curves(tmp_path / "tb", {}, at_once=True)  # within the same second: the file's name must still be later
     second.go_on_from(300)
-    second.take(trained(350, 3.0))
+    second.write(trained(350, 3.0))
     second.close()
     assert len(list((tmp_path / "tb").iterdir())) == 2
     assert points(read(tmp_path / "tb"), "train/loss") == [(100, 1.0), (200, 1.0), (350, 3.0)]
@@ -84,10 +84,10 @@ def test_what_a_resume_or_a_rollback_undid_is_struck_out(tmp_path: Path) -> None
 def test_a_disk_that_takes_nothing_ends_the_curves_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "tb").write_text("in the way")
     curves = Curves(tmp_path / "tb", {}, at_once=True)
-    curves.take(trained(1))
+    curves.write(trained(1))
     curves.close()
     assert curves.failure is not None and "FileExistsError" in curves.failure
-    curves.take(trained(2))
+    curves.write(trained(2))
     assert "tensorboard" not in {thread.name for thread in threading.enumerate()}
 
 

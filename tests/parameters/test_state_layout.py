@@ -317,8 +317,8 @@ def begun(shared, worker):
     """A worker's updates, once it has been given its first item."""
     attached = attach(shared, worker)
     update = AutogradUpdate(attached, grad_clip=None)
-    if attached.begin():
-        update.begin_at(0)
+    if attached.start():
+        update.start_at(0)
     return update
 
 
@@ -346,25 +346,25 @@ def test_a_replacement_whose_state_is_far_behind_takes_over_another_and_a_near_o
     shared = cold()
     train(updating(shared, 1), images(4))
     train(updating(shared, 0), images(8))
-    assert not attach(shared, 1).begin(), "4 of 8 updates"
+    assert not attach(shared, 1).start(), "4 of 8 updates"
     train(updating(shared, 0), images(1))
     late = attach(shared, 1)
-    assert late.begin(), "4 of 9"
+    assert late.start(), "4 of 9"
     assert [late.state.updates, *(float(own["step"]) for own in late.optimizer.state.values())] == [9] * 9
-    assert not late.begin() and not attach(shared, 1).begin(), "once"
+    assert not late.start() and not attach(shared, 1).start(), "once"
 
 
 def test_workers_that_begin_together_have_nothing_to_take_over():
     shared = cold(optim.Adam)
     workers = [attach(shared, k) for k in range(2)]
-    assert [worker.begin() for worker in workers] == [False, False]
+    assert [worker.start() for worker in workers] == [False, False]
     first, second = (AutogradUpdate(worker, grad_clip=None) for worker in workers)
     for batch in images(6):
         train(first, [batch])
         train(second, [batch])
     for worker in workers:
         worker.rest()
-        assert not worker.begin()
+        assert not worker.start()
 
 
 def test_state_that_only_the_late_worker_has_stays():
@@ -373,7 +373,7 @@ def test_state_that_only_the_late_worker_has_stays():
     train(updating(shared, 1), left)
     train(updating(shared, 0), right * 3)
     late = attach(shared, 1)
-    assert late.begin()
+    assert late.start()
     steps = {name: int(late.optimizer.state[param]["step"]) for name, param in late.model.named_parameters()}
     assert steps == {
         f"{module}.{name}": steps
@@ -406,7 +406,7 @@ def test_state_is_taken_over_as_it_is_between_two_updates_of_its_owner(at):
     owner, late = attach(shared, 0), attach(shared, 1)
     train(AutogradUpdate(owner, grad_clip=None), images(5))
     with OwnerMakesAnUpdate(owner, at) as meanwhile:
-        assert late.begin()
+        assert late.start()
     assert meanwhile.operations > at and late.state.updates == 6
     theirs, ours = (worker.optimizer.state_dict()["state"] for worker in (owner, late))
     assert all(torch.equal(value, ours[i][key]) for i, own in theirs.items() for key, value in own.items())
@@ -418,7 +418,7 @@ def test_state_whose_owner_was_killed_in_an_update_is_taken_over_all_the_same():
     train(owner, images(5))
     owner._state.begin_update()
     late = attach(shared, 1)
-    assert late.begin() and late.state.updates == 5
+    assert late.start() and late.state.updates == 5
     train(AutogradUpdate(late, grad_clip=None), images(1))
     assert late.state.updates == 6
 
@@ -435,7 +435,7 @@ def test_a_checkpoint_gives_no_worker_state_that_is_far_behind():
     states = [attach(resumed, k) for k in range(5)]
     assert [int(worker.optimizer.state_dict()["state"][0]["step"]) for worker in states] == [6, 6, 4, 6, 6]
     assert [worker.state.updates for worker in states] == [6, 6, 4, 6, 6]
-    assert not any(worker.begin() for worker in states)
+    assert not any(worker.start() for worker in states)
 
 
 @pytest.mark.parametrize("state", ["shared", "private"])

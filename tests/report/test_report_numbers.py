@@ -13,7 +13,7 @@ from hogwild.report.columns import PIXEL_COLUMNS, curve, percentile, smooth
 from hogwild.report.figures import best_updates
 from hogwild.report.run_data import ColumnTable, Run, read_run
 from hogwild.report.tables import DEFAULT, JOB_FILE, OVERRIDE, settings
-from hogwild.report.timeline import ABSENT, ALIVE, COLUMNS, STARTING, Lanes, lanes
+from hogwild.report.timeline import ABSENT, ALIVE, COLUMNS, STARTING, PhaseBars, phase_bars
 from tests.helpers.run_records import BEGAN, RESOLVED, Story, add_lines, write_run
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_percentiles_of_a_histogram_are_the_values_themselves() -> None:
     assert percentile(np.zeros(4), 0.5) == 0
 
 
-def shares(found: Lanes, worker: int, begin_s: float, end_s: float) -> dict[str, float]:
+def shares(found: PhaseBars, worker: int, begin_s: float, end_s: float) -> dict[str, float]:
     """The part of each word in a stretch of a worker's bar."""
     begin, end = (round(at / found.span_s * COLUMNS) for at in (begin_s, end_s))
     places = found.pixels[worker][:, begin:end]
@@ -132,10 +132,10 @@ def shares(found: Lanes, worker: int, begin_s: float, end_s: float) -> dict[str,
 
 
 @pytest.fixture
-def lanes_of(tmp_path: Path) -> Callable[..., Lanes]:
+def bars_of(tmp_path: Path) -> Callable[..., PhaseBars]:
     """Two workers: 1 dies at 100 s and is back at 150 s, after 10 s of starting."""
 
-    def make(phases: list[list[str]]) -> Lanes:
+    def make(phases: list[list[str]]) -> PhaseBars:
         run = tmp_path / "run"
         run.mkdir()
         (run / "resolved.yaml").write_text(RESOLVED)
@@ -148,28 +148,30 @@ def lanes_of(tmp_path: Path) -> Callable[..., Lanes]:
         step = 200.0 / max(1, len(phases))
         for number, names in enumerate(phases, 1):
             add_lines(run / "metrics.jsonl", {"time": number * step, "kind": "train", "workers": {"phase": names}})
-        return lanes(read_run(run))
+        return phase_bars(read_run(run))
 
     return make
 
 
-def test_a_worker_that_is_dead_has_no_bar_whatever_a_record_says(lanes_of: Callable[..., Lanes]) -> None:
-    found = lanes_of([["working", "working"]] * 20)
+def test_a_worker_that_is_dead_has_no_bar_whatever_a_record_says(bars_of: Callable[..., PhaseBars]) -> None:
+    found = bars_of([["working", "working"]] * 20)
     assert shares(found, 0, 0, 200) == {"working": 1.0}
     assert shares(found, 1, 0, 99) == {"working": 1.0}
     assert shares(found, 1, 101, 139) == {ABSENT: 1.0}
     assert shares(found, 1, 141, 149) == {STARTING: 1.0}
 
 
-def test_a_bar_shows_phases_in_proportion_where_records_are_denser_than_pixels(lanes_of: Callable[..., Lanes]) -> None:
-    found = lanes_of([["working", "working"]] * 3 * 2 + [["waiting", "working"], ["working", "working"]] * 4000)
+def test_a_bar_shows_phases_in_proportion_where_records_are_denser_than_pixels(
+    bars_of: Callable[..., PhaseBars],
+) -> None:
+    found = bars_of([["working", "working"]] * 3 * 2 + [["waiting", "working"], ["working", "working"]] * 4000)
     assert shares(found, 0, 20, 180) == {"working": 0.5, "waiting": 0.5}
 
 
 def test_a_record_made_just_after_a_death_says_nothing_about_the_moments_before(
-    lanes_of: Callable[..., Lanes],
+    bars_of: Callable[..., PhaseBars],
 ) -> None:
-    found = lanes_of([["working", "booting" if 102 <= at <= 154 else "working"] for at in range(4, 204, 4)])
+    found = bars_of([["working", "booting" if 102 <= at <= 154 else "working"] for at in range(4, 204, 4)])
     assert shares(found, 1, 90, 99.9) == {"working": 1.0}
     assert shares(found, 1, 141, 149) == {STARTING: 1.0}
     assert shares(found, 1, 151, 200) == {"working": 1.0}
@@ -182,7 +184,7 @@ def test_without_events_a_record_that_says_starting_is_believed(tmp_path: Path) 
     for at in range(1, 11):
         phase = "booting" if at < 6 else "working"
         add_lines(run / "metrics.jsonl", {"time": float(at), "kind": "train", "workers": {"phase": [phase]}})
-    assert lanes(read_run(run)).used() == [STARTING, "working"]
+    assert phase_bars(read_run(run)).used() == [STARTING, "working"]
 
 
 def test_records_that_tell_nothing_of_workers_leave_their_bars_and_curves_whole(tmp_path: Path) -> None:
@@ -195,13 +197,15 @@ def test_records_that_tell_nothing_of_workers_leave_their_bars_and_curves_whole(
         told = {"workers": of_worker} if at % 30 == 0 else {}
         add_lines(run / "metrics.jsonl", {"time": float(at), "kind": "train", "samples": at, **told})
     found = read_run(run)
-    assert shares(lanes(found), 0, 5, 140) == {"working": 1.0} and shares(lanes(found), 0, 160, 290) == {"waiting": 1.0}
+    assert shares(phase_bars(found), 0, 5, 140) == {"working": 1.0} and shares(phase_bars(found), 0, 160, 290) == {
+        "waiting": 1.0
+    }
     speeds = found.records.workers["samples_per_s"][0].tolist()
     assert speeds == found.records.told["samples"].tolist() == [float(at) for at in range(30, 301, 30)]
 
 
-def test_without_phases_a_bar_still_shows_that_the_worker_was_there(lanes_of: Callable[..., Lanes]) -> None:
-    found = lanes_of([])
+def test_without_phases_a_bar_still_shows_that_the_worker_was_there(bars_of: Callable[..., PhaseBars]) -> None:
+    found = bars_of([])
     assert shares(found, 0, 0, 200) == {ALIVE: 1.0}
     assert shares(found, 1, 101, 139) == {ABSENT: 1.0}
 

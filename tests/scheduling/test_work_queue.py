@@ -108,7 +108,7 @@ def test_words_that_say_nothing_about_its_items_settle_nothing(progress: LeasePr
     queue = queue_of(100)
     must_lease(queue)
     queue.release(0, progress)
-    assert queue.ledger.settled == queue.updates == queue.samples == queue.ledger.indeterminate == 0
+    assert queue.ledger.finished == queue.updates == queue.samples == queue.ledger.indeterminate == 0
     assert sum(stop - start for start, stop, _ in free_ranges(queue)) == 100
 
 
@@ -227,7 +227,7 @@ def test_only_the_holder_can_acknowledge() -> None:
     queue = queue_of(100, procs=2)
     item = must_lease(queue, 0)
     assert queue.ack(1, item.id, 0) is None
-    assert queue.ledger.settled == 0
+    assert queue.ledger.finished == 0
     queue.release(0, None)
     assert queue.ack(0, item.id, 0) is None  # late: the item has gone to somebody else
 
@@ -678,9 +678,9 @@ class Simulation:
     def check_always(self) -> None:
         state, ledger = self.queue.state(), self.queue.ledger
         free = sum(stop - start for _, start, stop, _ in state["free"])
-        assert ledger.settled + free == state["next_epoch"] * self.plan.batches
-        assert ledger.settled == self.queue.total
-        assert ledger.settled <= len(self.truth.account)
+        assert ledger.finished + free == state["next_epoch"] * self.plan.batches
+        assert ledger.finished == self.queue.total
+        assert ledger.finished <= len(self.truth.account)
         assert self.queue.updates <= self.truth.updates
         ranges = sorted((epoch, start, stop) for epoch, start, stop, _ in state["free"])
         for left, right in pairwise(ranges):
@@ -734,7 +734,7 @@ class Simulation:
         whole = self.limits.epochs * self.plan.batches
         limit = self.limits.max_updates
         if limit is None or self.truth.updates < limit:
-            assert self.queue.ledger.settled == self.queue.total == whole == len(self.truth.account)
+            assert self.queue.ledger.finished == self.queue.total == whole == len(self.truth.account)
             assert self.queue.epoch == self.limits.epochs
         else:
             assert self.truth.updates == limit

@@ -122,7 +122,7 @@ def test_renewing_a_row_clears_what_would_be_taken_for_the_new_incarnations_word
 
 def test_a_worker_is_parked_only_in_the_pause_it_has_seen() -> None:
     board = Scoreboard.allocate(3)
-    board.say(Command.PAUSE, 5)
+    board.send(Command.PAUSE, 5)
     assert (board.control[Control.COMMAND], board.control[Control.PAUSE]) == (Command.PAUSE, 5)
     board.words[:2, Word.PARKED] = 5
     board.words[2, Word.PARKED] = 4  # still parked since the last one

@@ -373,7 +373,7 @@ def begin(writer: Background, folder: Path, update: int, state: dict[str, Any], 
     """Begins to write; what becomes of it is in the list once the writer is settled."""
     results: Results = []
     name = checkpoint.checkpoint_name(update)
-    writer.begin(partial(write_and_prune, folder, name, state, state, {}, keep, **rest), results.append)
+    writer.submit(partial(write_and_prune, folder, name, state, state, {}, keep, **rest), results.append)
     return results
 
 
@@ -382,7 +382,7 @@ def test_a_checkpoint_is_written_in_the_background_and_announced(tmp_path: Path)
     for update in (1, 2, 3):
         results = begin(writer, tmp_path, update, big(), keep=2)
         assert select.select([writer], [], [], DEADLINE_S)[0] == [writer]
-        assert writer.settle()
+        assert writer.finish()
         assert results == [WrittenCheckpoint(tmp_path / checkpoint.checkpoint_name(update))]
     assert {entry.name for entry in tmp_path.iterdir()} == {"update-000000002", "update-000000003"}
     writer.close()
@@ -476,6 +476,6 @@ def test_other_threads_go_on_while_a_checkpoint_is_written(tmp_path: Path) -> No
             while not select.select([writer], [], [], 0.001)[0]:
                 turns += 1
                 assert time.monotonic() - began < DEADLINE_S
-            assert writer.settle() and isinstance(results[0], WrittenCheckpoint)
+            assert writer.finish() and isinstance(results[0], WrittenCheckpoint)
     assert turns > 20
     writer.close()

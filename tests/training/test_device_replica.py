@@ -81,7 +81,7 @@ def made(make: Callable[[], nn.Module], rule: str, procs: int = 1) -> SharedMode
 
 def train(worker: WorkerModel, batches: Batches, clip: float | None = None, every: int = 4) -> AutogradUpdate:
     """`every` updates between two flushes."""
-    worker.begin()
+    worker.start()
     update = (AutogradUpdate if worker.replica is None else DeviceUpdate)(worker, grad_clip=clip)
     for number, (x, y) in enumerate(batches, 1):
         update.backward((x,), y)
@@ -257,7 +257,7 @@ def test_a_replacement_inherits_the_state_of_the_last_pause_and_none_before_the_
 
 
 def train_without_rest(worker: WorkerModel, batches: Batches) -> None:
-    worker.begin()
+    worker.start()
     update = DeviceUpdate(worker, grad_clip=None)
     for x, y in batches:
         update.backward((x,), y)
@@ -273,7 +273,7 @@ def test_buffers_go_home_in_a_pause_and_come_back_merged() -> None:
     own = [worker.model.norm.running_mean.clone() for worker in workers]  # type: ignore[union-attr]
     shared.merge_buffers([2, 2])
     for worker in workers:
-        worker.begin()
+        worker.start()
         torch.testing.assert_close(worker.model.norm.running_mean, (own[0] + own[1]) / 2)  # type: ignore[union-attr]
         assert worker.model.norm.num_batches_tracked == 4  # type: ignore[union-attr]
 

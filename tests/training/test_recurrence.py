@@ -114,11 +114,11 @@ def test_a_lane_goes_on_only_where_the_batch_before_was_the_last_one_computed() 
     state = LaneState(model, steps=4)
     restarts = []
     for epoch, batch, row in [(0, 0, 0), (0, 1, 1), (0, 3, 9), (0, 4, 20), (1, 5, 7), (1, 6, 8)]:
-        restarts.append(state.begin(epoch, batch))
+        restarts.append(state.start_batch(epoch, batch))
         state(torch.tensor([[float(row)]]))
     assert restarts == [False, False, True, False, True, False]
     state.drop()
-    assert state.begin(1, 7), "what ended in NaN is not passed on"
+    assert state.start_batch(1, 7), "what ended in NaN is not passed on"
 
 
 # ---- whole jobs ----------------------------------------------------------------------------------------------------

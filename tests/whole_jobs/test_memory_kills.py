@@ -159,17 +159,17 @@ def test_what_was_killed_long_before_is_no_cause_of_this_death(tmp_path: Path) -
     counters = Counters(tmp_path)
     kills = OomKills(tmp_path)
     counters.say(1, 1)  # something that user code had started
-    kills.forget()
-    kills.forget()
+    kills.discard()
+    kills.discard()
     assert kills.claim() == ""
 
 
 def test_a_death_that_takes_a_while_is_still_the_kernels(tmp_path: Path) -> None:
     counters = Counters(tmp_path)
     kills = OomKills(tmp_path)
-    kills.forget()
+    kills.discard()
     counters.say(1, 1)
-    kills.forget()  # the memory of a large process is being taken apart meanwhile
+    kills.discard()  # the memory of a large process is being taken apart meanwhile
     assert kills.claim().startswith("killed by the kernel: out of memory")
-    kills.forget()
+    kills.discard()
     assert kills.claim() == ""

@@ -21,7 +21,7 @@ def train(profile: Profile, updates: int, number: int = 0) -> None:
     """As a worker does, with something for torch to do in every phase. `number`: of the first update."""
     numbers = torch.ones(8)
     for update in range(number, number + updates):
-        profile.begin_update(update)
+        profile.start_update(update)
         for phase in [phase for phase in PHASES if phase != "wait"]:
             profile.enter(phase)
             numbers.mul(1.0)
@@ -70,7 +70,7 @@ def test_a_stopwatch_loses_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ticking(monkeypatch)
     watch = Stopwatch()
     for number in range(2):
-        watch.begin_update(number)
+        watch.start_update(number)
         for phase in ("gather", "forward", "gather", "forward", "bookkeeping", "wait"):
             watch.enter(phase)
     watch.finish()
@@ -92,7 +92,7 @@ def test_an_update_that_is_broken_off_does_not_count(
 ) -> None:
     ticking(monkeypatch)
     watch = Stopwatch()
-    watch.begin_update(0)
+    watch.start_update(0)
     for phase in phases:
         watch.enter(phase)
     watch.break_off()
@@ -135,7 +135,7 @@ def test_a_window_ends_after_its_length_although_nothing_is_applied(profile: Pro
 
 def test_a_worker_that_leaves_in_its_window_leaves_what_it_has(profile: Profile, tmp_path: Path) -> None:
     train(profile, 8)
-    profile.begin_update(8)
+    profile.start_update(8)
     profile.enter("forward")
     profile.close()
     profile.close()
@@ -156,7 +156,7 @@ def test_a_worker_that_is_killed_in_its_window_leaves_the_note_that_it_came_ther
 ) -> None:
     train(profile, 5)
     assert not list(tmp_path.iterdir())
-    profile.begin_update(5)
+    profile.start_update(5)
     assert [file.name for file in tmp_path.iterdir()] == [phases_name(0)]
 
 

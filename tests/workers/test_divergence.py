@@ -486,7 +486,7 @@ def test_rollbacks_that_lead_no_further_go_to_older_checkpoints_and_come_to_an_e
         assert divergence.older_than == 100 - number
     divergence.ruined = True
     assert divergence.decide() is Decision.FAIL
-    assert "after 5 rollbacks without progress, at 0.03125 of the learning rate" in divergence.words
+    assert "after 5 rollbacks without progress, at 0.03125 of the learning rate" in divergence.message
 
 
 def test_a_checkpoint_later_than_where_the_run_diverged_makes_a_fresh_start() -> None:
@@ -501,4 +501,4 @@ def test_a_checkpoint_later_than_where_the_run_diverged_makes_a_fresh_start() ->
 def test_a_run_without_a_way_back_fails() -> None:
     divergence = Divergence("rollback", 2, ruined=True, no_way_back="there is no good checkpoint to go back to")
     assert divergence.decide() is Decision.FAIL
-    assert "and there is no good checkpoint to go back to" in divergence.words
+    assert "and there is no good checkpoint to go back to" in divergence.message

@@ -39,7 +39,7 @@ def test_patience_counts_evaluations_in_a_row_and_survives_a_checkpoint() -> Non
     monitor.look(2, {"loss": 2.0})
     assert not monitor.is_out_of_patience
     other = Monitor("loss", False, patience=2)
-    other.take_over(monitor.state())
+    other.restore(monitor.state())
     assert not other.is_out_of_patience
     other.look(3, {"loss": 3.0})
     assert other.is_out_of_patience and other.best == {"updates": 1, "loss": 1.0}
@@ -56,7 +56,7 @@ def test_without_patience_it_is_never_enough() -> None:
 
 def test_a_checkpoint_of_a_job_that_had_no_patience_counts_from_there() -> None:
     monitor = Monitor("loss", False, patience=1)
-    monitor.take_over({"best": {"updates": 5, "loss": 0.1}})
+    monitor.restore({"best": {"updates": 5, "loss": 0.1}})
     assert not monitor.is_out_of_patience
     monitor.look(6, {"loss": 0.2})
     assert monitor.is_out_of_patience

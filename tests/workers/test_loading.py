@@ -206,7 +206,7 @@ def test_rows_are_written_where_a_copy_of_the_whole_would_have_them(
         stop = min(40, start + 13)
         to.put(start, (images[start:stop], labels[start:stop]))
     parts = [torch.arange(40)] if fraction is None else division(40, fraction, 9)
-    for held, part in zip(sections.held(), parts, strict=True):
+    for held, part in zip(sections.in_memory(), parts, strict=True):
         assert torch.equal(held.tensors[0], images[part]) and torch.equal(held.tensors[1], labels[part])
         assert held.resident is not None
         copied = ResidentData.from_tensors("x", held.tensors, channels_last=channels_last)
@@ -315,7 +315,7 @@ def early() -> Iterator[HeadStart]:
     path = sys.path[:]
     sys.path.insert(0, str(JOBS))
     with HeadStart() as early:
-        early.begin(plan_here(2, 1, pin=False), 2)
+        early.start(plan_here(2, 1, pin=False), 2)
         yield early
     sys.path[:] = path
 

@@ -63,14 +63,14 @@ def test_twenty_spares_killed_in_a_row_are_buried_and_started_one_at_a_time_at_t
         assert spares.fill(now) is None  # one is on its way
         os.kill(fresh.pid, signal.SIGKILL)
         wait_for("its death", lambda pid=fresh.pid: state_of(pid) == "Z")
-        ((dead, status),) = spares.bury(now)
+        ((dead, status),) = spares.pop_dead(now)
         assert (dead.pid, status) == (fresh.pid, -signal.SIGKILL)
         dead.close()
         assert not list(spares)
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(death, 10))
         assert spares.fill(now + 0.99 * pause_s) is None
         now += pause_s
-    assert starts == 20 and spares.take() is None
+    assert starts == 20 and spares.pop() is None
 
 
 def test_a_spare_that_somebody_has_stopped_or_killed_is_not_taken(lifeline: int) -> None:
@@ -90,12 +90,12 @@ def test_a_spare_that_somebody_has_stopped_or_killed_is_not_taken(lifeline: int)
     wait_for("the stop", lambda: state_of(stopped.pid) == "T")
     os.kill(killed.pid, signal.SIGKILL)
     wait_for("the death", lambda: state_of(killed.pid) == "Z")
-    assert spares.take() is well
+    assert spares.pop() is well
     assert stopped.killed_for == "stopped while it waited"
     dead: dict[int, int] = {}
 
     def buried() -> bool:
-        for handle, status in spares.bury(0.0):
+        for handle, status in spares.pop_dead(0.0):
             dead[handle.pid] = status
             handle.close()
         return len(dead) == 2

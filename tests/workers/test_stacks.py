@@ -220,7 +220,7 @@ def test_the_loop_goes_on_while_a_file_hangs(rundir: RunDir, suspect: Suspect) -
     """A file system that does not answer: here a pipe that nobody reads."""
     os.mkfifo(rundir.stacks_of("worker", 0))
     taken, heard = stacks.Stacks(rundir), []
-    taken.take([suspect], [], "stalled", 0.0, heard.append)
+    taken.collect([suspect], [], "stalled", 0.0, heard.append)
     taken.advance(0.0)  # no time is over yet: the thread hangs, this does not
     assert taken.is_waiting and heard == []
     taken.advance(float("inf"))
@@ -230,7 +230,7 @@ def test_the_loop_goes_on_while_a_file_hangs(rundir: RunDir, suspect: Suspect) -
 
 def test_of_one_who_cannot_answer_there_is_the_kernels_part_and_nobody_waits(rundir: RunDir, suspect: Suspect) -> None:
     taken, heard = stacks.Stacks(rundir), []
-    taken.take([suspect], [suspect], "stalled", 0.0, heard.append)
+    taken.collect([suspect], [suspect], "stalled", 0.0, heard.append)
     wait_for("the answer", lambda: taken.advance(0.0) or heard)
     assert heard == [{0: "system call clock_nanosleep"}]
     text = rundir.stacks_of("worker", 0).read_text()
@@ -243,7 +243,7 @@ def test_of_one_who_cannot_answer_there_is_the_kernels_part_and_nobody_waits(run
 def test_one_that_dies_meanwhile_is_not_waited_for(rundir: RunDir, suspect: Suspect) -> None:
     os.mkfifo(rundir.stacks_of("worker", 0))
     taken, heard = stacks.Stacks(rundir), []
-    taken.take([suspect], [], "stalled", 0.0, heard.append)
+    taken.collect([suspect], [], "stalled", 0.0, heard.append)
     taken.leave_out(0)
     assert len(heard) == 1 and not taken.is_waiting
     let_go(rundir, taken)
@@ -252,7 +252,7 @@ def test_one_that_dies_meanwhile_is_not_waited_for(rundir: RunDir, suspect: Susp
 def test_without_a_descriptor_left_nothing_is_known_and_the_job_goes_on(rundir: RunDir, suspect: Suspect) -> None:
     taken, heard = stacks.Stacks(rundir), []
     suspect.close()
-    taken.take([suspect], [], "stalled", 0.0, heard.append)
+    taken.collect([suspect], [], "stalled", 0.0, heard.append)
     taken.advance(0.0)
     assert heard == [{}]
     suspect.__post_init__()

@@ -273,7 +273,7 @@ class PatientUntilParked(Leaving):
 def test_those_behind_the_active_ones_stay_parked_while_the_others_run(worker: int, active: int, goes_on: bool) -> None:
     place = Place(examples(2))
     place.board.set_exchange(0, active=active)
-    place.board.say(Command.RUN, 7)
+    place.board.send(Command.RUN, 7)
     trainer, row = place.trainer(worker)
     lease_read, ack_write, lifeline, *others = (end for _ in range(3) for end in os.pipe())
     start = Start(os.getpid(), lease_read, others[2], -1, others[0], -1, ())
@@ -288,7 +288,7 @@ def test_those_behind_the_active_ones_stay_parked_while_the_others_run(worker: i
 def test_what_was_in_hand_before_a_worker_parked_is_evaluated_before_it_waits() -> None:
     """And not at the next beat. Here a wait raises: nobody holds the other end of the lifeline."""
     place = Place(examples(2))
-    place.board.say(Command.PAUSE, 1)
+    place.board.send(Command.PAUSE, 1)
     trainer, _ = place.trainer()
     place.board.write_item(WorkItem(90, Kind.EVALUATE, 0, 0, 2))
     (lease_read, lease_write), (ack_read, ack_write), (lifeline, its_end) = (os.pipe() for _ in range(3))
@@ -308,7 +308,7 @@ def test_what_was_in_hand_before_a_worker_parked_is_evaluated_before_it_waits() 
 def test_a_parked_worker_goes_on_once_a_record_says_so_and_finds_what_was_stored_before() -> None:
     """A word of shared memory alone may be seen before what was written ahead of it, on some machines."""
     place = Place(examples(2))
-    place.board.say(Command.PAUSE, 1)
+    place.board.send(Command.PAUSE, 1)
     trainer, row = place.trainer()
     before = trainer.model
     (lease_read, lease_write), (ack_read, ack_write), (lifeline, its_end) = (os.pipe() for _ in range(3))
@@ -318,7 +318,7 @@ def test_a_parked_worker_goes_on_once_a_record_says_so_and_finds_what_was_stored
     def go_back_and_on() -> None:
         found.append(os.read(ack_read, 100))
         write_record(lease_write, 0, LOOK)  # the pause's own doorbell comes late
-        place.board.say(Command.RUN, 1)
+        place.board.send(Command.RUN, 1)
         for _ in range(2):
             beat = int(row.words[Word.BEAT_NS])
             wait_for("a look at the control row", lambda beat=beat: row.words[Word.BEAT_NS] != beat)  # type: ignore[misc]
@@ -342,7 +342,7 @@ def test_a_parked_worker_goes_on_once_a_record_says_so_and_finds_what_was_stored
 
 def test_a_worker_that_leaves_after_a_rollback_makes_nothing_again() -> None:
     place = Place(examples(2))
-    place.board.say(Command.PAUSE, 1)
+    place.board.send(Command.PAUSE, 1)
     trainer, row = place.trainer()
     before = trainer.model
     (lease_read, lease_write), (ack_read, ack_write), (lifeline, its_end) = (os.pipe() for _ in range(3))
@@ -352,7 +352,7 @@ def test_a_worker_that_leaves_after_a_rollback_makes_nothing_again() -> None:
         os.read(ack_read, 1)  # it has parked
         assert row.words[Word.PARKED] == 1
         place.board.go_back(0, 1, place.ids + 1)
-        place.board.say(Command.LEAVE)
+        place.board.send(Command.LEAVE)
 
     supervisor = threading.Thread(target=go_back_and_end)
     supervisor.start()

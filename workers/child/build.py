@@ -84,7 +84,7 @@ def _numerics(
     accelerator = open_accelerator(worker_spec.devices[row.worker]) if worker_spec.devices else None
     seed_generator = seeding(accelerator)
     with contextlib.ExitStack() as broken_off:
-        model = attached(structure, model_regions, row, accelerator, worker_spec.lent, updates)
+        model = attached(structure, model_regions, row, accelerator, worker_spec.device_handles, updates)
         broken_off.callback(model.close)
         model.runs = make_runs(worker_spec.compile, model.model)
         evaluator = make_evaluator(worker_spec, model, regions, seed_generator)

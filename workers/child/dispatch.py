@@ -28,9 +28,9 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
 
                 return make_loader(start, channel, leaving, task, descriptors)
             if isinstance(task, HoldTask):
-                from workers.child.gpu_owner import hold  # one process of few jobs
+                from workers.child.gpu_owner import serve_flats  # one process of few jobs
 
-                hold(channel, task.device, adopt(start, task, descriptors))
+                serve_flats(channel, task.device, adopt(start, task, descriptors))
                 raise ParentGone("nothing is to be held any more")
             from workers.child.row_reader import read  # few jobs read data this way
 

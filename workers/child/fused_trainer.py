@@ -73,7 +73,7 @@ class Chunks:
         row, fused = self._row, self._fused
         began_ns = time.monotonic_ns()
         count = min(item.stop - item.start - done, self._batches())
-        self._profile.begin_update(self._made)
+        self._profile.start_update(self._made)
         row.intend(item.id, done + count)
         self._profile.enter("apply")
         sums = Sums()

@@ -30,21 +30,21 @@ class Flats:
         self._pairs = []
         for name, region in regions.items():
             self._pins.region(region)
-            here, self.handles[name] = accelerator.lend(region.nbytes)
+            here, self.handles[name] = accelerator.allocate_shared(region.nbytes)
             self._pairs.append((region.tensor(torch.uint8, (region.nbytes,)), here))
 
     def push(self) -> None:
         for home, here in self._pairs:
             self._accelerator.upload(here, home, None)
-        self._settle()
+        self._synchronize()
 
     def fetch(self) -> None:
         """Copy device -> host. All workers are parked, so nobody writes meanwhile."""
         for home, here in self._pairs:
             self._accelerator.download(home, here, None)
-        self._settle()
+        self._synchronize()
 
-    def _settle(self) -> None:
+    def _synchronize(self) -> None:
         self._accelerator.record(self._come, None)
         self._accelerator.synchronize(self._come)
 
@@ -53,7 +53,7 @@ class Flats:
         self._pins.close()
 
 
-def hold(channel: socket.socket, device: str, regions: dict[str, Region]) -> None:
+def serve_flats(channel: socket.socket, device: str, regions: dict[str, Region]) -> None:
     """Serve the supervisor until it closes the socket or is gone. Errors are reported, and raised."""
     accelerator = open_accelerator(device)
     assert accelerator is not None, "the CPU's memory needs no holder"

@@ -56,7 +56,7 @@ def attached(
     regions: Mapping[str, Region],
     row: Row,
     accelerator: Accelerator | None,
-    lent: Mapping[str, str] | None = None,
+    device_handles: Mapping[str, str] | None = None,
     updates: int = 0,
 ) -> WorkerModel:
     """Attach the model. Raises DeviceMemoryError if the device is full; a replacement retries for a while first."""
@@ -64,7 +64,7 @@ def attached(
         return WorkerModel.attach(structure, regions, row.worker, updates)
     for wait_s in (*WAITS_S, None) if row.words[Word.INCARNATION] > 1 else (None,):
         try:
-            model = WorkerModel.attach(structure, regions, row.worker, updates, accelerator, lent)
+            model = WorkerModel.attach(structure, regions, row.worker, updates, accelerator, device_handles)
             break
         except Exception as error:
             known = accelerator.explain(error)

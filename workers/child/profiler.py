@@ -27,7 +27,7 @@ class Profile:
     """The recorder of a training loop; this one records nothing, in tens of nanoseconds a call. A phase is one of
     hogwild.monitoring.profile_report.PHASES, or PAUSE."""
 
-    def begin_update(self, number: int) -> None:
+    def start_update(self, number: int) -> None:
         """Begin an update, in the phase `bookkeeping`. `number`: this incarnation's updates so far."""
 
     def enter(self, phase: str) -> None:
@@ -38,14 +38,14 @@ class Profile:
 
 
 class Stopwatch:
-    """Nanoseconds per phase of each update, without gaps between `begin_update` and `finish`."""
+    """Nanoseconds per phase of each update, without gaps between `start_update` and `finish`."""
 
     def __init__(self) -> None:
         self.updates: list[dict[str, int]] = []
         self._phase = ""
         self._since_ns = 0
 
-    def begin_update(self, number: int) -> None:
+    def start_update(self, number: int) -> None:
         now_ns = time.monotonic_ns()
         self._book(now_ns)
         self.updates.append({})
@@ -90,9 +90,9 @@ class Tracer(Stopwatch):
         self._ranges: list[Any] = []
         self._profiler.__enter__()
 
-    def begin_update(self, number: int) -> None:
+    def start_update(self, number: int) -> None:
         self._end_ranges(0)
-        super().begin_update(number)
+        super().start_update(number)
         self._open(f"update {number}")
         self._open(BOOKKEEPING)
 
@@ -141,14 +141,14 @@ class TorchProfile(Profile):
         self._traced: list[dict[str, int]] = []
         self._timed: list[dict[str, int]] = []
 
-    def begin_update(self, number: int) -> None:
+    def start_update(self, number: int) -> None:
         if self._stage is ProfileStage.OVER or (self._stage is ProfileStage.BEFORE and number < self._window.start):
             return
         if self._left == 0:
             self._go_on()
         self._left -= 1
         if self._watch is not None:
-            self._watch.begin_update(number)
+            self._watch.start_update(number)
 
     def enter(self, phase: str) -> None:
         if self._watch is not None:

@@ -63,7 +63,7 @@ class WorkerSpec:
     typical: Sequence[list[Any]] = ()  # example batches to compile for, if data is streamed
     profile: tuple[int, int, str] | None = None  # --profile: first update, end of the window, folder
     devices: tuple[str, ...] = ()  # one per worker; empty: the CPU
-    lent: Mapping[str, str] | None = None  # flats on a device: region -> its owner's handle
+    device_handles: Mapping[str, str] | None = None  # flats on a device: region -> its owner's handle
 
 
 @dataclass(slots=True)

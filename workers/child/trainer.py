@@ -64,7 +64,7 @@ class Trainer:
         self.profile = profile
         self.row = row
         self._remake = remake
-        self._take(numerics)
+        self._use(numerics)
         self._schedule = worker_spec.schedule
         self._board: Scoreboard = row.board
         self._made = 0  # updates by this incarnation
@@ -77,7 +77,7 @@ class Trainer:
         self._read_at = 0  # updates by everybody when the parameters were read
         self._staleness = 0  # of the next write: updates by others since then
 
-    def _take(self, numerics: Numerics) -> None:
+    def _use(self, numerics: Numerics) -> None:
         self.model = numerics.model
         self.path = numerics.path
         self._fused = numerics.fused
@@ -99,7 +99,7 @@ class Trainer:
         user's model and update rule, too, belongs to a discarded history. Nothing may be unflushed."""
         if self._remake is not None and self._board.control_words[Control.ROLLBACKS] != self._rollbacks:
             self.model.close()
-            self._take(self._remake())
+            self._use(self._remake())
             self._until_check = 1
 
     def rest(self) -> None:
@@ -146,10 +146,10 @@ class Trainer:
 
     def follow(self) -> None:
         """Adopt the exchange of the control row and read the parameters again. Nothing may be unflushed."""
-        if self.model.begin():
+        if self.model.start():
             print("the optimizer goes on from the state of another worker, which has made more updates", flush=True)
             if self._fused is None:
-                self.update.begin_at(self._board.updates())
+                self.update.start_at(self._board.updates())
         self._sync_every = self._board.control_words[Control.SYNC_EVERY]
         self._schedule = halved(self.worker_spec.schedule, self._board.control_words[Control.ROLLBACKS])
         # Before the flats are read: updates counted so far are in the values read, later ones perhaps not.
@@ -159,7 +159,7 @@ class Trainer:
         elif self._sync_every:
             self.model.exchange.refresh()
         if not self._board.control_words[Control.FOR_NOW]:
-            self.model.exchange.forget()
+            self.model.exchange.free_copies()
         if self._fused is not None:
             self._fused.refresh()
         self._mark_buffers()
@@ -207,7 +207,7 @@ class Trainer:
     def _update(self, item: WorkItem, batches: Sequence[int]) -> None:
         """Compute the gradient of `batches` and apply it, or skip it."""
         began_ns = time.monotonic_ns()
-        self.profile.begin_update(self._made)
+        self.profile.start_update(self._made)
         if not self._sync_every:
             self._read_at = self._board.updates()
         if not self._open.batches:
@@ -250,7 +250,7 @@ class Trainer:
         if getattr(error, "code", "") != "model/kept-inference" or not self._remake or not self.row.forbid_inference():
             return False
         self.model.restore_buffers()
-        self._take(self._remake())
+        self._use(self._remake())
         self.follow()
         return True
 
@@ -269,7 +269,7 @@ class Trainer:
         """Apply the update. `made`: updates before this one by all workers, for the learning-rate schedule."""
         self.profile.enter("apply")
         if self.worker_spec.loss_names:
-            self._open.further.append(self.update.take_losses())
+            self._open.further.append(self.update.pop_losses())
         self.update.apply(None if self._schedule is None else self._schedule(made))
         fresh = self._open
         fresh.updates += 1
@@ -288,7 +288,7 @@ class Trainer:
         self.profile.enter("gather")
         batch = self.train_feed.gather(item.epoch, number)
         self._seed_generator(batch_seed(self.worker_spec.seed, item.epoch, batch.first_position))
-        if self._lanes is not None and self._lanes.begin(item.epoch, number):
+        if self._lanes is not None and self._lanes.start_batch(item.epoch, number):
             self._open.lane_restarts += 1
         loss = self.update.backward(batch.inputs, batch.target, scale)
         if number + 1 < item.stop:

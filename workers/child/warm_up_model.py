@@ -41,14 +41,14 @@ def make_model_ready(
         model.keep_buffers()
         try:
             for updates in (0, *model.thaws):  # always from 0: this order decides which code is compiled for any size
-                update.begin_at(updates)
+                update.start_at(updates)
                 for inputs, target in _batches(worker_spec, model, feed):
                     update.backward(inputs, target)
                     row.beat()
                 if evaluator is not None and worker_spec.val is not None:
                     evaluator.sums(sorted({0, worker_spec.val.plan.batches - 1}), row.beat)
         finally:
-            update.begin_at(row.board.updates())
+            update.start_at(row.board.updates())
             model.restore_buffers()
 
     cache = ModelCache.of(worker_spec.compile_key, worker_spec.compile_scratch)

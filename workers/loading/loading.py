@@ -116,7 +116,7 @@ class Sections:
         parts = {f"part-{number}": part.region for number, part in enumerate(self.parts)}
         return parts | ({"places": self.places} if self.places else {})
 
-    def held(self) -> tuple[Held, ...]:
+    def in_memory(self) -> tuple[Held, ...]:
         return tuple(Held(part.views(), part) for part in self.parts)
 
     def specs(self) -> "list[CachedField]":
@@ -195,14 +195,14 @@ class Loading:
         content = self._content(shared.recipe, shared.readers.count)
         if content is not None:
             # Before looking into the cache: the readers import meanwhile.
-            shared.readers.begin(content, sections.regions())
+            shared.readers.start(content, sections.regions())
         asked_s = time.monotonic()
         key, cache = self._cache_of(rows, fraction, sections)
         hash_s = time.monotonic() - asked_s
         if cache is not None and _was_kept(cache, key, sections):
             shared.readers.dismiss()
             self._note(rows, time.monotonic() - began_s, f"the cache {cache.folder}", readers=0, cached=True)
-            return sections.held()
+            return sections.in_memory()
         sections.destination(rows.count).put(0, [column[:done] for column in columns])
         del columns
         self._read_shared(shared, began_s, is_begun=content is not None)
@@ -211,7 +211,7 @@ class Loading:
             with suppress(KeyError):  # a dtype that the cache does not know
                 cache.store(key, sections.specs(), sections.buffers())
             self._events[-1] |= {"hash_s": round(hash_s, 3), "kept_s": round(time.monotonic() - read_s, 3)}
-        return sections.held()
+        return sections.in_memory()
 
     def pack(self, parsing: Parsing) -> Parsed:
         """Return a text as packed arrays, from the cache or parsed. Raises DataError, MemoryShortError."""
@@ -219,8 +219,8 @@ class Loading:
         if self._runs is not None:
             from hogwild.data.cache import DatasetCache
 
-            cache = DatasetCache(self._runs, say=self._say)
-        packer = Packer(self._early, self._patience, cache, self._say, partial(self._line.show, things="pieces"))
+            cache = DatasetCache(self._runs, say=self._show)
+        packer = Packer(self._early, self._patience, cache, self._show, partial(self._line.show, things="pieces"))
         try:
             parsed = packer.pack(parsing)
         finally:
@@ -235,11 +235,11 @@ class Loading:
         if is_begun:
             is_read = readers.run(lambda count: self._line.show(rows.what, done + count, rows.count))
             if not is_read:
-                self._say(readers.why_unread)
+                self._show(readers.why_unread)
             elif (bad := ranges.first_bad) is not None:
                 rows.read_here(*ranges.rows(bad))  # raises the user's own exception, if a row is at fault
                 words = f"reading failed in a worker only: {readers.bad[bad].detail}"
-                self._say(f"{rows.what}: {words}; the parent process reads the rest")
+                self._show(f"{rows.what}: {words}; the parent process reads the rest")
         rest, to, count = ranges.unread, shared.sections.destination(rows.count), done + ranges.rows_read
         for start, stop in map(ranges.rows, rest):
             to.put(start, rows.read_here(start, stop))
@@ -257,14 +257,14 @@ class Loading:
         try:
             written: bytes = cloudpickle.dumps(recipe)
         except (Exception, SystemExit) as error:
-            self._say(
+            self._show(
                 f"{rows.what}: one process reads all {rows.count:,} rows, as {type(rows.dataset).__name__} cannot be "
                 f"sent to workers ({type(error).__name__}: {error})"
             )
             return None
         needed = (1 + 2 * readers) * len(written)
         if needed > host.available_memory().bytes:
-            self._say(
+            self._show(
                 f"{rows.what}: one process reads all {rows.count:,} rows, as {readers} copies of "
                 f"{type(rows.dataset).__name__} would take {size(needed)}"
             )
@@ -284,36 +284,36 @@ class Loading:
         try:
             fingerprint = str(rows.dataset.fingerprint())
         except (Exception, SystemExit) as error:
-            self._say(f"{rows.what} is not cached: fingerprint() raised {type(error).__name__}: {error}")
+            self._show(f"{rows.what} is not cached: fingerprint() raised {type(error).__name__}: {error}")
             return "", None
         order = None if fraction is None else (fraction, self._seed)
         layout = [(str(f.dtype), f.lying) for part in sections.parts for f in part.fields]
         key = hashlib.blake2b(json.dumps([fingerprint, order, layout]).encode(), digest_size=20).hexdigest()
-        return key, DatasetCache(self._runs, say=self._say)
+        return key, DatasetCache(self._runs, say=self._show)
 
     # ---- messages and events
 
     def report(self, journal: Journal) -> None:
         """Write the collected messages and events to the journal."""
         for sentence in self._sentences:
-            journal.say(sentence)
+            journal.show_message(sentence)
         for event in self._events:
             journal.event("data-read", **event)
 
-    def _say(self, sentence: str) -> None:
+    def _show(self, sentence: str) -> None:
         self._sentences.append(sentence)
 
     def _note_parsed(self, parsing: Parsing, parsed: Parsed, packer: Packer, seconds: float) -> None:
         many = f"{parsing.what}: {parsed.packed.samples:,} samples"
         if packer.is_cached:
             assert packer.cache is not None
-            self._say(f"{many} mapped from the cache {packer.cache.folder} in {seconds:.1f} s")
+            self._show(f"{many} mapped from the cache {packer.cache.folder} in {seconds:.1f} s")
         elif seconds > SHORT_S:
             by = f"{packer.readers} workers" if packer.readers else "the parent process"
             compiling = f", after {packer.compiling_s:.1f} s of compiling" if packer.compiling_s > SHORT_S else ""
-            self._say(f"{many} parsed by {by} in {seconds - packer.compiling_s:.1f} s{compiling}")
+            self._show(f"{many} parsed by {by} in {seconds - packer.compiling_s:.1f} s{compiling}")
         for note in parsed.notes:
-            self._say(f"{parsing.what}: {note}")
+            self._show(f"{parsing.what}: {note}")
         event = {"what": parsing.what, "samples": parsed.packed.samples, "seconds": round(seconds, 3)}
         event |= {"readers": packer.readers, "deaths": packer.deaths, "cached": packer.is_cached}
         event |= {"hash_s": round(packer.hash_s, 3), "kept_s": round(packer.kept_s, 3)}
@@ -322,7 +322,7 @@ class Loading:
 
     def _note(self, rows: RowSource, seconds: float, by: str, **values: Any) -> None:
         how = "from" if values.get("cached") else "read by"
-        self._say(f"{rows.what}: {rows.count:,} samples {how} {by} in {seconds:.1f} s")
+        self._show(f"{rows.what}: {rows.count:,} samples {how} {by} in {seconds:.1f} s")
         self._events.append({"what": rows.what, "samples": rows.count, "seconds": round(seconds, 3), **values})
 
 

@@ -84,7 +84,7 @@ class Packer:
         ranges = RowRanges(done, work.count, 1)
         readers = Readers(self.early, work.what, ranges, self.patience, PIECE)
         self.readers = max(self.readers, readers.count)
-        readers.begin(cloudpickle.dumps(PassRecipe(work.step, work.count, done)), work.regions)
+        readers.start(cloudpickle.dumps(PassRecipe(work.step, work.count, done)), work.regions)
         if not readers.run(lambda pieces: self.tell(work.what, done + pieces, work.count)):
             self.say(readers.why_unread)
         self.deaths += readers.deaths

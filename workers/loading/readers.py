@@ -71,7 +71,7 @@ class Readers:
         self.bad: dict[int, Report] = {}
         self.unable = ""  # reason why no process can read
 
-    def begin(self, recipe: bytes, regions: Mapping[str, Region]) -> None:
+    def start(self, recipe: bytes, regions: Mapping[str, Region]) -> None:
         """Send the task: the readers make the data set from the pickled `recipe`, which writes into `regions`, and
         import what it needs. Call `run` or `dismiss` next."""
         self._regions |= {"recipe": Region.of_bytes("recipe", recipe), **regions}
@@ -108,7 +108,7 @@ class Readers:
                 self._listen(reader)
                 self._judge(reader, min(TURN_S, now_s - last_s))
                 if reader in self._readers and (status := reader.handle.reap()) is not None:
-                    self._bury(reader, status)
+                    self._handle_death(reader, status)
             last_s = now_s
             tell(self._ranges.rows_read)
 
@@ -153,11 +153,11 @@ class Readers:
             reader.handle.kill(f"no sign of life for {limit_s:g} s")
             reader.killed_s = 0.0
 
-    def _bury(self, reader: _ReaderProcess, status: int) -> None:
+    def _handle_death(self, reader: _ReaderProcess, status: int) -> None:
         self._listen(reader)  # ranges finished before its death
         self.deaths += 1
         words = reader.handle.killed_for or host.describe_exit(status)
-        said = reader.handle.error.detail if reader.handle.error else reader.handle.last_words()
+        said = reader.handle.error.detail if reader.handle.error else reader.handle.last_output()
         self._readers.remove(reader)
         handle = self._early.replace(reader.handle)
         self._charge(reader, f"{words}; it said: {said}" if said else words)
@@ -184,7 +184,7 @@ class Readers:
         """Abandon a process that survives SIGKILL; a late write of it would store the same values."""
         self._readers.remove(reader)
         self._early.abandon(reader.handle)
-        self._charge(reader, f"{reader.handle.killed_for}; it {reader.handle.undead_words()}")
+        self._charge(reader, f"{reader.handle.killed_for}; it {reader.handle.describe_undead()}")
 
     def dismiss(self) -> None:
         """Let the readers wait for their set-up again. Those that still hold a range are killed: its ack would be

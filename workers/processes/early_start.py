@@ -43,7 +43,7 @@ class HeadStart:
         if self._has_begun and not self._tracker_was_known:
             host.stop_resource_tracker()
 
-    def begin(self, planned: Plan, cores: float, loaders: int = 0) -> None:
+    def start(self, planned: Plan, cores: float, loaders: int = 0) -> None:
         """Start as many workers of the plan as there are whole `cores`: more would slow down the parent's own import.
         Start `loaders` likewise: the first update needs one of each. If the machine refuses a process, the crew reports
         it later. Raises RunError if the limit on open files is too low."""
@@ -70,7 +70,7 @@ class HeadStart:
         needed = FILES + FILES_PER_WORKER * processes - held
         host.raise_file_limit(needed, needed + FILES_ON_THEIR_WAY * planned.procs)
 
-    def take(self) -> Handle | None:
+    def pop(self) -> Handle | None:
         """Return one early worker, which the caller then owns; it may already be dead, as any worker may. None if none
         is left."""
         return self._waiting.pop(0) if self._waiting else None

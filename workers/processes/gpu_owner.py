@@ -29,7 +29,7 @@ def holder_for(planned: Plan, shared: SharedModel, timeout_s: float) -> "NoHolde
     if planned.placement != SHARED:
         return NoHolder()
     flats = {region_name(dtype) for dtype, size in shared.layout.flats.sizes.items() if size}
-    return Holder.begin(planned, {name: shared.regions[name] for name in sorted(flats)}, timeout_s)
+    return Holder.start(planned, {name: shared.regions[name] for name in sorted(flats)}, timeout_s)
 
 
 class NoHolder:
@@ -57,7 +57,7 @@ class Holder(NoHolder):
         self._is_open, self.pid = True, handle.pid
 
     @classmethod
-    def begin(cls, planned: Plan, regions: Mapping[str, Region], timeout_s: float) -> "Holder":
+    def start(cls, planned: Plan, regions: Mapping[str, Region], timeout_s: float) -> "Holder":
         """Start the owner. `regions`: the flats, on the device when this returns. Raises DeviceSharingError."""
         lifeline = os.pipe()
         holder = cls(Handle.spawn(lifeline=lifeline[0], planned=planned), lifeline)
@@ -99,7 +99,7 @@ class Holder(NoHolder):
 
     def check(self) -> None:
         if self._handle.reap() is not None:
-            raise self._lost(f"it died. {self._handle.last_words()}".rstrip())
+            raise self._lost(f"it died. {self._handle.last_output()}".rstrip())
 
     def _lost(self, why: str) -> DeviceSharingError:
         return DeviceSharingError(

@@ -188,7 +188,7 @@ class Handle:
         status = self.process.exitcode
         return REAPED_ELSEWHERE if status is None else status
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """Return the last line of output before the worker had a log, for instance an exception; "" if none."""
         size = os.fstat(self.words).st_size
         said = os.pread(self.words, WORDS_READ, max(0, size - WORDS_READ)).decode(errors="replace").split("\n")
@@ -198,7 +198,7 @@ class Handle:
     def title(self) -> str:
         return f"{'a spare' if self.worker == NOBODY else f'{self.noun} {self.worker}'} (pid {self.pid})"
 
-    def undead_words(self) -> str:
+    def describe_undead(self) -> str:
         """Return a phrase for a process that is still there after SIGKILL."""
         return f"is still alive 5 s after SIGKILL ({host.process_status(self.pid)}: an uninterruptible system call?)"
 
@@ -208,13 +208,13 @@ class Handle:
         children._children.discard(self.process)
 
     def close(self) -> None:
-        self._keep_first_words()
+        self._keep_first_output()
         for descriptor in (self.lease_write, self.ack_read, self.pidfd, self.words):
             os.close(descriptor)
         self.channel.close()
         self.process.close()
 
-    def _keep_first_words(self) -> None:
+    def _keep_first_output(self) -> None:
         """Append early output to the log, if the worker died before it opened the log; else it is there already."""
         size = os.fstat(self.words).st_size
         if size and self.log is not None:

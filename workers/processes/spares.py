@@ -51,7 +51,7 @@ class Spares:
         """Return a row per spare for status.json."""
         return [{"pid": each.pid, "state": "waiting" if each.is_waiting else "starting"} for each in self._handles]
 
-    def take(self) -> Handle | None:
+    def pop(self) -> Handle | None:
         """Return a spare that waits, or else one that is starting, which is still ahead of a new process; the caller
         then owns it. A spare stopped by a signal is killed and left here to be buried."""
         for handle in sorted(self._handles, key=lambda handle: not handle.is_waiting):
@@ -79,12 +79,12 @@ class Spares:
         self._handles.append(handle)
         return handle
 
-    def forget(self, handle: Handle) -> None:
+    def drop(self, handle: Handle) -> None:
         """Drop a reaped spare."""
         self._handles.remove(handle)
         handle.close()
 
-    def bury(self, now: float) -> list[tuple[Handle, int]]:
+    def pop_dead(self, now: float) -> list[tuple[Handle, int]]:
         """Return the spares that died since the last call, with exit status; the caller closes them."""
         dead = []
         for handle in self:

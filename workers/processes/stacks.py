@@ -121,7 +121,7 @@ class StackRequest:
 
 
 class Stacks:
-    """The stacks of one job, in the supervisor. `take` begins; `advance` (once per turn) delivers the result."""
+    """The stacks of one job, in the supervisor. `collect` starts; `advance` (once per turn) delivers the result."""
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir
@@ -135,7 +135,7 @@ class Stacks:
     def is_waiting(self) -> bool:
         return bool(self._pending)
 
-    def take(
+    def collect(
         self,
         suspects: Iterable[Handle],
         crew: Iterable[Handle],

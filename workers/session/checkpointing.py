@@ -73,7 +73,7 @@ class Saving:
         if not self._wants_best:
             self._point_best()
 
-    def take_over_best(self, best: Mapping[str, Any] | None) -> None:
+    def restore_best(self, best: Mapping[str, Any] | None) -> None:
         """Restore the best evaluation of the surviving history, after a resume or a rollback."""
         self._best = "" if best is None else checkpoint_name(int(best["updates"]))
         self._point_best()
@@ -104,7 +104,7 @@ class Saving:
     def is_busy(self) -> bool:
         return self.is_copying or self.writer.is_busy
 
-    def begin(self, now: float, rest: Mapping[str, Any]) -> None:
+    def start(self, now: float, rest: Mapping[str, Any]) -> None:
         """Begin a checkpoint. All workers are parked and booked; `rest`: the contents besides model, optimizer and
         ledger. Training must stay paused while `is_copying`, and while `is_read_in_place`, if memory is too short for a
         second copy."""
@@ -114,13 +114,13 @@ class Saving:
         queue = self.queue
         self._is_in_place = host.available_memory().bytes < MEMORY_MARGIN * self.shared.snapshot_bytes()
         if self._is_in_place:
-            self.journal.say("too little free memory: training is paused while the checkpoint is written")
+            self.journal.show_message("too little free memory: training is paused while the checkpoint is written")
         state = {**rest, "ledger": queue.state()}
         meta = {"update": queue.updates, "samples": queue.samples, "metrics": rest["metrics"]}
         self._is_begun = True
         self.note_saved()
         name, copies = checkpoint_name(queue.updates), Copies(in_place=self._is_in_place)
-        self.pause_task.begin(partial(self._copy, name, copies), partial(self._write, name, copies, state, meta))
+        self.pause_task.submit(partial(self._copy, name, copies), partial(self._write, name, copies, state, meta))
 
     def _copy(self, name: str, copies: Copies) -> dict[str, Any] | Failed | None:
         """Copy the parameters, in a thread. None if they are not finite."""
@@ -142,15 +142,15 @@ class Saving:
     ) -> None:
         self._is_begun = False
         if isinstance(snapshot, Failed):
-            self._take(snapshot)
+            self._record(snapshot)
         elif snapshot is None:
             self._saved_at, self.is_refused = -1, True
             self.journal.event("checkpoint-refused", updates=meta["update"], reason="parameters are not finite")
-            self.journal.say("warning: parameters are NaN or infinite; no checkpoint is written")
+            self.journal.show_message("warning: parameters are NaN or infinite; no checkpoint is written")
         else:
             content, keep, folder = {**snapshot, **state}, self.settings.keep, self.rundir.checkpoints
             work = partial(write_and_prune, folder, name, content, snapshot["model"], meta, keep, copies.discard)
-            self.writer.begin(work, self._take)
+            self.writer.submit(work, self._record)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until nothing is copied or written, up to `timeout_s`."""
@@ -163,7 +163,7 @@ class Saving:
 
     # ---- result
 
-    def _take(self, result: WrittenCheckpoint | Failed) -> None:
+    def _record(self, result: WrittenCheckpoint | Failed) -> None:
         """Record a result, written or failed; training goes on in both cases."""
         if isinstance(result, WrittenCheckpoint):
             self.journal.event("checkpoint", name=result.path.name)
@@ -172,18 +172,18 @@ class Saving:
             if result.path.name == self._best:
                 self._point_best()
             if result.warning:
-                self.journal.say(f"warning: {result.warning}")
+                self.journal.show_message(f"warning: {result.warning}")
         else:
             self._saved_at = -1
             self.journal.event("checkpoint-failed", name=result.name, error=str(result.error))
-            self.journal.say(f"warning: {result.error}")
+            self.journal.show_message(f"warning: {result.error}")
         self._latest = result
 
     def point_latest(self, checkpoint: str) -> None:
         try:
             self.rundir.update_latest(checkpoint)
         except RunDirError as error:  # a resume uses the names, not the link
-            self.journal.say(f"warning: {error}")
+            self.journal.show_message(f"warning: {error}")
 
     def _point_best(self) -> None:
         """Point `checkpoints/best` to the best evaluation's checkpoint, or remove it."""
@@ -192,7 +192,7 @@ class Saving:
         try:
             self.rundir.update_best(self._best)
         except RunDirError as error:
-            self.journal.say(f"warning: {error}")
+            self.journal.show_message(f"warning: {error}")
 
     @property
     def unwritten(self) -> CheckpointError | None:

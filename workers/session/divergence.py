@@ -94,7 +94,7 @@ class Divergence:
         return f"{self.in_a_row} updates in a row were not finite"
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """The error message of the failed job."""
         tried = ""
         if self.no_way_back:

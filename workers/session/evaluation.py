@@ -47,7 +47,7 @@ class Monitor:
         """Return the state for a checkpoint."""
         return {"best": self.best, "since_best": self.since_best}
 
-    def take_over(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         self.best, self.since_best = state["best"], state.get("since_best", 0)
 
     def _is_better(self, value: float) -> bool:
@@ -118,7 +118,7 @@ class Evaluating:
 
     # ---- how
 
-    def begin(self) -> None:
+    def start(self) -> None:
         assert self.plan is not None
         self._sums, self._scores, self.is_scoring = EvalSums(), (), False
         self.current = WorkQueue(self.plan, self.limits, kind=Kind.EVALUATE, ids=self.ids)
@@ -172,7 +172,7 @@ class Evaluating:
         mine = {"metrics": self.values, "evaluated_at": self.evaluated_at, "first_loss": self.first_loss}
         return {**mine, **self.monitor.state()}
 
-    def take_over(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         self.values, self.evaluated_at = dict(state["metrics"]), state["evaluated_at"]
         self.first_loss = state.get("first_loss")
-        self.monitor.take_over(state)
+        self.monitor.restore(state)

@@ -120,7 +120,7 @@ def words_of(verdict: Verdict, samples: int) -> str:
 
 
 class ExchangeTrial:
-    """The trial of one job. `is_due` is called between updates, `end_slice` when all workers are parked, `begin_slice`
+    """The trial of one job. `is_due` is called between updates, `end_slice` when all workers are parked, `start_slice`
     just before they continue. Times are monotonic, in seconds."""
 
     def __init__(
@@ -196,7 +196,7 @@ class ExchangeTrial:
                 total += (now - before) / (int(last[worker]) / 1e9 - self._began_s)
         return total
 
-    def begin_slice(self, now: float) -> int | None:
+    def start_slice(self, now: float) -> int | None:
         """Set the exchange for the next slice. Return the updates between two flushes (1 in direct); None if there is
         nothing (more) to measure, or workers are not warm: there are other pauses, too."""
         if not self._left or not self._slice_s:

@@ -65,9 +65,9 @@ class Journal:
     def update(self, choice: UpdateChoice, meetings: Meetings) -> None:
         """Report the path of updates and the shared parameters, if there was a choice."""
         if choice.is_worth_saying:
-            self.say(f"update: {choice.why}")
+            self.show_message(f"update: {choice.why}")
         for sentence in meetings.words:
-            self.say(f"  {sentence}")
+            self.show_message(f"  {sentence}")
         self.event("update", kind=choice.kind, why=choice.why, meetings=list(meetings.words))
 
     @property
@@ -84,7 +84,7 @@ class Journal:
         line = f"{kind} {words}".rstrip()
         self._kept(self._log.try_append_text(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}"))
         if kind not in NOT_NEWS:
-            self._news.append(f"{time.strftime('%H:%M:%S')}  {_in_words(kind, values)}")
+            self._news.append(f"{time.strftime('%H:%M:%S')}  {_describe(kind, values)}")
             self._has_news = True
         if kind in ("resume", "rollback"):
             self._curves.go_on_from(values.get("samples", 0))
@@ -94,18 +94,18 @@ class Journal:
         record = {"time": round(time.time(), 3), "kind": kind, **values}
         if self._jsonl:
             self._kept(self.rundir.metrics.try_append(record))
-        self._curves.take(record)
+        self._curves.write(record)
         self._look_at_curves()
 
-    def say(self, message: str) -> None:
+    def show_message(self, message: str) -> None:
         """Show a message on the terminal, and log it."""
-        self._screen.say(message)
+        self._screen.show_message(message)
         self._kept(self._log.try_append_text(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}"))
 
     def rejected(self, reasons: Iterable[str]) -> None:
         """Report checkpoints that were rejected for an older one."""
         for reason in reasons:
-            self.say(f"warning: {reason}")
+            self.show_message(f"warning: {reason}")
             self.event("checkpoint-rejected", reason=reason)
 
     # ---- the job at one moment ---------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class Journal:
 
     def _replace(self, glance: Glance | None, status: Mapping[str, Any]) -> None:
         """Replace status.json and metrics.prom in a thread; skip this if the last replacement is still running."""
-        self._status.settle()
+        self._status.finish()
         if self._status.is_busy:
             return
         record, rundir = {"time": time.time(), **status}, self.rundir
@@ -185,7 +185,7 @@ class Journal:
                 return is_kept
             return tried(lambda: rundir.write_text(prometheus.FILE, prometheus.exposition(glance))) and is_kept
 
-        self._status.begin(write, self._kept)
+        self._status.submit(write, self._kept)
 
     def close(self) -> None:
         self._curves.close()
@@ -198,12 +198,16 @@ class Journal:
         failure = self._curves.failure
         if failure is not None:
             self._curves = NoCurves()
-            self.say(f"warning: TensorBoard files can no longer be written: {failure}; all other records are complete")
+            self.show_message(
+                f"warning: TensorBoard files can no longer be written: {failure}; all other records are complete"
+            )
 
     def _kept(self, written: bool) -> None:
         if not written and not self._complained:
             self._complained = True
-            self._screen.say(f"warning: records of {self.rundir.path} cannot be written (disk full?); training goes on")
+            self._screen.show_message(
+                f"warning: records of {self.rundir.path} cannot be written (disk full?); training goes on"
+            )
 
 
 def _short(value: float | None) -> float | None:
@@ -211,7 +215,7 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def _in_words(kind: str, values: Mapping[str, Any]) -> str:
+def _describe(kind: str, values: Mapping[str, Any]) -> str:
     """Return an event for a person: `worker 0  exit  killed by SIGKILL (perhaps out of memory)`."""
     worker = [f"{noun} {values[noun]}" for noun in ("worker", "loader") if noun in values]
     rest = [

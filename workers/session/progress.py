@@ -162,7 +162,7 @@ class ProgressRecords:
         if restarts is not None and restarts > self._lane_restarts:
             fresh, self._lane_restarts = restarts - self._lane_restarts, restarts
             self._session.journal.event("lane-restarts", fresh=fresh, lane_restarts=restarts)
-            self._session.journal.say(
+            self._session.journal.show_message(
                 f"{fresh} {'lane continues' if fresh == 1 else 'lanes continue'} from a zero state"
             )
 

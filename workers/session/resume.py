@@ -10,7 +10,7 @@ from hogwild.errors import CheckpointError, UsageError
 from hogwild.job.build import differences, initial_note
 from hogwild.job.identity import require_same
 from hogwild.parameters.state_dicts import check_groups, check_parts
-from hogwild.storage.checkpoint import Taken, set_aside_after, sweep, take_newest
+from hogwild.storage.checkpoint import Taken, load_newest, set_aside_after, sweep
 from hogwild.storage.records import explained
 from hogwild.storage.run_directory import PLACES, RunDir
 from hogwild.training import loss_scaler
@@ -75,7 +75,7 @@ def restore(session: Session) -> Taken[str | None]:
     with explained(f"cannot clean up {folder}"):
         sweep(folder)
     session.before = _sums_before(session.rundir)
-    taken = take_newest(folder, partial(_take_over, session))
+    taken = load_newest(folder, partial(_restore, session))
     if taken.path is None and taken.misfit is not None:
         raise taken.misfit
     if taken.path is None:  # start from the beginning, or from `model.init_from`
@@ -85,7 +85,7 @@ def restore(session: Session) -> Taken[str | None]:
     return replace(taken, state={})
 
 
-def _take_over(session: Session, state: dict[str, Any]) -> str | None:
+def _restore(session: Session, state: dict[str, Any]) -> str | None:
     """Restore a state, the model last, because it is the caller's: a refused state must not change it. What a refused
     state left in the session is overwritten. Changed data is a DataError: then no older checkpoint is tried."""
     shared = session.shared
@@ -99,7 +99,7 @@ def _take_over(session: Session, state: dict[str, Any]) -> str | None:
             )
         check_groups(shared.layout.state, shared.optimizer, state["optimizer"]["param_groups"])
         session.queue.restore(state["ledger"])
-        session.take_over(state)
+        session.restore(state)
         loss_scaler.restore(session.board, state.get("scales", []))
         return shared.restore(state)
     except ValueError as error:
@@ -115,10 +115,10 @@ def record(session: Session, taken: Taken[str | None]) -> None:
     rundir, journal, path = session.rundir, session.journal, taken.path
     journal.rejected(taken.rejected)
     set_aside_after(rundir.checkpoints, path)
-    session.saving.take_over_best(session.best)
+    session.saving.restore_best(session.best)
     cut = rundir.cut_records_after(session.queue.updates)
     if path is None:
-        journal.say("there is no checkpoint to resume from: the run starts from the beginning")
+        journal.show_message("there is no checkpoint to resume from: the run starts from the beginning")
         journal.event("resume", checkpoint=None, records_cut=cut)
         return
     # its writer may have been killed before this, and a finished job writes no further checkpoint
@@ -126,7 +126,7 @@ def record(session: Session, taken: Taken[str | None]) -> None:
     journal.event(
         "resume", checkpoint=path.name, updates=session.queue.updates, samples=session.queue.samples, records_cut=cut
     )
-    journal.say(
+    journal.show_message(
         f"resuming from {path.name}: {session.queue.samples:,} samples done"
         + (f"; {taken.answer}" if taken.answer else "")
     )

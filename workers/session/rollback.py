@@ -4,7 +4,7 @@ rate. It is a resume without restarting the workers.
     everybody is parked -> begin -> [thread: find, verify, load, write into the flats, run directory] -> ledger -> go on
 
 Items that a worker still holds are void: it drops them, and rebuilds its private state when the pause ends. Newer
-checkpoints belong to a discarded history: they are set aside, and the last few of these are kept. From `begin` until
+checkpoints belong to a discarded history: they are set aside, and the last few of these are kept. From `start` until
 the ledger fits the flats again, `is_going_back` says that the two must not be saved."""
 
 import time
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hogwild.errors import CheckpointError, RunDirError
 from hogwild.parameters.shared_model import SharedModel
-from hogwild.storage.checkpoint import Taken, newest_good, set_aside_after, take_newest
+from hogwild.storage.checkpoint import Taken, load_newest, newest_good, set_aside_after
 from hogwild.storage.run_directory import Cut, RunDir
 from workers.session.session import Session
 
@@ -30,14 +30,14 @@ class LoadedCheckpoint:
     warning: str = ""
 
 
-def begin(session: Session) -> None:
+def start(session: Session) -> None:
     """Start a rollback, in the session's pause_task. All workers are parked, and nothing is being copied or written.
     Once it is settled, the run is back, or `due` says that there is no way back."""
     assert not session.is_waited_for
     divergence = session.divergence
     divergence.is_going_back = True
     work = partial(_restore, session.shared, session.rundir, divergence.older_than)
-    session.pause_task.begin(work, partial(_go_back, session))
+    session.pause_task.submit(work, partial(_go_back, session))
 
 
 def give_up(session: Session) -> None:
@@ -45,7 +45,9 @@ def give_up(session: Session) -> None:
     fails, so a resume begins where that rollback went to."""
     older_than = session.divergence.older_than
     if older_than is not None and not session.pause_task.is_busy:
-        session.pause_task.begin(partial(_set_aside_again, session.rundir, older_than), partial(_say_warning, session))
+        session.pause_task.submit(
+            partial(_set_aside_again, session.rundir, older_than), partial(_show_warning, session)
+        )
 
 
 def _set_aside_again(rundir: RunDir, went_to: int) -> str:
@@ -60,18 +62,18 @@ def _set_aside_again(rundir: RunDir, went_to: int) -> str:
     return ""
 
 
-def _say_warning(session: Session, warning: str) -> None:
+def _show_warning(session: Session, warning: str) -> None:
     if warning:
-        session.journal.say(f"warning: {warning}")
+        session.journal.show_message(f"warning: {warning}")
 
 
 def _restore(shared: SharedModel, rundir: RunDir, older_than: int | None) -> LoadedCheckpoint:
     """Load a checkpoint, in a thread. If none is older than the one without progress, load that again. Change the run
     directory as a resume would; the loop, which appends records, cuts them itself. A disk error costs the records, not
     the run."""
-    taken = take_newest(rundir.checkpoints, shared.restore, older_than)
+    taken = load_newest(rundir.checkpoints, shared.restore, older_than)
     if taken.path is None and older_than is not None:
-        taken = take_newest(rundir.checkpoints, shared.restore, older_than + 1)
+        taken = load_newest(rundir.checkpoints, shared.restore, older_than + 1)
     if taken.path is None:
         return LoadedCheckpoint(taken)
     try:
@@ -97,14 +99,14 @@ def _go_back(session: Session, found: LoadedCheckpoint) -> None:
     why, before, samples = divergence.why, session.queue.updates, session.before.samples
     session.queue.restore(state["ledger"])
     session.restore_stream(state)
-    session.take_over(state)
+    session.restore(state)
     session.before.samples = min(samples, session.queue.samples)
     updates = session.queue.updates
     divergence.gone_back(before, updates)
     session.holder.push()
     session.board.go_back(updates, divergence.rollbacks, first_item=next(session.ids))
     divergence.is_going_back = False
-    session.saving.take_over_best(session.best)
+    session.saving.restore_best(session.best)
     session.reopen(time.monotonic())
     if session.stop is not None and session.stop.state == "succeeded":
         session.stop = None  # the state that met the target is undone
@@ -119,8 +121,10 @@ def _go_back(session: Session, found: LoadedCheckpoint) -> None:
         lr_factor=factor,
         records_cut=_cut_records(session, found.cut),
     )
-    _say_warning(session, found.warning)
-    journal.say(f"rollback: {why}; from update {before:,} back to {path.name}, then at {factor:g} of the learning rate")
+    _show_warning(session, found.warning)
+    journal.show_message(
+        f"rollback: {why}; from update {before:,} back to {path.name}, then at {factor:g} of the learning rate"
+    )
 
 
 def _cut_records(session: Session, cut: Cut | None) -> int:
@@ -131,9 +135,9 @@ def _cut_records(session: Session, cut: Cut | None) -> int:
     try:
         session.rundir.metrics.cut(cut.size)
     except RunDirError as error:
-        _say_warning(session, f"{error}; records of what was undone are left")
+        _show_warning(session, f"{error}; records of what was undone are left")
         return 0
-    session.pause_task.begin(partial(_sync, session.rundir), partial(_say_warning, session))
+    session.pause_task.submit(partial(_sync, session.rundir), partial(_show_warning, session))
     return cut.records
 
 

@@ -4,8 +4,8 @@ the end. `supervisor.py` drives it with worker processes, `inline.py` inside the
     due(now) returns the purpose of the next pause -> all park -> merge_buffers() -> evaluate? -> checkpoint? -> go on,
     or finish
 
-Long work in a pause (`merge_buffers`, the copy for a checkpoint) is done by a thread, the `pause_task`; `settle`
-processes what threads have finished, and the driver of the session calls it every turn.
+Long work in a pause (`merge_buffers`, the copy for a checkpoint) is done by a thread, the `pause_task`;
+`finish_threads` processes what threads have finished, and the driver of the session calls it every turn.
 """
 
 import os
@@ -78,7 +78,7 @@ class Session:
         return self.parts.choice.update is not None
 
     # ---- beginning ---------------------------------------------------------------------------------------------
-    def begin(self, now: float) -> None:
+    def start(self, now: float) -> None:
         """Prepare the session; workers may start now. If rollbacks are on, first write a checkpoint to go back to."""
         self.pause_task.start()
         self.saving.writer.start()
@@ -107,9 +107,9 @@ class Session:
         self.board.set_exchange(sync_every)
         self.queue.limits.sync_every = sync_every or 1
 
-    def take_over(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Restore a checkpoint's `state`; the queue has restored its ledger already."""
-        self.evaluating.take_over(state)
+        self.evaluating.restore(state)
         self.restore_stream(state)
         self.saving.note_saved()
         self.before.samples = self.queue.samples
@@ -142,7 +142,7 @@ class Session:
         if decision is Decision.ROLL_BACK:
             return Due(rollback=True, finish=finish if finish is not None and finish.state == "stopped" else None)
         if decision is Decision.FAIL:
-            return Due(finish=Outcome("failed", Diverged.code, error=Diverged(self.divergence.words)))
+            return Due(finish=Outcome("failed", Diverged.code, error=Diverged(self.divergence.message)))
         if finish is not None:
             wants_checkpoint = (
                 finish.state != "stopped" or self.job.checkpoint.on_signal or finish.reason == "max_time_s"
@@ -168,7 +168,7 @@ class Session:
         self.stop = Outcome("stopped", name)
         self.journal.event("signal", name=name)
         what = "writing a checkpoint and stopping" if self.job.checkpoint.on_signal else "stopping"
-        self.journal.say(f"{name}: {what} (send it again to stop at once)")
+        self.journal.show_message(f"{name}: {what} (send it again to stop at once)")
 
     def _natural_end(self, now: float) -> Outcome | None:
         if self.queue.is_finished:
@@ -226,7 +226,7 @@ class Session:
             self.shared.merge_buffers(since)
 
         if any(since) and (self.shared.has_buffers or self.plan.placement == SHARED):
-            self.pause_task.begin(fetch_and_merge)
+            self.pause_task.submit(fetch_and_merge)
         self._merged_batches = batches
 
     def finish_evaluation(self) -> None:
@@ -245,29 +245,29 @@ class Session:
         if values.keys() == {"loss"}:  # without a metric, a number alone says nothing
             loss = self.parts.loss
             words += f"  ({getattr(loss, '__name__', type(loss).__name__)}; first {evaluating.first_loss:.4g})"
-        self.journal.say(f"epoch {queue.epoch}/{queue.limits.epochs}  update {queue.updates}  val {words}")
+        self.journal.show_message(f"epoch {queue.epoch}/{queue.limits.epochs}  update {queue.updates}  val {words}")
         self.stop = self.stop or evaluating.enough()
 
-    def begin_checkpoint(self, now: float) -> None:
-        """Begin a checkpoint, see `Saving.begin`. All workers are parked and booked, nothing is in flight."""
+    def start_checkpoint(self, now: float) -> None:
+        """Start a checkpoint, see `Saving.start`. All workers are parked and booked, nothing is in flight."""
         rest: dict[str, Any] = {"seed": self.job.seed, "rollbacks": self.divergence.rollbacks}
         rest["data"], rest["scales"] = self.parts.identity, loss_scaler.state(self.board)
         if self.streamed is not None:
             rest["stream"] = self.streamed.state()
         self.clock.paused_for.append("checkpoint")
-        self.saving.begin(now, rest | self.evaluating.state())
+        self.saving.start(now, rest | self.evaluating.state())
 
     def copy_for_checkpoint(self, now: float) -> None:
-        """Begin a checkpoint, and wait until training may go on."""
-        self.begin_checkpoint(now)
+        """Start a checkpoint, and wait until training may go on."""
+        self.start_checkpoint(now)
         self.pause_task.wait()
         if self.saving.is_read_in_place:  # the memory we train on is being written
             self.saving.wait(LAST_WRITE_S)
 
-    def settle(self) -> None:
+    def finish_threads(self) -> None:
         """Process what threads have merged, copied or written."""
-        self.pause_task.settle()
-        self.saving.writer.settle()
+        self.pause_task.finish()
+        self.saving.writer.finish()
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the pause_task is done and nothing is being written, up to `timeout_s`; for callers with nothing

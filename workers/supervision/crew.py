@@ -47,7 +47,7 @@ class Crew:
                 "CUDA was initialised in the supervisor; after that, workers cannot be started safely",
                 code="model/cuda",
             )
-        handle = self._early.take() or self.spares.take() or self._start()
+        handle = self._early.pop() or self.spares.pop() or self._start()
         self._handles[worker] = handle
         try:
             handle.set_up(*self._make_setup(worker), incarnation)
@@ -57,14 +57,14 @@ class Crew:
 
     def recruit(self) -> Handle:
         """Return a waiting process that will become a loader. Raises OSError."""
-        return self._early.take() or self._start()
+        return self._early.pop() or self._start()
 
     def wake(self, over: int = 0) -> None:
         """Make all workers read the control row now; the pause `over` has ended."""
         for handle in self:
             handle.wake(over)
 
-    def forget(self, handle: Handle) -> None:
+    def drop(self, handle: Handle) -> None:
         """Drop a reaped worker."""
         del self._handles[handle.worker]
         handle.close()
@@ -107,6 +107,6 @@ class Crew:
         for handle in reaped((*self, *self.spares), limit_s, gives_up):
             if handle.worker in self._handles:
                 session.acknowledge(handle.worker, handle.acks())
-                self.forget(handle)
+                self.drop(handle)
             else:
-                self.spares.forget(handle)
+                self.spares.drop(handle)

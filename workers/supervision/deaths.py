@@ -17,7 +17,7 @@ LONGEST_WORDS = 300
 EVALUATION_EPOCH = -2  # pseudo-epoch to which an exception in an evaluation is charged
 
 
-class Burials:
+class DeathHandler:
     """The deaths of one attempt, in the supervisor."""
 
     def __init__(self, session: Session, roster: Roster, crew: Crew) -> None:
@@ -26,38 +26,38 @@ class Burials:
         self._crew = crew
         self.oom_kills = host.OomKills()
 
-    def bury(self, handle: Handle, status: int, now: float) -> list[Action]:
+    def handle(self, handle: Handle, status: int, now: float) -> list[Action]:
         """Handle a reaped process: its last stores are visible, and its reports were processed."""
         session, worker = self._session, handle.worker
         has_left = status == 0 and int(session.board.words[worker, Word.PHASE]) == Phase.LEAVING
         end = self._roster.ending(worker, left=has_left, fenced=bool(handle.killed_for))
         how = handle.killed_for or self._describe(status, has_left) + self._said(handle, end)
         session.acknowledge(worker, handle.acks())
-        self._crew.forget(handle)
-        return self._settle(handle, end, how, now)
+        self._crew.drop(handle)
+        return self._decide(handle, end, how, now)
 
     def abandon(self, handle: Handle, now: float) -> list[Action]:
         """Handle a killed process that does not die. Its code no longer runs: the kernel acts on the signal before it
         returns to user code. Its leases are freed; its row is never reused."""
         self._crew.abandon(handle)
-        how = f"{handle.killed_for}; {handle.undead_words()}"
-        self._session.journal.say(f"worker {handle.worker} (pid {handle.pid}): it is not replaced")
-        return self._settle(handle, End.STALLED, how, now, is_dead=False)
+        how = f"{handle.killed_for}; {handle.describe_undead()}"
+        self._session.journal.show_message(f"worker {handle.worker} (pid {handle.pid}): it is not replaced")
+        return self._decide(handle, End.STALLED, how, now, is_dead=False)
 
     def refused(self, worker: int, incarnation: int, error: OSError) -> list[Action]:
         """Handle a process that the machine refuses (no memory, PID or descriptor left): a failed start."""
         how = f"could not be started: {error}"
         end = End.COULD_NOT_START
-        self._session.journal.say(f"worker {worker} {how}")
+        self._session.journal.show_message(f"worker {worker} {how}")
         self._session.journal.event("exit", worker=worker, incarnation=incarnation, kind=end.value, how=how)
         return self._roster.exited(worker, time.monotonic(), Death(how, end=end))
 
     def keep_spares_ready(self, now: float) -> None:
         """Bury dead spares, and start a missing one when it disturbs nobody."""
         journal, spares = self._session.journal, self._crew.spares
-        for handle, status in spares.bury(now):
+        for handle, status in spares.pop_dead(now):
             how = handle.killed_for or self._describe(status, has_left=False)
-            journal.event("spare-exit", pid=handle.pid, how=how, error=handle.last_words())
+            journal.event("spare-exit", pid=handle.pid, how=how, error=handle.last_output())
             handle.close()
         if self._session.stop is not None or not self._roster.is_settled:
             return
@@ -71,7 +71,7 @@ class Burials:
 
     # ---- consequences --------------------------------------------------------------------------------------
 
-    def _settle(self, handle: Handle, end: End, how: str, now: float, *, is_dead: bool = True) -> list[Action]:
+    def _decide(self, handle: Handle, end: End, how: str, now: float, *, is_dead: bool = True) -> list[Action]:
         session, worker = self._session, handle.worker
         is_charged = not self._roster.slots[worker].is_fenced
         release = session.queue.release(worker, session.board.progress(worker), charged=is_charged)
@@ -113,9 +113,9 @@ class Burials:
             quarantined=[list(piece) for piece in release.quarantined],
         )
         lead = "could not start: " if end is End.COULD_NOT_START and not how.startswith("could not") else ""
-        journal.say(f"worker {handle.worker} (pid {handle.pid}): {lead}{error or how}; {batches} reassigned")
+        journal.show_message(f"worker {handle.worker} (pid {handle.pid}): {lead}{error or how}; {batches} reassigned")
         for epoch, start, stop in release.quarantined:
-            journal.say(f"quarantined: epoch {epoch}, batches {start} to {stop - 1}")
+            journal.show_message(f"quarantined: epoch {epoch}, batches {start} to {stop - 1}")
 
     def _unevaluable(self, release: Release, handle: Handle) -> str:
         _, start, stop = release.quarantined[0]
@@ -137,7 +137,7 @@ class Burials:
     @staticmethod
     def _said(handle: Handle, end: End) -> str:
         """Return the last line of a worker that died before it had a log and could not report."""
-        words = handle.last_words() if end is End.COULD_NOT_START and handle.error is None else ""
+        words = handle.last_output() if end is End.COULD_NOT_START and handle.error is None else ""
         return f" ({_shortened(words)})" if words else ""
 
 

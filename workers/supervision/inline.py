@@ -52,7 +52,7 @@ class Inline:
 
     def run(self) -> Outcome:
         session = self._session
-        session.begin(time.monotonic())
+        session.start(time.monotonic())
         threads, random_state, flushes = (torch.get_num_threads(), torch.get_rng_state(), flushes_denormal())
         torch.set_flush_denormal(session.job.train.flush_denormal)
         torch.set_num_threads(session.plan.threads)  # as in a worker: it changes the last bits of sums
@@ -117,8 +117,8 @@ class Inline:
             return False
         session, now = self._session, time.monotonic()
         session.observe([WORKER])
-        self._take_signal()
-        session.settle()
+        self._sees_signal()
+        session.finish_threads()
         due = session.due(now)
         if due:
             self._trainer.rest()
@@ -137,7 +137,7 @@ class Inline:
     def _may_train(self, item: WorkItem) -> bool:
         return self._may_go_on() and not self._trainer.is_void(item)
 
-    def _take_signal(self) -> bool:
+    def _sees_signal(self) -> bool:
         """Return whether a signal has come; the job then stops, even inside an evaluation."""
         if self._watch.received and self._session.stop is None:
             self._session.note_signal(self._watch.received[0])
@@ -163,8 +163,8 @@ class Inline:
 
     def _evaluate(self) -> None:
         session, evaluating = self._session, self._session.evaluating
-        evaluating.begin()
-        while not (is_done := evaluating.advance()) and not self._take_signal():
+        evaluating.start()
+        while not (is_done := evaluating.advance()) and not self._sees_signal():
             item = evaluating.current.lease(WORKER) if evaluating.current is not None else None
             assert item is not None, "nothing is leased, and not all is done"
             session.board.write_item(item)
@@ -177,7 +177,7 @@ class Inline:
     def _go_back_if_due(self, now: float) -> None:
         if self._session.due(now).rollback:
             self._session.saving.wait(LAST_WRITE_S)
-            rollback.begin(self._session)
+            rollback.start(self._session)
             while self._session.pause_task.is_busy:  # one task may be followed by another
                 self._session.pause_task.wait()
             self._trainer.catch_up()

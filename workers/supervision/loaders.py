@@ -80,7 +80,7 @@ class Loaders:
             errors += self._listen(handle)
             if (status := handle.reap()) is not None:
                 errors += self._listen(handle)
-                errors += self._carry_out(self._bury(handle, status, now))
+                errors += self._carry_out(self._handle_death(handle, status, now))
         errors += self._carry_out(self.roster.tick(now, self._readings(), paused=False))
         if (wrong := self._state.check()) is not None:
             errors.append(wrong)
@@ -102,13 +102,13 @@ class Loaders:
             incarnation = handle.incarnation
             self._session.journal.event("loader-ready", loader=handle.worker, incarnation=incarnation, pid=handle.pid)
         for answer, number in handle.acks():
-            self._take(handle.worker, answer, number - 1)
+            self._handle_answer(handle.worker, answer, number - 1)
         said, handle.said_as_reader = handle.said_as_reader, []
         for report in said:
             if (error := self._refused(handle.worker, report)) is not None:
                 yield error
 
-    def _take(self, loader: int, answer: int, slot: int) -> None:
+    def _handle_answer(self, loader: int, answer: int, slot: int) -> None:
         if answer == ENDED:
             if self._schedule.ended(loader, slot) is not None:
                 self._session.queue.find_ends()
@@ -154,21 +154,21 @@ class Loaders:
         release = session.queue.give_up(request.epoch, self._schedule.give_up(request))
         for epoch, start, stop in release.quarantined:
             session.journal.event("quarantined", epoch=epoch, start=start, stop=stop, why=why)
-            session.journal.say(f"quarantined: epoch {epoch}, batches {start} to {stop - 1}: {why}")
+            session.journal.show_message(f"quarantined: epoch {epoch}, batches {start} to {stop - 1}: {why}")
         return session.check_quarantine(release)
 
-    def _bury(self, handle: Handle, status: int, now: float) -> list[Action]:
+    def _handle_death(self, handle: Handle, status: int, now: float) -> list[Action]:
         loader = handle.worker
         end = self.roster.ending(loader, left=False, fenced=bool(handle.killed_for))
         how = handle.killed_for or host.describe_exit(status)
-        if end is End.COULD_NOT_START and handle.error is None and (said := handle.last_words()):
+        if end is End.COULD_NOT_START and handle.error is None and (said := handle.last_output()):
             how = f"{how} ({said})"
         del self._handles[loader]
         log, error = handle.log, handle.error
         handle.close()
-        return self._settle(loader, Death(f"{how}; see {log}", error, end=end), handle.pid, now)
+        return self._decide(loader, Death(f"{how}; see {log}", error, end=end), handle.pid, now)
 
-    def _settle(self, loader: int, death: Death, pid: int, now: float, *, is_dead: bool = True) -> list[Action]:
+    def _decide(self, loader: int, death: Death, pid: int, now: float, *, is_dead: bool = True) -> list[Action]:
         self._state.deaths += 1
         session, words = self._session, self._ring.loaders[loader]
         number, record = int(words[LoaderBeat.SLOT]), int(words[LoaderBeat.RECORD])
@@ -178,7 +178,7 @@ class Loaders:
         session.journal.event(
             "loader-exit", loader=loader, pid=pid, kind=death.end.value, how=death.how, charged=charged
         )
-        session.journal.say(f"loader {loader} (pid {pid}): {said}; its batches are read again")
+        session.journal.show_message(f"loader {loader} (pid {pid}): {said}; its batches are read again")
         actions: list[Action] = []
         is_excused = False
         if found is not None and found[1] >= self._attempts:
@@ -199,14 +199,14 @@ class Loaders:
             elif isinstance(action, Kill):
                 handle = self._handles[action.worker]
                 self._session.journal.event("loader-stall", loader=action.worker, pid=handle.pid, why=action.why)
-                self._session.journal.say(f"{handle.title} {action.why}; it is killed and replaced")
+                self._session.journal.show_message(f"{handle.title} {action.why}; it is killed and replaced")
                 handle.kill(action.why)
             elif isinstance(action, Abandon):
                 handle = self._handles.pop(action.worker)
                 handle.disown()
-                death = Death(f"{handle.killed_for}; {handle.undead_words()}", end=End.STALLED)
+                death = Death(f"{handle.killed_for}; {handle.describe_undead()}", end=End.STALLED)
                 yield from self._carry_out(
-                    self._settle(action.worker, death, handle.pid, time.monotonic(), is_dead=False)
+                    self._decide(action.worker, death, handle.pid, time.monotonic(), is_dead=False)
                 )
             else:
                 yield action.error

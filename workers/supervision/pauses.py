@@ -77,7 +77,7 @@ class Pauses:
         if self.current is None:
             if not self._session.due(now) and not self._is_slice_due(now):
                 return None
-            self._begin()
+            self._start()
         assert self.current is not None
         steps: dict[PauseStage, Callable[[Pause, float], Outcome | None]] = {
             PauseStage.PARKING: self._park,
@@ -90,10 +90,10 @@ class Pauses:
         }
         return steps[self.current.stage](self.current, now)
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._count += 1
         self.current = Pause(self._count)
-        self._session.board.say(Command.PAUSE, self._count)
+        self._session.board.send(Command.PAUSE, self._count)
         self._crew.wake()
 
     def _park(self, pause: Pause, now: float) -> Outcome | None:
@@ -106,7 +106,7 @@ class Pauses:
         self._crew.book(session)
         if self._trial is not None:
             self._trial.end_slice(now)
-            self._settle(self._trial)
+            self._use_trial(self._trial)
         session.merge_buffers(now)
         pause.stage = PauseStage.MERGING
         return self._merged(pause, now)
@@ -125,7 +125,7 @@ class Pauses:
             why = f"did not park within {grace_s:g} s (supervise.grace_s) while the job was stopping"
             pid = self._crew[worker].pid
             self._session.journal.event("fence", worker=worker, pid=pid, why=why)
-            self._session.journal.say(f"worker {worker} (pid {pid}) {why}; it is killed")
+            self._session.journal.show_message(f"worker {worker} (pid {pid}) {why}; it is killed")
             self._roster.fence(worker)
             self._crew[worker].kill(why)
 
@@ -137,7 +137,7 @@ class Pauses:
             return self._go_back(pause, now)
         # Check again: workers may have finished the epoch, or the job, while parking.
         if session.due(now).evaluate:
-            session.evaluating.begin()
+            session.evaluating.start()
             pause.stage = PauseStage.EVALUATING
             return None
         return self._conclude(pause, now)
@@ -158,7 +158,7 @@ class Pauses:
             return self._over(now)
         if session.saving.is_busy:  # at the end of the job; the loop continues meanwhile
             return None
-        session.begin_checkpoint(now)
+        session.start_checkpoint(now)
         pause.stage = PauseStage.COPYING
         return None
 
@@ -181,7 +181,7 @@ class Pauses:
             return None
         if not session.due(now).rollback:
             return self._over(now)
-        rollback.begin(session)
+        rollback.start(session)
         return None
 
     def _over(self, now: float) -> Outcome | None:
@@ -197,10 +197,10 @@ class Pauses:
         if trial.is_over:
             return False
         is_due = trial.is_due(now, all_train=self._roster.all_train, left_s=self._session.left_s(now))
-        self._settle(trial)  # it may turn out that there is nothing to measure
+        self._use_trial(trial)  # it may turn out that there is nothing to measure
         return is_due
 
-    def _settle(self, trial: ExchangeTrial) -> None:
+    def _use_trial(self, trial: ExchangeTrial) -> None:
         """Adopt the trial's result, once the trial is over."""
         session, verdict = self._session, trial.verdict
         if verdict is None or session.verdict is not None:
@@ -209,22 +209,22 @@ class Pauses:
         session.set_exchange(verdict.exchange)
         remark = words_of(verdict, session.queue.plan.batch_size * session.job.train.accumulate)
         session.journal.event("exchange", choice=verdict.exchange, why=verdict.why, updates_per_s=dict(verdict.rates))
-        session.journal.say(remark)
+        session.journal.show_message(remark)
         if session.job.train.exchange == "auto" and verdict.is_measured:
             train = session.job.train.model_copy(update={"exchange": verdict.exchange})
             session.job = session.job.model_copy(update={"train": train})
             try:
                 write_choice(session.rundir, session.job, remark)
             except RunDirError as error:
-                session.journal.say(f"warning: {error}; a resumed job measures again")
+                session.journal.show_message(f"warning: {error}; a resumed job measures again")
 
     def _resume(self, now: float) -> None:
-        sync_every = self._trial.begin_slice(now) if self._trial is not None else None
+        sync_every = self._trial.start_slice(now) if self._trial is not None else None
         if sync_every is not None:
             self._session.queue.limits.sync_every = sync_every
         self.current = None
         self._session.go_on(now)
-        self._session.board.say(Command.RUN, self._count)
+        self._session.board.send(Command.RUN, self._count)
         self._crew.wake(over=self._count)
 
 

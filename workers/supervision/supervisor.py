@@ -24,7 +24,7 @@ from workers.session.outcome import Outcome
 from workers.session.progress import ProgressRecords
 from workers.session.session import Session, pss_bytes_of
 from workers.supervision.crew import Crew
-from workers.supervision.deaths import Burials
+from workers.supervision.deaths import DeathHandler
 from workers.supervision.loaders import Loaders
 from workers.supervision.pauses import Pauses
 
@@ -48,7 +48,7 @@ class Supervisor:
         self._watch = watch
         self.roster = Roster(session.plan.procs, session.job.supervise, committed_before=session.queue.samples > 0)
         self._crew = Crew(make_setup, session.plan, early, session.job.supervise.spares)
-        self._burials = Burials(session, self.roster, self._crew)
+        self._burials = DeathHandler(session, self.roster, self._crew)
         self._pauses = Pauses(session, self.roster, self._crew)
         self._loaders = Loaders(session, session.streamed, self._crew.recruit) if session.streamed else None
         self._stacks = Stacks(session.rundir)
@@ -62,8 +62,8 @@ class Supervisor:
     def run(self) -> Outcome:
         session = self._session
         try:
-            session.begin(time.monotonic())
-            session.board.say(Command.RUN)
+            session.start(time.monotonic())
+            session.board.send(Command.RUN)
             self._memory.start()
             with responsive():
                 while self._outcome is None:
@@ -75,12 +75,12 @@ class Supervisor:
             session.note_memory(sum(pss_bytes_of(self._pids()).values()))
         finally:
             in_order = self._outcome is not None and self._outcome.state in ("succeeded", "stopped")
-            session.board.say(Command.LEAVE)
+            session.board.send(Command.LEAVE)
             session.restarts = self.roster.restarts
             grace_s = session.job.supervise.grace_s if in_order else 0.0
             undead = self._loaders.dismiss() if self._loaders is not None else []
             for handle in (*undead, *self._crew.dismiss(session, grace_s, self._is_hurried)):
-                session.journal.say(f"warning: {handle.title} {handle.undead_words()}; it is left behind")
+                session.journal.show_message(f"warning: {handle.title} {handle.describe_undead()}; it is left behind")
             self._stacks.close()
             self._memory.wait(MEMORY_WAIT_S)
             self._memory.close()
@@ -104,16 +104,16 @@ class Supervisor:
 
     def _step(self, now: float) -> None:
         session = self._session
-        self._take_signals()
-        session.settle()
-        self._memory.settle()
+        self._handle_signals()
+        session.finish_threads()
+        self._memory.finish()
         session.holder.check()
         for handle in self._crew:
-            self._take_reports(handle)
+            self._handle_reports(handle)
             if (status := handle.reap()) is not None:
-                self._take_reports(handle)  # its last reports
+                self._handle_reports(handle)  # its last reports
                 self._stacks.leave_out(handle.worker)
-                self._carry_out(self._burials.bury(handle, status, now))
+                self._carry_out(self._burials.handle(handle, status, now))
         self._crew.book(session)
         if self._loaders is not None and (error := self._loaders.step(now)) is not None and self._outcome is None:
             self._outcome = Outcome("failed", error.code, error=error)
@@ -140,7 +140,7 @@ class Supervisor:
             self._next_pss_s = now + PSS_EVERY_S
             self._measure_memory()
 
-    def _take_signals(self) -> None:
+    def _handle_signals(self) -> None:
         self._watch.drain()
         received = self._watch.received
         if self._is_hurried():
@@ -154,7 +154,7 @@ class Supervisor:
     def _cancelled(self) -> Outcome:
         return Outcome.cancelled_by(self._watch.received[1])
 
-    def _take_reports(self, handle: Handle) -> None:
+    def _handle_reports(self, handle: Handle) -> None:
         was_ready = handle.is_ready
         handle.listen()
         if handle.is_ready and not was_ready:
@@ -233,10 +233,10 @@ class Supervisor:
             kind = self.roster.ending(handle.worker, left=False, fenced=True).value  # could-not-start or stalled
             place = {"worker": handle.worker, "pid": handle.pid, "kind": kind}
             self._session.journal.event("stall", **place, why=why, blocked=where)
-            self._session.journal.say(f"{handle.title} {reason}; it is killed and replaced")
+            self._session.journal.show_message(f"{handle.title} {reason}; it is killed and replaced")
             handle.kill(reason)
 
-        self._stacks.take([handle], self._crew, f"{handle.title} {why}", silent_s, end)
+        self._stacks.collect([handle], self._crew, f"{handle.title} {why}", silent_s, end)
 
     def _name_the_blocked(self, error: Deadlocked) -> None:
         """Fail a deadlocked job as soon as all have written their stacks, with the call each worker is blocked in."""
@@ -251,7 +251,7 @@ class Supervisor:
             self._outcome = Outcome("failed", error.code, error=Deadlocked("\n".join([str(error), *waits, *lines])))
 
         still_s = self._session.job.supervise.deadlock_timeout_s
-        self._stacks.take(self._crew, self._crew, "nobody commits", still_s, fail)
+        self._stacks.collect(self._crew, self._crew, "nobody commits", still_s, fail)
 
     def _waits(self) -> list[str]:
         """Return the ledger's state, and what workers and loaders without work wait for."""
@@ -273,12 +273,12 @@ class Supervisor:
 
     def _measure_memory(self) -> None:
         """Measure memory in a thread: it takes milliseconds per process and gigabyte."""
-        self._burials.oom_kills.forget()
+        self._burials.oom_kills.discard()
         if not self._memory.is_busy:
             pids = self._pids()
-            self._memory.begin(lambda: pss_bytes_of(pids), lambda found: self._take_memory(pids, found))
+            self._memory.submit(lambda: pss_bytes_of(pids), lambda found: self._record_memory(pids, found))
 
-    def _take_memory(self, pids: list[int], pss_bytes: dict[int, int]) -> None:
+    def _record_memory(self, pids: list[int], pss_bytes: dict[int, int]) -> None:
         if set(pids) <= set(self._pids()):  # else a PID may have been reused by then
             self._pss_bytes = pss_bytes
             self._session.note_memory(sum(pss_bytes.values()))

@@ -110,7 +110,7 @@ class Parsing(ABC):
     def parse(self, run: Run) -> Parsed:
         """Parse the file. Raises DataError, MemoryShortError."""
 
-    def settle(self, finds: "Finds") -> None:
+    def check_bad_lines(self, finds: "Finds") -> None:
         """Raise DataError if the file has changed or has no rows, and for the first bad line unless they are skipped;
         then note their number."""
         from hogwild.kernels.parsing.lines import BAD, OVERFLOW, ROWS

@@ -56,7 +56,7 @@ def _problems(
 ) -> list[str]:
     name, words = verdict
     checkpoint.sweep(scene.checkpoints)
-    taken = checkpoint.take_newest(scene.checkpoints, shared.restore)
+    taken = checkpoint.load_newest(scene.checkpoints, shared.restore)
     said = " ".join(taken.rejected)
     problems = []
     if taken.path is None or taken.path.name != name:
