@@ -72,7 +72,7 @@ class Accelerator(Protocol):
         """Return whether an error has made the context unusable: no copy works any more, and the process must end."""
 
     def drain(self) -> None:
-        """Finish all copies and free shared memory before the process ends. Never raises, even with a broken context."""
+        """Finish all copies and free shared memory before the process ends. Never raises, even with broken context."""
 
 
 def memory_error(name: str, asked: int | None, free: int, total: int, more: str = "") -> DeviceMemoryError:

@@ -196,12 +196,12 @@ def alias_tables(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def scratch(dim: int, window: int, negatives: int) -> tuple[np.ndarray, ...]:
     """Return the kernel's arrays: contexts, targets, signs, x, y, dx, dy, z, likely. There is room for one extra
     context, because they are processed two at a time; rows of y that are never written stay 0."""
-    from hogwild.kernels.simd import LANES, padded, zeros_on_lines
+    from hogwild.kernels.simd import WIDTH, padded, zeros_on_lines
 
     contexts, targets, width = 2 * window + 1, 1 + negatives, padded(dim)
     filled = -(-targets // PAIRED) * PAIRED
     columns = padded(filled)
-    assert columns % LANES == 0
+    assert columns % WIDTH == 0
     return (
         np.zeros(contexts, np.int32),
         np.zeros(targets, np.int32),

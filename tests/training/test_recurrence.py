@@ -25,7 +25,7 @@ from tests.shared_model import one_thread  # noqa: F401 (a fixture for every tes
 
 pytestmark = pytest.mark.slow
 
-LANES, COLUMNS, STEPS = 4, 3, 10
+WIDTH, COLUMNS, STEPS = 4, 3, 10
 QUIET = {"log": {"tensorboard": False, "progress": False}, "checkpoint": {"every_s": None}, "seed": 11}
 
 
@@ -52,13 +52,13 @@ class Chain(nn.Module):
         return output, {"row": x.clone(), "grown": [1, output.sum()]}
 
 
-def rows(count: int = LANES * COLUMNS * STEPS) -> TensorDataset:
+def rows(count: int = WIDTH * COLUMNS * STEPS) -> TensorDataset:
     x = torch.arange(float(count))[:, None]
     return TensorDataset(x, torch.zeros(count, 1))
 
 
 def trained(model: nn.Module, folder: Path, data: TensorDataset | None = None, **settings: Any) -> Any:
-    given = {"lanes": LANES, "batch_size": COLUMNS, "procs": 0, **QUIET, **settings}
+    given = {"lanes": WIDTH, "batch_size": COLUMNS, "procs": 0, **QUIET, **settings}
     resume = given.pop("resume", None)
     where = {"resume": resume} if resume else {"run_dir": folder}
     rule = optim.SGD(model.parameters(), lr=0.01)
@@ -126,9 +126,9 @@ def test_a_lane_goes_on_only_where_the_batch_before_was_the_last_one_computed() 
 
 def plain_loop(model: CharRnn, x: Tensor, y: Tensor, epochs: int) -> None:
     """Truncated back-propagation through time as anybody would write it, lane after lane."""
-    rule, order = optim.Adam(model.parameters(), lr=0.01, fused=False), LaneOrder(LANES, COLUMNS, STEPS)
+    rule, order = optim.Adam(model.parameters(), lr=0.01, fused=False), LaneOrder(WIDTH, COLUMNS, STEPS)
     for epoch in range(epochs):
-        for lane in range(LANES):
+        for lane in range(WIDTH):
             state: Any = None
             for t in range(STEPS):
                 first = (lane * STEPS + t) * COLUMNS
@@ -147,7 +147,7 @@ def plain_loop(model: CharRnn, x: Tensor, y: Tensor, epochs: int) -> None:
     [("lstm", 0, "direct"), ("gru", 0, "delta"), ("custom", 0, "direct"), ("lstm", 1, "direct")],
 )
 def test_one_worker_is_the_plain_loop_bit_for_bit(cell: str, procs: int, exchange: str, tmp_path: Path) -> None:
-    text = torch.randint(7, (LANES * COLUMNS * STEPS * 5 + 1,), generator=torch.Generator().manual_seed(2))
+    text = torch.randint(7, (WIDTH * COLUMNS * STEPS * 5 + 1,), generator=torch.Generator().manual_seed(2))
     x, y = text[:-1].view(-1, 5), text[1:].view(-1, 5)
 
     def make() -> CharRnn:
@@ -157,9 +157,9 @@ def test_one_worker_is_the_plain_loop_bit_for_bit(cell: str, procs: int, exchang
     ours, theirs = make(), make()
     plain_loop(theirs, x, y, epochs=2)
     rule = optim.Adam(ours.parameters(), lr=0.01, fused=False)
-    settings = {"lanes": LANES, "batch_size": COLUMNS, "epochs": 2, "procs": procs, "exchange": exchange, **QUIET}
+    settings = {"lanes": WIDTH, "batch_size": COLUMNS, "epochs": 2, "procs": procs, "exchange": exchange, **QUIET}
     result = hogwild.train(ours, TensorDataset(x, y), nn.CrossEntropyLoss(), rule, run_dir=tmp_path / "run", **settings)
-    assert result.lane_restarts == 0 and result.updates == 2 * LANES * STEPS
+    assert result.lane_restarts == 0 and result.updates == 2 * WIDTH * STEPS
     for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         assert torch.equal(mine, other), name
 
@@ -167,7 +167,7 @@ def test_one_worker_is_the_plain_loop_bit_for_bit(cell: str, procs: int, exchang
 def test_a_recurrent_model_without_lanes_begins_every_batch_from_zero_state(tmp_path: Path) -> None:
     model = Chain()
     result = trained(model, tmp_path / "run", lanes=None, shuffle="full", val=rows(20))
-    assert result.leases["done"] == LANES * STEPS and result.lane_restarts is None and "loss" in result.metrics
+    assert result.leases["done"] == WIDTH * STEPS and result.lane_restarts is None and "loss" in result.metrics
 
 
 def test_evaluations_read_windows_from_zero_state_in_any_order(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_resumed_run_restarts_each_lane_it_had_begun_once(tmp_path: Path) -> N
     first = trained(model, tmp_path / "run", max_updates=6)
     assert first.updates == 6 and first.lane_restarts == 0
     result = trained(model, tmp_path / "run", resume=tmp_path / "run")
-    assert result.leases["done"] == LANES * STEPS and result.lane_restarts == 1
+    assert result.leases["done"] == WIDTH * STEPS and result.lane_restarts == 1
 
 
 @pytest.mark.processes
@@ -201,7 +201,7 @@ def test_a_worker_killed_in_the_middle_of_a_lane_costs_its_state_and_nothing_els
     settings = {"procs": 2, "exchange": exchange, "sync_every": 3, "epochs": 2}
     result = trained(model, tmp_path / "run", **settings)
     leases = result.leases
-    assert leases["done"] == leases["total"] == 2 * LANES * STEPS and result.restarts == 1
+    assert leases["done"] == leases["total"] == 2 * WIDTH * STEPS and result.restarts == 1
     assert result.lane_restarts == 1, "batch 4 of its lane: of delta, batches 3 and 4 were not committed"
     (event,) = read_events(tmp_path / "run", "lane-restarts")
     assert event["fresh"] == event["lane_restarts"] == 1
