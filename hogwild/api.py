@@ -2,6 +2,7 @@
 objects come from the caller."""
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -288,9 +289,12 @@ def _home(key: str) -> tuple[str | None, str]:
 
 
 def _path_of(thing: Any) -> str:
-    """Return the dotted path of a function or of an object's class; for a local class, only the valid parts."""
+    """Return the dotted path of a function or of an object's class: the public one for ours, wherever its file lies;
+    for a local class, only the valid parts."""
     named = thing if hasattr(thing, "__qualname__") and hasattr(thing, "__module__") else type(thing)
-    parts = f"{named.__module__}.{named.__qualname__}".replace("<locals>.", "").split(".")
+    home = ".".join(named.__module__.split(".")[:2])
+    is_public = home.startswith("hogwild.") and getattr(sys.modules[home], named.__qualname__, None) is named
+    parts = f"{home if is_public else named.__module__}.{named.__qualname__}".replace("<locals>.", "").split(".")
     return ".".join(part if part.isidentifier() else "anonymous" for part in parts)
 
 

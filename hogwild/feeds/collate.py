@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from hogwild.feeds.ring import BatchForm, Leaf, Ring, Shapes, TooLarge
+from hogwild.feeds.ring import MOST_DIMENSIONS, BatchForm, Leaf, Ring, Shapes, TooLarge
 
 NUMBERS = (bool, int, float, np.number, np.bool_)
 
@@ -191,6 +191,7 @@ class Collator:
         tree, columns = self.columns(records)
         leaves = []
         for number, column in enumerate(columns):
+            _check_dimensions(number, column)
             is_image = len(column.shape) == 4 and column.dtype.is_floating_point and number < len(columns) - 1
             leaves.append(Leaf(column.dtype, channels_last=is_image and self.channels_last))
         return BatchForm.of(tree, leaves), tuple(column.shape for column in columns)
@@ -206,6 +207,7 @@ class Collator:
             if column.dtype != leaf.dtype:
                 words = f"tensor {number} is {_type(column.dtype)}, in the first batch {_type(leaf.dtype)}"
                 raise BadBatch(words, "data/unlike-items")
+            _check_dimensions(number, column)
         shapes = tuple(column.shape for column in columns)
         try:
             views = ring.reserve(slot, shapes)
@@ -222,6 +224,12 @@ class Collator:
             words = f"has label {self.labels.describe(value)}"
             raise BadBatch(words, "data/labels", None if self.collate is not None else row)
         return len(records), shapes
+
+
+def _check_dimensions(number: int, column: BatchLeaf) -> None:
+    if len(column.shape) > MOST_DIMENSIONS:
+        words = f"tensor {number} has {len(column.shape)} dimensions; a streamed batch has at most {MOST_DIMENSIONS}"
+        raise BadBatch(words, "data/bad-batch")
 
 
 def _plain_fields(records: list[Any]) -> list[list[Any]] | None:

@@ -9,8 +9,8 @@ four processes doing `+= 1` on one shared word lose a fifth of the counts, so to
 
 Aligned 8-byte words are read and written atomically on every machine torch runs on. Decisions about a dead worker are
 made after it was reaped: its last stores are then visible and no more can come. Values of a live worker are only
-displayed, or are trusted after a record in a pipe confirms them (docs/architecture.md, "Which word may be believed
-when")."""
+displayed, or are trusted after a record in a pipe confirms them (docs/architecture.md, "Memory order of
+shared words")."""
 
 import time
 from collections.abc import Sequence

@@ -118,8 +118,9 @@ def test_records_that_do_not_fit_together_are_named(records: list[Any], words: s
         (torch.zeros(2), "a batch is a tuple"),
         ((torch.zeros(2), ["a", "b"]), "a str inside"),
         ((torch.zeros(2).to_sparse(), torch.zeros(2)), "dense"),
+        ((torch.zeros([1] * 9), torch.zeros(1)), "tensor 0 has 9 dimensions; a streamed batch has at most 8"),
     ],
-    ids=["one tensor", "texts", "sparse"],
+    ids=["one tensor", "texts", "sparse", "nine dimensions"],
 )
 def test_what_a_collate_function_may_not_answer(answer: Any, words: str) -> None:
     with pytest.raises(BadBatch, match=words):
@@ -132,8 +133,9 @@ def test_what_a_collate_function_may_not_answer(answer: Any, words: str) -> None
         ([(torch.zeros(2).double(), 1)], "float64, in the first batch float32", "data/unlike-items"),
         ([({"x": torch.zeros(2)}, 1)], "nested as", "data/unlike-items"),
         ([(torch.zeros(2), 1)] * 100, "a slot has", "data/batch-too-large"),
+        ([(torch.zeros([1] * 8), 1)], "tensor 0 has 9 dimensions", "data/bad-batch"),
     ],
-    ids=["type", "nesting", "too large"],
+    ids=["type", "nesting", "too large", "nine dimensions"],
 )
 def test_a_later_batch_that_is_unlike_the_first(later: list[Any], words: str, code: str) -> None:
     with pytest.raises(BadBatch, match=words) as caught:

@@ -139,6 +139,7 @@ def test_what_is_saved_is_loaded_to_the_last_digit(tmp_path: Path, binary: bool)
     assert again.matrix.tobytes() == ours.matrix.tobytes()
 
 
+@pytest.mark.processes  # gensim asks for the platform, which starts `uname`
 @pytest.mark.parametrize("binary", [False, True])
 def test_gensim_loads_ours_and_we_load_gensims(tmp_path: Path, binary: bool) -> None:
     models = pytest.importorskip("gensim.models", reason="gensim is not installed (pip install gensim)")

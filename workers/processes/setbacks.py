@@ -1,8 +1,8 @@
 """The meaning of exceptions and deaths for the whole job: an exception that would repeat anywhere, or workers that die,
 or live, without progress. Pure: times and counts come in as arguments, errors go out.
 
-The circuit breaker: a batch may kill `max_item_attempts` workers before it is skipped, and every worker may be at such
-a batch. So `procs` x `max_item_attempts` deaths (at least 5) within `window_s`, with no batch committed or skipped
+The circuit breaker: a batch may kill `max_item_attempts` workers before it is quarantined, and every worker may be at
+such a batch. So `procs` x `max_item_attempts` deaths (at least 5) within `window_s`, with no batch committed or skipped
 since the first of them, cannot be the fault of batches: the job fails."""
 
 from collections import Counter, deque
