@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import hogwild
+from hogwild.api import _path_of
 
 HOME = Path(__file__).resolve().parents[1]
 PACKAGES = ("data", "kernels", "losses", "metrics", "models", "optimizers")
@@ -62,3 +63,9 @@ def test_every_public_name_can_be_had_and_is_a_class_or_a_function(package: str)
 )
 def test_the_search_finds_deep_names(text: str, names: set[str]) -> None:
     assert names_in(text) == names
+
+
+@pytest.mark.parametrize("path", ["hogwild.models.LeNet", "hogwild.data.Digits", "hogwild.losses.BprLoss"])
+def test_a_library_call_records_the_public_path_of_a_class(path: str) -> None:
+    face, _, name = path.rpartition(".")
+    assert _path_of(getattr(importlib.import_module(face), name)) == path
