@@ -248,7 +248,6 @@ def children_but_helpers() -> list[int]:
 
 def fork(argv: Sequence[str], folder: Path, environment: Mapping[str, str], out: int, err: int, stdin: bool) -> Forked:
     """Start `python ARGV` in `folder`; `stdin`: through a pipe, whose other end is the result's `stdin`."""
-    global _zygote
     zygote = own()
     theirs, ours = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY), -1)
     try:
