@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# With it every process of every job would compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help run test test-quick lint format stress bench-spine bench-dense bench-sparse bench-devices bench-people bench-convergence bench-faults soak clean
 
 help:           ## list the targets

@@ -77,7 +77,7 @@ def _spawn(*arguments: Any) -> Any:
 
 
 sys.addaudithook(_refuse)
-zygote.fork_spawned()
+zygote.fork_children()
 _spawnv_passfds = multiprocessing.util.spawnv_passfds  # it has no audit event
 multiprocessing.util.spawnv_passfds = _spawn
 

@@ -1,13 +1,13 @@
 """A process that has imported torch and hogwild, and forks the supervisors and workers of the jobs that tests start.
 
-    test       ── argv, folder, environment, descriptors ──► zygote   ── fork ──► `python run.py …`, a supervisor
-    supervisor ── command, environment, descriptors ───────► a fork
-                                                             of it    ── fork twice ──► a worker, the supervisor's child
+    test       ── argv, environment, descriptors, … ──► zygote       ── fork ──► `python run.py …`, a supervisor
+    supervisor ── argv, environment, descriptors, … ──► a fork of it ── fork twice ──► a worker, the supervisor's child
 
 Importing torch takes two seconds of processor time, and the suite starts hundreds of jobs. The zygote has no threads,
-has computed nothing and opened nothing, so a fork of it is what a fresh interpreter is after its imports. A worker goes
-through `workers.child.entry` as a spawned one does and must be its supervisor's child, who waits for it: the process in
-between ends at once, and an orphan's next parent is the nearest subreaper above it (prctl(2)).
+has computed nothing and opened nothing, so a fork of it is what a fresh interpreter is after its imports. A worker, or
+a child that a command starts (`check --deep`, a trial of `plan --measure`), goes through its own first lines as ever.
+It must be the child of the process that asked, which waits for it: the process in between ends at once, and an orphan's
+next parent is the nearest subreaper above it (prctl(2)).
 
 Tests of the start itself (imports, signals in between, variables that a runtime reads when it is loaded) start real
 interpreters (`OF_THE_START`, `can_become`), and so does `make stress`, everywhere.
@@ -31,6 +31,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -43,6 +44,7 @@ LONGEST = 1 << 20  # bytes of a request
 MOST_DESCRIPTORS = 64
 PR_SET_CHILD_SUBREAPER = 36
 NO_MARK = "-" * 32
+OURS = {("-P", "-c")}  # how `check --deep`, `doctor`, `chaos` and trials start their child
 
 
 class Forked:
@@ -123,27 +125,35 @@ class Zygote:
         """Fork a process that runs `python ARGV`, the zygote's child. Returns its number."""
         return self._ask({"argv": [*argv], "cwd": str(folder), "env": dict(environment)}, descriptors)
 
-    def child(self, code: str, descriptors: Sequence[int]) -> int:
-        """Fork a child of this process that runs `python -c CODE --multiprocessing-fork`, with these descriptors under
-        their own numbers and what else a spawned child inherits. Returns its number."""
-        open_ones = [number for number in (0, 1, 2) if _is_open(number)] + [*descriptors]
+    def child(
+        self,
+        argv: Sequence[str],
+        descriptors: Mapping[int, int],
+        environment: Mapping[str, str] | None = None,
+        folder: str = ".",
+        new_session: bool = False,
+    ) -> int:
+        """Fork a child of this process that runs `python ARGV` and inherits what a spawned one does. `descriptors`: its
+        number -> the one here, besides the standard ones. Returns its number."""
+        given = {number: number for number in (0, 1, 2) if _is_open(number)} | dict(descriptors)
+        sources = list(given.values())
         inherited = {
-            "code": code,
+            "argv": [*argv],
+            "env": dict(os.environ if environment is None else environment),
             "parent": os.getpid(),
-            "descriptors": open_ones,
-            "env": dict(os.environ),
+            "descriptors": list(given),
+            "new_session": new_session,
             "ignored": [s for s in signal.valid_signals() if signal.getsignal(s) is signal.SIG_IGN],
             "blocked": [int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
         }
         with contextlib.ExitStack() as stack:
-            with contextlib.suppress(OSError):  # a folder that was removed: stay where the zygote is
-                folder = os.open(".", os.O_PATH)
-                stack.callback(os.close, folder)
-                open_ones = [*open_ones, folder]
+            with contextlib.suppress(FileNotFoundError):  # a folder that was removed: stay where the zygote is
+                sources.append(os.open(folder, os.O_PATH))
+                stack.callback(os.close, sources[-1])
             prctl = ctypes.CDLL(None).prctl
             prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             stack.callback(prctl, PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-            return self._ask(inherited, open_ones)
+            return self._ask(inherited, sources)
 
     def _ask(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
         names = (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
@@ -200,8 +210,10 @@ _AT_IMPORT = {name: value for name, value in os.environ.items() if not name.ends
 # (What scikit-learn and torch set themselves, for whoever comes after them, is no wish of a test.)
 SET_BY_LIBRARIES = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"}
 READ_AT_START = ("OMP_", "KMP_", "GOMP_", "MKL_", "LD_", "PYTHON", "MALLOC_", "TORCH", "CUDA", "LC_", "LANG")
-# Tests of what happens until the imports are done, or depends on them.
+# Tests, files of them or single ones, of what happens until the imports are done, or depends on them.
 OF_THE_START = (
+    "test_a_users_own_packages_in_the_current_folder_do_not_replace_ours",
+    "test_doctor.py",  # looks at the interpreter
     "test_early_signals.py",
     "test_early_start.py",
     "test_parent_death.py",
@@ -212,13 +224,10 @@ OF_THE_START = (
 )
 
 
-def _test_file() -> str:
-    return Path(os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]).name
-
-
 def can_become(environment: Mapping[str, str]) -> bool:
     """Whether a fork of the zygote would be what a process with this environment is."""
-    if _test_file() in OF_THE_START or IS_THOROUGH or environment.get("PYTHONPATH") != str(HOME):
+    file, _, test = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")
+    if {Path(file).name, test.split("[")[0].split(" ")[0]} & {*OF_THE_START} or IS_THOROUGH or environment.get("PYTHONPATH") != str(HOME):
         return False
     names = {name for name in (*environment, *os.environ) if name.startswith(READ_AT_START)}
     return all(environment.get(name) == _AT_IMPORT.get(name) for name in names - {"PYTHONPATH"} - SET_BY_LIBRARIES)
@@ -266,19 +275,32 @@ def own() -> Zygote:
     return _zygote
 
 
-def fork_spawned() -> None:
-    """Fork a child that multiprocessing would spawn in this process, from now on, where that is the same."""
-    spawn = multiprocessing.util.spawnv_passfds
+def fork_children() -> None:
+    """Fork, from now on, what this process would start as a fresh interpreter, where that is the same: children of
+    multiprocessing, and of subprocess the commands in OURS."""
+    spawn, fork_exec = multiprocessing.util.spawnv_passfds, subprocess._fork_exec  # type: ignore[attr-defined]
 
     def fork_or_spawn(path: bytes, args: Sequence[Any], descriptors: Sequence[int]) -> int:
-        *_, switch, code, last = [os.fsdecode(argument) for argument in args]
-        is_plain = len(args) == 4 and switch == "-c" and last == "--multiprocessing-fork"
-        if is_plain and can_become({**os.environ, "PYTHONPATH": str(HOME)}):
-            return own().child(code, sorted(int(one) for one in descriptors))
+        argv = [os.fsdecode(argument) for argument in args][1:]
+        if argv[0] == "-c" and can_become({**os.environ, "PYTHONPATH": str(HOME)}):
+            return own().child(argv, {int(one): int(one) for one in descriptors})
         pid: int = spawn(path, args, descriptors)
         return pid
 
+    def fork_or_exec(args: Sequence[Any], *rest: Any) -> int:
+        _, close_fds, keep, cwd, env, p2cread, _, _, c2pwrite, _, errwrite, _, errpipe, _, new_session, *special = rest
+        program, *argv = [os.fsdecode(argument) for argument in args]
+        environment = {**os.environ} if env is None else dict(os.fsdecode(one).split("=", 1) for one in env)
+        is_plain = close_fds and special[:-1] == [-1, None, None, None, -1, None]  # group, users, umask, preexec_fn
+        is_ours = program == sys.executable and (tuple(argv[:2]) in OURS or argv[:1] == [str(HOME / "run.py")])
+        if not (is_plain and is_ours and can_become({**environment, "PYTHONPATH": str(HOME)})):
+            return int(fork_exec(args, *rest))
+        standard = {number: one for number, one in enumerate((p2cread, c2pwrite, errwrite)) if one != -1}
+        passed = {one: one for one in keep if one != errpipe}
+        return own().child(argv, standard | passed, environment, cwd or ".", new_session)
+
     multiprocessing.util.spawnv_passfds = fork_or_spawn
+    subprocess._fork_exec = fork_or_exec  # type: ignore[attr-defined]
 
 
 # ---- the zygote's side ----------------------------------------------------------------------------------------------
@@ -299,7 +321,7 @@ def serve(channel: socket.socket) -> None:
             if not content:
                 return
             request = json.loads(content)
-            if "code" in request:
+            if "parent" in request:
                 pid = _fork_for_its_parent(request, descriptors)
             elif (pid := os.fork()) == 0:
                 _become(request, dict(enumerate(descriptors)))
@@ -339,27 +361,23 @@ def _become(request: Mapping[str, Any], descriptors: Mapping[int, int]) -> None:
     _write_mark(request["env"].get(MARK, NO_MARK))
     os.environ.clear()
     os.environ.update(request["env"])
+    if "cwd" in request:
+        os.chdir(request["cwd"])
     os.sched_setaffinity(0, request["cores"])
     for name, limit in request["limits"].items():
         resource.setrlimit(int(name), limit)
+    if "ignored" in request:
+        _take_signals(request["ignored"], request["blocked"])
+    if request.get("new_session"):
+        os.setsid()
     np.random.seed()  # torch's generator begins the same in every process, numpy's does not
     status = 1
     try:
-        if "code" in request:
-            _take_signals(request["ignored"], request["blocked"])
+        if "--multiprocessing-fork" in request["argv"]:
             _limit_threads_as_told()
-            sys.argv, sys.path[0] = ["-c", "--multiprocessing-fork"], ""
-            exec(request["code"], {"__name__": "__main__"})
         else:
-            os.chdir(request["cwd"])
-            _take_over_spawning()
-            program, *rest = request["argv"]
-            if program == "-m":
-                sys.argv, sys.path[0] = rest, request["cwd"]
-                runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-            else:
-                sys.argv, sys.path[0] = request["argv"], str(Path(program).parent)
-                runpy.run_path(program, run_name="__main__")
+            _fork_children_too()
+        _run(request["argv"])
         status = 0
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -370,6 +388,24 @@ def _become(request: Mapping[str, Any], descriptors: Mapping[int, int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _run(argv: Sequence[str]) -> None:
+    """Do what `python ARGV` does after its start."""
+    if argv[0] == "-P":
+        del sys.path[0]
+        argv = argv[1:]
+    else:
+        sys.path[0] = "" if argv[0] == "-c" else os.getcwd() if argv[0] == "-m" else str(Path(argv[0]).parent)
+    if argv[0] == "-c":
+        sys.argv, sys.modules["__main__"] = ["-c", *argv[2:]], types.ModuleType("__main__")
+        exec(argv[1], vars(sys.modules["__main__"]))
+    elif argv[0] == "-m":
+        sys.argv = [*argv[1:]]
+        runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [*argv]
+        runpy.run_path(argv[0], run_name="__main__")
 
 
 def _inherit(descriptors: Mapping[int, int]) -> None:
@@ -418,11 +454,11 @@ def _limit_threads_as_told() -> None:
     entry.main = main
 
 
-def _take_over_spawning() -> None:
-    """Let this process, a supervisor, fork its workers too."""
+def _fork_children_too() -> None:
+    """Give this process, a supervisor or another command, a zygote of its own."""
     global _zygote
     _zygote = Zygote.fork_another()
-    fork_spawned()
+    fork_children()
 
 
 if __name__ == "__main__":
