@@ -227,7 +227,8 @@ OF_THE_START = (
 def can_become(environment: Mapping[str, str]) -> bool:
     """Whether a fork of the zygote would be what a process with this environment is."""
     file, _, test = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")
-    if {Path(file).name, test.split("[")[0].split(" ")[0]} & {*OF_THE_START} or IS_THOROUGH or environment.get("PYTHONPATH") != str(HOME):
+    is_of_the_start = {Path(file).name, test.split("[")[0].split(" ")[0]} & {*OF_THE_START}
+    if is_of_the_start or IS_THOROUGH or environment.get("PYTHONPATH") != str(HOME):
         return False
     names = {name for name in (*environment, *os.environ) if name.startswith(READ_AT_START)}
     return all(environment.get(name) == _AT_IMPORT.get(name) for name in names - {"PYTHONPATH"} - SET_BY_LIBRARIES)
