@@ -41,7 +41,7 @@ class Said:
         self.events: list[dict[str, Any]] = []
         loading.report(self)  # type: ignore[arg-type]
 
-    def say(self, sentence: str) -> None:
+    def show_message(self, sentence: str) -> None:
         self.sentences.append(sentence)
 
     def event(self, kind: str, **values: Any) -> None:

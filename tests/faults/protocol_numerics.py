@@ -119,7 +119,7 @@ class CountingExchange:
     def refresh(self) -> None:
         self._local = []
 
-    def forget(self) -> None:
+    def free_copies(self) -> None:
         assert not (self._local and not self.is_delta), "bound to the flats with something unflushed"
 
     def _add(self, batches: list[int]) -> None:
@@ -145,7 +145,7 @@ class CountingModel:
     def refresh(self) -> None:
         self.exchange.refresh()
 
-    def begin(self) -> None: ...
+    def start(self) -> None: ...
     def rest(self) -> None: ...
     def close(self) -> None: ...
     def check_bound(self) -> None: ...

@@ -36,7 +36,7 @@ def test_the_work_is_done_in_a_thread_and_what_follows_in_ours(background: Backg
         assert background.is_busy and not told  # until it is settled
         assert background.finish()
         assert told == [(answer, threading.main_thread())] and not background.is_busy
-        assert not background.settle() and select.select([background], [], [], 0)[0] == []
+        assert not background.finish() and select.select([background], [], [], 0)[0] == []
     assert where[0] is where[1] is not threading.main_thread()
 
 
@@ -92,7 +92,7 @@ def work():
         torch.ones(1 << 24).clone()
 
 def run(argv):
-    busy.begin(work)
+    busy.submit(work)
     has_begun.wait()
     return 143
 

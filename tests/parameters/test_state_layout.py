@@ -392,7 +392,7 @@ class OwnerMakesAnUpdate(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.operations += 1
         if self.operations == self.at:
-            self.owner.state.begin_update()
+            self.owner.state.start_update()
             for own in self.owner.optimizer.state.values():
                 for value in own.values():
                     value.add_(1)
@@ -416,7 +416,7 @@ def test_state_whose_owner_was_killed_in_an_update_is_taken_over_all_the_same():
     shared = cold()
     owner = begun(shared, 0)
     train(owner, images(5))
-    owner._state.begin_update()
+    owner._state.start_update()
     late = attach(shared, 1)
     assert late.start() and late.state.updates == 5
     train(AutogradUpdate(late, grad_clip=None), images(1))

@@ -25,7 +25,7 @@ class Story:
         self.attached = list(workers)
         self.saving = SimpleNamespace(is_busy=False, is_copying=False, is_read_in_place=False)
         self.pause_task = SimpleNamespace(is_busy=False)
-        board = SimpleNamespace(say=self._say)
+        board = SimpleNamespace(send=self._say)
         supervise = SimpleNamespace(grace_s=GRACE_S)
         self.session = SimpleNamespace(
             board=board,
@@ -33,11 +33,13 @@ class Story:
             pause_task=self.pause_task,
             due=lambda now: self.dues,
             merge_buffers=lambda now: self.told.append("merge_buffers"),
-            begin_checkpoint=self._begin_checkpoint,
+            start_checkpoint=self._start_checkpoint,
             go_on=lambda now: self.told.append("go on"),
             stop=None,
             queue="training",
-            journal=SimpleNamespace(event=lambda kind, **values: self.told.append((kind, values["worker"])), say=str),
+            journal=SimpleNamespace(
+                event=lambda kind, **values: self.told.append((kind, values["worker"])), show_message=str
+            ),
             job=SimpleNamespace(train=SimpleNamespace(exchange="direct", sync_every=16), supervise=supervise),
             plan=SimpleNamespace(procs=1),  # so that no pause is for a trial (test_trial.py)
             shared=SimpleNamespace(layout=SimpleNamespace(flats=SimpleNamespace(spans=(), gradient_sizes={}))),
@@ -66,7 +68,7 @@ class Story:
     def _say(self, command: Command, number: int = 0) -> None:
         self.told.append((command.name, number))
 
-    def _begin_checkpoint(self, now: float) -> None:
+    def _start_checkpoint(self, now: float) -> None:
         self.told.append("checkpoint")
         self.saving.is_busy = self.saving.is_copying = True
         self.dues = Due(finish=self.dues.finish)
