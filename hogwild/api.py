@@ -292,8 +292,8 @@ def _path_of(thing: Any) -> str:
     """Return the dotted path of a function or of an object's class: the public one for ours, wherever its file lies;
     for a local class, only the valid parts."""
     named = thing if hasattr(thing, "__qualname__") and hasattr(thing, "__module__") else type(thing)
-    home = ".".join(named.__module__.split(".")[:2])
-    is_public = home.startswith("hogwild.") and getattr(sys.modules[home], named.__qualname__, None) is named
+    home = ".".join(str(named.__module__).split(".")[:2])  # a method of a built-in object has None
+    is_public = home.startswith("hogwild.") and getattr(sys.modules.get(home), named.__qualname__, None) is named
     parts = f"{home if is_public else named.__module__}.{named.__qualname__}".replace("<locals>.", "").split(".")
     return ".".join(part if part.isidentifier() else "anonymous" for part in parts)
 

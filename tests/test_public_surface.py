@@ -69,3 +69,8 @@ def test_the_search_finds_deep_names(text: str, names: set[str]) -> None:
 def test_a_library_call_records_the_public_path_of_a_class(path: str) -> None:
     face, _, name = path.rpartition(".")
     assert _path_of(getattr(importlib.import_module(face), name)) == path
+
+
+def test_a_library_call_records_a_method_of_a_built_in_object() -> None:
+    """It has no module."""
+    assert _path_of([].append).endswith("append")

@@ -175,7 +175,7 @@ class DeviceState(StateBlock):
     ) -> None:
         """`counters_too`: the rule wants its counters on the device (fused, capturable)."""
         name = state_layout.REGION
-        super().__init__(layout, {name: Region.allocate("own-state", layout.nbytes)} if layout.nbytes else {}, 0)
+        super().__init__(layout, {name: Region.private(layout.nbytes)} if layout.nbytes else {}, 0)
         self._accelerator, self._counters_too = accelerator, counters_too
         self._come = accelerator.event()
         self._home = StateBlock(layout, regions, block)

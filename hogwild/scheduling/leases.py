@@ -28,7 +28,7 @@ class WorkItem:
 
 @dataclass(slots=True)
 class Lease:
-    """An item leased to a worker. `finished` of its batches are in the ledger; `skipped` of those were not applied."""
+    """An item leased to a worker. `settled` of its batches are in the ledger; `skipped` of those were not applied."""
 
     item: WorkItem
     worker: int

@@ -69,6 +69,17 @@ class Region:
         return cls(descriptor, nbytes)
 
     @classmethod
+    def private(cls, nbytes: int) -> "Region":
+        """Return zeros in memory of this process only, in the form of a region. Checked by nobody, as any allocation:
+        a moment of short memory ends this process, not the job."""
+        import torch
+
+        region = cls.__new__(cls)
+        region.descriptor, region.nbytes = -1, max(aligned(nbytes), ALIGNMENT)
+        region._storage = torch.zeros(region.nbytes, dtype=torch.uint8).untyped_storage()
+        return region
+
+    @classmethod
     def of_bytes(cls, name: str, content: bytes) -> "Region":
         """Allocate a region that holds `content`. Raises MemoryShortError."""
         region = cls.allocate(name, len(content))

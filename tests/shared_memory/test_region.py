@@ -221,3 +221,12 @@ def test_another_process_sees_our_writes_and_we_see_its() -> None:
     assert in_a_process(WRITER, region) == "[1.0, 2.0, 3.0, 4.0] True\n"
     assert view.tolist() == [2.0, 3.0, 4.0, 5.0]
     assert region.array(np.int64, (1,)).tolist() == [42]
+
+
+def test_private_memory_has_no_descriptor_and_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU worker's own state: a worker that finds too little is replaced; a region would end the job."""
+    monkeypatch.setattr("hogwild.host.available_memory", lambda: Memory(0, "nothing is left"))
+    before = descriptor_count()
+    region = Region.private(100)
+    assert descriptor_count() == before
+    assert region.array("i8", (12,)).tolist() == [0] * 12 and not region.tensor(torch.uint8, (8,)).is_shared()
