@@ -293,7 +293,9 @@ def _path_of(thing: Any) -> str:
     for a local class, only the valid parts."""
     named = thing if hasattr(thing, "__qualname__") and hasattr(thing, "__module__") else type(thing)
     home = ".".join(str(named.__module__).split(".")[:2])  # a method of a built-in object has None
-    is_public = home.startswith("hogwild.") and getattr(sys.modules.get(home), named.__qualname__, None) is named
+    public = sys.modules.get(home) if home.startswith("hogwild.") else None
+    is_public = getattr(public, named.__qualname__, None) is named
+    is_public = is_public and named.__qualname__ in getattr(public, "CATALOG", (named.__qualname__,))  # else refused
     parts = f"{home if is_public else named.__module__}.{named.__qualname__}".replace("<locals>.", "").split(".")
     return ".".join(part if part.isidentifier() else "anonymous" for part in parts)
 

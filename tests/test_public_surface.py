@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import hogwild
+import hogwild.models
 from hogwild.api import _path_of
+from hogwild.config.rules import findings
 
 HOME = Path(__file__).resolve().parents[1]
 PACKAGES = ("data", "kernels", "losses", "metrics", "models", "optimizers")
@@ -74,3 +76,10 @@ def test_a_library_call_records_the_public_path_of_a_class(path: str) -> None:
 def test_a_library_call_records_a_method_of_a_built_in_object() -> None:
     """It has no module."""
     assert _path_of([].append).endswith("append")
+
+
+def test_a_class_that_no_job_file_can_name_is_recorded_by_its_file() -> None:
+    """The rules refuse what the package's catalogue does not list, and a library call may train it all the same."""
+    path = _path_of(hogwild.models.CustomLstm(2, 3))
+    assert path == "hogwild.models.lstm_cell.CustomLstm"
+    assert not [*findings({"model": {"class_path": path}})]
