@@ -294,8 +294,8 @@ def _path_of(thing: Any) -> str:
     named = thing if hasattr(thing, "__qualname__") and hasattr(thing, "__module__") else type(thing)
     home = ".".join(str(named.__module__).split(".")[:2])  # a method of a built-in object has None
     public = sys.modules.get(home) if home.startswith("hogwild.") else None
-    is_public = getattr(public, named.__qualname__, None) is named
-    is_public = is_public and named.__qualname__ in getattr(public, "CATALOG", (named.__qualname__,))  # else refused
+    names: Any = getattr(public, "CATALOG", getattr(public, "__all__", ()))  # the rules refuse what is not in it
+    is_public = named.__qualname__ in names and getattr(public, named.__qualname__) is named
     parts = f"{home if is_public else named.__module__}.{named.__qualname__}".replace("<locals>.", "").split(".")
     return ".".join(part if part.isidentifier() else "anonymous" for part in parts)
 

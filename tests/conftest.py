@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hogwild.data import locate
 from tests.helpers import zygote
 from tests.helpers.jobs import Job, start
+from tests.helpers.processes import IS_THOROUGH
 
 os.environ["HOGWILD_DEVICE_KINDS"] = "simulated=tests.helpers.simulated_gpu"  # here and in the children of tests
 
@@ -58,7 +59,7 @@ def _folder(item: pytest.Item) -> str:
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     global _may_start
     _may_start = item.get_closest_marker("processes") is not None
-    if _may_start:
+    if _may_start and not IS_THOROUGH:
         zygote.own()  # now: what a test counts before and after must not change by it
     yield
     _may_start = True

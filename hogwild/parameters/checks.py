@@ -95,9 +95,8 @@ def _check_storage(tensors: Iterable[tuple[str, str, Tensor]]) -> None:
     for i, (_, end, name, tensor) in enumerate(places):
         for _, _, other_name, other in places[i + 1 : bisect_left(starts, end, i + 1)]:
             size = max(tensor.element_size(), other.element_size())
-            if torch.isin(
-                _addresses(tensor) // size, _addresses(other) // size
-            ).any():  # columns of one matrix do not overlap
+            # Columns of one matrix lie between each other and do not overlap.
+            if torch.isin(_addresses(tensor) // size, _addresses(other) // size).any():
                 raise ModelError(
                     f"{name} and {other_name} are different tensors over the same memory; to tie them, assign one "
                     "object to both places; otherwise use .clone()",

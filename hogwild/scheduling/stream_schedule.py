@@ -42,7 +42,7 @@ class Shard:
     todo: deque[tuple[int, int]]
     end: int | None = None
 
-    def lease(self) -> int:
+    def pop(self) -> int:
         start, stop = self.todo.popleft()
         if start + 1 < stop:
             self.todo.appendleft((start + 1, stop))
@@ -268,7 +268,7 @@ class StreamSchedule(LeaseSchedule):
         if (found := self._next(loader)) is None:
             return None
         epoch, shard = found
-        place = epoch.shards[shard].lease()
+        place = epoch.shards[shard].pop()
         request = SlotRequest(self._free_slots.popleft(), epoch.epoch, shard + self.shards * place, shard, place)
         self._forget_newest_in(request.slot)
         epoch.slots[request.batch] = request.slot

@@ -34,13 +34,18 @@ class Region:
     """A piece of shared memory. Views made from it keep it mapped; `descriptor` stays valid while the region lives."""
 
     def __init__(self, descriptor: int, nbytes: int) -> None:
-        """Take ownership of `descriptor`. Use `allocate` or `attach` instead."""
+        """Take ownership of `descriptor`; negative: zeros of this process only. Use `allocate`, `attach` or `private`
+        instead."""
         import torch
 
         self.descriptor = descriptor
         self.nbytes = nbytes
+        self._storage: torch.UntypedStorage
+        if descriptor < 0:
+            self._storage = torch.zeros(nbytes, dtype=torch.uint8).untyped_storage()
+            return
         # torch duplicates the descriptor and closes its copy with the storage; ours stays open for replacement workers.
-        self._storage: torch.UntypedStorage = torch.UntypedStorage._new_shared_fd_cpu(  # type: ignore[attr-defined]
+        self._storage = torch.UntypedStorage._new_shared_fd_cpu(  # type: ignore[attr-defined]
             descriptor, nbytes
         )
 
@@ -72,12 +77,7 @@ class Region:
     def private(cls, nbytes: int) -> "Region":
         """Return zeros in memory of this process only, in the form of a region. Checked by nobody, as any allocation:
         a moment of short memory ends this process, not the job."""
-        import torch
-
-        region = cls.__new__(cls)
-        region.descriptor, region.nbytes = -1, max(aligned(nbytes), ALIGNMENT)
-        region._storage = torch.zeros(region.nbytes, dtype=torch.uint8).untyped_storage()
-        return region
+        return cls(-1, max(aligned(nbytes), ALIGNMENT))
 
     @classmethod
     def of_bytes(cls, name: str, content: bytes) -> "Region":
