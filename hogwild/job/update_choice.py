@@ -132,7 +132,7 @@ def _one_sided(model: nn.Module, packed: "Packed", side: Side) -> Meetings:
     counts = np.bincount(packed.arrays()[side.array].reshape(-1), minlength=rows)
     chosen = choose_hot(counts, packed.samples, width)
     hot = {side.array: chosen.rows} if len(chosen.rows) else {}
-    return Meetings(hot, None, (f"{side.array}: {chosen.describe}",))
+    return Meetings(hot, None, (f"{side.array}: {chosen.text}",))
 
 
 def _two_sided(model: nn.Module, packed: "Packed", sides: tuple[Side, ...], procs: int) -> Meetings:

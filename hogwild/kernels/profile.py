@@ -28,7 +28,7 @@ class HotChoice:
     share: float  # of all accesses that go to `rows`, 0 to 1
 
     @property
-    def describe(self) -> str:
+    def text(self) -> str:
         """The choice as text for the log."""
         if not len(self.rows):
             return f"none of {self.of:,} rows has a private copy: accesses are spread over too many rows"

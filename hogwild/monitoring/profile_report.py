@@ -52,7 +52,7 @@ class Window:
         return Window(start, start + self.stop - self.start)
 
     @property
-    def describe(self) -> str:
+    def text(self) -> str:
         first, last = f"{self.start:,}", f"{self.stop - 1:,}"
         return f"update {first}" if first == last else f"updates {first} to {last}"
 
@@ -175,7 +175,7 @@ def phase_table(records: Sequence[PhaseRecord], window: Window, widest: int | No
     if not columns:
         return []
     shown = columns if widest is None or len(records) <= widest else columns[-2:]
-    lines = [f"phases of an update ({window.timed.describe} of each worker, timed without the profiler)"]
+    lines = [f"phases of an update ({window.timed.text} of each worker, timed without the profiler)"]
     lines.append(_line("mean us per update, share", [column.title for column in shown]))
     for phase, words in PHASES.items():
         lines.append(_line(words, [_cell(column.us(phase), column) for column in shown]))

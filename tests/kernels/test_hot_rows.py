@@ -64,11 +64,11 @@ def test_a_row_that_is_hardly_met_between_two_flushes_is_not_hot() -> None:
     counts[[5, 7]] = 10_000_000, 9_000_000
     chosen = choose_hot(counts, 10_000_000, 4)
     assert chosen.rows.tolist() == [5, 7]
-    assert chosen.describe == "2 of 4,000,000 rows have private copies: 32% of all accesses"
+    assert chosen.text == "2 of 4,000,000 rows have private copies: 32% of all accesses"
 
 
 def test_a_small_model_is_private_as_a_whole_and_a_flat_profile_has_nothing_hot() -> None:
     assert sorted(choose_hot(power_law(123, 10_000), 700, 4).rows.tolist()) == [*range(123)]
     assert len(choose_hot(np.full(WHOLE_BYTES, 3, np.int64), 10_000, 4).rows) == 0
-    assert "none of" in choose_hot(np.full(WHOLE_BYTES, 3, np.int64), 10_000, 4).describe
+    assert "none of" in choose_hot(np.full(WHOLE_BYTES, 3, np.int64), 10_000, 4).text
     assert len(choose_hot(np.zeros(9, np.int64), 0, 4).rows) == 0

@@ -364,4 +364,4 @@ class Roster:
         rule = f"supervise.min_workers is {self.policy.min_workers}"
         if self.by_records:  # no setting says how many
             rule = "each reads its own part of the stream" if self.needed > 1 else "at least one must read the stream"
-        return [Fail(WorkersLost(f"{why}; {left} of {self.procs} {self.noun}s left, {rule}. Last: {death.describe}"))]
+        return [Fail(WorkersLost(f"{why}; {left} of {self.procs} {self.noun}s left, {rule}. Last: {death.cause}"))]

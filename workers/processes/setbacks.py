@@ -45,7 +45,7 @@ class Death:
         return self.report is not None and self.report.code == DeviceMemoryError.code
 
     @property
-    def describe(self) -> str:
+    def cause(self) -> str:
         """Cause of the death, with the traceback of an exception."""
         if self.report is None or self.report.kind != "error":
             return self.how
@@ -123,7 +123,7 @@ class Setbacks:
         return CrashLoop(
             f"{self.noun}s keep crashing: {len(self._deaths)} deaths in {now - self._deaths[0][0]:.1f} s ({counted}) "
             f"and no batch committed since the first (limit: procs x supervise.max_item_attempts, at least "
-            f"{FEWEST_DEATHS}, within supervise.window_s). Last: {self.noun} {worker}: {death.describe}"
+            f"{FEWEST_DEATHS}, within supervise.window_s). Last: {self.noun} {worker}: {death.cause}"
         )
 
 
