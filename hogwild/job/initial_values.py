@@ -222,7 +222,9 @@ def _why(error: Exception) -> str:
         return "is a TorchScript archive; save the state_dict() of that module with torch.save"
     if isinstance(error, pickle.UnpicklingError):
         return "cannot be read: it is truncated, damaged, or a pickle that torch.save did not write"
-    return f"cannot be read: {words or 'it is truncated'}"
+    if not words or isinstance(error, IndexError | struct.error):  # the reader's own, about its stack and buffers
+        return "cannot be read: it is truncated or damaged"
+    return f"cannot be read: {words}"
 
 
 def _skipped(patterns: Sequence[str], names: Sequence[str]) -> set[str]:

@@ -192,6 +192,18 @@ def test_a_bad_file_is_refused_before_anything_changes(what: str, tmp_path: Path
     assert all(map(torch.equal, model.parameters(), Net(2).parameters()))
 
 
+def test_a_pickle_that_is_cut_anywhere_is_refused_in_words_about_the_file(tmp_path: Path) -> None:
+    """Where byte N falls depends on the addresses that torch writes into it."""
+    path = tmp_path / "old.pt"
+    torch.save(Net(1).state_dict(), path, _use_new_zipfile_serialization=False)
+    whole = path.read_bytes()
+    for length in range(8, len(whole), 11):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ModelError, match=r"truncated|damaged|unexpected EOF") as raised:
+            load_initial(Net(2), str(path))
+        assert raised.value.code == "model/init-unreadable"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_file_that_was_overwritten_is_read_or_refused_and_nothing_else(zipped: bool, tmp_path: Path) -> None:
