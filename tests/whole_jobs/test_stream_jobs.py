@@ -28,6 +28,7 @@ def ended(jobs_folder: Path) -> dict[str, Ended]:
     for diary in (raises, kills, many):
         diary.mkdir()
     inline = "train.procs=0"
+    delta = ["train.exchange=delta", "train.sync_every=4", "train.epochs=2"]
     always = {"crimes": "{always raises: 41}"}
     runs = jobs_folder / "jobs"
     jobs = {
@@ -35,7 +36,8 @@ def ended(jobs_folder: Path) -> dict[str, Ended]:
         "finished, one more epoch": ["--resume", str(runs / "finished" / "run"), "train.epochs=2"],
         "map": [*streaming("Numbers"), "train.epochs=2"],
         "map inline": [*streaming("Numbers", 90), inline],
-        "map in delta": [*streaming("Numbers", 1601), "train.exchange=delta", "train.sync_every=4", "train.epochs=2"],
+        "map in delta": [*streaming("Numbers", 403), "train.procs=1", *delta],
+        "map in delta, two workers": [*streaming("Numbers", 1601), *delta],
         "map accumulated": [*streaming("Numbers", 1596), "train.accumulate=3", "data.loaders=3"],
         "divided": [*streaming("Divided", 1601), "train.epochs=3"],
         "divided, one worker": [*streaming("Divided", 203), "train.procs=1", "data.loaders=2", "train.epochs=2"],
@@ -79,6 +81,15 @@ def test_every_record_takes_effect_once_per_epoch(ended: dict[str, Ended], name:
     assert job.summary["samples"] == times * len(job.effects()), (
         "the last batches of shards are shorter, and counted so"
     )
+
+
+def test_in_delta_two_flushes_at_once_may_lose_one_but_no_record_takes_effect_twice(ended: dict[str, Ended]) -> None:
+    """A flush adds to every word of the flats, also those of the other worker's rows (parameters/exchange.py)."""
+    job = ended["map in delta, two workers"]
+    assert job.status == 0, job.stderr
+    assert job.effects().max() == 2
+    assert job.ledger_adds_up()
+    assert job.summary["samples"] == 2 * 1601
 
 
 def test_an_iterable_that_does_not_divide_its_records_is_read_by_one_loader_and_that_is_said(
