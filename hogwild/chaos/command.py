@@ -17,6 +17,7 @@ from hogwild.chaos.report import ChaosReport, draw, outcomes_of
 from hogwild.chaos.schedule import Fault, FaultLimits
 from hogwild.chaos.verdict import Baseline, Check, checks
 from hogwild.config.load import Job
+from hogwild.config.locate import reopenable
 from hogwild.config.schema import cannot_stream, loaders_for, surely_streams
 from hogwild.errors import HogwildError, UsageError
 from hogwild.planning.cpu_plan import plan_here
@@ -107,13 +108,8 @@ class ChaosRequest:
         return [f"the job was too short: only {few}, were injected; raise train.epochs or lower --every"]
 
     def arguments(self, run_dir: Path, folder: Path) -> list[str]:
-        """Return the arguments of the command that starts the job. A job file from a pipe has been read and would be
-        empty now: its text is written to `folder`."""
-        job_file = self.job_file
-        if job_file is not None and not job_file.is_file():
-            job_file = folder / "job.yaml"
-            job_file.write_text(self.job_text)
-        file = [] if job_file is None else [str(job_file)]
+        """Return the arguments of the command that starts the job, whose files go to `folder`."""
+        file = [] if self.job_file is None else [str(reopenable(self.job_file, self.job_text, folder))]
         data = ["--data-dir", str(self.data_dir)] if self.data_dir is not None else []
         where = ["--run-dir", str(run_dir), "--no-progress", "--json"]
         return ["train", *file, *self.overrides, *self.changes, *where, *data]

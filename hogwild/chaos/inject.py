@@ -22,7 +22,7 @@ from hogwild.chaos.schedule import Fault
 from hogwild.chaos.watch import Target, Watch
 from hogwild.errors import RunError
 from hogwild.host import other_jobs
-from hogwild.host.own_command import own_command
+from hogwild.host.own_command import own_command, wait_or_kill
 
 LOOK_MS = 20.0  # interval between two reads of the run's records; the supervisor's end is seen at once
 ORPHANS_S = 2.0  # after a supervisor's end, no process of its job may live longer than this
@@ -150,12 +150,7 @@ class FaultRun:
 
     def _end(self, process: "subprocess.Popen[Any]", attempt: Attempt) -> None:
         try:
-            process.wait(self.grace_s)
-        except BaseException as error:  # too long, or a second Ctrl-C
-            process.kill()
-            process.wait()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
+            wait_or_kill(process, self.grace_s)
         finally:
             attempt.ended, attempt.status = time.time(), process.returncode
             attempt.gone_s, attempt.left = other_jobs.wait_until_gone(partial(other_jobs.marked, self.mark), ORPHANS_S)

@@ -36,6 +36,16 @@ def read_job_file(path: Path) -> str:
         raise NotFoundError(_not_found(path, error), code="run/job-file-not-found") from None
 
 
+def reopenable(job_file: Path, text: str, folder: Path) -> Path:
+    """Return a path from which a child process can read the job file. A pipe has been read and would be empty now: its
+    text is written to `folder`."""
+    if job_file.is_file():
+        return job_file
+    copy = folder / "job.yaml"
+    copy.write_text(text)
+    return copy
+
+
 def _folder() -> Path:
     """Return configs/, which is in the package in a wheel, and beside the package in a checkout."""
     return PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"

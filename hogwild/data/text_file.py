@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from hogwild.data.locate import reading
 from hogwild.errors import DataError
 
 BLOCK = 1 << 17  # bytes: fits into a core's cache with its masks
@@ -97,14 +98,13 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
 @contextlib.contextmanager
 def _explained(path: Path) -> Iterator[None]:
     """Turn errors of reading into DataError naming the file."""
-    try:
-        yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(
-            f"{path}: damaged or truncated gzip file: {error}; get the file again", code="data/damaged-file"
-        ) from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}", code="data/unreadable") from error
+    with reading(path):
+        try:
+            yield
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(
+                f"{path}: damaged or truncated gzip file: {error}; get the file again", code="data/damaged-file"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

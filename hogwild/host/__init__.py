@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 from hogwild.errors import UsageError
 
-_MODULES = ("signals", "topology", "resource_tracker", "kernel_stacks", "cgroups", "processes")  # the light ones first
+_MODULES = ("signals", "topology", "resource_tracker", "cgroups", "kernel_stacks", "processes")  # the light ones first
 
 
 def require_linux(system: str = sys.platform) -> None:

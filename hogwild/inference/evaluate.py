@@ -19,9 +19,8 @@ from torch import Tensor
 from hogwild.config.load import Job
 from hogwild.errors import RunError, UsageError
 from hogwild.feeds.batch import Feed
-from hogwild.feeds.packed import Packed
 from hogwild.feeds.resident import ResidentData
-from hogwild.feeds.ring import Ring, RingFeed
+from hogwild.feeds.ring import RingFeed
 from hogwild.job.build import build
 from hogwild.job.identity import require_same
 from hogwild.job.parts import Parts
@@ -64,8 +63,8 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
     require_same(state, checkpoint.parent.parent, parts.names, {"names": parts.identity["names"]})
     if keep_outputs and parts.output is None:
         raise UsageError("--predictions: the model does not return one tensor per batch", code="usage/no-predictions")
-    with _loaded(job, parts, state) as data:
-        values, outputs, targets = _evaluated(job, parts, data, keep_outputs)
+    with _loaded(job, parts, state) as feed:
+        values, outputs, targets = _evaluated(job, parts, feed, keep_outputs)
     is_same = state["evaluated_at"] == updates
     recorded = {str(name): float(value) for name, value in state["metrics"].items()} if is_same else None
     samples = len(targets)
@@ -73,7 +72,7 @@ def reevaluate(job: Job, checkpoint: Path, data_dir: Path | None, *, keep_output
 
 
 @contextlib.contextmanager
-def _loaded(job: Job, parts: Parts, state: dict[str, Any]) -> Iterator[ResidentData | Packed | Ring]:
+def _loaded(job: Job, parts: Parts, state: dict[str, Any]) -> Iterator[Feed]:
     """Load the checkpoint's parameters through shared memory, as a resume does: only that code matches all parts and
     lays out weights. Yield the validation data as an evaluation reads it."""
     model = (parts.model, parts.loss, parts.optimizer)
@@ -83,24 +82,20 @@ def _loaded(job: Job, parts: Parts, state: dict[str, Any]) -> Iterator[ResidentD
         source = parts.val
         assert source is not None
         if source.held is not None:
-            yield source.held.ring
+            yield RingFeed(source.held.ring, source.plan.batch_size)
         else:
             layout = shared.uses_channels_last
-            yield source.packed or ResidentData.from_tensors("data-val", source.tensors, channels_last=layout)
+            data = source.packed or ResidentData.from_tensors("data-val", source.tensors, channels_last=layout)
+            yield data.feed(source.plan, seed=job.seed, order="none")
     finally:
         shared.release()
 
 
 def _evaluated(
-    job: Job, parts: Parts, data: ResidentData | Packed | Ring, keep_outputs: bool
+    job: Job, parts: Parts, feed: Feed, keep_outputs: bool
 ) -> tuple[dict[str, float], Tensor | None, Tensor]:
     assert parts.val is not None
     plan, targets = parts.val.plan, parts.val.target
-    feed: Feed
-    if isinstance(data, Ring):
-        feed = RingFeed(data, plan.batch_size)
-    else:
-        feed = data.feed(plan, seed=job.seed, order="none")
     outputs = None
     if parts.output is not None and (keep_outputs or parts.panel.whole):
         outputs = torch.empty((len(targets), *parts.output.shape[1:]), dtype=parts.output.dtype)

@@ -110,14 +110,18 @@ def sources_of(
     if not why:
         is_data = val is not None and not isinstance(val, Split)
         is_read_through = job.data.feed == "auto" and not is_packed and is_data and is_iterable(val)
-        trained, held = _read(job, model, train, None if is_read_through else val, reader)
+        read_now = None if is_read_through else val
+        if is_packed:
+            trained, held = read_packed(job, train, read_now, reader)
+        else:
+            trained, held = _read(train, read_now, reader, channels_last)
         if job.data.lanes is None:
             plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
         else:
             plan = lane_plan(job, model, trained, val, notes)
         source = Source(trained.tensors, plan, trained.resident, trained.packed)
         if is_read_through:
-            return source, _held_of(job, val, options), notes
+            return source, _held_of(job, val, per_batch, options), notes
         if held is None:
             return source, None, notes
         return source, Source(held.tensors, BatchPlan(held.samples, per_batch), held.resident, held.packed), notes
@@ -135,7 +139,7 @@ def sources_of(
         (alike,) = reader.read(val, "data.val", fraction=None, channels_last=channels_last)
         return source, Source(alike.tensors, BatchPlan(alike.samples, per_batch), alike.resident), notes
     spec = job.data.val if generator is not None and isinstance(job.data.val, Component) else None
-    return source, _held_of(job, val, options, spec, streamed.form), notes
+    return source, _held_of(job, val, per_batch, options, spec, streamed.form), notes
 
 
 def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
@@ -194,6 +198,7 @@ def split(dataset: Any, fraction: float, seed: int) -> tuple[Any, Any]:
 def _held_of(
     job: Job,
     val: Any,
+    per_batch: int,
     options: Mapping[str, Any],
     spec: Component | None = None,
     trained: BatchForm | None = None,
@@ -207,7 +212,7 @@ def _held_of(
             f"data.val has batches {form.describe()}, data.train {trained.describe()}; both must be alike",
             code="data/val-unlike-train",
         )
-    ring = read_into_memory(streamed, max(job.data.batch_size, EVALUATION_BATCH), "data.val")
+    ring = read_into_memory(streamed, per_batch, "data.val")
     return Source((), ring.plan, held=ring)
 
 
@@ -224,13 +229,8 @@ def ring_spec_of(job: Job, source: Source, procs: int) -> RingSpec | None:
     return source.streamed.ring_spec(slots_of(job, procs, loaders), loaders)
 
 
-def _read(
-    job: Job, model: nn.Module, train: Dataset, val: Dataset | Split | None, reader: Reader
-) -> tuple[Held, Held | None]:
+def _read(train: Dataset, val: Dataset | Split | None, reader: Reader, channels_last: bool) -> tuple[Held, Held | None]:
     """Return (training data, held-out data)."""
-    if packs(train) or isinstance(train, Packed):
-        return read_packed(job, train, val, reader)
-    channels_last = wants_channels_last(model, job.model.memory_format)
     fraction = val.fraction if isinstance(val, Split) else None
     trained, *held_back = reader.read(train, "data.train", fraction=fraction, channels_last=channels_last)
     if val is not None and not isinstance(val, Split):

@@ -264,6 +264,7 @@ class FactorizationUpdate:
     implements = frozenset({"lr_schedule", "freeze"})
     name = ""
     sides: tuple[Side, ...] = ()
+    _kernel: Any  # of the rule
 
     def __init__(self, rule: type) -> None:
         self._rule = rule
@@ -292,20 +293,20 @@ class FactorizationUpdate:
                 self._decays[place] = model.l2 + float(group["weight_decay"])
                 self._epsilons[place] = float(group.get("eps", 1.0))
             state = optimizer.state.get(param, {}).get("sum")
-            shape = (len(param),) if self._rule is RowWiseAdagrad else param.shape
-            own = np.ones(shape, np.float32) if state is None else state.numpy()  # frozen: its rate is 0
+            shape: Any = 0 if self._rule is SGD else len(param) if self._rule is RowWiseAdagrad else param.shape
+            own = np.ones(shape, np.float32) if state is None else state.numpy()  # SGD has none; frozen: its rate is 0
             found = _private(hot, name, param.detach().numpy()), _private(hot, f"{name}.sum", own)
             table, sums = found if place < 2 else (array.reshape(-1) for array in found)  # a bias as a view (rows,)
             self._tables.append(table)
             self._sums.append(sums)
 
-    def _call(self, kernel: Any, chunk: Chunk, data: tuple[Any, ...], constants: tuple[Any, ...] = ()) -> Any:
+    def _call(self, chunk: Chunk, data: tuple[Any, ...], constants: tuple[Any, ...] = ()) -> Any:
         """Call the rule's kernel; SGD takes no sums and no epsilons."""
         rates = self._rates * np.float32(chunk.rate)
         if self._rule is SGD:
-            return kernel(chunk.rows, *data, *self._tables, *constants, rates, self._decays)
+            return self._kernel(chunk.rows, *data, *self._tables, *constants, rates, self._decays)
         numbers = (rates, self._decays, self._epsilons)
-        return kernel(chunk.rows, *data, *self._tables, *self._sums, *constants, *numbers)
+        return self._kernel(chunk.rows, *data, *self._tables, *self._sums, *constants, *numbers)
 
 
 def _private(hot: Hot, name: str, shared: np.ndarray) -> np.ndarray:
@@ -335,7 +336,7 @@ class RatingsUpdate(FactorizationUpdate):
     def run(self, chunk: Chunk) -> Tally:
         """Update the ratings; those with a NaN or infinite slope are counted and not applied."""
         data = (self._arrays["user"], self._arrays["item"], self._arrays["rating"])
-        loss, applied = self._call(self._kernel, chunk, data, (self._mean,))
+        loss, applied = self._call(chunk, data, (self._mean,))
         return Tally(loss, applied, len(chunk.rows) - applied)
 
 
@@ -370,5 +371,5 @@ class RankingUpdate(FactorizationUpdate):
     def run(self, chunk: Chunk) -> Tally:
         """Update the pairs; those with a NaN or infinite margin are counted and not applied."""
         data = (self._arrays["user"], self._arrays["item"], self._bounds, self._had, np.uint64(chunk.seed))
-        loss, applied, alone = self._call(self._kernel, chunk, data)
+        loss, applied, alone = self._call(chunk, data)
         return Tally(loss, applied, len(chunk.rows) - applied - alone)

@@ -1,7 +1,7 @@
 """TensorBoard's event files in RUN/tensorboard, written by a thread of the supervisor from the records of
 metrics.jsonl; the step of every curve is the number of samples.
 
-    take(record) ──► queue ──► [thread: import the package, a file, a few events per record]
+    write(record) ──► queue ──► [thread: import the package, a file, a few events per record]
 
 The package is imported in the thread, and with `auto` only once there is a curve to see: it costs 0.25 s. A full disk
 or a broken package ends the thread and is reported once; the job continues. Points undone by a resume or a rollback are

@@ -66,8 +66,7 @@ class DeviceExchange(Exchange):
             self._copies[dtype] = (local, snapshot, difference)
             self._host[dtype] = pins.empty(size * dtype.itemsize).view(dtype)
         self.is_delta = True
-        for param, slot in zip(params, layout.params, strict=True):
-            param.data = torch.as_strided(self._locals[slot.dtype], slot.shape, slot.strides, slot.offset)
+        self._bind_everything(layout, params)
         self._synchronize()
 
     def _places(self) -> dict[torch.dtype, Tensor]:
@@ -148,8 +147,7 @@ class SharedDeviceExchange(Exchange):
                 "IPC needs the host's IPC and process namespaces (docker run --ipc=host --pid=host); or use "
                 "train.placement: cuda-replica"
             ) from error
-        for param, slot in zip(params, layout.params, strict=True):
-            param.data = torch.as_strided(self._flats[slot.dtype], slot.shape, slot.strides, slot.offset)
+        self._bind_everything(layout, params)
 
     def _places(self) -> dict[torch.dtype, Tensor]:
         return self._flats

@@ -78,6 +78,12 @@ class Exchange:
         for tensor, dtype, shape, strides, offset in self._bound:
             tensor.data = torch.as_strided(places[dtype], tuple(shape), tuple(strides), offset)
 
+    def _bind_everything(self, layout: FlatLayout, params: Sequence[nn.Parameter]) -> None:
+        """Bind all parameters, also the frozen ones, to the flats of `_places`, once and for all."""
+        places = self._places()
+        for param, slot in zip(params, layout.params, strict=True):
+            param.data = torch.as_strided(places[slot.dtype], slot.shape, slot.strides, slot.offset)
+
     def free_copies(self) -> None:
         """Free the copies, in direct."""
         if not self.is_delta:

@@ -13,9 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+from hogwild.config.locate import reopenable
 from hogwild.errors import RunError
 from hogwild.host import Cores, describe_exit
-from hogwild.host.own_command import own_command
+from hogwild.host.own_command import own_command, wait_or_kill
 
 MOST_SETTINGS = 6  # each costs a start-up of four to six seconds, in addition to its training
 TRIAL_S, LONGER_S = 1.5, 10.0  # of training, from the first update; the second for long batches
@@ -77,16 +78,8 @@ class Question:
             f"train.max_time_s={seconds}",
         )
         data = ["--data-dir", str(self.data_dir)] if self.data_dir is not None else []
-        file = [] if self.job_file is None else [str(self._readable(self.job_file, folder))]
+        file = [] if self.job_file is None else [str(reopenable(self.job_file.absolute(), self.job_text, folder))]
         return ["train", *file, *self.overrides, *TRIAL, *changes, "--json", "--run-dir", str(folder / "run"), *data]
-
-    def _readable(self, job_file: Path, folder: Path) -> Path:
-        """Return a readable job file: a pipe was read already, so its text is written to a file."""
-        if job_file.is_file():
-            return job_file.absolute()
-        copy = folder / "job.yaml"
-        copy.write_text(self.job_text)
-        return copy
 
 
 def settings(cores: Cores, threads: int | None) -> tuple[TrialSetting, ...]:
@@ -182,9 +175,4 @@ def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
             process.terminate()  # it ends its workers and removes unfinished files
             raise
         finally:
-            try:
-                process.wait(GRACE_S)
-            except BaseException as error:  # too long, or a second Ctrl-C
-                process.kill()
-                if not isinstance(error, subprocess.TimeoutExpired):
-                    raise
+            wait_or_kill(process, GRACE_S)

@@ -5,7 +5,7 @@ A bar is pixels: each column is divided among the phases in proportion. There ar
 worker's main phase, once per 30 s; the events give the start, readiness and end of its process to the millisecond. If
 they disagree, the events win."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,9 +75,11 @@ def phase_bars(run: Run) -> PhaseBars:
     times = run.clock.elapsed(records.told["time"])
     pixels = np.zeros((run.workers, HEIGHT, COLUMNS), np.int64)
     for worker in range(run.workers):
-        shares = _alive(run, worker, edges, len(words))
+        known = list(lives(run, worker))
+        # A worker without events counts as alive all the time.
+        shares = _alive(known or [(ALIVE, 0.0, span_s)], edges, len(words))
         phases = records.phases[worker]
-        if any(lives(run, worker)):
+        if known:
             # A 'starting' record was made after its predecessor's death, and would overwrite that process's last
             # moments; the events know the start.
             starting = [number for number, name in enumerate(records.phase_names) if name == BOOTING]
@@ -91,11 +93,12 @@ def lives(run: Run, worker: int) -> Iterator[tuple[str, float, float]]:
     """Yield STARTING and ALIVE with begin and end, in seconds of running time."""
     begun, word = 0.0, ABSENT
     for event in run.events:
-        kind, at = event["event"], float(run.clock.elapsed(event["time"]))
+        kind = event["event"]
         # A killed supervisor's workers have no exit event: they died with it.
         over = kind in ("start", "end") or (event.get("worker") == worker and kind in ("exit", "spawn", "ready"))
         if not over:
             continue
+        at = float(run.clock.elapsed(event["time"]))
         if word != ABSENT and at > begun:
             yield word, begun, at
         begun, word = at, {"spawn": STARTING, "ready": ALIVE}.get(kind, ABSENT)
@@ -103,12 +106,11 @@ def lives(run: Run, worker: int) -> Iterator[tuple[str, float, float]]:
         yield word, begun, run.span_s
 
 
-def _alive(run: Run, worker: int, edges: Floats, words: int) -> Floats:
+def _alive(known: Sequence[tuple[str, float, float]], edges: Floats, words: int) -> Floats:
     """Return (words, COLUMNS): the share of each column's time in which the process was starting or alive. The rest is
-    ABSENT. A worker without events counts as alive all the time."""
+    ABSENT. `known`: as `lives` yields them."""
     shares = np.zeros((words, COLUMNS))
     width = edges[1] - edges[0]
-    known = list(lives(run, worker)) or [(ALIVE, 0.0, float(edges[-1]))]
     if width > 0:
         for word, begin, end in known:
             overlap = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin), 0.0, None)

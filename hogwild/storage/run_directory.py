@@ -66,9 +66,7 @@ class RunDir:
         self._found = found
         self.job_file = path / "job.yaml"
         self.resolved_file = path / RESOLVED
-        self.env_file = path / ENV
         self.status_file = path / "status.json"
-        self.summary_file = path / "summary.json"
         self.metrics = Records(path / "metrics.jsonl")
         self.events = Records(path / "events.jsonl")
         self.logs = path / "logs"

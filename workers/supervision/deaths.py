@@ -53,7 +53,7 @@ class DeathHandler:
         return self._roster.exited(worker, time.monotonic(), Death(how, end=end))
 
     def keep_spares_ready(self, now: float) -> None:
-        """Bury dead spares, and start a missing one when it disturbs nobody."""
+        """Drop dead spares, and start a missing one when it disturbs nobody."""
         journal, spares = self._session.journal, self._crew.spares
         for handle, status in spares.pop_dead(now):
             how = handle.killed_for or self._describe(status, has_left=False)

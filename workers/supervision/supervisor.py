@@ -48,7 +48,7 @@ class Supervisor:
         self._watch = watch
         self.roster = Roster(session.plan.procs, session.job.supervise, committed_before=session.queue.samples > 0)
         self._crew = Crew(make_setup, session.plan, early, session.job.supervise.spares)
-        self._burials = DeathHandler(session, self.roster, self._crew)
+        self._deaths = DeathHandler(session, self.roster, self._crew)
         self._pauses = Pauses(session, self.roster, self._crew)
         self._loaders = Loaders(session, session.streamed, self._crew.recruit) if session.streamed else None
         self._stacks = Stacks(session.rundir)
@@ -113,7 +113,7 @@ class Supervisor:
             if (status := handle.reap()) is not None:
                 self._handle_reports(handle)  # its last reports
                 self._stacks.leave_out(handle.worker)
-                self._carry_out(self._burials.handle(handle, status, now))
+                self._carry_out(self._deaths.handle(handle, status, now))
         self._crew.book(session)
         if self._loaders is not None and (error := self._loaders.step(now)) is not None and self._outcome is None:
             self._outcome = Outcome("failed", error.code, error=error)
@@ -133,7 +133,7 @@ class Supervisor:
         self._outcome = self._pauses.advance(now)
         self._name_compiler()
         self._lease_out()
-        self._burials.keep_spares_ready(now)
+        self._deaths.keep_spares_ready(now)
         session.restarts = self.roster.restarts
         self._record(now)
         if now >= self._next_pss_s:
@@ -202,7 +202,7 @@ class Supervisor:
                 self._kill(self._crew[action.worker], action.why, action.silent_s)
             elif isinstance(action, Abandon):
                 self._stacks.leave_out(action.worker)
-                self._carry_out(self._burials.abandon(self._crew[action.worker], time.monotonic()))
+                self._carry_out(self._deaths.abandon(self._crew[action.worker], time.monotonic()))
             elif isinstance(action.error, Deadlocked):
                 self._name_the_blocked(action.error)
             elif self._outcome is None:
@@ -215,7 +215,7 @@ class Supervisor:
         try:
             handle = self._crew.spawn(action.worker, action.incarnation)
         except OSError as error:
-            self._carry_out(self._burials.refused(action.worker, action.incarnation, error))
+            self._carry_out(self._deaths.refused(action.worker, action.incarnation, error))
             return
         spare = {"spare": True} if handle.is_spare else {}
         self._session.journal.event(
@@ -273,7 +273,7 @@ class Supervisor:
 
     def _measure_memory(self) -> None:
         """Measure memory in a thread: it takes milliseconds per process and gigabyte."""
-        self._burials.oom_kills.discard()
+        self._deaths.oom_kills.discard()
         if not self._memory.is_busy:
             pids = self._pids()
             self._memory.submit(lambda: pss_bytes_of(pids), lambda found: self._record_memory(pids, found))
