@@ -2,7 +2,6 @@
 roofline looks at; N processes, each with its own parameters, state and data, are *the limit* that N workers can
 reach."""
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -94,10 +93,6 @@ def _train(line: Line, config: str, settings: Sequence[str], rank: int) -> None:
     kernel.batch()
     line.ready()
     line.answer(kernel.per_s(WINDOW_S))
-
-
-def middle(runs: Sequence[float]) -> float:
-    return statistics.median(runs)
 
 
 def describe(parts: Parts) -> str:

@@ -392,13 +392,13 @@ CROSSING = {
 WITHIN_ONE_PROCESS = ("threading", "queue", "asyncio", "torch.cuda")  # its events, unless they are asked to cross
 
 
-def crossing(tree: ast.Module, source: Source) -> Iterator[int]:
+def crossing(source: Source) -> Iterator[int]:
     """Lines that make or import one of them from anywhere but a module whose objects stay in one process."""
     homes = {found.name: found.module for found in source.imports if found.name}
     for found in source.imports:
         if found.name in CROSSING and found.module not in WITHIN_ONE_PROCESS:
             yield found.line
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, ast.Call):
             owner, _, name = dotted(node.func).rpartition(".")
             if name in CROSSING and (owner or homes.get(name)) not in WITHIN_ONE_PROCESS:
@@ -407,7 +407,7 @@ def crossing(tree: ast.Module, source: Source) -> Iterator[int]:
 
 @pytest.mark.slow
 def test_no_lock_queue_or_pool_of_multiprocessing_exists() -> None:
-    assert [place(source, line) for source in sources() for line in crossing(source.tree, source)] == []
+    assert [place(source, line) for source in sources() for line in crossing(source)] == []
 
 
 @pytest.mark.parametrize(
@@ -425,8 +425,7 @@ def test_no_lock_queue_or_pool_of_multiprocessing_exists() -> None:
     ],
 )
 def test_the_search_for_locks_finds_them(code: str, is_crossing: bool) -> None:
-    tree = ast.parse(code)
-    assert bool(list(crossing(tree, Source("hogwild/x.py", "hogwild.x", tree)))) == is_crossing
+    assert bool(list(crossing(Source("hogwild/x.py", "hogwild.x", ast.parse(code))))) == is_crossing
 
 
 @pytest.mark.parametrize(
@@ -540,9 +539,9 @@ def loads(patterns: tuple[str, ...], heavy: str) -> dict[str, list[str]]:
 RELATIVE = re.compile(r"(What|Whose|Whoever|Whatever|Of|How|Where|Whether|Which|Who|When|That|Why)\b")
 
 
-def documented(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def documented(source: Source) -> Iterator[tuple[int, str]]:
     """(line, docstring) of the module, its classes and functions."""
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS[:2])) and (words := ast.get_docstring(node)):
             yield getattr(node, "lineno", 1), words
 
@@ -551,7 +550,7 @@ def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
     riddles = [
         f"{place(source, line)}: {words.splitlines()[0]}"
         for source in sources()
-        for line, words in documented(source.tree)
+        for line, words in documented(source)
         if RELATIVE.match(words)
     ]
     assert riddles == []

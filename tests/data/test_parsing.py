@@ -21,31 +21,15 @@ from hogwild.errors import DataError, MemoryShortError, UsageError
 from hogwild.feeds.materialise import InTurn
 from hogwild.feeds.packed import Packed
 from hogwild.host import Memory
-from hogwild.planning.cpu_plan import plan_here
 from hogwild.shared_memory.region import Region
-from tests.helpers.jobs import JOBS
 from tests.helpers.processes import PATIENCE_S
+from tests.helpers.reading import Said, two_waiting
 from workers.loading import packing
 from workers.loading.loading import Loading
 from workers.loading.packing import Packer
 from workers.processes.early_start import HeadStart
 
 ROWS = "".join(f"{n % 2} {1 + n % 7}:{n} {8 + n % 5}:1\n" for n in range(600))
-
-
-class Said:
-    """What a journal was told."""
-
-    def __init__(self, loading: Loading) -> None:
-        self.sentences: list[str] = []
-        self.events: list[dict[str, Any]] = []
-        loading.report(self)  # type: ignore[arg-type]
-
-    def show_message(self, sentence: str) -> None:
-        self.sentences.append(sentence)
-
-    def event(self, kind: str, **values: Any) -> None:
-        self.events.append(values)
 
 
 def config(**supervise: float) -> Config:
@@ -140,13 +124,8 @@ def test_nothing_is_written_past_the_places_a_piece_was_given() -> None:
 
 @pytest.fixture(scope="module")
 def early() -> Iterator[HeadStart]:
-    """Two processes for all tests, as a job has them; those that die are replaced."""
-    path = sys.path[:]
-    sys.path.insert(0, str(JOBS))
-    with HeadStart() as early:
-        early.start(plan_here(2, 1, pin=False), 2)
+    with two_waiting() as early:
         yield early
-    sys.path[:] = path
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import subprocess
 import time
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from tests.helpers.processes import PATIENCE_S, NeverHappened
 
@@ -236,9 +235,3 @@ def why_not() -> str:
         finally:
             asleep.kill()
     return ""
-
-
-def threads_of(pid: int) -> dict[int, str]:
-    """Thread id -> its name, which the kernel cuts at 15 characters."""
-    tasks = Path(f"/proc/{pid}/task")
-    return {int(task.name): (task / "comm").read_text().rstrip("\n") for task in tasks.iterdir()}

@@ -204,7 +204,7 @@ def start(
     argv, given = [*python, *arguments, *where], environment(mark, folder, extra)
     process: subprocess.Popen[str] | zygote.Forked
     with open(folder / "stdout.txt", "w") as out, open(folder / "stderr.txt", "w") as err:
-        if is_ours(python) and zygote.can_become(given):
+        if is_ours(python) and given["PYTHONPATH"] == str(HOME) and zygote.can_become(given):
             process = zygote.fork(argv, folder, given, out.fileno(), err.fileno(), stdin is not None)
         else:
             process = subprocess.Popen(

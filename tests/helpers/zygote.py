@@ -147,9 +147,8 @@ class Zygote:
             "blocked": [int(s) for s in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
         }
         with contextlib.ExitStack() as stack:
-            with contextlib.suppress(FileNotFoundError):  # a folder that was removed: stay where the zygote is
-                sources.append(os.open(folder, os.O_PATH))
-                stack.callback(os.close, sources[-1])
+            sources.append(os.open(folder, os.O_PATH))  # also of a folder that was removed while we are in it
+            stack.callback(os.close, sources[-1])
             prctl = ctypes.CDLL(None).prctl
             prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             stack.callback(prctl, PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
@@ -227,7 +226,7 @@ def can_become(environment: Mapping[str, str]) -> bool:
     """Whether a fork of the zygote would be what a process with this environment is."""
     file, _, test = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")
     is_of_the_start = {Path(file).name, test.split("[")[0].split(" ")[0]} & {*OF_THE_START}
-    if is_of_the_start or IS_THOROUGH or environment.get("PYTHONPATH") != str(HOME):
+    if is_of_the_start or IS_THOROUGH:
         return False
     names = {name for name in (*environment, *os.environ) if name.startswith(READ_AT_START)}
     return all(environment.get(name) == _AT_IMPORT.get(name) for name in names - {"PYTHONPATH"} - SET_BY_LIBRARIES)
@@ -283,7 +282,7 @@ def fork_children() -> None:
     def fork_or_spawn(path: bytes, args: Sequence[Any], descriptors: Sequence[int]) -> int:
         argv = [os.fsdecode(argument) for argument in args][1:]
         is_worker = argv[0] == "-c" and argv[-1] == "--multiprocessing-fork"  # the other one is the resource tracker
-        if is_worker and can_become({**os.environ, "PYTHONPATH": str(HOME)}):
+        if is_worker and can_become(os.environ):
             return own().child(argv, {int(one): int(one) for one in descriptors})
         pid: int = spawn(path, args, descriptors)
         return pid
@@ -294,7 +293,7 @@ def fork_children() -> None:
         environment = {**os.environ} if env is None else dict(os.fsdecode(one).split("=", 1) for one in env)
         is_plain = close_fds and special[:-1] == [-1, None, None, None, -1, None]  # group, users, umask, preexec_fn
         is_ours = program == sys.executable and (tuple(argv[:2]) in OURS or argv[:1] == [str(HOME / "run.py")])
-        if not (is_plain and is_ours and can_become({**environment, "PYTHONPATH": str(HOME)})):
+        if not (is_plain and is_ours and can_become(environment)):
             return int(fork_exec(args, *rest))
         standard = {number: one for number, one in enumerate((p2cread, c2pwrite, errwrite)) if one != -1}
         passed = {one: one for one in keep if one != errpipe}
@@ -340,9 +339,8 @@ def _fork_for_its_parent(request: Mapping[str, Any], descriptors: Sequence[int])
         if (pid := os.fork()) == 0:
             while os.getppid() != request["parent"]:
                 os.sched_yield()
-            *numbers, folder = descriptors if len(descriptors) > len(request["descriptors"]) else [*descriptors, None]
-            if folder is not None:
-                os.fchdir(folder)
+            *numbers, folder = descriptors
+            os.fchdir(folder)
             _become(request, dict(zip(request["descriptors"], numbers, strict=True)))
         os.write(write, pid.to_bytes(4, "little"))
         os._exit(0)

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from tests.helpers import simulated_gpu as simulated
@@ -68,20 +67,3 @@ class Failing(nn.Module):
             simulated.run_out_of_memory(123_456)
         else:
             simulated.break_context()
-
-
-class Recurrent(nn.Module):
-    """Rows of a picture as a sequence; flattens its weights in every forward, as many programs do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn, self.out = nn.LSTM(8, 12, batch_first=True), nn.Linear(12, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.rnn.flatten_parameters()
-        states, _ = self.rnn(x.float().reshape(len(x), 8, 8))
-        return self.out(states[:, -1])
-
-
-def augment(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    return x + torch.rand_like(x.float()) / 10, y

@@ -108,7 +108,7 @@ def test_a_page_has_outcome_plan_configuration_events_and_what_is_not_there(page
         assert words in page.words, words
 
 
-def test_a_page_is_replaced_and_pictures_of_the_one_before_are_removed(story_run: Path, tmp_path: Path) -> None:
+def test_a_page_is_replaced_and_pictures_of_the_one_before_are_removed(tmp_path: Path) -> None:
     bare = write_run(tmp_path / "bare", Story(records=0, resume=False, rollback=False, deaths=0, checkpoints=0))
     (bare / "report").mkdir()
     for name in ("throughput.png", "chaos.png", "index.html"):

@@ -87,7 +87,9 @@ def test_in_delta_two_flushes_at_once_may_lose_one_but_no_record_takes_effect_tw
     """A flush adds to every word of the flats, also those of the other worker's rows (parameters/exchange.py)."""
     job = ended["map in delta, two workers"]
     assert job.status == 0, job.stderr
-    assert job.effects().max() == 2
+    effects = job.effects()
+    assert set(effects.tolist()) <= {0.0, 1.0, 2.0}
+    assert float(effects.mean()) > 1, "more was lost than two flushes at a time can lose"
     assert job.ledger_adds_up()
     assert job.summary["samples"] == 2 * 1601
 

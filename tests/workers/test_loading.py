@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,11 @@ from hogwild.feeds.materialise import Held, InTurn, division, materialise
 from hogwild.feeds.resident import ResidentData, ResidentFeed
 from hogwild.feeds.row_reader import BadRow, RowSource, has_rows
 from hogwild.feeds.transform import TransformedFeed, tried
-from hogwild.planning.cpu_plan import plan_here
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.scheduling.row_ranges import RowRanges
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, wait_for
+from tests.helpers.reading import Said, two_waiting
 from workers.child.row_reader import BEATS, Recipe, _RowReader
 from workers.loading.loading import Loading
 from workers.messages import LOOK, Report, Start, write_record
@@ -293,31 +292,10 @@ def test_a_reader_that_starts_slowly_finds_the_ends_of_two_tasks_at_once(monkeyp
 # ---- readers: real processes, asked again and again -----------------------------------------------------------------
 
 
-class Said:
-    """What a journal was told."""
-
-    def __init__(self, loading: Loading) -> None:
-        self.sentences: list[str] = []
-        self.events: list[dict[str, Any]] = []
-        loading.report(self)  # type: ignore[arg-type]
-
-    def show_message(self, sentence: str) -> None:
-        self.sentences.append(sentence)
-
-    def event(self, kind: str, **values: Any) -> None:
-        assert kind == "data-read"
-        self.events.append(values)
-
-
 @pytest.fixture(scope="module")
 def early() -> Iterator[HeadStart]:
-    """Two processes for all tests, as a job has them; those that die are replaced."""
-    path = sys.path[:]
-    sys.path.insert(0, str(JOBS))
-    with HeadStart() as early:
-        early.start(plan_here(2, 1, pin=False), 2)
+    with two_waiting() as early:
         yield early
-    sys.path[:] = path
 
 
 def config(**supervise: float) -> Config:

@@ -334,7 +334,7 @@ def test_a_deadlock_ends_the_job_with_what_was_learnt(deadlock: Ended) -> None:
     assert deadlock.process_leaks == {"descriptors": 0, "threads": 0}
 
 
-def test_a_deadlock_leaves_the_stacks_of_every_process(deadlock: Ended, jobs_folder: Path) -> None:
+def test_a_deadlock_leaves_the_stacks_of_every_process(deadlock: Ended) -> None:
     (event,) = deadlock.events("deadlock")
     folder = deadlock.run_dir / "stacks"
     assert len(event["blocked"]) == len(DEADLOCK)
