@@ -4,10 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# $(call install,EXTRAS): install and tell, every 5 s, how far it is: torch alone has some hundred MB.
+define install
+	@echo "installing hogwild$(1) and the packages it needs into $(VENV) (about 1 GB; a minute or more, once)"
+	@(while sleep 5 > /dev/null 2>&1; do echo "  $(VENV): $$(du -sm $(VENV) | cut -f1) MB"; done) & beat=$$!; \
+		trap 'kill $$beat' EXIT; trap 'exit 130' INT TERM; $(PIP) -e '.$(1)'
+endef
+
 # With it every process of every job would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-quick lint format stress bench-spine bench-dense bench-sparse bench-devices bench-people bench-convergence bench-faults soak clean
+.PHONY: help run shell test test-quick lint format stress bench-spine bench-dense bench-sparse bench-devices bench-people bench-convergence bench-faults soak clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -16,23 +23,31 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.core: $(BIN)/python pyproject.toml
-	$(PIP) -e .
+	$(call install,)
 	@touch $@
 
 $(VENV)/.test: $(BIN)/python pyproject.toml
-	$(PIP) -e '.[test]'
+	$(call install,[test])
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml
-	$(PIP) -e '.[dev]'
+	$(call install,[dev])
 	@touch $@
 
 $(VENV)/.bench: $(BIN)/python pyproject.toml
-	$(PIP) -e '.[bench]'
+	$(call install,[bench])
 	@touch $@
 
 run: $(VENV)/.core   ## install the core and train the bundled digits with 4 workers
-	$(BIN)/python run.py --procs 4
+	@$(BIN)/python run.py --procs 4
+	@printf '%s\n' "next:" \
+		"  make shell                 a shell in which hogwild is installed; there:" \
+		"  hogwild report latest      the report of this run: curves, workers, where the time went" \
+		"  hogwild init               job files to start from: ratings, tables, text, images, your own model"
+
+shell: $(VENV)/.core ## open a shell in which python and hogwild are those of .venv
+	@echo "python and hogwild are those of $(VENV); leave with exit"
+	@VIRTUAL_ENV="$(CURDIR)/$(VENV)" PATH="$(CURDIR)/$(BIN):$$PATH" $${SHELL:-/bin/sh} || true
 
 # Files in the order of tests/conftest.py: those that take longest come first.
 test-quick: $(VENV)/.test  ## the tests that start no process and are not slow (a minute)

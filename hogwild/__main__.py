@@ -5,9 +5,24 @@ It installs the signal handlers first, so that Ctrl-C during the imports prints 
 import atexit
 import os
 import sys
+from importlib.util import find_spec
 from typing import NoReturn
 
 from hogwild.host.signals import note_signals
+
+# The modules of pyproject.toml's dependencies: a clone may be run before they are installed.
+NEEDED = [
+    "torch",
+    "numpy",
+    "psutil",
+    "yaml",
+    "pydantic",
+    "typer",
+    "rich",
+    "cloudpickle",
+    "safetensors",
+    "threadpoolctl",
+]
 
 
 def main() -> NoReturn:
@@ -15,6 +30,7 @@ def main() -> NoReturn:
     statuses: list[int] = []
     atexit.register(_leave, statuses)  # registered first, so called last
     note_signals()
+    _require_packages()
     from hogwild.host.topology import remember_affinity
 
     remember_affinity()  # before anything can import torch, which may narrow it
@@ -22,6 +38,17 @@ def main() -> NoReturn:
 
     statuses.append(run(sys.argv[1:]))
     sys.exit(statuses[0])
+
+
+def _require_packages() -> None:
+    """Exit with the command that installs them if packages are missing: no error of ours can be shown without them."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        sys.exit(
+            f"hogwild needs packages that are not installed for {sys.executable}: {', '.join(missing)}\n"
+            "Install them in the clone: make shell    (into .venv, and a shell that uses it)\n"
+            f"or for this Python:        {sys.executable} -m pip install ."
+        )
 
 
 def _leave(statuses: list[int]) -> None:

@@ -145,6 +145,8 @@ CODES: Mapping[str, str] = {
     "model/state": "a recurrent model does not return (output, state), or data.lanes has a model without state",
     "model/step": "a training_step or evaluation_step returns a wrong value",
     "model/thawed-untrained": "a parameter that is unfrozen later is in no optimizer group",
+    "model/trial-crashed": "the job's own code ended its process in the trial before training",
+    "model/trial-stalled": "the job's own code does not return in the trial before training",
     "model/unlike-data": "the data has another kind than the model needs, or more rows than the model",
     "model/view": "another object shares memory with a parameter or buffer",
     "model/wrong-gradient": "a hand-written backward is wrong",

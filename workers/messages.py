@@ -106,6 +106,12 @@ class ReadTask(Task):
 
 
 @dataclass(frozen=True, slots=True)
+class TrialTask(Task):
+    """A task to try the job's code; regions: `trial`, a `hogwild.job.trial.Trial` written by torch.save, and `answer`,
+    for the pickled findings. Afterwards the process waits for its set-up, or another task, again."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoadTask(Task):
     """A task that makes a waiting process a loader of streamed data; regions: the ring, and the pickled stream. Records
     (·, slot + 1) ask it to fill slots; (1, `LOOK`) tells it to leave."""
@@ -123,7 +129,7 @@ class HoldTask(Task):
     device: str
 
 
-TASKS: Mapping[str, Any] = {kind.__name__: kind for kind in (Setup, ReadTask, LoadTask, HoldTask)}
+TASKS: Mapping[str, Any] = {kind.__name__: kind for kind in (Setup, ReadTask, TrialTask, LoadTask, HoldTask)}
 
 
 def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
@@ -149,7 +155,8 @@ def receive_task(channel: socket.socket) -> tuple[Task, list[int]]:
 class Report:
     """A message of a worker: `waiting` (for its set-up), `ready` (detail: the update path) or `error` (an exception
     that ends it). Of a reader: `reading`, `unreadable` (detail: why the data set cannot be made in a worker) or
-    `bad-row` (detail: why; item: the range), each with its `task`. Of a loader: `bad-batch` (item: slot + 1)."""
+    `bad-row` (detail: why; item: the range), each with its `task`. Of a loader: `bad-batch` (item: slot + 1). Of a
+    trial: `trying`, and `tried` (item: bytes of the answer) or `untriable` (it cannot be read in another process)."""
 
     kind: str
     detail: str = ""

@@ -40,13 +40,17 @@ class Held:
 
 
 class Reader(Protocol):
-    """Loads a data set into memory, whole or, with `fraction`, as (train, held out). `channels_last`: memory format of
-    images that are read into shared memory. Raises DataError, MemoryShortError."""
+    """Loads a data set into memory, whole or, with `fraction`, as (train, held out), and tries the job's code, perhaps
+    in other processes. `channels_last`: memory format of images that are read into shared memory. Raises DataError,
+    MemoryShortError."""
 
     def read(self, dataset: Any, what: str, *, fraction: float | None, channels_last: bool) -> tuple[Held, ...]: ...
 
     def pack(self, parsing: Any) -> Any:
         """Return the `Parsed` file of a `hogwild.data.text_parsing.passes.Parsing`."""
+
+    def try_out(self, trial: Any) -> Any:
+        """Return the `Findings` of a `hogwild.job.trial.Trial`. Raises ModelError if it ends its process."""
 
 
 class InTurn:
@@ -64,6 +68,9 @@ class InTurn:
         for note in parsed.notes:
             log.warning("%s", note)
         return parsed
+
+    def try_out(self, trial: Any) -> Any:
+        return trial.run()
 
 
 def materialise(dataset: Dataset, what: str, seed: int = 0) -> tuple[Tensor, ...]:

@@ -51,6 +51,11 @@ def kill_by_pidfd(pidfd: int, number: int = signal.SIGKILL) -> bool:
     return True
 
 
+def abort_by_pidfd(pidfd: int) -> bool:
+    """End a process that hangs; our children write the stacks of their threads first. False as above."""
+    return kill_by_pidfd(pidfd, signal.SIGABRT)
+
+
 def request_stack(pidfd: int) -> bool:
     """Ask a worker to write the stacks of its threads to its stacks file; works even while it hangs in native code.
     Check `can_write_stacks` first: without a handler the signal would kill it."""
@@ -143,6 +148,11 @@ def describe_exit(returncode: int) -> str:
 
 
 # --- this process -------------------------------------------------------------------------------------------
+
+
+def path_of(descriptor: int) -> str:
+    """Return a path that opens the file of a descriptor of this process again, also one without a name."""
+    return f"/proc/self/fd/{descriptor}"
 
 
 def die_with_parent(expected_ppid: int) -> None:

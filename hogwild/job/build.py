@@ -127,7 +127,7 @@ def from_objects(
     never = require_trained(model, optimizer, parts.late, planned_updates(job, source.plan))
     parts.notes += [never] if never else []
     parts.transform = functions.transform
-    inspect(job, parts)
+    inspect(job, parts, reader)
     return parts
 
 

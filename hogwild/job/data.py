@@ -24,9 +24,9 @@ from hogwild.feeds.ring import BatchForm, RingSpec
 from hogwild.feeds.row_reader import RowSource
 from hogwild.formatting import size
 from hogwild.job.packed_data import packs, read_packed
-from hogwild.job.parts import NORMS
 from hogwild.job.source import Source
 from hogwild.job.stream_setup import is_iterable, prepare, read_into_memory, slots_of
+from hogwild.job.trial import NORMS
 from hogwild.parameters.shared_model import wants_channels_last
 from hogwild.planning.cpu_plan import plan_here
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan

@@ -20,8 +20,6 @@ from hogwild.metrics import catalog
 from hogwild.metrics.panel import Own, Panel
 from hogwild.user_code import build, build_callable, resolve
 
-NORMS = (nn.modules.batchnorm._BatchNorm,)
-
 
 @dataclass(slots=True)
 class Parts:

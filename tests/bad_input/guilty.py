@@ -2,7 +2,6 @@
 
 The jobs of `test_bad_input.py` find this file beside them, as a user's own module."""
 
-import multiprocessing
 import os
 import sys
 import threading
@@ -12,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from tests.helpers.processes import in_worker
 
 NOT_A_CLASS = 3
 
@@ -168,7 +169,7 @@ class Waits(Net):
     """In a worker: no batch before there is a file `finish`."""
 
     def forward(self, x: Tensor) -> Any:
-        while multiprocessing.parent_process() is not None and not os.path.exists("finish"):
+        while in_worker() and not os.path.exists("finish"):
             time.sleep(0.01)
         return super().forward(x)
 
@@ -177,7 +178,7 @@ class EvaluatesForEver(Net):
     """In a worker; the supervisor's trial evaluates, too."""
 
     def forward(self, x: Tensor) -> Any:
-        if not self.training and multiprocessing.parent_process() is not None:
+        if not self.training and in_worker():
             with open("evaluating", "w"):
                 pass
             time.sleep(600)

@@ -6,7 +6,6 @@ DEVICE: cuda, or simulated, to try these lines where there is no GPU."""
 
 import copy
 import json
-import multiprocessing
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +27,7 @@ from hogwild.parameters.shared_model import WorkerModel
 from hogwild.scheduling.batch_plan import BatchPlan
 from hogwild.training.autograd_update import DeviceUpdate
 from tests.helpers import simulated_gpu as simulated
+from tests.helpers.processes import in_worker
 from tests.shared_model import ConvNet, build, images, train_plainly
 from tests.whole_jobs.test_device_jobs import train
 
@@ -137,7 +137,7 @@ class Greedy(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda:
             torch.empty(1 << 50, dtype=torch.uint8, device=x.device)
-        elif simulated.opened and multiprocessing.parent_process() is not None:
+        elif simulated.opened and in_worker():
             simulated.run_out_of_memory(1 << 50)
         return super().forward(x)
 

@@ -3,6 +3,7 @@
 Every job of a test carries its own mark in the environment, which all its descendants inherit, whoever their parent is
 by now: that is how orphans are found."""
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable
@@ -16,6 +17,11 @@ PATIENCE_S = 300.0
 IS_THOROUGH = bool(os.environ.get("HOGWILD_THOROUGH"))  # `make stress`: every point, and real interpreters everywhere
 
 Found = TypeVar("Found")
+
+
+def in_worker() -> bool:
+    """True in a worker that was set up: it has its log by then. False in its trial of the job's code before."""
+    return multiprocessing.parent_process() is not None and "memfd:" not in os.readlink("/proc/self/fd/1")
 
 
 class NeverHappened(AssertionError):

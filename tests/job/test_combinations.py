@@ -158,7 +158,7 @@ def test_functions_defined_where_they_are_given_reach_loaders_and_workers(tmp_pa
         return doubled(records)
 
     def transform(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        (seen["transform"] / str(os.getpid())).touch()
+        (seen["transform"] / str(os.getpid())).touch()  # also in the trial, by the same worker
         return x, y
 
     trained(Net, Flat(), tmp_path / "run", collate=collate, transform=transform, procs=1, loaders=1)

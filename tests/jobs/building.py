@@ -2,7 +2,6 @@
 `diary`: `building`, how many children the parent had (`children`), and what a worker sees (`saw-PID`)."""
 
 import json
-import multiprocessing
 import os
 import sys
 import time
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset, TensorDataset
 
 from hogwild import host
+from tests.helpers.processes import in_worker
 
 WATCHED = ("BUILDING_NEW", "BUILDING_CHANGED", "BUILDING_GONE", "OMP_NUM_THREADS")
 FORWARD_OF_INTEREST = 3
@@ -41,7 +41,7 @@ class Slow(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         self.forwards += 1
-        if multiprocessing.parent_process() is not None and self.forwards == FORWARD_OF_INTEREST:
+        if in_worker() and self.forwards == FORWARD_OF_INTEREST:
             seen = {
                 "environment": {name: os.environ.get(name) for name in WATCHED},
                 "path": sys.path,

@@ -4,7 +4,6 @@ Row i of its table is changed only by sample i: the gradient is sparse and every
 batch. So no two workers write the same word, no update can be lost in a race, and `effects.weight[i]` is the number of
 times that sample i took effect. Crimes (crimes.py) are committed at chosen samples, in workers only."""
 
-import multiprocessing
 import os
 import time
 from pathlib import Path
@@ -14,9 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-
-def in_worker() -> bool:
-    return multiprocessing.parent_process() is not None
+from tests.helpers.processes import in_worker
 
 
 class Numbers(TensorDataset):

@@ -6,7 +6,6 @@ spring: a step multiplies it by 1 - rate x stiffness, so that it grows without b
 energy then overflows, and no loss is finite any more. Samples with a negative value give a loss that is NaN."""
 
 import contextlib
-import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
+
+from tests.helpers.processes import in_worker
 
 NAN = float("nan")
 
@@ -70,7 +71,7 @@ class Swinging(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """In a worker, for which no constructor runs: once when it starts, and again after a rollback."""
         super().__setstate__(state)
-        if not self.killed or multiprocessing.parent_process() is None:
+        if not self.killed or not in_worker():
             return
         note = self.diary / f"worker-{os.getpid()}"
         if note.exists() and self.killed == "remaking" and self._is_first("killed"):

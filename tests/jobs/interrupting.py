@@ -1,13 +1,12 @@
 """A model whose first evaluation sends the supervisor a Ctrl-C and goes on only when it was noted."""
 
-import multiprocessing
 import os
 import signal
 from pathlib import Path
 
 from torch import Tensor, nn
 
-from tests.helpers.processes import wait_for
+from tests.helpers.processes import in_worker, wait_for
 
 
 class Interrupting(nn.Module):
@@ -20,7 +19,7 @@ class Interrupting(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         once = self.folder / "interrupted"
-        if not self.training and multiprocessing.parent_process() is not None and not once.exists():
+        if not self.training and in_worker() and not once.exists():
             once.touch()
             os.kill(os.getppid(), signal.SIGINT)
             events = self.folder / "run" / "events.jsonl"

@@ -1,11 +1,12 @@
 """Metrics of a user's own: functions of all outputs and targets."""
 
-import multiprocessing
 import os
 import signal
 from pathlib import Path
 
 from torch import Tensor
+
+from tests.helpers.processes import in_worker
 
 
 def gini(outputs: Tensor, targets: Tensor) -> float:
@@ -25,7 +26,7 @@ class Dying:
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> float:
         note = Path(os.environ["JUDGING_DIARY"]) / "died"
-        if multiprocessing.parent_process() is not None and not note.exists():
+        if in_worker() and not note.exists():
             note.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return float(len(targets))

@@ -1,13 +1,14 @@
 """A loss by which one of two workers comes late: it is built when the other has made so many updates, and that one
 waits then until the late one has made one."""
 
-import multiprocessing
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from tests.helpers.processes import in_worker
 
 
 class LateLoss:
@@ -18,7 +19,7 @@ class LateLoss:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if multiprocessing.parent_process() is None:
+        if not in_worker():
             return
         try:
             (self.diary / "first").touch(exist_ok=False)
@@ -27,7 +28,7 @@ class LateLoss:
             self._wait_for("alone")
 
     def __call__(self, output: Tensor, target: Tensor) -> Tensor:
-        if torch.is_grad_enabled() and multiprocessing.parent_process() is not None:
+        if torch.is_grad_enabled() and in_worker():
             self._meet()
         return nn.functional.cross_entropy(output, target)
 

@@ -150,7 +150,7 @@ sys.meta_path.insert(0, Failing())
 """
 
 
-def test_what_a_worker_says_before_there_is_a_run_directory_is_in_its_log(
+def test_what_a_worker_says_before_there_is_a_run_directory_is_in_the_logs(
     tmp_path: Path, begin: Callable[..., Job]
 ) -> None:
     (tmp_path / "site").mkdir()
@@ -158,10 +158,11 @@ def test_what_a_worker_says_before_there_is_a_run_directory_is_in_its_log(
     path = f"{tmp_path / 'site'}{os.pathsep}{HOME}"
     job = begin("train.procs=1", extra={"PYTHONPATH": path, "DIARY": str(tmp_path)})
     ended = released(job, tmp_path)
-    assert (ended.status, ended.summary["restarts"]) == (0, 1), ended.stderr
+    assert (ended.status, ended.summary["restarts"]) == (0, 0), ended.stderr  # it was replaced before its set-up
     log = (ended.run_dir / "logs" / "worker-0.log").read_text()
-    assert log.count("said before there was a log\n") == 2  # once by each incarnation
-    assert log.count("ImportError: a broken installation\n") == 1
+    assert log.count("said before there was a log\n") == 1
+    sentence = "a worker ended before training: exit status 1; it said: ImportError: a broken installation\n"
+    assert (ended.run_dir / "logs" / "supervisor.log").read_text().count(sentence) == 1
     assert "worker-0.log" not in ended.stdout and "Traceback" not in ended.stderr
 
 

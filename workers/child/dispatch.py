@@ -8,7 +8,7 @@ from workers.child.build import build_trainer
 from workers.child.standard_streams import redirect_to_files
 from workers.child.trainer import Trainer
 from workers.child.worker_loop import serve
-from workers.messages import HoldTask, Leaving, LoadTask, ParentGone, ReadTask, Setup, Start, receive_task
+from workers.messages import HoldTask, Leaving, LoadTask, ParentGone, ReadTask, Setup, Start, TrialTask, receive_task
 
 if TYPE_CHECKING:
     from workers.child.loader import LoaderLoop
@@ -32,6 +32,11 @@ def run(start: Start, channel: socket.socket, leaving: Leaving) -> int:
 
                 serve_flats(channel, task.device, adopt(start, task, descriptors))
                 raise ParentGone("nothing is to be held any more")
+            if isinstance(task, TrialTask):
+                from workers.child.trial import try_out  # in one worker
+
+                try_out(start, channel, task, descriptors)
+                continue
             from workers.child.row_reader import read  # few jobs read data this way
 
             assert isinstance(task, ReadTask)

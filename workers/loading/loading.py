@@ -29,11 +29,13 @@ from hogwild.feeds.materialise import Held, divided, division, ready_tensors
 from hogwild.feeds.resident import ResidentData
 from hogwild.feeds.row_reader import RowSource
 from hogwild.formatting import size
+from hogwild.job.trial import Findings, Trial
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from workers.child.row_reader import Destination, Recipe
 from workers.loading.packing import Packer
 from workers.loading.readers import Patience, Readers
+from workers.loading.trial import try_in_worker
 from workers.processes.early_start import HeadStart
 from workers.session.journal import Journal
 
@@ -227,6 +229,10 @@ class Loading:
             self._line.end()
         self._note_parsed(parsing, parsed, packer, time.monotonic() - began_s)
         return parsed
+
+    def try_out(self, trial: Trial) -> Findings:
+        """Try the job's code in a worker that waits for its set-up; here, if there is none, or it cannot be sent."""
+        return try_in_worker(self._early, trial, self._patience, self._show) or trial.run()
 
     # ---- reading in other processes
 

@@ -1,0 +1,320 @@
+"""The trial of a job: its own code runs once on a few samples, before anything is laid out, to fail early on what would
+fail later. One forward pass and one loss (or the model's own steps), and the metrics on samples of the validation data.
+
+A job with workers sends its trial to the first of them (`workers/loading/trial.py`), on copies, so that a crash of the
+user's native code is an error with a message. Elsewhere it runs on the job's own objects and leaves no trace: random
+state and modes are restored, and no gradient is kept."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from hogwild.errors import BuildError, DataError, HogwildError, ModelError
+from hogwild.feeds.transform import Transform, tried
+from hogwild.metrics.panel import Panel
+from hogwild.parameters.shared_model import OWN, converted, wants_channels_last
+from hogwild.training.autocast import autocast, device_type_of, widened
+from hogwild.training.compiled_model import check_compiler, scripted
+from hogwild.training.evaluator import evaluating
+from hogwild.training.inference_mode import why_not as why_no_inference
+from hogwild.training.model_steps import (
+    Losses,
+    has_evaluation_step,
+    has_training_step,
+    leaving_no_trace,
+    predictor,
+    try_training_step,
+)
+from hogwild.training.recurrent_state import forward_of
+from hogwild.training.without_dynamo import sparing_the_compiler
+
+if TYPE_CHECKING:
+    from hogwild.config.load import Job
+    from hogwild.job.parts import Parts
+
+NORMS = (nn.modules.batchnorm._BatchNorm,)
+SAMPLES = 3  # more than two: a loss that wrongly broadcasts (2, 2) over 2 labels fails with any other number
+
+
+@dataclass(slots=True)
+class Findings:
+    """The results of a trial; on an `error`, those found before it."""
+
+    memory_format: str
+    metrics: tuple[str, ...]
+    notes: list[str] = field(default_factory=list)
+    output: Tensor | None = None  # (0, …): the model's output in an evaluation, if it is one tensor
+    output_shape: tuple[int, ...] = ()  # of SAMPLES samples; () if it is not one tensor
+    loss_names: tuple[str, ...] = ()
+    writes_inputs: bool = False
+    infers: bool = False
+    error: HogwildError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The objects of a trial. `train`: the first samples as a batch, inputs first and target last; `single`: the first
+    one, if a batch of one would be trained. `val`: the first samples of the validation data, and `spread`: samples from
+    all of it. `memory_format`: the wish of the job; no `Job` here, whose import takes a worker long."""
+
+    memory_format: str
+    compile: str
+    precision: str
+    model: nn.Module
+    loss: Any
+    panel: Panel
+    transform: Transform | None
+    train: list[Any]
+    single: list[Any] | None
+    val: list[Any] | None
+    spread: list[Any] | None
+
+    @classmethod
+    def of(cls, job: "Job", parts: "Parts") -> "Trial":
+        plan, val = parts.train.plan, parts.val
+        first, last = plan.positions(plan.batches - 1)
+        is_single = plan.merge_single and last - first == 1 and not has_training_step(parts.model)
+        return cls(
+            memory_format=job.model.memory_format,
+            compile=job.model.compile,
+            precision=job.train.precision,
+            model=parts.model,
+            loss=parts.loss,
+            panel=parts.panel,
+            transform=parts.transform,
+            train=_copied(parts.train.head(SAMPLES)),
+            single=_copied(parts.train.head(1)) if is_single else None,
+            val=_copied(val.head(SAMPLES)) if val is not None else None,
+            spread=_copied(val.spread()) if val is not None else None,
+        )
+
+    def run(self) -> Findings:
+        """Try the job in its final memory format, which is decided here: channels_last if it is wanted and all of the
+        job works in it. The error of the job's code is one of the findings."""
+        wish = self.memory_format
+        found = Findings(wish, self.panel.names)
+        with sparing_the_compiler():
+            if not wants_channels_last(self.model, wish):
+                return self._run(found)
+            with converted(self.model, wish):
+                found = self._run(found, with_update=True)
+            if found.error is None:
+                return found
+            contiguous = self._run(Findings(OWN, self.panel.names))
+        if contiguous.error is not None:  # it fails in any format
+            return contiguous
+        words = (
+            f"{type(self.model).__name__} fails in channels_last, which is faster (.reshape or .flatten instead of "
+            f".view helps): {found.error}"
+        )
+        if wish == "channels_last":
+            contiguous.error = ModelError(f"model.memory_format: {words}", code="model/memory-format")
+        contiguous.notes.append(f"model.memory_format: contiguous, because {words}")
+        return contiguous
+
+    def _run(self, found: Findings, *, with_update: bool = False) -> Findings:
+        try:
+            _Pass(self, found).run(with_update=with_update)
+        except HogwildError as error:
+            found.error = error
+        except (Exception, SystemExit) as error:  # our own mistake: user code's errors have been translated
+            found.error = HogwildError(f"{type(error).__name__}: {error}", code="run/unexpected")
+            found.error.__cause__ = error
+        return found
+
+
+class _Pass:
+    """One pass of a trial, in one memory format."""
+
+    def __init__(self, trial: Trial, found: Findings) -> None:
+        self.trial, self.found = trial, found
+        self.model, self.loss = trial.model, trial.loss
+
+    def run(self, *, with_update: bool) -> None:
+        self._try_forward()
+        self._try_compiled()
+        if self.trial.single is not None:
+            self._refuse_single(self.trial.single)
+        self._try_evaluation()
+        if with_update:
+            self._try_update()
+
+    def _try_forward(self) -> None:
+        """Run one forward pass and one loss over the first samples, in evaluation mode."""
+        model, loss_of = self.model, self.loss
+        sample = transformed_copy(self._laid(self.trial.train), self.trial.transform)
+        constructed = {id(param) for _, param in model.named_parameters()}
+        output = loss = None
+        try:
+            if has_training_step(model):
+                with self._autocast():
+                    self.found.loss_names = try_training_step(model, loss_of, _copied(sample))
+            is_judged_so = self.trial.val is not None and not has_evaluation_step(model)
+            written = [tensor._version for tensor in tree_leaves(sample)]
+            if is_judged_so or not has_training_step(model):
+                with evaluating(model), self._autocast():
+                    output = forward_of(model)(*sample[:-1])
+                    self.found.output_shape = tuple(output.shape) if isinstance(output, Tensor) else ()
+                    loss = loss_of(output, sample[-1])
+            self.found.writes_inputs = written != [tensor._version for tensor in tree_leaves(sample)]
+        except BuildError:
+            raise
+        except (Exception, SystemExit) as error:
+            *inputs, target = (", ".join(map(_described, tree_leaves(field))) for field in sample)
+            raise ModelError(
+                f"{type(model).__name__} and {_name(loss_of)} cannot compute a loss on the first samples "
+                f"(inputs {', '.join(inputs)}; target {target}): {type(error).__name__}: {error}",
+                code="model/forward-failed",
+            ) from error
+        made = [name for name, param in model.named_parameters() if id(param) not in constructed]
+        if made:
+            raise ModelError(
+                f"{type(model).__name__} creates parameter {made[0]} in forward, after the optimizer was built: it "
+                "would never be trained. Create all parameters in the constructor",
+                code="model/gained-parameters",
+            )
+        if loss is None and has_training_step(model):
+            return
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+            got = _described(loss) if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+            raise BuildError(
+                f"{_name(loss_of)} returned {got}; a loss is one floating-point number in a tensor (reduction='mean')",
+                code="model/bad-loss",
+            )
+
+    def _try_compiled(self) -> None:
+        """Check the compiled model as far as possible before workers start: a script must compute the same samples;
+        inductor needs its compiler."""
+        if self.trial.compile == "inductor":
+            check_compiler()
+        if self.trial.compile != "script":
+            return
+        script = scripted(self.model)
+        try:
+            with evaluating(script), self._autocast():
+                script(*self._laid(self.trial.train)[:-1])
+        except Exception as error:
+            raise ModelError(
+                f"{type(self.model).__name__} fails on the first samples as TorchScript (model.compile: script), but "
+                f"not without it: {str(error).strip()}",
+                code="model/not-scriptable",
+            ) from error
+
+    def _refuse_single(self, sample: list[Any]) -> None:
+        """Raise an error if a norm sees a single value per channel of a one-sample batch; an image has many."""
+        starved: list[nn.Module] = []
+
+        def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if inputs[0].numel() == inputs[0].shape[1]:
+                starved.append(module)
+
+        hooks = [m.register_forward_pre_hook(look) for m in self.model.modules() if isinstance(m, NORMS)]
+        try:
+            with evaluating(self.model):
+                self.model(*self._laid(sample)[:-1])
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if starved:
+            raise DataError(
+                "BatchNorm cannot train on a batch of one sample; use more samples or a larger data.batch_size",
+                code="data/batch-norm",
+            )
+
+    def _try_evaluation(self) -> None:
+        """Try the evaluation; leave out default metrics that do not suit."""
+        if self.trial.val is None or self.trial.spread is None:
+            return
+        *inputs, target = self.trial.spread
+        try:
+            with evaluating(self.model), self._autocast():
+                output, judged = predictor(self.model, self.loss)(tuple(_copied(inputs)), target)
+                output = widened(output)
+        except BuildError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise ModelError(
+                f"{type(self.model).__name__} cannot be evaluated on {len(target)} samples of data.val: "
+                f"{type(error).__name__}: {error}",
+                code="model/forward-failed",
+            ) from error
+        panel = self.trial.panel.select_metrics(output, judged, self.loss)
+        self.found.metrics = panel.names
+        self.found.output = output[:0].clone() if isinstance(output, Tensor) and output.dim() else None
+        if panel.whole and (self.found.output is None or len(output) != len(target)):
+            raise BuildError(
+                f"evaluate.metrics: {', '.join(panel.whole)}: need one tensor with an output per sample, but "
+                f"{len(target)} samples gave {_described(output) if isinstance(output, Tensor) else _name(output)}",
+                code="model/metric",
+            )
+        if panel.whole and not (judged is target or torch.equal(judged, target)):
+            raise BuildError(
+                f"evaluate.metrics: {', '.join(panel.whole)}: computed with the targets of data.val, but "
+                f"{type(self.model).__name__}.evaluation_step returns other targets",
+                code="model/metric",
+            )
+        if self.trial.compile == "none":  # compiled code would keep tensors of an inference that it cannot use
+            self._look_at_inference(self._laid(self.trial.val))
+
+    def _look_at_inference(self, sample: list[Any]) -> None:
+        """Decide whether evaluations may run under inference_mode."""
+        *inputs, target = sample
+        with evaluating(self.model):
+            why = why_no_inference(self.model, lambda twin: predictor(twin, self.loss)(tuple(_copied(inputs)), target))
+        self.found.infers = why is None
+        if why is not None:
+            self.found.notes.append(
+                f"evaluations run under torch.no_grad, not inference_mode: {type(self.model).__name__}: {why}"
+            )
+
+    def _try_update(self) -> None:
+        """Run forward, loss and backward over the first samples, in the initial modes of training."""
+        *inputs, target = transformed_copy(self._laid(self.trial.train), self.trial.transform)
+        losses = Losses(self.model, self.loss, self.found.loss_names)
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        try:
+            with leaving_no_trace(self.model), self._autocast():
+                torch.autograd.grad(losses.of(tuple(inputs), target), trained, allow_unused=True)
+        except (Exception, SystemExit) as error:
+            raise ModelError(f"{type(error).__name__}: {str(error).strip()}", code="model/forward-failed") from error
+
+    def _laid(self, batch: list[Any]) -> list[Any]:
+        return laid(batch, self.model, self.found.memory_format)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return autocast(self.trial.precision, device_type_of([*self.model.parameters()]))
+
+
+def laid(batch: list[Any], model: nn.Module, memory_format: str) -> list[Any]:
+    """Return copies, with images in the memory format that feeds will use."""
+    channels_last = wants_channels_last(model, memory_format)
+    form = torch.channels_last if channels_last else torch.contiguous_format
+    batch = _copied(batch)
+    images = {id(leaf) for leaf in tree_leaves(batch)[:-1] if leaf.dim() == 4 and leaf.is_floating_point()}
+    changed: list[Any] = tree_map(lambda leaf: leaf.to(memory_format=form) if id(leaf) in images else leaf, batch)
+    return changed
+
+
+def transformed_copy(sample: list[Any], transform: Transform | None) -> list[Any]:
+    """Return the batch as it is trained on. The random state stays unchanged."""
+    if transform is None:
+        return sample
+    with torch.random.fork_rng(devices=[]):
+        return [*tried(transform, sample)]
+
+
+def _copied(batch: list[Any]) -> list[Any]:
+    copied: list[Any] = tree_map(torch.clone, batch)
+    return copied
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _name(loss: Any) -> str:
+    return getattr(loss, "__name__", type(loss).__name__)

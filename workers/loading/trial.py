@@ -1,0 +1,155 @@
+"""The trial of a job's code (`hogwild/job/trial.py`) in the first worker that started early, as the parent sees it: a
+crash or an endless loop of the user's code ends that process, not the job's.
+
+    parent                                        worker
+    trial, written by torch.save ── socket ──►    "trying" ──► maps it, runs ──► "tried": findings in `answer`
+
+    it is killed (SIGKILL), or ends before "trying"     replaced, and tried again, max_item_attempts times in all
+    it ends in any other way                            ModelError with the user's line
+    no answer for start_timeout_s                       ModelError with the user's line, from its stacks (SIGABRT)
+    the trial cannot be written or read                 the caller runs it here"""
+
+import os
+import pickle
+import re
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cloudpickle
+import torch
+from torch.nn.parameter import is_lazy
+
+from hogwild import host
+from hogwild.errors import ModelError
+from hogwild.job.trial import Findings, Trial
+from hogwild.shared_memory.region import Region
+from workers.loading.readers import TURN_S, Patience
+from workers.messages import TrialTask
+from workers.processes.early_start import HeadStart
+from workers.processes.handle import POLL_MS, REAP_S, Handle
+
+RESERVE = 64 << 20  # bytes of memory that a copy of the model must leave free
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The end of one attempt. `nbytes` of the answer; 0 if there is none."""
+
+    nbytes: int = 0
+    status: int | None = None
+    has_begun: bool = False
+    is_stalled: bool = False
+    is_untriable: bool = False
+
+
+def try_in_worker(early: HeadStart, trial: Trial, patience: Patience, say: Callable[[str], object]) -> Findings | None:
+    """Return the findings; None if the trial cannot run in another process. `say` gets a sentence for each process that
+    was replaced. Raises ModelError if the trial ends its process or does not end."""
+    waiting = [*early]
+    if not waiting or (content := _written(trial)) is None:
+        return None
+    regions = {"trial": content, "answer": Region.allocate("answer", 1)}  # written, not mapped
+    end, words = _End(), ""
+    for _ in range(patience.attempts):
+        if not (waiting := [*early]):
+            return None
+        handle = waiting[-1]  # loaders will be the first ones
+        handle.send(TrialTask(), regions)
+        end = _awaited(handle, patience.start_s)
+        if end.nbytes:
+            found: Findings = pickle.loads(os.pread(regions["answer"].descriptor, end.nbytes, 0))
+            return found
+        if end.is_untriable:
+            return None
+        words = _output(handle)
+        if end.status is None:
+            say(f"a worker {handle.describe_undead()}")
+            early.abandon(handle)
+            continue
+        early.replace(handle)
+        is_killed = end.status < 0 and host.signal_name(-end.status) == "SIGKILL"
+        if end.has_begun and not is_killed:
+            break
+        said = words.rstrip().rpartition("\n")[2]
+        say(
+            f"a worker ended before training: {host.describe_exit(end.status)}" + (f"; it said: {said}" if said else "")
+        )
+    if not end.has_begun or end.status is None:
+        return None
+    raise _error(trial, end, words, patience.start_s)
+
+
+def _written(trial: Trial) -> Region | None:
+    """Return the trial in shared memory; None if it cannot be pickled, or memory is short: the layout of the job will
+    say so. None also for lazy parameters: the trial gives them their shapes."""
+    tensors = [*trial.model.parameters(), *trial.model.buffers()]
+    if any(is_lazy(tensor) for tensor in tensors):
+        return None
+    if sum(tensor.nbytes for tensor in tensors) + RESERVE > host.available_memory().bytes:
+        return None
+    descriptor = os.memfd_create("hogwild-trial", os.MFD_CLOEXEC)
+    try:
+        with warnings.catch_warnings():  # that hooks of tensors are left out: here they do not matter
+            warnings.simplefilter("ignore")
+            torch.save(trial, host.path_of(descriptor), pickle_module=cloudpickle)
+        return Region.attach(descriptor, os.fstat(descriptor).st_size)
+    except (Exception, SystemExit):
+        os.close(descriptor)
+        return None
+
+
+def _awaited(handle: Handle, limit_s: float) -> _End:
+    """Wait for the end of an attempt, at most `limit_s` for its begin and again for its end."""
+    has_begun, silent_s, last_s = False, 0.0, time.monotonic()
+    while True:
+        host.wait_readable(handle.descriptors(), POLL_MS)
+        handle.listen()
+        said, handle.said_as_reader = handle.said_as_reader, []
+        for report in said:
+            if report.kind == "tried":
+                return _End(nbytes=report.item)
+            if report.kind == "untriable":
+                return _End(is_untriable=True)
+            if report.kind == "trying":
+                has_begun, silent_s = True, 0.0
+        if (status := handle.reap()) is not None:
+            return _End(status=status, has_begun=has_begun)
+        now_s = time.monotonic()
+        silent_s, last_s = silent_s + min(TURN_S, now_s - last_s), now_s
+        if silent_s > limit_s:
+            return _End(status=_aborted(handle), has_begun=has_begun, is_stalled=True)
+
+
+def _aborted(handle: Handle) -> int | None:
+    """End a silent process: by SIGABRT, at which it writes its stacks, or else by SIGKILL. None if it survives both."""
+    for end in (host.abort_by_pidfd, host.kill_by_pidfd):
+        end(handle.pidfd)
+        host.wait_readable([handle.pidfd], REAP_S * 1000)
+        if (status := handle.reap()) is not None:
+            return status
+    return None
+
+
+def _output(handle: Handle) -> str:
+    size = os.fstat(handle.words).st_size
+    return os.pread(handle.words, size, 0).decode(errors="replace")
+
+
+def _error(trial: Trial, end: _End, words: str, limit_s: float) -> ModelError:
+    assert end.status is not None
+    what = f"{type(trial.model).__name__}: the trial on the first samples, before training,"
+    lines = [(file, line) for file, line in re.findall(r'File "([^"]+)", line (\d+) in', words)]
+    place = next((f" ({file}:{line})" for file, line in lines), "")
+    if end.is_stalled:
+        return ModelError(
+            f"{what} has not ended for {limit_s:g} s{place}; if the model needs longer, raise "
+            "supervise.start_timeout_s",
+            code="model/trial-stalled",
+        )
+    return ModelError(
+        f"{what} ended its process: {host.describe_exit(end.status)}{place}; train.procs=0 runs it in this process, "
+        "under a debugger if you like",
+        code="model/trial-crashed",
+    )
