@@ -25,6 +25,7 @@ from hogwild.config.of_run import data_folder, load, resumed
 from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
 from hogwild.storage.run_directory import require_current_folder, to_json
+from hogwild.user_code import raised_text
 
 STATUS = {"succeeded": 0, "failed": 1, "stopped": 75, "cancelled": 130}
 INTERRUPT = 2  # the number of SIGINT; a status of 128 + n says that signal n ended it
@@ -259,7 +260,4 @@ def _report(message: str, status: int, debug: bool) -> int:
 
 
 def _unexpected(error: Exception) -> str:
-    """Return the message for an unexpected exception, with the file and line that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}\nAdd --debug to the command to see the traceback."
+    return f"{raised_text(error)}\nAdd --debug to the command to see the traceback."

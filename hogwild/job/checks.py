@@ -33,6 +33,7 @@ from hogwild.training.model_steps import (
     try_training_step,
 )
 from hogwild.training.recurrent_state import forward_of
+from hogwild.user_code import raised_text
 
 if TYPE_CHECKING:
     from hogwild.job.parts import Parts
@@ -63,7 +64,7 @@ def inspect(job: Job, parts: "Parts") -> None:
     _inspect(job, parts)  # raises errors that occur in any format
     words = (
         f"{type(parts.model).__name__} fails in channels_last, which is faster (.reshape or .flatten instead of .view "
-        f"helps): {type(failed).__name__}: {str(failed).strip()}"
+        f"helps): {raised_text(failed)}"
     )
     if job.model.memory_format == "channels_last":
         raise ModelError(f"model.memory_format: {words}", code="model/memory-format") from failed
@@ -223,7 +224,7 @@ def _try_forward(job: Job, parts: "Parts") -> None:
         *inputs, target = (", ".join(map(_described, tree_leaves(field))) for field in sample)
         raise ModelError(
             f"{type(parts.model).__name__} and {_name(parts.loss)} cannot compute a loss on the first samples "
-            f"(inputs {', '.join(inputs)}; target {target}): {type(error).__name__}: {error}",
+            f"(inputs {', '.join(inputs)}; target {target}): {raised_text(error)}",
             code="model/forward-failed",
         ) from error
     made = [name for name, param in parts.model.named_parameters() if id(param) not in constructed]

@@ -7,7 +7,6 @@ start, into a ring that holds all of them (`read_into_memory`)."""
 import math
 import random
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -43,7 +42,7 @@ from hogwild.planning.device_placement import SHARED, is_on_device
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
 from hogwild.scheduling.range_schedule import LEASES_IN_HAND
 from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND
-from hogwild.user_code import ComponentSpec
+from hogwild.user_code import ComponentSpec, raised_text
 
 SPARE_SLOTS = 2  # times the minimum: a loader that is slow for a while delays no worker
 LOOK_RECORDS = 256  # records whose sizes are measured if they vary
@@ -191,7 +190,7 @@ def prepare(
         except HogwildError:
             raise
         except (Exception, SystemExit) as error:
-            raise _raised(f"data.collate raised {type(error).__name__} on the first records", error) from error
+            raise _raised("collating the first records by data.collate", error) from error
     stream = Stream(source, collator, plan, data.shuffle, job.seed, what, _row_bytes(collator, records))
     notes = [f"{what} is streamed: {why}", *notes, sizes]
     state_bytes = STATE_ROOM * len(state) + 1024 if state else 0
@@ -256,7 +255,8 @@ def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:
     try:
         count = len(dataset)
     except (Exception, SystemExit) as error:
-        raise DataError(f"{what}: len() of {type(dataset).__name__} raised {error}", code="data/no-length") from error
+        words = f"{what}: len() of {type(dataset).__name__} raised {raised_text(error)}"
+        raise DataError(words, code="data/no-length") from error
     if count == 0:
         raise DataError(f"{what}: the data set is empty; there is nothing to train on", code="data/empty")
     records: list[Any] = []
@@ -267,7 +267,7 @@ def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:
             records += get_all([index]) if callable(get_all) else [dataset[index]]
         except (Exception, SystemExit) as error:
             read = f"reading item {number_of(dataset, index)}"
-            raise _raised(f"{what}: {read} raised {type(error).__name__}", error) from error
+            raise _raised(f"{what}: {read}", error) from error
     return records
 
 
@@ -296,7 +296,7 @@ def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bo
         if isinstance(error, DataError) and error.code == "data/state-not-plain":
             raise DataError(f"{what}: {error}", code=error.code) from error
         read = f"reading the first records of {type(dataset).__name__}"
-        raise _raised(f"{what}: {read} raised {type(error).__name__}", error) from error
+        raise _raised(f"{what}: {read}", error) from error
     if not records:
         raise DataError(
             f"{what}: {type(dataset).__name__} gave no record; there is nothing to train on", code="data/empty"
@@ -304,11 +304,8 @@ def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bo
     return records, info.looked, state
 
 
-def _raised(words: str, error: BaseException) -> DataError:
-    """Return the error for an exception in user code, with its place, for users without a traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return DataError(f"{words}: {error}{place}", code="data/item-raised")
+def _raised(doing: str, error: BaseException) -> DataError:
+    return DataError(f"{doing} raised {raised_text(error)}", code="data/item-raised")
 
 
 def _until_seen(numbers: Iterable[int], job: Job) -> Iterator[int]:

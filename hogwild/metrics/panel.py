@@ -17,6 +17,7 @@ from hogwild.metrics.catalog import LOSS, MOST, known
 from hogwild.metrics.loss_sums import BY_CLASS, BY_SIGN, Loss, as_module, loss_sums
 from hogwild.metrics.predictions import UnsuitableError
 from hogwild.metrics.result_row import EvalSums
+from hogwild.user_code import raised_text
 
 Own = Callable[[Any, Tensor], Any]  # a user's function: (outputs (N, …), targets (N, …)) -> one number
 RECORDED = ("time", "kind", "event", "epoch", "updates", "samples", "seconds", "best")  # the other fields
@@ -121,7 +122,7 @@ class Panel:
             except UnsuitableError as error:
                 unsuitable[name] = str(error)
             except Exception as error:  # from a user's function
-                unsuitable[name] = f"{type(error).__name__}: {error}"
+                unsuitable[name] = raised_text(error)
         if unsuitable and not self.is_auto:
             lines = "\n  ".join(f"{name}: {why}" for name, why in unsuitable.items())
             raise BuildError(
