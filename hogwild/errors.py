@@ -188,7 +188,7 @@ def code_of(error: BaseException) -> str:
 
 def hint(code: str) -> str:
     """Return the line under an error's message."""
-    return f"code {code}: cause and fix in docs/errors.md"
+    return f"code {code}: hogwild explain {code}"
 
 
 def nearest(name: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0.6) -> list[str]:

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("train", "check", "plan", "show", "schema", "doctor", "list", "chaos", "init"),
-    *("eval", "predict", "most-similar", "recommend", "sample", "report", "export", "completion"),
+    *("eval", "predict", "most-similar", "recommend", "sample", "report", "export", "completion", "explain"),
 )
 
 
 def with_command(argv: list[str]) -> list[str]:
     """Return `argv`, with `train` added if there is no command. Raises UsageError for an unknown command."""
     first = argv[0] if argv else ""
-    if first in (*COMMANDS, "-h", "--help"):
+    if first in (*COMMANDS, "-h", "--help", "-V", "--version"):
         return argv
     if not first or first.startswith("-") or "=" in first or "/" in first or Path(first).suffix or _exists(first):
         return ["train", *argv]

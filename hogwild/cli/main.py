@@ -10,6 +10,7 @@ where we may wait: `raising_on_signals`.
 import contextlib
 import json
 import os
+import platform
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hogwild.cli import catalog, completion, export, init, results
+from hogwild.cli import catalog, completion, explain, export, init, results
 from hogwild.cli.arguments import COMMANDS, profile_window, refuse_beside_resume, split_arguments, with_command
 from hogwild.cli.options import Arguments, DataDir, Every, Faults, Json, Kills, NewRun, Procs, ScheduleOnly, Seed
 from hogwild.cli.output import flush_results, hold_standard_streams, print_message, print_result, reading
@@ -26,6 +27,7 @@ from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
 from hogwild.storage.run_directory import require_current_folder, to_json
 from hogwild.user_code import raised_text
+from hogwild.version import __version__
 
 STATUS = {"succeeded": 0, "failed": 1, "stopped": 75, "cancelled": 130}
 INTERRUPT = 2  # the number of SIGINT; a status of 128 + n says that signal n ended it
@@ -74,6 +76,24 @@ def run(argv: Sequence[str]) -> int:
     finally:
         end_at_second()
         flush_results()
+
+
+def _print_versions(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version  # of the installed package: importing torch takes seconds
+
+        print_result(f"hogwild {__version__}, torch {version('torch')}, Python {platform.python_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def hogwild(
+    versions: Annotated[
+        bool,
+        typer.Option("-V", "--version", help="Show the versions.", callback=_print_versions, is_eager=True),
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -235,6 +255,7 @@ app.command("recommend")(results.recommend)
 app.command("sample")(results.sample)
 app.command("report")(results.report)
 app.command("completion")(completion.completion)
+app.command("explain")(explain.explain)
 
 
 def _flags(procs: str | None) -> dict[str, object]:
@@ -243,9 +264,10 @@ def _flags(procs: str | None) -> dict[str, object]:
 
 
 def _failed(error: HogwildError, argv: Sequence[str], debug: bool) -> int:
-    """Print the message and code on stderr; with --json also as an object on stdout, unless that fails."""
-    message = str(error) if isinstance(error, ConfigError) else f"{error}\n{hint(error.code)}"
-    status = _report(message, error.exit_status, debug)
+    """Print the message and code on stderr; with --json also as an object on stdout, unless that fails. Lines of a job
+    file have their codes: different ones need no common code."""
+    more = "" if error.code == ConfigError.code else f"\n{hint(error.code)}"
+    status = _report(f"{error}{more}", error.exit_status, debug)
     if "--json" in argv:
         with contextlib.suppress(RunError):
             print_result(json.dumps(error.record()))

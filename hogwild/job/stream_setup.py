@@ -190,7 +190,7 @@ def prepare(
         except HogwildError:
             raise
         except (Exception, SystemExit) as error:
-            raise _raised("collating the first records by data.collate", error) from error
+            raise _raised("data.collate on the first records", error) from error
     stream = Stream(source, collator, plan, data.shuffle, job.seed, what, _row_bytes(collator, records))
     notes = [f"{what} is streamed: {why}", *notes, sizes]
     state_bytes = STATE_ROOM * len(state) + 1024 if state else 0
