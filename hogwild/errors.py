@@ -195,7 +195,9 @@ def nearest(name: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0
     """Return the names most similar to `name`, the best first."""
     from difflib import get_close_matches
 
-    return get_close_matches(name, list(known), n=most, cutoff=cutoff)
+    known = list(known)
+    same = [one for one in known if one.lower() == name.lower()]
+    return same[:most] or get_close_matches(name, known, n=most, cutoff=cutoff)
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:

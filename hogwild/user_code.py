@@ -153,6 +153,8 @@ def _no_module(class_path: str, name: str) -> str:
     folders = [entry or "." for entry in sys.path[:2]]
     near = [module.name for module in pkgutil.iter_modules(folders)]
     close = did_you_mean(name, [*near, *sys.modules])
+    if name in ("nn", "optim"):  # after `from torch import nn`
+        close = f"; did you mean 'torch.{class_path}'?"
     return (
         f"{class_path}: there is no module {name!r}{close}; looked in {', '.join(folders)} and the installed packages"
     )

@@ -19,7 +19,15 @@ from typing import Annotated, Any
 import typer
 
 from hogwild.cli import catalog, completion, explain, export, init, results
-from hogwild.cli.arguments import COMMANDS, profile_window, refuse_beside_resume, split_arguments, with_command
+from hogwild.cli.arguments import (
+    COMMANDS,
+    WITH_JOB,
+    field_for_option,
+    profile_window,
+    refuse_beside_resume,
+    split_arguments,
+    with_command,
+)
 from hogwild.cli.options import Arguments, DataDir, Every, Faults, Json, Kills, NewRun, Procs, ScheduleOnly, Seed
 from hogwild.cli.output import flush_results, hold_standard_streams, print_message, print_result, reading
 from hogwild.config.of_run import data_folder, load, resumed
@@ -46,6 +54,7 @@ app = typer.Typer(
 def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit status. Never raises."""
     debug = "--debug" in argv
+    arguments: list[str] = []
     try:
         hold_standard_streams()
         raise_noted()
@@ -65,6 +74,8 @@ def run(argv: Sequence[str]) -> int:
     except HogwildError as error:
         return _failed(error, argv, debug)
     except _CLICK_ERROR as error:
+        if hasattr(error, "possibilities") and arguments[0] in WITH_JOB and (found := _field_for_option(arguments)):
+            return _failed(found, argv, debug)
         words = str(error.format_message()) if hasattr(error, "format_message") else str(error)
         command_name = f"{argv[0]} " if argv and argv[0] in COMMANDS else ""
         words += f"\nTry: hogwild {command_name}--help"
@@ -261,6 +272,11 @@ app.command("explain")(explain.explain)
 def _flags(procs: str | None) -> dict[str, object]:
     """Return --procs as a field of the job."""
     return {} if procs is None else {"train.procs": int(procs) if procs.isdecimal() else procs}
+
+
+def _field_for_option(arguments: list[str]) -> UsageError | None:
+    params = typer.main.get_command(app).commands[arguments[0]].params  # type: ignore[attr-defined]
+    return field_for_option(arguments, {option for param in params for option in param.opts})
 
 
 def _failed(error: HogwildError, argv: Sequence[str], debug: bool) -> int:

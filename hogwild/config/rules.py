@@ -7,8 +7,8 @@ They work on the raw values, so that errors are reported in the same pass as all
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from hogwild.config import torch_arguments
-from hogwild.config.schema import SGD, Supervise
+from hogwild.config import synonyms, torch_arguments
+from hogwild.config.schema import SCHEDULES, SGD, Supervise
 from hogwild.config.strict_yaml import Path
 from hogwild.config.torch_arguments import Check
 from hogwild.devices.kinds import accelerators
@@ -103,6 +103,7 @@ def findings(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     yield from _stream(values)
     yield from _devices(values)
     yield from _metrics(values.get("evaluate"))
+    yield from _torch_schedule(_at(values, "lr_schedule.name"))
 
 
 def show(value: Any) -> str:
@@ -135,6 +136,9 @@ def _component(path: Path, class_path: Any, init_args: Any) -> Iterator[JobFindi
         yield from _optimizer(path, name, init_args)
     elif module == "torch.nn" and path == ("loss",):
         yield from _loss(path, name, init_args)
+    elif module == "torch" and (meant := synonyms.class_paths(str(path[0]), name)):
+        words = f"torch has no {name!r}; write {' or '.join(meant)}"
+        yield JobFinding(here, words, code="config/class-path")
 
 
 def _catalogued(here: Path, module: str, name: str) -> Iterator[JobFinding]:
@@ -193,7 +197,9 @@ def _loss(path: Path, name: str, init_args: Any) -> Iterator[JobFinding]:
             yield from _arguments(path, name, torch_arguments.LOSSES[name], init_args)
     elif name not in torch_arguments.UNCHECKED_LOSSES:
         known = torch_arguments.LOSSES
-        message = f"torch.nn has no loss {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})"
+        meant = synonyms.class_paths("loss", name)
+        close = f"; write {' or '.join(meant)}" if meant else did_you_mean(name, known)
+        message = f"torch.nn has no loss {name!r}{close} (known: {', '.join(known)})"
         yield JobFinding((*path, "class_path"), message, code="config/class-path")
 
 
@@ -205,7 +211,9 @@ def _arguments(path: Path, name: str, known: Mapping[str, Check], init_args: Map
         elif argument in _FOR_ALL and argument not in known and argument in torch_arguments.OPTIMIZERS.get(name, ()):
             yield JobFinding(here, _FOR_ALL[argument], True, "config/unknown-argument")
         elif argument not in known:
-            words = f"unknown argument of {name}{did_you_mean(argument, known)} (allowed: {', '.join(known)})"
+            meant = synonyms.ARGUMENTS.get(str(argument).lower())
+            close = f"; did you mean '{meant}'?" if meant in known else did_you_mean(argument, known)
+            words = f"unknown argument of {name}{close} (allowed: {', '.join(known)})"
             yield JobFinding(here, words, True, "config/unknown-argument")
         elif rule := known[argument](value):
             yield JobFinding(here, f"{rule}, got {show(value)}", code="config/bad-argument")
@@ -216,6 +224,16 @@ def _nesterov(path: Path, init_args: Mapping[str, Any]) -> Iterator[JobFinding]:
     if init_args.get("nesterov") is True and (not init_args.get("momentum") or init_args.get("dampening")):
         here = (*path, "init_args", "nesterov")
         yield JobFinding(here, "needs a momentum > 0 and no dampening", code="config/bad-argument")
+
+
+def _torch_schedule(name: Any) -> Iterator[JobFinding]:
+    """Refuse torch's schedulers: they are built with an optimizer and count the steps of one worker."""
+    module, _, last = str(name).rpartition(".")
+    if module == "torch.optim.lr_scheduler":
+        word = synonyms.word_for(last, SCHEDULES)
+        rule = f"must be one of {', '.join(SCHEDULES)}, or your own function of the number of updates"
+        words = f"{rule}: torch's schedulers need an optimizer, got {last!r}" + (f"; write {word}" if word else "")
+        yield JobFinding(("lr_schedule", "name"), words, code="config/unknown-choice")
 
 
 def _enough_workers(values: Mapping[str, Any]) -> Iterator[JobFinding]:
@@ -319,5 +337,7 @@ def _metrics(section: Any) -> Iterator[JobFinding]:
         known = metric_names.CATALOG if listed == "auto" else names
         rule = "must be a known metric, or be listed" if listed == "auto" else "must be listed"
         rule += " in evaluate.metrics"
-        words = f"{rule}{did_you_mean(name, known)} (known: {', '.join(known)}), got {show(name)}"
+        word = synonyms.word_for(name, known)
+        close = f"; write {word}" if word else did_you_mean(name, known)
+        words = f"{rule}{close} (known: {', '.join(known)}), got {show(name)}"
         yield JobFinding(("evaluate", *path), words, len(path) > 1, "config/unknown-metric")
