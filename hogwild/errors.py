@@ -66,7 +66,7 @@ class UsageError(HogwildError):
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One error of a job file. `line` and `column` count from 1; they are 0 if the value is from the command line (see
-    `source`). `code` is one of `CODES`."""
+    `source`). `code` is one of `CODES`. `excerpt`: the line with a mark below the column, for broken YAML."""
 
     source: str
     line: int
@@ -74,11 +74,12 @@ class Problem:
     path: str
     message: str
     code: str
+    excerpt: str = ""
 
     def __str__(self) -> str:
         place = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
         where = f"{place}: {self.path}" if self.path else place
-        return f"{where}: {self.message} [{self.code}]"
+        return f"{where}: {self.message} [{self.code}]" + (f"\n{self.excerpt}" if self.excerpt else "")
 
 
 class ConfigError(UsageError):

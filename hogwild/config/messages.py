@@ -136,6 +136,8 @@ def _as_section(detail: ErrorDetails) -> str:
         return f"; write {{fraction: {value}}}"
     if detail["type"] != "model_type" or not isinstance(value, str):
         return ""
+    if match := re.fullmatch(r"(\w+):(\S+)", value):
+        return f"; a space is missing after the colon: {match[1]}: {match[2]}"
     fields = _section_at(detail["loc"]).model_fields
     if "class_path" in fields:
         found = [value] if "." in value else synonyms.class_paths(str(path[0]), value)
@@ -150,11 +152,11 @@ def _words_in(expected: str) -> list[str]:
 def _instead(detail: ErrorDetails) -> str:
     """Return the nearest key of this section, or the field of another one that is meant."""
     here, key = _path(detail)[:-1], _path(detail)[-1]
+    if key in _OPTIONS:
+        return f"; it is an option of the command line: --{str(key).replace('_', '-')}"
     if meant := _meant(detail):
         shown = [str(path[-1]) if path[:-1] == here else dotted(path) for path in meant]
         return f"; did you mean {synonyms.one_of(shown)}?"
-    if key in _OPTIONS:
-        return f"; it is an option of the command line: --{str(key).replace('_', '-')}"
     if "init_args" in _allowed(detail):
         return f"; an argument of the class is written below init_args: {dotted((*here, 'init_args', key))}"
     return ""
@@ -168,9 +170,10 @@ def _meant(detail: ErrorDetails) -> list[Path]:
     by_class = "class_path" if "class_path" in allowed else "name"
     if (own := synonyms.CLASS_KEYS.get(key.lower(), "").replace("class_path", by_class)) in allowed:
         return [(*here, own)]
-    found = [one for one in homes(key) if one[:-1] == here] or [one for one in homes(key) if one[0] != path[0]]
-    if found or (found := [one for one in homes(key) if one != path]):
-        return found
+    if elsewhere := homes(key):
+        elsewhere = [one for one in elsewhere if one != path]  # as in another lr_schedule
+        apart = [one for one in elsewhere if one[0] != path[0]]
+        return [one for one in elsewhere if one[:-1] == here] or apart or elsewhere
     if close := nearest(key, allowed, most=1, cutoff=0.65):
         return [(*here, close[0])]
     return homes(close[0]) if (close := nearest(key, _fields_by_name(), most=1, cutoff=0.8)) else []

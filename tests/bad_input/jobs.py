@@ -61,12 +61,19 @@ TEXTS: dict[str, str | bytes] = {
 }
 
 FILES: dict[str, Row] = {
-    "a bracket left open": Row(("check", "open.yaml"), 2, "config/bad-yaml", ("open.yaml:2:6", "',' or '}'")),
+    "a bracket left open": Row(
+        ("check", "open.yaml"), 2, "config/bad-yaml", ("open.yaml:1:8: the { that", "',' or '}'")
+    ),
     "a tag": Row(("check", "tag.yaml"), 2, "config/bad-yaml", ("tag.yaml:5:7: seed: tag !!python", "not allowed")),
     "a merge key": Row(("check", "merged.yaml"), 2, "config/invalid", ("evaluate.<<: merge keys are not supported",)),
     "a list as key": Row(("check", "listed_key.yaml"), 2, "config/bad-yaml", (":5:3: a key must be plain text",)),
     "an anchor in itself": Row(("check", "in_itself.yaml"), 2, "config/bad-yaml", ("anchor that contains itself",)),
-    "two documents": Row(("check", "two.yaml"), 2, "config/bad-yaml", ("two.yaml:5:1", "single document")),
+    "two documents": Row(
+        ("check", "two.yaml"),
+        2,
+        "config/bad-yaml",
+        ("two.yaml:5:1: a second document begins here (---)", "a job file has one"),
+    ),
     "a list": Row(("check", "list.yaml"), 2, "config/empty", ("list.yaml:1:1", "a map of sections, not a list")),
     "a word": Row(("check", "word.yaml"), 2, "config/empty", ("not the single value 'hello'",)),
     "UTF-16": Row(("check", "utf16.yaml"), 2, "config/encoding", ("utf16.yaml:1:1: saved as UTF-16",)),
@@ -75,7 +82,9 @@ FILES: dict[str, Row] = {
     "too deep": Row(("check", "deep.yaml"), 2, "config/too-large", ("deep.yaml:5:", "more than 64 levels")),
     "a million aliases": Row(("check", "aliases.yaml"), 2, "config/too-large", ("more than 100,000 values",)),
     "a megabyte": Row(("check", "long.yaml"), 2, "config/too-large", ("a job file has at most 1,000,000",)),
-    "an escape beyond Unicode": Row(("check", "escape.yaml"), 2, "config/bad-yaml", ("escape.yaml:", "not valid YAML")),
+    "an escape beyond Unicode": Row(
+        ("check", "escape.yaml"), 2, "config/bad-yaml", ("escape.yaml:5:8", "beyond the last character of Unicode")
+    ),
     "an octal number": Row(
         ("check", "octal.yaml"), 2, "config/ambiguous-value", (":1:51: model.init_args.norm: 010", "write 10")
     ),
