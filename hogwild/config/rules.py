@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from hogwild.config import synonyms, torch_arguments
-from hogwild.config.schema import SCHEDULES, SGD, Supervise
+from hogwild.config.schema import SCHEDULES, SGD, Supervise, Train
 from hogwild.config.strict_yaml import Path
 from hogwild.config.torch_arguments import Check
 from hogwild.devices.kinds import accelerators
 from hogwild.errors import did_you_mean
 from hogwild.metrics import catalog as metric_names
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES
+from hogwild.scheduling.stream_schedule import fewest_slots, too_few_slots
 
 
 class JobFinding(NamedTuple):
@@ -101,6 +102,8 @@ def findings(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     yield from _exchange(values)
     yield from _lanes(values)
     yield from _stream(values)
+    yield from _slots(values)
+    yield from _needs_validation(values)
     yield from _devices(values)
     yield from _metrics(values.get("evaluate"))
     yield from _torch_schedule(_at(values, "lr_schedule.name"))
@@ -291,6 +294,36 @@ def _stream(values: Mapping[str, Any]) -> Iterator[JobFinding]:
         if value != "auto":
             rule = "has no effect with data.feed: resident, where no loader reads during training"
             yield _contradiction(path, rule, value)
+    for path in ("data.collate", "data.padding"):
+        if _at(values, path) is not None and _at(values, "data.lanes") is None:
+            message = "needs data.feed: stream, but the job sets resident"
+            yield JobFinding(tuple(path.split(".")), message, True, "data/stream-only")
+
+
+def _slots(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    """Check the slots of a stream whose processes the job file counts; others are counted at the start."""
+    slots, procs, loaders = (_at(values, path) for path in ("data.slots", "train.procs", "data.loaders"))
+    loaders = procs if loaders in (None, "auto") else loaders
+    batches = _exchanged(_at(values, "train.accumulate"))
+    if _at(values, "train.exchange") == "delta":
+        batches *= _exchanged(_at(values, "train.sync_every"), Train.model_fields["sync_every"].default)
+    counts = [one for one in (slots, procs, loaders) if type(one) is int and one > 0]
+    is_streamed = _at(values, "data.feed") == "stream" and _at(values, "data.lanes") is None
+    if is_streamed and len(counts) == 3 and slots < (least := fewest_slots(procs, loaders, batches)):
+        yield JobFinding(("data", "slots"), too_few_slots(slots, least, procs, loaders, batches))
+
+
+def _exchanged(value: Any, default: int = 1) -> int:
+    return value if type(value) is int and value > 0 else default
+
+
+def _needs_validation(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    if _at(values, "data.val") is not None:
+        return
+    for name in ("target", "patience", "every_updates"):
+        if _at(values, f"evaluate.{name}"):
+            message = "needs data.val, as nothing is evaluated without it; such as data.val={fraction: 0.1}"
+            yield JobFinding(("evaluate", name), message, True, "config/needs-validation")
 
 
 def _lanes(values: Mapping[str, Any]) -> Iterator[JobFinding]:
@@ -324,6 +357,9 @@ def _metrics(section: Any) -> Iterator[JobFinding]:
     names = [metric_names.LOSS]
     for number, metric in enumerate(listed if isinstance(listed, list) else []):
         name = str(metric).rpartition(".")[2]
+        if name in metric_names.RECORDED and "." in str(metric):
+            rule = "evaluation records already have a field of this name; rename the function"
+            yield JobFinding(("evaluate", "metrics", number), f"{rule}, got {show(metric)}", code="config/metric-name")
         if name in names and metric != metric_names.LOSS:
             where = ("evaluate", "metrics", number)
             yield JobFinding(where, f"must not be listed twice, got {show(metric)}", code="config/duplicate-key")

@@ -40,8 +40,7 @@ from hogwild.feeds.stream_reader import (
 from hogwild.formatting import size
 from hogwild.planning.device_placement import SHARED, is_on_device
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
-from hogwild.scheduling.range_schedule import LEASES_IN_HAND
-from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND
+from hogwild.scheduling.stream_schedule import fewest_slots, too_few_slots
 from hogwild.user_code import ComponentSpec, raised_text
 
 SPARE_SLOTS = 2  # times the minimum: a loader that is slow for a while delays no worker
@@ -101,20 +100,15 @@ def slots_of(job: Job, procs: int, loaders: int) -> int:
     that each loader fills. Raises UsageError for too few. If delta is not requested but possible, its exchanges are as
     long as the ring allows; on a device, where each is a copy in both directions, the ring fits full ones."""
 
-    def needed(updates: int) -> int:
-        return max(1, procs) * LEASES_IN_HAND * job.train.accumulate * updates + loaders * REQUESTS_IN_HAND
-
-    updates = job.train.sync_every if job.train.exchange == "delta" else 1
-    exchange, least = job.train.accumulate * updates, needed(updates)
+    exchange = job.train.accumulate * (job.train.sync_every if job.train.exchange == "delta" else 1)
+    least = fewest_slots(procs, loaders, exchange)
     if job.data.slots == "auto":
         is_copied = procs > 1 and job.train.placement != SHARED and is_on_device(job)
-        return max(SPARE_SLOTS * least, needed(job.train.sync_every) if is_copied else 0)
+        full = fewest_slots(procs, loaders, job.train.accumulate * job.train.sync_every)
+        return max(SPARE_SLOTS * least, full if is_copied else 0)
     if job.data.slots < least:
-        raise UsageError(
-            f"data.slots: must be >= {least} for {max(1, procs)} workers, {loaders} loaders and exchanges of "
-            f"{exchange} batches, got {job.data.slots}",
-            code="config/contradiction",
-        )
+        words = too_few_slots(job.data.slots, least, procs, loaders, exchange)
+        raise UsageError(f"data.slots: {words}", code="config/contradiction")
     return job.data.slots
 
 

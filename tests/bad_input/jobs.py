@@ -154,7 +154,10 @@ FILES: dict[str, Row] = {
         ("did you mean 'accuracy'?",),
     ),
     "a target without data.val": Row(
-        job("evaluate.target={accuracy: 0.9}"), 1, "config/needs-validation", ("data.val",)
+        check("evaluate.target={accuracy: 0.9}"),
+        2,
+        "config/needs-validation",
+        ("evaluate.target: needs data.val", "such as data.val={fraction: 0.1}"),
     ),
     "a run that is not there": Row(("train", "--resume", "nowhere"), 3, "run/not-found", ("nowhere", "no such folder")),
     "a run that is none": Row(("train", "--resume", "damaged"), 3, "run/not-a-run", ("not a run", "resolved.yaml")),
@@ -164,6 +167,42 @@ FILES: dict[str, Row] = {
 }
 
 FIELDS: dict[str, Row] = {
+    "patience without data.val": Row(
+        check("evaluate.patience=3"), 2, "config/needs-validation", ("command line: evaluate.patience: needs data.val",)
+    ),
+    "evaluations between epochs of nothing": Row(
+        check("evaluate.every_updates=5"), 2, "config/needs-validation", ("evaluate.every_updates: needs data.val",)
+    ),
+    "too few slots for the workers": Row(
+        check("data.feed=stream", "data.slots=3"),
+        2,
+        "config/contradiction",
+        ("data.slots: must be >= 4 for 1 workers, 1 loaders and exchanges of 1 batches, got 3",),
+    ),
+    "too few slots for an exchange": Row(
+        check("data.feed=stream", "data.slots=9", "train.exchange=delta", "train.sync_every=4", "data.loaders=2"),
+        2,
+        "config/contradiction",
+        ("data.slots: must be >= 12", "2 loaders and exchanges of 4 batches, got 9"),
+    ),
+    "a collate_fn for resident data": Row(
+        check("data.feed=resident", "data.collate={class_path: guilty.nothing}"),
+        2,
+        "data/stream-only",
+        ("data.collate: needs data.feed: stream, but the job sets resident",),
+    ),
+    "padding of resident data": Row(
+        check("data.feed=resident", "data.padding={value: 0}"),
+        2,
+        "data/stream-only",
+        ("data.padding: needs data.feed",),
+    ),
+    "a metric named as a field of the records": Row(
+        check("evaluate.metrics=[guilty.epoch]"),
+        2,
+        "config/metric-name",
+        ("evaluate.metrics[0]: evaluation records already have a field of this name", "rename the function"),
+    ),
     "a word for yes": Row(
         check("data.drop_last=yes"), 2, "config/wrong-type", ("data.drop_last: must be true or false", "write true")
     ),

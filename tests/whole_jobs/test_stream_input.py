@@ -186,7 +186,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str, str]] = {
         Items(good),
         {"feed": "resident", "collate": by(with_a_word)},
         "data/stream-only",
-        "data.collate needs data.feed: stream",
+        "data.collate: needs data.feed: stream",
     ),
     "loaders, resident": (
         Items(good),
