@@ -191,6 +191,7 @@ CODES: Mapping[str, str] = {
     "usage/arguments": "an unknown option or argument",
     "usage/bad-value": "an option has a value that is not allowed",
     "usage/contradiction": "two arguments exclude each other",
+    "usage/field-as-option": "a field of the job was given as an option, such as --epochs",
     "usage/file-exists": "the file to write already exists",
     "usage/library-run": "a run of hogwild.train cannot be resumed from files",
     "usage/main-thread": "called from another thread",

@@ -66,7 +66,7 @@ class UsageError(HogwildError):
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One error of a job file. `line` and `column` count from 1; they are 0 if the value is from the command line (see
-    `source`). `code` is one of `CODES`."""
+    `source`). `code` is one of `CODES`. `excerpt`: the line with a mark below the column, for broken YAML."""
 
     source: str
     line: int
@@ -74,11 +74,12 @@ class Problem:
     path: str
     message: str
     code: str
+    excerpt: str = ""
 
     def __str__(self) -> str:
         place = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
         where = f"{place}: {self.path}" if self.path else place
-        return f"{where}: {self.message} [{self.code}]"
+        return f"{where}: {self.message} [{self.code}]" + (f"\n{self.excerpt}" if self.excerpt else "")
 
 
 class ConfigError(UsageError):
@@ -188,14 +189,16 @@ def code_of(error: BaseException) -> str:
 
 def hint(code: str) -> str:
     """Return the line under an error's message."""
-    return f"code {code}: cause and fix in docs/errors.md"
+    return f"code {code}: hogwild explain {code}"
 
 
 def nearest(name: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0.6) -> list[str]:
     """Return the names most similar to `name`, the best first."""
     from difflib import get_close_matches
 
-    return get_close_matches(name, list(known), n=most, cutoff=cutoff)
+    known = list(known)
+    same = [one for one in known if one.lower() == name.lower()]
+    return same[:most] or get_close_matches(name, known, n=most, cutoff=cutoff)
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:

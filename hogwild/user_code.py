@@ -7,11 +7,13 @@ This module does not import torch."""
 import importlib
 import importlib.util
 import inspect
+import os
 import pkgutil
 import sys
+import sysconfig
 import traceback
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -65,7 +67,7 @@ def build(spec: ComponentSpec, *positional: Any, **extra: Any) -> Any:
     except (Exception, SystemExit) as error:
         given = ", ".join(f"{name}={value!r}" for name, value in spec.init_args.items())
         raise BuildError(
-            f"{spec.class_path}({given}) raised {_said(error)}", code="config/constructor-raised"
+            f"{spec.class_path}({given}) raised {raised_text(error)}", code="config/constructor-raised"
         ) from error
 
 
@@ -125,7 +127,7 @@ def _import(class_path: str, name: str) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             raise ClassPathError(_no_module(class_path, name), code="config/no-such-module") from error
         raise ClassPathError(
-            f"{class_path}: importing {name} raised {_said(error)}", code="config/import-failed"
+            f"{class_path}: importing {name} raised {raised_text(error)}", code="config/import-failed"
         ) from error
 
 
@@ -142,7 +144,7 @@ def _step(class_path: str, found: Any, before: list[str], name: str) -> Any:
         ) from error
     except (Exception, SystemExit) as error:  # a package that loads names on first use
         raise ClassPathError(
-            f"{class_path}: loading {name} raised {_said(error)}", code="config/import-failed"
+            f"{class_path}: loading {name} raised {raised_text(error)}", code="config/import-failed"
         ) from error
 
 
@@ -151,6 +153,8 @@ def _no_module(class_path: str, name: str) -> str:
     folders = [entry or "." for entry in sys.path[:2]]
     near = [module.name for module in pkgutil.iter_modules(folders)]
     close = did_you_mean(name, [*near, *sys.modules])
+    if name in ("nn", "optim"):  # after `from torch import nn`
+        close = f"; did you mean 'torch.{class_path}'?"
     return (
         f"{class_path}: there is no module {name!r}{close}; looked in {', '.join(folders)} and the installed packages"
     )
@@ -204,10 +208,41 @@ def _problem(spec: ComponentSpec, name: str, message: str, code: str) -> Problem
     return Problem(spec.class_path, 0, 0, f"init_args.{name}", message, code)
 
 
-def _said(error: BaseException) -> str:
-    """Return the exception in one line, with the last place outside Python's import machinery and this module."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = (__file__, importlib.__file__)
-    places = [one for one in frames if not one.filename.startswith("<frozen") and one.filename not in ours]
-    place = f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
-    return f"{type(error).__name__}: {error}{place}"
+# ---- exceptions of user code
+
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    folders = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    ours = {os.path.join(PACKAGE_ROOT, package) for package in ("hogwild", "workers")}
+    return tuple(f"{folder}{os.sep}" for folder in folders | ours)
+
+
+def is_users(file: str) -> bool:
+    """Return whether a frame's file is neither Python's, nor an installed package's, nor ours."""
+    return not file.startswith(("<", *_libraries())) and f"{os.sep}site-packages{os.sep}" not in file
+
+
+def user_frame(error: BaseException, *, or_innermost: bool = True) -> str:
+    """Return `file:line` of the innermost frame in the user's files, also of the exceptions that caused `error`; if
+    there is none, of the innermost frame at all, or "". A syntax error is at its own line."""
+    cause: BaseException | None = error
+    innermost, seen = "", set[int]()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        frames = [(one.filename, one.lineno) for one in traceback.extract_tb(cause.__traceback__)]
+        if isinstance(cause, SyntaxError) and cause.filename:
+            frames.append((cause.filename, cause.lineno))
+        if users := [f"{file}:{line}" for file, line in frames if is_users(file)]:
+            return users[-1]
+        innermost = innermost or (f"{frames[-1][0]}:{frames[-1][1]}" if frames else "")
+        cause = cause.__cause__ or cause.__context__
+    return innermost if or_innermost else ""
+
+
+def raised_text(error: BaseException) -> str:
+    """Return the exception as `ValueError: its message (file:line)`, with the user's line. Our own errors name the
+    place themselves."""
+    words = error.msg if isinstance(error, SyntaxError) else str(error).strip()
+    place = user_frame(error, or_innermost=not isinstance(error, HogwildError))
+    return f"{type(error).__name__}: {words}" + (f" ({place})" if place else "")

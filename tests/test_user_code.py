@@ -1,17 +1,20 @@
 """class_path -> object: which part of a path failed and why, what does not fit a signature, and whose
 module wins."""
 
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
 
 from hogwild.errors import BuildError, ClassPathError, ConfigError, DataError, UsageError
-from hogwild.user_code import build, build_callable, claim_our_packages, resolve, user_path
+from hogwild.user_code import build, build_callable, claim_our_packages, raised_text, resolve, user_frame, user_path
 
 USER_CODE = """
 from hogwild.errors import DataError
@@ -190,3 +193,63 @@ def test_another_workers_package_imported_before_ours_is_an_error(monkeypatch: p
     monkeypatch.setitem(sys.modules, "workers", another)
     with pytest.raises(UsageError, match=r"'workers' was imported from .* before hogwild's own"):
         claim_our_packages()
+
+
+# ---- the user's line of an exception ---------------------------------------------------------------------------------
+
+
+def _raised(call: Callable[[], object]) -> Exception:
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def _line(user_code: Path, text: str) -> str:
+    file = user_code / "userpkg" / "net.py"
+    return f"{file}:{1 + next(k for k, line in enumerate(file.read_text().splitlines()) if text in line)}"
+
+
+def test_an_exception_is_at_the_innermost_line_of_the_users_files_below_libraries(user_code: Path) -> None:
+    def through_torch_and_python() -> None:
+        resolve("userpkg.net.through")(lambda: json.loads("{"))
+
+    (user_code / "userpkg" / "net.py").write_text(USER_CODE + "\ndef through(call):\n    return call()\n")
+    assert user_frame(_raised(lambda: resolve("userpkg.net.loss")(1, "a"))) == _line(user_code, "return scale *")
+    # this test file is a user's file, too: the innermost of its frames calls json
+    assert user_frame(_raised(through_torch_and_python)).startswith(f"{__file__}:")
+
+
+def test_an_exception_of_ours_is_at_the_line_of_its_cause(user_code: Path) -> None:
+    error = _raised(lambda: build(Spec("userpkg.net.Net", {"size": -1})))
+    assert user_frame(error).startswith(f"{__file__}:")  # where this test called `build`
+    assert error.__cause__ is not None
+    assert user_frame(error.__cause__) == _line(user_code, "raise ValueError")
+    assert str(error).endswith(f"ValueError: size must not be negative ({_line(user_code, 'raise ValueError')})")
+
+
+def test_an_exception_without_a_users_line_is_at_the_innermost_one() -> None:
+    def fail() -> None:
+        raise KeyError("x")
+
+    library = FunctionType(fail.__code__.replace(co_filename=json.__file__), {})
+    outer = FunctionType((lambda call: call()).__code__.replace(co_filename=traceback.__file__), {})
+    error = _raised(lambda: outer(library))
+    own = error.__traceback__
+    assert own is not None and own.tb_next is not None  # of this file: `_raised` and the lambda
+    inner = error.with_traceback(own.tb_next.tb_next)
+    assert user_frame(inner) == f"{json.__file__}:{fail.__code__.co_firstlineno + 1}"
+    assert user_frame(inner, or_innermost=False) == ""
+    assert raised_text(inner).startswith("KeyError: 'x' (")
+
+
+def test_an_exception_never_raised_has_no_line() -> None:
+    assert user_frame(ValueError("made only")) == ""
+    assert raised_text(ValueError("made only")) == "ValueError: made only"
+
+
+def test_a_syntax_error_is_at_the_users_line_and_says_it_once(user_code: Path) -> None:
+    error = _raised(lambda: resolve("userpkg.typo.f"))
+    assert str(error).endswith(f"raised SyntaxError: invalid syntax ({user_code / 'userpkg' / 'typo.py'}:1)")
+    assert str(error).count("typo.py") == 1

@@ -33,6 +33,7 @@ from hogwild.shared_memory.region import Region
 from hogwild.shared_memory.scoreboard import Scoreboard
 from hogwild.storage.run_directory import LIBRARY, RunDir
 from hogwild.training.without_dynamo import sparing_the_compiler
+from hogwild.user_code import raised_text
 from workers.child.spec import WorkerSpec
 from workers.loading.loading import Loading
 from workers.messages import Setup
@@ -273,7 +274,7 @@ class _Prepared:
             import traceback
 
             text = "".join(traceback.format_exception(error))
-            wrapped = UserCodeError(f"{type(error).__name__}: {error}\n\n{text.rstrip()}")
+            wrapped = UserCodeError(f"{raised_text(error)}\n\n{text.rstrip()}")
             wrapped.__cause__ = error
             return Outcome("failed", wrapped.code, error=wrapped)
 

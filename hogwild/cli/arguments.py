@@ -1,7 +1,8 @@
 """Arguments of the command line: a command, a job file, overrides, a run to resume, a data folder."""
 
 import re
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,14 +13,17 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("train", "check", "plan", "show", "schema", "doctor", "list", "chaos", "init"),
-    *("eval", "predict", "most-similar", "recommend", "sample", "report", "export", "completion"),
+    *("eval", "predict", "most-similar", "recommend", "sample", "report", "export", "completion", "explain"),
 )
+
+
+WITH_JOB = ("train", "check", "plan", "show", "chaos")  # commands that take a job file and overrides
 
 
 def with_command(argv: list[str]) -> list[str]:
     """Return `argv`, with `train` added if there is no command. Raises UsageError for an unknown command."""
     first = argv[0] if argv else ""
-    if first in (*COMMANDS, "-h", "--help"):
+    if first in (*COMMANDS, "-h", "--help", "-V", "--version"):
         return argv
     if not first or first.startswith("-") or "=" in first or "/" in first or Path(first).suffix or _exists(first):
         return ["train", *argv]
@@ -52,6 +56,35 @@ def split_arguments(arguments: Sequence[str] | None) -> tuple[Path | None, list[
             code="usage/contradiction",
         )
     return (Path(files[0]) if files else None), overrides
+
+
+def field_for_option(argv: Sequence[str], known: Container[str]) -> UsageError | None:
+    """Return the error that tells how to write the options of a command line that are fields of a job, such as `--lr
+    0.1`; None if there is none. `known`: the options of the command."""
+    from hogwild.config.messages import homes  # needs pydantic, which a command without an error may do without
+    from hogwild.config.strict_yaml import dotted
+
+    said, command, rest = [], ["hogwild"], list(argv)
+    while rest:
+        argument = rest.pop(0)
+        option, equals, value = argument.partition("=")
+        fields = homes(option.lstrip("-")) if option.startswith("-") and option not in known else []
+        if not fields:
+            command.append(argument)
+            continue
+        if not equals:
+            value = rest.pop(0) if rest and not rest[0].startswith("--") and not _is_job(rest[0]) else "VALUE"
+        paths = [f"{dotted(path)}={shlex.quote(value)}" for path in fields]
+        said.append(f"{option} is not an option; write {' or '.join(paths)}")
+        command.append(f"{dotted(fields[0])}={value}")
+    if not said:
+        return None
+    words = "; ".join(said)
+    return UsageError(f"{words}\nTry: {shlex.join(command)}", code="usage/field-as-option")
+
+
+def _is_job(argument: str) -> bool:
+    return "=" in argument or argument.endswith((".yaml", ".yml"))
 
 
 def check_choice(option: str, given: str | None, choices: Iterable[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hogwild.cli.arguments import WITH_JOB
 from hogwild.cli.init import SCHEMA, TASKS
 from hogwild.cli.output import print_result
 from hogwild.config.locate import first_sentence, source
@@ -56,7 +57,6 @@ end
 complete --command hogwild --no-files --arguments '(__hogwild_complete)'
 """
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
-WITH_JOB = ("train", "check", "plan", "show", "chaos")  # commands that take a job file and overrides
 PATHS = ("--out", "--run-dir", "--data-dir", "--resume")
 CHOICES = {"--format": ("safetensors", "state_dict"), "--which": ("best", "latest"), "--procs": ("auto",)}
 

@@ -10,6 +10,7 @@ where we may wait: `raising_on_signals`.
 import contextlib
 import json
 import os
+import platform
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,14 +18,24 @@ from typing import Annotated, Any
 
 import typer
 
-from hogwild.cli import catalog, completion, export, init, results
-from hogwild.cli.arguments import COMMANDS, profile_window, refuse_beside_resume, split_arguments, with_command
+from hogwild.cli import catalog, completion, explain, export, init, results
+from hogwild.cli.arguments import (
+    COMMANDS,
+    WITH_JOB,
+    field_for_option,
+    profile_window,
+    refuse_beside_resume,
+    split_arguments,
+    with_command,
+)
 from hogwild.cli.options import Arguments, DataDir, Every, Faults, Json, Kills, NewRun, Procs, ScheduleOnly, Seed
 from hogwild.cli.output import flush_results, hold_standard_streams, print_message, print_result, reading
 from hogwild.config.of_run import data_folder, load, resumed
 from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
 from hogwild.storage.run_directory import require_current_folder, to_json
+from hogwild.user_code import raised_text
+from hogwild.version import __version__
 
 STATUS = {"succeeded": 0, "failed": 1, "stopped": 75, "cancelled": 130}
 INTERRUPT = 2  # the number of SIGINT; a status of 128 + n says that signal n ended it
@@ -43,6 +54,7 @@ app = typer.Typer(
 def run(argv: Sequence[str]) -> int:
     """Run one command and return its exit status. Never raises."""
     debug = "--debug" in argv
+    arguments: list[str] = []
     try:
         hold_standard_streams()
         raise_noted()
@@ -62,6 +74,8 @@ def run(argv: Sequence[str]) -> int:
     except HogwildError as error:
         return _failed(error, argv, debug)
     except _CLICK_ERROR as error:
+        if hasattr(error, "possibilities") and arguments[0] in WITH_JOB and (found := _field_for_option(arguments)):
+            return _failed(found, argv, debug)
         words = str(error.format_message()) if hasattr(error, "format_message") else str(error)
         command_name = f"{argv[0]} " if argv and argv[0] in COMMANDS else ""
         words += f"\nTry: hogwild {command_name}--help"
@@ -73,6 +87,24 @@ def run(argv: Sequence[str]) -> int:
     finally:
         end_at_second()
         flush_results()
+
+
+def _print_versions(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version  # of the installed package: importing torch takes seconds
+
+        print_result(f"hogwild {__version__}, torch {version('torch')}, Python {platform.python_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def hogwild(
+    versions: Annotated[
+        bool,
+        typer.Option("-V", "--version", help="Show the versions.", callback=_print_versions, is_eager=True),
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -234,6 +266,7 @@ app.command("recommend")(results.recommend)
 app.command("sample")(results.sample)
 app.command("report")(results.report)
 app.command("completion")(completion.completion)
+app.command("explain")(explain.explain)
 
 
 def _flags(procs: str | None) -> dict[str, object]:
@@ -241,10 +274,16 @@ def _flags(procs: str | None) -> dict[str, object]:
     return {} if procs is None else {"train.procs": int(procs) if procs.isdecimal() else procs}
 
 
+def _field_for_option(arguments: list[str]) -> UsageError | None:
+    params = typer.main.get_command(app).commands[arguments[0]].params  # type: ignore[attr-defined]
+    return field_for_option(arguments, {option for param in params for option in param.opts})
+
+
 def _failed(error: HogwildError, argv: Sequence[str], debug: bool) -> int:
-    """Print the message and code on stderr; with --json also as an object on stdout, unless that fails."""
-    message = str(error) if isinstance(error, ConfigError) else f"{error}\n{hint(error.code)}"
-    status = _report(message, error.exit_status, debug)
+    """Print the message and code on stderr; with --json also as an object on stdout, unless that fails. Lines of a job
+    file have their codes: different ones need no common code."""
+    more = "" if error.code == ConfigError.code else f"\n{hint(error.code)}"
+    status = _report(f"{error}{more}", error.exit_status, debug)
     if "--json" in argv:
         with contextlib.suppress(RunError):
             print_result(json.dumps(error.record()))
@@ -259,7 +298,4 @@ def _report(message: str, status: int, debug: bool) -> int:
 
 
 def _unexpected(error: Exception) -> str:
-    """Return the message for an unexpected exception, with the file and line that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}\nAdd --debug to the command to see the traceback."
+    return f"{raised_text(error)}\nAdd --debug to the command to see the traceback."

@@ -91,7 +91,9 @@ def _parse_override(text: str) -> _Change:
         shown = list(readings(value, COMMAND_LINE, is_text, path))
     except ConfigError as error:
         problems = [
-            replace(one, source=COMMAND_LINE, line=0, column=0, path=key, message=f"{one.message}, in {value!r}")
+            replace(
+                one, source=COMMAND_LINE, line=0, column=0, path=key, message=f"{one.message}, in {value!r}", excerpt=""
+            )
             for one in error.problems
         ]
         return _Change(path, BROKEN, problems)

@@ -1,4 +1,4 @@
-"""The places of job files: the embedded ones in a checkout or a wheel, and the user's own."""
+"""The places of job files: the embedded ones in a checkout or a wheel, and the user's own; and of shipped texts."""
 
 import re
 from pathlib import Path
@@ -10,16 +10,16 @@ from hogwild.version import PACKAGE
 
 def list_configs() -> list[Path]:
     """Return the embedded job files, sorted by name."""
-    return sorted(_folder().glob("*.yaml"))
+    return sorted(shipped("configs").glob("*.yaml"))
 
 
 def default_config(name: str) -> Path:
     """Return the path of the embedded job file `name` (without .yaml). Raises NotFoundError."""
-    path = _folder() / f"{name}.yaml"
+    path = shipped("configs") / f"{name}.yaml"
     if not path.is_file():
         known = [config.stem for config in list_configs()]
         raise NotFoundError(
-            f"no embedded job file {name!r} in {_folder()}{did_you_mean(name, known)} (there: {known})",
+            f"no embedded job file {name!r} in {path.parent}{did_you_mean(name, known)} (there: {known})",
             code="run/job-file-not-found",
         )
     return path
@@ -46,9 +46,9 @@ def reopenable(job_file: Path, text: str, folder: Path) -> Path:
     return copy
 
 
-def _folder() -> Path:
-    """Return configs/, which is in the package in a wheel, and beside the package in a checkout."""
-    return PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
+def shipped(name: str) -> Path:
+    """Return the path of a file or folder that is in the package in a wheel, and beside the package in a checkout."""
+    return PACKAGE / name if (PACKAGE / name).exists() else PACKAGE.parent / name
 
 
 def _not_found(path: Path, error: OSError) -> str:
@@ -75,4 +75,4 @@ def first_sentence(job_file: Path) -> str:
 
 def source(name: str) -> Path:
     """Return the path of a file in configs/, in a checkout or a wheel."""
-    return default_config("digits").parent / name
+    return shipped("configs") / name

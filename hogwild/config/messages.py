@@ -2,16 +2,19 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from functools import cache
+from typing import Any, get_args, get_origin
 
 from pydantic import Tag, ValidationError
 from pydantic_core import ErrorDetails
 
+from hogwild.config import synonyms, torch_arguments
 from hogwild.config.field_types import TAG, Section
 from hogwild.config.rules import JobFinding, show
-from hogwild.config.schema import Job
-from hogwild.config.strict_yaml import Path
-from hogwild.errors import did_you_mean
+from hogwild.config.schema import SCHEDULES, Job
+from hogwild.config.strict_yaml import Path, dotted
+from hogwild.errors import did_you_mean, nearest
+from hogwild.metrics import catalog
 
 _BOUNDS = {
     "greater_than": ("gt", ">"),
@@ -37,14 +40,14 @@ _CODES = {  # for errors other than unknown keys, types, bounds, and our own rul
     "too_long": "config/out-of-range",
     "finite_number": "config/not-finite",
 }
+_OPTIONS = ("resume", "run_dir", "data_dir", "profile", "dry_run", "no_progress")
 _ON = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
-_ELSEWHERE = {"lr": "optimizer.init_args.lr", "momentum": "optimizer.init_args.momentum"}
 
 
 def schema_findings(error: ValidationError) -> Iterator[JobFinding]:
     """Yield pydantic's errors, in the order of the schema."""
     details = error.errors(include_url=False)
-    meant = {(*_path(detail)[:-1], _nearest(detail)) for detail in details if _is_unknown(detail)}
+    meant = {path for detail in details if _is_unknown(detail) for path in _meant(detail)}
     for detail in details:
         path = _path(detail)
         if detail["type"] == "missing" and path in meant:
@@ -75,9 +78,7 @@ def _code(detail: ErrorDetails) -> str:
 def _detail_text(detail: ErrorDetails) -> str:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if _is_unknown(detail):
-        known, path = _allowed(detail), _path(detail)
-        close = did_you_mean(path[-1], known) or _other_section(str(path[-1]), str(path[0]))
-        return f"unknown key{close} (allowed: {', '.join(known)})"
+        return f"unknown key{_instead(detail)} (allowed: {', '.join(_allowed(detail))})"
     if kind == "missing":
         return "is required"
     if kind == "literal_error":
@@ -86,22 +87,30 @@ def _detail_text(detail: ErrorDetails) -> str:
         key, sign = _BOUNDS[kind]
         return f"must be {sign} {context[key]:g}, got {show(value)}"
     if kind == "rule":
-        return _own_rule(context, value)
-    return f"{_TYPES.get(kind, detail['msg'])}, got {show(value)}{_what_to_write(kind, value)}"
+        return _own_rule(context, value, _path(detail))
+    written = _what_to_write(kind, value) or _as_section(detail)
+    return f"{_TYPES.get(kind, detail['msg'])}, got {show(value)}{written}"
 
 
-def _own_rule(context: Mapping[str, Any], value: Any) -> str:
+def _own_rule(context: Mapping[str, Any], value: Any, path: Path) -> str:
     at = context["at"]
     if at and isinstance(value, Mapping):
         value = value.get(at)
     words = [word.strip(",") for word in str(context["message"]).split()]
     close = did_you_mean(value, words) if isinstance(value, str) and len(value) > 2 else ""
+    if path[-1] == "class_path" and (paths := synonyms.class_paths(str(path[0]), str(value))):
+        close = f"; write {' or '.join(paths)}"
+    elif word := synonyms.word_for(value, words):
+        close = f"; write {word}"
     is_switch = isinstance(value, str) and "true" in words and value.lower() in _ON
     return f"{context['message']}, got {show(value)}{f'; write {_ON[value.lower()]}' if is_switch else close}"
 
 
 def _one_of(allowed: list[str], value: Any) -> str:
-    close = did_you_mean(value, allowed) if isinstance(value, str) else ""
+    word = synonyms.word_for(value, allowed)
+    close = f"; write {word}" if word else did_you_mean(value, allowed) if isinstance(value, str) else ""
+    if allowed == ["auto"] and isinstance(value, str) and catalog.known(value):
+        close = f"; for a list write [{value}]"
     rule = f"must be one of {', '.join(allowed)}" if len(allowed) > 1 else f"must be {allowed[0]}"
     return f"{rule}, got {show(value)}{close}"
 
@@ -115,34 +124,105 @@ def _what_to_write(kind: str, value: Any) -> str:
         return "; remove the quotes"
     if kind in ("model_type", "dict_type") and value is None:
         return "; write its keys below it, or remove it"
+    if kind == "list_type" and isinstance(value, str | int | float):
+        return f"; write [{value}]"
     return ""
+
+
+def _as_section(detail: ErrorDetails) -> str:
+    """Return what to write for a section of which only the class, the name or the fraction was given."""
+    value, path = detail["input"], _path(detail)
+    if path == ("data", "val") and isinstance(value, float) and 0 < value < 1:
+        return f"; write {{fraction: {value}}}"
+    if detail["type"] != "model_type" or not isinstance(value, str):
+        return ""
+    if match := re.fullmatch(r"(\w+):(\S+)", value):
+        return f"; a space is missing after the colon: {match[1]}: {match[2]}"
+    fields = _section_at(detail["loc"]).model_fields
+    if "class_path" in fields:
+        found = [value] if "." in value else synonyms.class_paths(str(path[0]), value)
+        return "; write " + " or ".join(f"{{class_path: {one}}}" for one in found) if found else ""
+    return f"; write {{name: {synonyms.word_for(value, _words_of(fields)) or value}}}" if "name" in fields else ""
 
 
 def _words_in(expected: str) -> list[str]:
     return re.findall(r"'([^']*)'", expected)
 
 
-def _nearest(detail: ErrorDetails) -> str:
-    found = re.search(r"'(.*)'", did_you_mean(_path(detail)[-1], _allowed(detail)))
-    return found[1] if found else ""
+def _instead(detail: ErrorDetails) -> str:
+    """Return the nearest key of this section, or the field of another one that is meant."""
+    here, key = _path(detail)[:-1], _path(detail)[-1]
+    if key in _OPTIONS:
+        return f"; it is an option of the command line: --{str(key).replace('_', '-')}"
+    if meant := _meant(detail):
+        shown = [str(path[-1]) if path[:-1] == here else dotted(path) for path in meant]
+        return f"; did you mean {synonyms.one_of(shown)}?"
+    if "init_args" in _allowed(detail):
+        return f"; an argument of the class is written below init_args: {dotted((*here, 'init_args', key))}"
+    return ""
+
+
+def _meant(detail: ErrorDetails) -> list[Path]:
+    """Return the fields that an unknown key may mean: by their own name or another one, here before elsewhere; then
+    similar ones."""
+    path, allowed = _path(detail), _allowed(detail)
+    here, key = path[:-1], str(path[-1])
+    by_class = "class_path" if "class_path" in allowed else "name"
+    if (own := synonyms.CLASS_KEYS.get(key.lower(), "").replace("class_path", by_class)) in allowed:
+        return [(*here, own)]
+    if elsewhere := homes(key):
+        elsewhere = [one for one in elsewhere if one != path]  # as in another lr_schedule
+        apart = [one for one in elsewhere if one[0] != path[0]]
+        return [one for one in elsewhere if one[:-1] == here] or apart or elsewhere
+    if close := nearest(key, allowed, most=1, cutoff=0.65):
+        return [(*here, close[0])]
+    return homes(close[0]) if (close := nearest(key, _fields_by_name(), most=1, cutoff=0.8)) else []
+
+
+def homes(name: str) -> list[Path]:
+    """Return the fields of a job that someone who wrote `name` may mean, by their own last name or another's."""
+    name = name.replace("-", "_").lower()
+    fields = _fields_by_name()
+    if "." in name:
+        return [path for paths in fields.values() for path in paths if dotted(path) == name] or _of_init_args(name)
+    if found := synonyms.FIELDS.get(name):
+        return [tuple(path.split(".")) for path in found]
+    return fields.get(name) or [
+        (section, "init_args", name)
+        for section, table in (("optimizer", torch_arguments.OPTIMIZERS), ("loss", torch_arguments.LOSSES))
+        if any(name in arguments for arguments in table.values())
+    ]
+
+
+def _of_init_args(name: str) -> list[Path]:
+    return [tuple(name.split("."))] if ".init_args." in name else []
+
+
+@cache
+def _fields_by_name() -> dict[str, list[Path]]:
+    """Return the paths of all fields by last name, except those that any section has and those in lists."""
+    found: dict[str, list[Path]] = {}
+    for path in _fields_of(Job, ()):
+        if path[-1] not in ("name", "class_path", "init_args", "version"):
+            found.setdefault(str(path[-1]), []).append(path)
+    return {name: list(dict.fromkeys(paths)) for name, paths in found.items()}
+
+
+def _fields_of(section: type[Section], above: Path) -> Iterator[Path]:
+    for name, field in section.model_fields.items():
+        yield (*above, name)
+        for inner, _ in _members(field.annotation) if get_origin(field.annotation) is not list else ():
+            yield from _fields_of(inner, (*above, name))
+
+
+def _words_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    return SCHEDULES if "warmup_updates" in fields else ()
 
 
 def _allowed(detail: ErrorDetails) -> list[str]:
     if detail["loc"][-1] == "[key]":
         return _words_in(detail["ctx"]["expected"])
     return list(_section_at(detail["loc"][:-1]).model_fields)
-
-
-def _other_section(name: str, here: str) -> str:
-    """Suggest the field of another section, written at the wrong level."""
-    homes = [
-        f"{section}.{name}"
-        for section, field in Job.model_fields.items()
-        for one in _members(field.annotation)
-        if section != here and name in one[0].model_fields and name not in ("name", "class_path", "init_args")
-    ]
-    home = _ELSEWHERE.get(name) or (homes[0] if homes else "")
-    return f"; did you mean '{home}'?" if home else ""
 
 
 def _section_at(location: tuple[int | str, ...]) -> type[Section]:

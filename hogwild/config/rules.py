@@ -7,14 +7,15 @@ They work on the raw values, so that errors are reported in the same pass as all
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from hogwild.config import torch_arguments
-from hogwild.config.schema import SGD, Supervise
+from hogwild.config import synonyms, torch_arguments
+from hogwild.config.schema import SCHEDULES, SGD, Supervise, Train
 from hogwild.config.strict_yaml import Path
 from hogwild.config.torch_arguments import Check
 from hogwild.devices.kinds import accelerators
 from hogwild.errors import did_you_mean
 from hogwild.metrics import catalog as metric_names
 from hogwild.scheduling.leases import MAX_ITEM_BATCHES
+from hogwild.scheduling.stream_schedule import fewest_slots, too_few_slots
 
 
 class JobFinding(NamedTuple):
@@ -101,8 +102,11 @@ def findings(values: Mapping[str, Any]) -> Iterator[JobFinding]:
     yield from _exchange(values)
     yield from _lanes(values)
     yield from _stream(values)
+    yield from _slots(values)
+    yield from _needs_validation(values)
     yield from _devices(values)
     yield from _metrics(values.get("evaluate"))
+    yield from _torch_schedule(_at(values, "lr_schedule.name"))
 
 
 def show(value: Any) -> str:
@@ -135,6 +139,9 @@ def _component(path: Path, class_path: Any, init_args: Any) -> Iterator[JobFindi
         yield from _optimizer(path, name, init_args)
     elif module == "torch.nn" and path == ("loss",):
         yield from _loss(path, name, init_args)
+    elif module == "torch" and (meant := synonyms.class_paths(str(path[0]), name)):
+        words = f"torch has no {name!r}; write {' or '.join(meant)}"
+        yield JobFinding(here, words, code="config/class-path")
 
 
 def _catalogued(here: Path, module: str, name: str) -> Iterator[JobFinding]:
@@ -193,7 +200,9 @@ def _loss(path: Path, name: str, init_args: Any) -> Iterator[JobFinding]:
             yield from _arguments(path, name, torch_arguments.LOSSES[name], init_args)
     elif name not in torch_arguments.UNCHECKED_LOSSES:
         known = torch_arguments.LOSSES
-        message = f"torch.nn has no loss {name!r}{did_you_mean(name, known)} (known: {', '.join(known)})"
+        meant = synonyms.class_paths("loss", name)
+        close = f"; write {' or '.join(meant)}" if meant else did_you_mean(name, known)
+        message = f"torch.nn has no loss {name!r}{close} (known: {', '.join(known)})"
         yield JobFinding((*path, "class_path"), message, code="config/class-path")
 
 
@@ -205,7 +214,9 @@ def _arguments(path: Path, name: str, known: Mapping[str, Check], init_args: Map
         elif argument in _FOR_ALL and argument not in known and argument in torch_arguments.OPTIMIZERS.get(name, ()):
             yield JobFinding(here, _FOR_ALL[argument], True, "config/unknown-argument")
         elif argument not in known:
-            words = f"unknown argument of {name}{did_you_mean(argument, known)} (allowed: {', '.join(known)})"
+            meant = synonyms.ARGUMENTS.get(str(argument).lower())
+            close = f"; did you mean '{meant}'?" if meant in known else did_you_mean(argument, known)
+            words = f"unknown argument of {name}{close} (allowed: {', '.join(known)})"
             yield JobFinding(here, words, True, "config/unknown-argument")
         elif rule := known[argument](value):
             yield JobFinding(here, f"{rule}, got {show(value)}", code="config/bad-argument")
@@ -216,6 +227,16 @@ def _nesterov(path: Path, init_args: Mapping[str, Any]) -> Iterator[JobFinding]:
     if init_args.get("nesterov") is True and (not init_args.get("momentum") or init_args.get("dampening")):
         here = (*path, "init_args", "nesterov")
         yield JobFinding(here, "needs a momentum > 0 and no dampening", code="config/bad-argument")
+
+
+def _torch_schedule(name: Any) -> Iterator[JobFinding]:
+    """Refuse torch's schedulers: they are built with an optimizer and count the steps of one worker."""
+    module, _, last = str(name).rpartition(".")
+    if module == "torch.optim.lr_scheduler":
+        word = synonyms.word_for(last, SCHEDULES)
+        rule = f"must be one of {', '.join(SCHEDULES)}, or your own function of the number of updates"
+        words = f"{rule}: torch's schedulers need an optimizer, got {last!r}" + (f"; write {word}" if word else "")
+        yield JobFinding(("lr_schedule", "name"), words, code="config/unknown-choice")
 
 
 def _enough_workers(values: Mapping[str, Any]) -> Iterator[JobFinding]:
@@ -273,6 +294,36 @@ def _stream(values: Mapping[str, Any]) -> Iterator[JobFinding]:
         if value != "auto":
             rule = "has no effect with data.feed: resident, where no loader reads during training"
             yield _contradiction(path, rule, value)
+    for path in ("data.collate", "data.padding"):
+        if _at(values, path) is not None and _at(values, "data.lanes") is None:
+            message = "needs data.feed: stream, but the job sets resident"
+            yield JobFinding(tuple(path.split(".")), message, True, "data/stream-only")
+
+
+def _slots(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    """Check the slots of a stream whose processes the job file counts; others are counted at the start."""
+    slots, procs, loaders = (_at(values, path) for path in ("data.slots", "train.procs", "data.loaders"))
+    loaders = procs if loaders in (None, "auto") else loaders
+    batches = _exchanged(_at(values, "train.accumulate"))
+    if _at(values, "train.exchange") == "delta":
+        batches *= _exchanged(_at(values, "train.sync_every"), Train.model_fields["sync_every"].default)
+    counts = [one for one in (slots, procs, loaders) if type(one) is int and one > 0]
+    is_streamed = _at(values, "data.feed") == "stream" and _at(values, "data.lanes") is None
+    if is_streamed and len(counts) == 3 and slots < (least := fewest_slots(procs, loaders, batches)):
+        yield JobFinding(("data", "slots"), too_few_slots(slots, least, procs, loaders, batches))
+
+
+def _exchanged(value: Any, default: int = 1) -> int:
+    return value if type(value) is int and value > 0 else default
+
+
+def _needs_validation(values: Mapping[str, Any]) -> Iterator[JobFinding]:
+    if _at(values, "data.val") is not None:
+        return
+    for name in ("target", "patience", "every_updates"):
+        if _at(values, f"evaluate.{name}"):
+            message = "needs data.val, as nothing is evaluated without it; such as data.val={fraction: 0.1}"
+            yield JobFinding(("evaluate", name), message, True, "config/needs-validation")
 
 
 def _lanes(values: Mapping[str, Any]) -> Iterator[JobFinding]:
@@ -306,6 +357,9 @@ def _metrics(section: Any) -> Iterator[JobFinding]:
     names = [metric_names.LOSS]
     for number, metric in enumerate(listed if isinstance(listed, list) else []):
         name = str(metric).rpartition(".")[2]
+        if name in metric_names.RECORDED and "." in str(metric):
+            rule = "evaluation records already have a field of this name; rename the function"
+            yield JobFinding(("evaluate", "metrics", number), f"{rule}, got {show(metric)}", code="config/metric-name")
         if name in names and metric != metric_names.LOSS:
             where = ("evaluate", "metrics", number)
             yield JobFinding(where, f"must not be listed twice, got {show(metric)}", code="config/duplicate-key")
@@ -319,5 +373,7 @@ def _metrics(section: Any) -> Iterator[JobFinding]:
         known = metric_names.CATALOG if listed == "auto" else names
         rule = "must be a known metric, or be listed" if listed == "auto" else "must be listed"
         rule += " in evaluate.metrics"
-        words = f"{rule}{did_you_mean(name, known)} (known: {', '.join(known)}), got {show(name)}"
+        word = synonyms.word_for(name, known)
+        close = f"; write {word}" if word else did_you_mean(name, known)
+        words = f"{rule}{close} (known: {', '.join(known)}), got {show(name)}"
         yield JobFinding(("evaluate", *path), words, len(path) > 1, "config/unknown-metric")

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from hogwild.config.yaml_errors import excerpt, explained
 from hogwild.errors import ConfigError, Problem
 
 
@@ -171,14 +172,17 @@ def compose(text: str, source: str) -> Node | None:
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        raise _syntax_error(error, source) from None
+        raise _syntax_error(error, text, source) from None
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         line, column = before.count("\n") + 1, error.position - before.rfind("\n")
         message = f"character U+{int(error.character):04X} is not allowed in YAML; remove it"
         raise _unreadable(source, message, "config/encoding", line, column) from None
     except ValueError as error:  # PyYAML builds chr(0x110000) from "\U00110000" without a check
-        raise _unreadable(source, f"not valid YAML: {error}", "config/bad-yaml") from None
+        at = text.find("\\U")
+        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+        words = f"{text[at : at + 10]} is beyond the last character of Unicode, \\U0010FFFF ({error})"
+        raise _unreadable(source, words, "config/bad-yaml", line, column) from None
     return node
 
 
@@ -186,16 +190,13 @@ def _unreadable(source: str, message: str, code: str, line: int = 1, column: int
     return ConfigError([Problem(source, line, column, "", message, code)])
 
 
-def _syntax_error(error: yaml.MarkedYAMLError, source: str) -> ConfigError:
-    mark = error.problem_mark or error.context_mark
-    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-    message = str(error.problem or error.context or "not valid YAML")
-    is_deep = message == _TOO_DEEP
-    if "'\\t'" in message:
-        message = "a tab; YAML allows only spaces here"
-    elif error.context and error.problem:
-        message = f"{message} ({error.context})"
-    return _unreadable(source, message, "config/too-large" if is_deep else "config/bad-yaml", line, column)
+def _syntax_error(error: yaml.MarkedYAMLError, text: str, source: str) -> ConfigError:
+    if error.problem == _TOO_DEEP and error.problem_mark is not None:
+        mark = error.problem_mark
+        return _unreadable(source, _TOO_DEEP, "config/too-large", mark.line + 1, mark.column + 1)
+    line, column, message = explained(error, text)
+    shown = excerpt(text, line, column)
+    return ConfigError([Problem(source, line + 1, column + 1, "", message, "config/bad-yaml", shown)])
 
 
 @dataclass(slots=True)
@@ -331,6 +332,9 @@ def decode(content: bytes, source: str) -> str:
         raise _unreadable(source, message, "config/too-large")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise _unreadable(source, "saved as UTF-16; save it as UTF-8", "config/encoding")
+    if b"\0" in content or content.startswith((b"PK\x03\x04", b"\x1f\x8b")):
+        message = "a binary file, such as a checkpoint or an archive; a job file is text in UTF-8"
+        raise _unreadable(source, message, "config/encoding")
     if content.startswith(b"\xef\xbb\xbf"):
         raise _unreadable(source, "starts with a byte order mark; save it as UTF-8 without one", "config/encoding")
     try:

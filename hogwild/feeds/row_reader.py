@@ -21,6 +21,7 @@ from hogwild import host
 from hogwild.errors import DataError, HogwildError, MemoryShortError
 from hogwild.formatting import size
 from hogwild.scheduling.seeds import item_seed
+from hogwild.user_code import raised_text
 
 CHECK_NUMBERS = 1 << 24  # elements per NaN check: keeps the temporaries small
 RANGE_BYTES = 1 << 24  # of rows read in one call
@@ -189,7 +190,7 @@ def _length(dataset: Any, what: str) -> int:
         return len(dataset)
     except (Exception, SystemExit) as error:
         kind = type(dataset).__name__
-        words = f"len() of {kind} raised {type(error).__name__}: {error}"
+        words = f"len() of {kind} raised {raised_text(error)}"
         if isinstance(error, TypeError | NotImplementedError):
             words = f"{kind} has no len(); use a map-style Dataset"
         raise DataError(f"{what}: {words}", code="data/no-length") from error
@@ -229,7 +230,7 @@ def _item(dataset: Any, index: int, what: str, seed: int) -> tuple[Tensor, ...]:
 def _raised(where: str, error: BaseException) -> DataError:
     """Return a DataError; keeps the code if `error` is one of our errors."""
     code = error.code if isinstance(error, HogwildError) else "data/item-raised"
-    made = DataError(f"{where} raised {type(error).__name__}: {error}", code=code)
+    made = DataError(f"{where} raised {raised_text(error)}", code=code)
     made.__cause__ = error
     return made
 

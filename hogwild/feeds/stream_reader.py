@@ -30,7 +30,7 @@ from hogwild.feeds.ring import Ring, SlotWord
 from hogwild.feeds.sample_order import make_order
 from hogwild.scheduling.batch_plan import EpochPlan, StreamPlan
 from hogwild.scheduling.seeds import mix
-from hogwild.user_code import ComponentSpec, build
+from hogwild.user_code import ComponentSpec, build, raised_text, user_frame
 
 READ_SEED, BEGIN_SEED = -6, -7  # seeds for reading a batch's records, and for starting an iterator
 
@@ -253,11 +253,9 @@ class Filler:
 
     def _raised(self, doing: str, error: BaseException) -> Unreadable:
         code = error.code if isinstance(error, HogwildError) else "data/item-raised"
-        words = f"{self._stream.what}: {doing} raised {type(error).__name__}: {error}"
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        words = f"{self._stream.what}: {doing} raised {raised_text(error)}"
         trace = "".join(traceback.format_exception(error))
-        return Unreadable(DataError(words, code=code), type(error).__name__, place, trace)
+        return Unreadable(DataError(words, code=code), type(error).__name__, user_frame(error), trace)
 
 
 @dataclass(slots=True)
@@ -384,5 +382,5 @@ def travels(stream: Stream) -> str:
     try:
         cloudpickle.dumps(stream)
     except (Exception, SystemExit) as error:
-        return f"{type(error).__name__}: {error}"
+        return raised_text(error)
     return ""

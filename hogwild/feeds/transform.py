@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from hogwild.errors import DataError
 from hogwild.feeds.batch import Batch, Feed
 from hogwild.scheduling.seeds import transform_seed
+from hogwild.user_code import raised_text
 
 Transform = Callable[..., Any]
 
@@ -59,7 +60,7 @@ def tried(transform: Transform, fields: Sequence[Tensor]) -> tuple[Tensor, ...]:
     except DataError:
         raise
     except (Exception, SystemExit) as error:
-        raise _refused(f"raised {type(error).__name__} on the first samples: {error}", fields) from error
+        raise _refused(f"raised on the first samples {raised_text(error)}", fields) from error
 
 
 def _refused(what: str, fields: Sequence[Tensor]) -> DataError:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from hogwild.config.load import Job
 from hogwild.config.schema import Evaluate, Split
-from hogwild.errors import BuildError, DataError, ModelError, UsageError
+from hogwild.errors import DataError, ModelError, UsageError
 from hogwild.feeds.collate import Labels
 from hogwild.feeds.materialise import Reader, division
 from hogwild.job.trial import Trial, laid, transformed_copy
@@ -40,7 +40,6 @@ def inspect(job: Job, parts: "Parts", reader: Reader) -> None:
     _check_alike(parts)
     check_precision(job.train.precision, parts.model)
     _check_steps(job, parts.model)
-    _check_asked(job, parts)
     found = reader.try_out(Trial.of(job, parts))
     # A wrong label may be what the loss failed on; its error names the sample.
     parts.output_shape = found.output_shape
@@ -111,15 +110,6 @@ def directions(evaluate: Evaluate, panel: Panel) -> dict[str, bool]:
             )
         found[name] = higher
     return found
-
-
-def _check_asked(job: Job, parts: "Parts") -> None:
-    """Check that nothing is asked of evaluations that are not made."""
-    asked = [key for key in ("target", "patience", "every_updates") if getattr(job.evaluate, key)]
-    if parts.val is None and asked:
-        raise BuildError(
-            f"evaluate.{asked[0]} needs data.val, as nothing is evaluated without it", code="config/needs-validation"
-        )
 
 
 def batch_of(parts: "Parts", samples: int) -> list[Tensor]:

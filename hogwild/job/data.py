@@ -38,7 +38,7 @@ RESIDENT_SHARE = 0.5  # of the free memory: a larger data set is streamed (feed:
 LEAVES = (Tensor, np.ndarray, *NUMBERS)
 
 
-def lane_plan(job: Job, model: nn.Module, trained: Held, val: Any, notes: list[str]) -> BatchPlan:
+def lane_plan(job: Job, model: nn.Module, trained: Held, notes: list[str]) -> BatchPlan:
     """Divide the rows into `data.lanes`; adds to `notes` which rows are left out. Raises BuildError if that is
     impossible."""
     lanes, columns = job.data.lanes, job.data.batch_size
@@ -48,12 +48,6 @@ def lane_plan(job: Job, model: nn.Module, trained: Held, val: Any, notes: list[s
             "data.lanes needs a data set of consecutive rows as tensors; data.train is packed, and its samples are "
             "read in any order",
             code="data/lanes",
-        )
-    if isinstance(val, Split):
-        raise DataError(
-            "data.val.fraction: data.lanes needs a separate validation data set: a random split leaves gaps in the "
-            "sequence",
-            code="data/split",
         )
     if not takes_state(model):
         raise ModelError(
@@ -118,7 +112,7 @@ def sources_of(
         if job.data.lanes is None:
             plan = BatchPlan(trained.samples, job.data.batch_size, job.data.drop_last, merge_single=has_norm)
         else:
-            plan = lane_plan(job, model, trained, val, notes)
+            plan = lane_plan(job, model, trained, notes)
         source = Source(trained.tensors, plan, trained.resident, trained.packed)
         if is_read_through:
             return source, _held_of(job, val, per_batch, options), notes
@@ -148,9 +142,6 @@ def why_streamed(job: Job, dataset: Any, what: str) -> tuple[str, str]:
     if data.lanes is not None:
         return "", ""
     if data.feed == "resident":
-        needs = next((name for name in ("collate", "padding") if getattr(data, name) is not None), "")
-        if needs:
-            raise DataError(f"data.{needs} needs data.feed: stream, but the job sets resident", code="data/stream-only")
         return "", ""
     if data.feed == "stream":
         return "set by data.feed", ""

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map
 
 from hogwild.errors import ModelError
 from hogwild.training.model_steps import Losses, has_training_step, read_answer
+from hogwild.user_code import raised_text
 
 SAMPLES = 4  # more than BatchNorm needs; each costs time in every difference
 SMALL = 20_000  # most parameters of a module that is tried alone
@@ -67,7 +68,7 @@ def check_gradients(model: nn.Module, loss: Any, sample: Sequence[Tensor]) -> di
         parts = _parts(twin, whole.call)
     except (Exception, SystemExit) as error:
         raise ModelError(
-            f"--gradcheck: {type(model).__name__} fails in float64: {type(error).__name__}: {error}",
+            f"--gradcheck: {type(model).__name__} fails in float64: {raised_text(error)}",
             code="model/no-double",
         ) from error
     for tried in (*parts, whole):

@@ -7,7 +7,6 @@ start, into a ring that holds all of them (`read_into_memory`)."""
 import math
 import random
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -41,9 +40,8 @@ from hogwild.feeds.stream_reader import (
 from hogwild.formatting import size
 from hogwild.planning.device_placement import SHARED, is_on_device
 from hogwild.scheduling.batch_plan import BatchPlan, EpochPlan, StreamPlan
-from hogwild.scheduling.range_schedule import LEASES_IN_HAND
-from hogwild.scheduling.stream_schedule import REQUESTS_IN_HAND
-from hogwild.user_code import ComponentSpec
+from hogwild.scheduling.stream_schedule import fewest_slots, too_few_slots
+from hogwild.user_code import ComponentSpec, raised_text
 
 SPARE_SLOTS = 2  # times the minimum: a loader that is slow for a while delays no worker
 LOOK_RECORDS = 256  # records whose sizes are measured if they vary
@@ -102,20 +100,15 @@ def slots_of(job: Job, procs: int, loaders: int) -> int:
     that each loader fills. Raises UsageError for too few. If delta is not requested but possible, its exchanges are as
     long as the ring allows; on a device, where each is a copy in both directions, the ring fits full ones."""
 
-    def needed(updates: int) -> int:
-        return max(1, procs) * LEASES_IN_HAND * job.train.accumulate * updates + loaders * REQUESTS_IN_HAND
-
-    updates = job.train.sync_every if job.train.exchange == "delta" else 1
-    exchange, least = job.train.accumulate * updates, needed(updates)
+    exchange = job.train.accumulate * (job.train.sync_every if job.train.exchange == "delta" else 1)
+    least = fewest_slots(procs, loaders, exchange)
     if job.data.slots == "auto":
         is_copied = procs > 1 and job.train.placement != SHARED and is_on_device(job)
-        return max(SPARE_SLOTS * least, needed(job.train.sync_every) if is_copied else 0)
+        full = fewest_slots(procs, loaders, job.train.accumulate * job.train.sync_every)
+        return max(SPARE_SLOTS * least, full if is_copied else 0)
     if job.data.slots < least:
-        raise UsageError(
-            f"data.slots: must be >= {least} for {max(1, procs)} workers, {loaders} loaders and exchanges of "
-            f"{exchange} batches, got {job.data.slots}",
-            code="config/contradiction",
-        )
+        words = too_few_slots(job.data.slots, least, procs, loaders, exchange)
+        raise UsageError(f"data.slots: {words}", code="config/contradiction")
     return job.data.slots
 
 
@@ -191,7 +184,7 @@ def prepare(
         except HogwildError:
             raise
         except (Exception, SystemExit) as error:
-            raise _raised(f"data.collate raised {type(error).__name__} on the first records", error) from error
+            raise _raised("data.collate on the first records", error) from error
     stream = Stream(source, collator, plan, data.shuffle, job.seed, what, _row_bytes(collator, records))
     notes = [f"{what} is streamed: {why}", *notes, sizes]
     state_bytes = STATE_ROOM * len(state) + 1024 if state else 0
@@ -256,7 +249,8 @@ def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:
     try:
         count = len(dataset)
     except (Exception, SystemExit) as error:
-        raise DataError(f"{what}: len() of {type(dataset).__name__} raised {error}", code="data/no-length") from error
+        words = f"{what}: len() of {type(dataset).__name__} raised {raised_text(error)}"
+        raise DataError(words, code="data/no-length") from error
     if count == 0:
         raise DataError(f"{what}: the data set is empty; there is nothing to train on", code="data/empty")
     records: list[Any] = []
@@ -267,7 +261,7 @@ def _first_of_map(dataset: Any, job: Job, what: str) -> list[Any]:
             records += get_all([index]) if callable(get_all) else [dataset[index]]
         except (Exception, SystemExit) as error:
             read = f"reading item {number_of(dataset, index)}"
-            raise _raised(f"{what}: {read} raised {type(error).__name__}", error) from error
+            raise _raised(f"{what}: {read}", error) from error
     return records
 
 
@@ -296,7 +290,7 @@ def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bo
         if isinstance(error, DataError) and error.code == "data/state-not-plain":
             raise DataError(f"{what}: {error}", code=error.code) from error
         read = f"reading the first records of {type(dataset).__name__}"
-        raise _raised(f"{what}: {read} raised {type(error).__name__}", error) from error
+        raise _raised(f"{what}: {read}", error) from error
     if not records:
         raise DataError(
             f"{what}: {type(dataset).__name__} gave no record; there is nothing to train on", code="data/empty"
@@ -304,11 +298,8 @@ def _first_of_iterable(dataset: Any, job: Job, what: str) -> tuple[list[Any], bo
     return records, info.looked, state
 
 
-def _raised(words: str, error: BaseException) -> DataError:
-    """Return the error for an exception in user code, with its place, for users without a traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return DataError(f"{words}: {error}{place}", code="data/item-raised")
+def _raised(doing: str, error: BaseException) -> DataError:
+    return DataError(f"{doing} raised {raised_text(error)}", code="data/item-raised")
 
 
 def _until_seen(numbers: Iterable[int], job: Job) -> Iterator[int]:

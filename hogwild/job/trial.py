@@ -31,6 +31,7 @@ from hogwild.training.model_steps import (
 )
 from hogwild.training.recurrent_state import forward_of
 from hogwild.training.without_dynamo import sparing_the_compiler
+from hogwild.user_code import raised_text
 
 if TYPE_CHECKING:
     from hogwild.config.load import Job
@@ -167,7 +168,7 @@ class _Pass:
             *inputs, target = (", ".join(map(_described, tree_leaves(field))) for field in sample)
             raise ModelError(
                 f"{type(model).__name__} and {_name(loss_of)} cannot compute a loss on the first samples "
-                f"(inputs {', '.join(inputs)}; target {target}): {type(error).__name__}: {error}",
+                f"(inputs {', '.join(inputs)}; target {target}): {raised_text(error)}",
                 code="model/forward-failed",
             ) from error
         made = [name for name, param in model.named_parameters() if id(param) not in constructed]
@@ -239,7 +240,7 @@ class _Pass:
         except (Exception, SystemExit) as error:
             raise ModelError(
                 f"{type(self.model).__name__} cannot be evaluated on {len(target)} samples of data.val: "
-                f"{type(error).__name__}: {error}",
+                f"{raised_text(error)}",
                 code="model/forward-failed",
             ) from error
         panel = self.trial.panel.select_metrics(output, judged, self.loss)
@@ -280,7 +281,7 @@ class _Pass:
             with leaving_no_trace(self.model), self._autocast():
                 torch.autograd.grad(losses.of(tuple(inputs), target), trained, allow_unused=True)
         except (Exception, SystemExit) as error:
-            raise ModelError(f"{type(error).__name__}: {str(error).strip()}", code="model/forward-failed") from error
+            raise ModelError(raised_text(error), code="model/forward-failed") from error
 
     def _laid(self, batch: list[Any]) -> list[Any]:
         return laid(batch, self.model, self.found.memory_format)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 LOSS = "loss"
 TOP = re.compile(r"top([1-9]\d{0,4})\Z")
+RECORDED = ("time", "kind", "event", "epoch", "updates", "samples", "seconds", "best")  # fields beside the metrics
 MOST = 15  # metrics of one job, in addition to the loss: a result row has room for these (`result_row.py`)
 
 

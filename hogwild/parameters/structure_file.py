@@ -34,6 +34,7 @@ from hogwild.parameters.flat_layout import FlatLayout, extent
 from hogwild.parameters.state_layout import StateLayout
 from hogwild.parameters.trial_step import attributes_of
 from hogwild.shared_memory.region import Region
+from hogwild.user_code import raised_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def check_structure(layout: SharedLayout, parts: Parts, regions: Mapping[str, Re
     except ModelError:
         raise
     except Exception as error:
-        words = f"the model cannot be unpickled after pickling it for the workers: {type(error).__name__}: {error}"
+        words = f"the model cannot be unpickled after pickling it for the workers: {raised_text(error)}"
         raise ModelError(words, code="model/not-picklable") from error
     for slot, param in zip(layout.flats.params, params, strict=True):
         if param.numel() and any(bool(param.detach()[(end,) * param.dim()] != 0) for end in (0, -1)):
@@ -125,7 +126,7 @@ def check_apart(model: nn.Module, what: str, thing: Any) -> None:
         writer.dump(thing)
     except Exception as error:
         code = error.code if isinstance(error, ModelError) else "model/not-picklable"
-        raise ModelError(f"{what} cannot be pickled for the workers: {error}", code=code) from error
+        raise ModelError(f"{what} cannot be pickled for the workers: {raised_text(error)}", code=code) from error
     if writer.has_written:
         raise ModelError(
             f"{what} contains the model, or a part of it: workers would use a copy that is never trained. Only the "
@@ -346,7 +347,7 @@ def _blame(parts: Parts, error: Exception) -> str:
             inside = getattr(thing, "__dict__", {}).items()
             where = next((f"in its attribute {key}, " for key, value in inside if _failure(model, value)), "")
             return f"{place} ({type(thing).__qualname__}) cannot be pickled for the workers: {where}{cause}"
-    return f"model, loss and optimizer cannot be pickled for the workers: {type(error).__name__}: {error}"
+    return f"model, loss and optimizer cannot be pickled for the workers: {raised_text(error)}"
 
 
 def _failure(model: nn.Module, thing: Any) -> str | None:
@@ -356,7 +357,7 @@ def _failure(model: nn.Module, thing: Any) -> str | None:
         return str(error)
     except Exception as error:
         rule = "Workers are new processes: they cannot get locks, open files and generators"
-        return f"{type(error).__name__}: {error}. {rule}"
+        return f"{raised_text(error)}. {rule}"
     return None
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import OptimizerError
+from hogwild.user_code import raised_text
 
 PORTION = 64 << 20  # bytes of parameters that are tried at once
 TIMES = 6  # memory per parameter byte: a copy, its gradient, two moments, two temporary tensors of torch's
@@ -58,7 +59,7 @@ def dry_step(
     except Exception as error:
         raise OptimizerError(
             f"{type(optimizer).__qualname__} failed in a trial step with zero gradients on a copy of the parameters: "
-            f"{type(error).__name__}: {error}",
+            f"{raised_text(error)}",
             code="optimizer/trial-step",
         ) from error
     return {i: own for i, own in enumerate(state) if own}, numbers

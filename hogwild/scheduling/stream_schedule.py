@@ -24,6 +24,18 @@ from hogwild.scheduling.range_schedule import LEASES_IN_HAND, Free, LeaseChoice,
 REQUESTS_IN_HAND = 2  # per loader: the next request is there when one is done
 
 
+def fewest_slots(procs: int, loaders: int, batches: int) -> int:
+    """Return the slots that hold the leases of each worker, exchanges of `batches`, and what each loader fills."""
+    return max(1, procs) * LEASES_IN_HAND * batches + loaders * REQUESTS_IN_HAND
+
+
+def too_few_slots(slots: int, least: int, procs: int, loaders: int, batches: int) -> str:
+    return (
+        f"must be >= {least} for {max(1, procs)} workers, {loaders} loaders and exchanges of {batches} batches, got "
+        f"{slots}"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
     """Batch number `batch` of `epoch`, the one at `place` of `shard`, goes into `slot`."""

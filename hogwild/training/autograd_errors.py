@@ -15,6 +15,7 @@ from torch import nn
 
 from hogwild.errors import ModelError
 from hogwild.training import inference_mode
+from hogwild.user_code import user_frame
 
 # Part of torch's message -> our code, and its meaning.
 KNOWN = (
@@ -62,6 +63,8 @@ def explained(error: RuntimeError, model: nn.Module, again: Callable[[], Any]) -
     place = _in_forward(error.__traceback__, model)
     if not place and "modified by an inplace operation" in text:
         place = _in_backward(model, again)
+    elif users := user_frame(error, or_innermost=False):
+        place = f"{place} At {users}.".lstrip()
     where = f" {place}" if place else ""
     return ModelError(f"{meaning}.{where}\ntorch: {text}", code=code)
 

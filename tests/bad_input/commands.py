@@ -6,7 +6,21 @@ COMMANDS: dict[str, Row] = {
     "a misspelt command": Row(
         ("trian",), 2, "usage/unknown-command", ("unknown command 'trian'", "did you mean 'train'?")
     ),
-    "a field as option": Row(job("--epochs", "3"), 2, "usage/arguments", ("--epochs", "Try: hogwild train --help")),
+    "a field as option": Row(
+        ("train", "job.yaml", "--resume", "run", "--epochs", "3"),
+        2,
+        "usage/field-as-option",
+        ("--epochs is not an option; write train.epochs=3", "Try: hogwild train job.yaml --resume run train.epochs=3"),
+    ),
+    "an option nobody knows": Row(
+        ("check", "job.yaml", "--depe"),
+        2,
+        "usage/arguments",
+        ("No such option: --depe", "--deep", "hogwild check --help"),
+    ),
+    "an unknown code": Row(
+        ("explain", "config/unknwon-key"), 2, "usage/bad-value", ("no error code", "did you mean 'config/unknown-key'?")
+    ),
     "an option without its value": Row(("check", "--data-dir"), 2, "usage/arguments", ("--data-dir", "an argument")),
     "an option that is no number": Row(
         ("chaos", "job.yaml", "--kills", "many"), 2, "usage/arguments", ("--kills", "integer")

@@ -61,12 +61,19 @@ TEXTS: dict[str, str | bytes] = {
 }
 
 FILES: dict[str, Row] = {
-    "a bracket left open": Row(("check", "open.yaml"), 2, "config/bad-yaml", ("open.yaml:2:6", "',' or '}'")),
+    "a bracket left open": Row(
+        ("check", "open.yaml"), 2, "config/bad-yaml", ("open.yaml:1:8: the { that", "',' or '}'")
+    ),
     "a tag": Row(("check", "tag.yaml"), 2, "config/bad-yaml", ("tag.yaml:5:7: seed: tag !!python", "not allowed")),
     "a merge key": Row(("check", "merged.yaml"), 2, "config/invalid", ("evaluate.<<: merge keys are not supported",)),
     "a list as key": Row(("check", "listed_key.yaml"), 2, "config/bad-yaml", (":5:3: a key must be plain text",)),
     "an anchor in itself": Row(("check", "in_itself.yaml"), 2, "config/bad-yaml", ("anchor that contains itself",)),
-    "two documents": Row(("check", "two.yaml"), 2, "config/bad-yaml", ("two.yaml:5:1", "single document")),
+    "two documents": Row(
+        ("check", "two.yaml"),
+        2,
+        "config/bad-yaml",
+        ("two.yaml:5:1: a second document begins here (---)", "a job file has one"),
+    ),
     "a list": Row(("check", "list.yaml"), 2, "config/empty", ("list.yaml:1:1", "a map of sections, not a list")),
     "a word": Row(("check", "word.yaml"), 2, "config/empty", ("not the single value 'hello'",)),
     "UTF-16": Row(("check", "utf16.yaml"), 2, "config/encoding", ("utf16.yaml:1:1: saved as UTF-16",)),
@@ -75,7 +82,9 @@ FILES: dict[str, Row] = {
     "too deep": Row(("check", "deep.yaml"), 2, "config/too-large", ("deep.yaml:5:", "more than 64 levels")),
     "a million aliases": Row(("check", "aliases.yaml"), 2, "config/too-large", ("more than 100,000 values",)),
     "a megabyte": Row(("check", "long.yaml"), 2, "config/too-large", ("a job file has at most 1,000,000",)),
-    "an escape beyond Unicode": Row(("check", "escape.yaml"), 2, "config/bad-yaml", ("escape.yaml:", "not valid YAML")),
+    "an escape beyond Unicode": Row(
+        ("check", "escape.yaml"), 2, "config/bad-yaml", ("escape.yaml:5:8", "beyond the last character of Unicode")
+    ),
     "an octal number": Row(
         ("check", "octal.yaml"), 2, "config/ambiguous-value", (":1:51: model.init_args.norm: 010", "write 10")
     ),
@@ -145,7 +154,10 @@ FILES: dict[str, Row] = {
         ("did you mean 'accuracy'?",),
     ),
     "a target without data.val": Row(
-        job("evaluate.target={accuracy: 0.9}"), 1, "config/needs-validation", ("data.val",)
+        check("evaluate.target={accuracy: 0.9}"),
+        2,
+        "config/needs-validation",
+        ("evaluate.target: needs data.val", "such as data.val={fraction: 0.1}"),
     ),
     "a run that is not there": Row(("train", "--resume", "nowhere"), 3, "run/not-found", ("nowhere", "no such folder")),
     "a run that is none": Row(("train", "--resume", "damaged"), 3, "run/not-a-run", ("not a run", "resolved.yaml")),
@@ -155,6 +167,42 @@ FILES: dict[str, Row] = {
 }
 
 FIELDS: dict[str, Row] = {
+    "patience without data.val": Row(
+        check("evaluate.patience=3"), 2, "config/needs-validation", ("command line: evaluate.patience: needs data.val",)
+    ),
+    "evaluations between epochs of nothing": Row(
+        check("evaluate.every_updates=5"), 2, "config/needs-validation", ("evaluate.every_updates: needs data.val",)
+    ),
+    "too few slots for the workers": Row(
+        check("data.feed=stream", "data.slots=3"),
+        2,
+        "config/contradiction",
+        ("data.slots: must be >= 4 for 1 workers, 1 loaders and exchanges of 1 batches, got 3",),
+    ),
+    "too few slots for an exchange": Row(
+        check("data.feed=stream", "data.slots=9", "train.exchange=delta", "train.sync_every=4", "data.loaders=2"),
+        2,
+        "config/contradiction",
+        ("data.slots: must be >= 12", "2 loaders and exchanges of 4 batches, got 9"),
+    ),
+    "a collate_fn for resident data": Row(
+        check("data.feed=resident", "data.collate={class_path: guilty.nothing}"),
+        2,
+        "data/stream-only",
+        ("data.collate: needs data.feed: stream, but the job sets resident",),
+    ),
+    "padding of resident data": Row(
+        check("data.feed=resident", "data.padding={value: 0}"),
+        2,
+        "data/stream-only",
+        ("data.padding: needs data.feed",),
+    ),
+    "a metric named as a field of the records": Row(
+        check("evaluate.metrics=[guilty.epoch]"),
+        2,
+        "config/metric-name",
+        ("evaluate.metrics[0]: evaluation records already have a field of this name", "rename the function"),
+    ),
     "a word for yes": Row(
         check("data.drop_last=yes"), 2, "config/wrong-type", ("data.drop_last: must be true or false", "write true")
     ),

@@ -4,16 +4,22 @@ import ast
 import copy
 import io
 import json
+import os
 import pickle
+import platform
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+import hogwild
 from hogwild import errors
 from hogwild.cli import main
 from hogwild.errors import CODES, ConfigError, DataError, Diverged, HogwildError, Problem
@@ -194,7 +200,7 @@ def said_by(*command: str) -> tuple[int, str, str]:
 def test_an_error_is_followed_by_its_code_on_standard_error() -> None:
     status, out, err = said_by("train", "--resume", "nowhere")
     assert (status, out) == (3, "")
-    assert err.splitlines()[-1] == "code run/not-found: cause and fix in docs/errors.md"
+    assert err.splitlines()[-1] == "code run/not-found: hogwild explain run/not-found"
 
 
 def test_a_failed_command_with_json_answers_one_object(tmp_path: Path) -> None:
@@ -202,7 +208,7 @@ def test_a_failed_command_with_json_answers_one_object(tmp_path: Path) -> None:
     job.write_text("model: {class_pth: a.B}\ndata: {train: {class_path: a.b}}\ntrain: {epochs: 0}\n")
     status, out, err = said_by("check", str(job), "--json")
     answer = json.loads(out)
-    assert answer["error"] == err.rstrip("\n")
+    assert answer["error"] == err.rstrip("\n")  # lines with several codes: each names its own
     assert (status, answer["exit_status"], answer["error_code"]) == (2, 2, "config/invalid")
     assert [(one["line"], one["path"], one["code"]) for one in answer["problems"]] == [
         (1, "model.class_pth", "config/unknown-key"),
@@ -232,3 +238,86 @@ def test_an_error_of_a_child_that_builds_keeps_its_code() -> None:
     )
     assert done.returncode == 2, done.stderr
     assert json.loads(done.stdout)["error_code"] == "config/no-such-module"
+
+
+# ---- hogwild explain ------------------------------------------------------------------------------------------------
+
+
+def test_explain_prints_every_chapter_whole_and_without_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for code, parts in explained().items():
+        status, out, err = said_by("explain", code)
+        assert (status, err) == (0, "")
+        first, *rest = out.split("\n\n")
+        assert first == f"{code}: {CODES[code]}"
+        assert [part.partition("\n")[0] for part in rest] == [*PARTS]
+        assert "](" not in out
+        for part, words in zip(rest, parts.values(), strict=True):
+            shown = part.partition("\n")[2].split()
+            assert shown == re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", words).split()
+        assert all(len(line) <= 80 or " " not in line.strip() for line in out.splitlines()[1:])
+
+
+def test_explain_lists_all_codes_or_those_of_a_group() -> None:
+    def listed(*arguments: str) -> list[tuple[str, str]]:
+        lines = said_by("explain", *arguments)[1].splitlines()
+        return [(line.split()[0], " ".join(line.split()[1:])) for line in lines]
+
+    assert dict(listed()) == CODES
+    for area in AREAS:
+        group = [one for one in CODES if one.startswith(f"{area}/")]
+        if group:
+            assert [code for code, _ in listed(area)] == [code for code, _ in listed(f"{area}/")] == group
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("config/unknown-kye", "'config/unknown-key'"),
+        ("unknown-key", "'config/unknown-key'"),
+        ("not-picklable", "'data/not-picklable' or 'model/not-picklable'"),
+    ],
+)
+def test_explain_knows_the_nearest_code(asked: str, meant: str) -> None:
+    status, out, err = said_by("explain", asked)
+    assert (status, out) == (2, "")
+    assert f"no error code '{asked}'; did you mean {meant}? (" in err
+    assert "groups: checkpoint, config, data" in err
+
+
+def test_explain_takes_the_code_as_a_job_file_error_prints_it() -> None:
+    assert said_by("explain", "[config/empty]") == said_by("explain", "config/empty")
+
+
+@pytest.mark.processes
+def test_what_the_code_reads_beside_itself_is_in_the_wheel_and_in_the_source_distribution(tmp_path: Path) -> None:
+    """The folder of an installed wheel, laid out as pyproject.toml says: the command explains and lists from there."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    for package in build["wheel"]["packages"]:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, inside in build["wheel"]["force-include"].items():
+        assert Path(name).parts[0] in build["sdist"]["include"]
+        (tmp_path / inside).parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / inside)
+    program = "import sys\nfrom hogwild.cli.main import run\nsys.exit(run(sys.argv[1:]) or 'torch' in sys.modules)"
+    for command, said in ((("explain", "data/empty"), "How to fix"), (("list", "configs"), str(tmp_path / "hogwild"))):
+        ended = subprocess.run(
+            [sys.executable, "-c", program, *command],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert said in ended.stdout
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_versions_are_those_that_are_installed(option: str) -> None:
+    assert said_by(option) == (
+        0,
+        f"hogwild {hogwild.__version__}, torch {version('torch')}, Python {platform.python_version()}\n",
+        "",
+    )

@@ -2,6 +2,7 @@
 ConfigError."""
 
 import math
+import re
 
 import pytest
 import yaml
@@ -93,22 +94,22 @@ PLACES = [
     ("a: 1\nb: 2\na: 3", 3, 1, "duplicate key; it was already given at line 1, column 1"),
     ("a: {b: 1, b: 2}", 1, 11, "duplicate key"),
     ("a:\n\tb: 1", 2, 1, "a tab"),
-    ("a: [1, 2", 1, 9, "expected ',' or ']'"),
-    ("a: b: c", 1, 5, "mapping values are not allowed here"),
-    ("a: 'x", 1, 6, "unexpected end of stream"),
-    ("a: *nobody", 1, 4, "undefined alias"),
+    ("a: [1, 2", 1, 4, "not closed; expected ',' or ']' before the end: add ]"),
+    ("a: b: c", 1, 5, "a second colon in one line; write a: {b: c} for a key below a"),
+    ("a: 'x", 1, 4, "the quote ' that begins here is not closed"),
+    ("a: *nobody", 1, 4, "there is no anchor &nobody above"),
     ("a: &x [*x]", 1, 4, "an anchor that contains itself"),
     ("a: !!python/object:os.system {}", 1, 4, "tag !!python/object:os.system is not allowed"),
     ("a: !!int '3'", 1, 4, "tag !!int is not allowed"),
     ("a: !mine 3", 1, 4, "tag !mine is not allowed"),
     ("? [1, 2]\n: 3", 1, 3, "a key must be plain text"),
     ("base: &b {x: 1}\nc: {<<: *b}", 2, 5, "merge keys are not supported"),
-    ("--- 1\n--- 2", 2, 1, "but found another document"),
+    ("--- 1\n--- 2", 2, 1, "a second document begins here"),
     ("a: \x00", 1, 4, "U+0000 is not allowed"),
     ("a: 1\nb: '\x07'", 2, 5, "U+0007 is not allowed"),
     ("a: " + "[" * 100 + "]" * 100, 1, 67, "nested more than 64 levels deep"),
-    ('a: "\\U00110000"', 1, 1, "not valid YAML"),
-    ("%YAML 3.0\n---\na: 1", 1, 1, "incompatible YAML document"),
+    ('a: "\\U00110000"', 1, 5, "beyond the last character of Unicode"),
+    ("%YAML 3.0\n---\na: 1", 1, 1, "a line that begins with % is for the YAML reader"),
     ("m:\n  init_args: {x: {010: 1}}", 2, 19, "8-based"),
     ("m:\n  init_args: {x: {1.5: 1}}", 2, 19, "a key must be text or a whole number"),
 ]
@@ -222,3 +223,36 @@ def test_what_is_written_is_read_back_as_the_same_values(values: dict[str, objec
 def test_the_written_file_means_the_same_to_pyyaml() -> None:
     values = {"a": "no", "b": "010", "c": 0.001, "d": [1, None, True], "e": {"f": "1:30"}}
     assert yaml.safe_load(dump(values)) == values
+
+
+# ---- errors of the parser in our words -------------------------------------------------------------------------------
+
+WHOLE = """\
+name: 'a job'  # with a comment
+model: {class_path: mymodel.Net, freeze: ["body.*", &x head], init_args: {sizes: [1, 2]}}
+data:
+  train:
+    class_path: "mymodel.Data"
+  batch_size: 8
+evaluate:
+  metrics:
+    - accuracy
+    - *x
+"""
+OF_PYYAML = ("while ", "could not find", "found ", "<block", "<stream", "<scalar", "document start", "not allowed here")
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    at=st.integers(0, len(WHOLE) - 1),
+    taken=st.integers(0, 6),
+    put=st.text(st.sampled_from("\t\n -:{}[],'\"#&*!|>%@`?=\\aU1.\x85\u2028"), max_size=4),
+)
+def test_no_broken_file_is_answered_in_the_parsers_own_words(at: int, taken: int, put: str) -> None:
+    text = WHOLE[:at] + put + WHOLE[at + taken :]
+    lines = re.split(r"\r\n|[\n\r\x85\u2028\u2029]", text)
+    for one in problems_of(text):
+        assert not any(words in one.message for words in OF_PYYAML), one
+        assert 1 <= one.line <= len(lines) and 1 <= one.column <= len(lines[one.line - 1]) + 1, one
+        shown, _, caret = one.excerpt.partition("\n")
+        assert not shown or (caret.endswith("^") and len(caret) <= len(shown) + 1), one

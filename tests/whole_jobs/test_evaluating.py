@@ -177,7 +177,7 @@ def test_metrics_that_end_whoever_computes_them_fail_the_job_and_are_named(
             ["evaluate.metrics=[judging.seconds]"],
             2,
             "config/metric-name",
-            "seconds: evaluation records",
+            "evaluate.metrics[0]: evaluation records already have a field of this name",
         ),
         (["evaluate.metrics=[judging.nothing]"], 2, "config/no-such-name", "has no 'nothing'"),
         (
@@ -186,7 +186,7 @@ def test_metrics_that_end_whoever_computes_them_fail_the_job_and_are_named(
             "config/metric-direction",
             "unknown whether higher or lower is better",
         ),
-        (["evaluate.patience=3", "data.val=null"], 1, "config/needs-validation", "evaluate.patience needs data.val"),
+        (["evaluate.patience=3", "data.val=null"], 2, "config/needs-validation", "evaluate.patience: needs data.val"),
         (["evaluate.target={rmse: 1.0}"], 2, "config/unknown-metric", "it reports loss, accuracy"),
     ],
 )

@@ -28,6 +28,7 @@ from hogwild.feeds.row_reader import BadRow, RowSource
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
 from hogwild.training import torch_settings
+from hogwild.user_code import raised_text
 from workers.child.adoption import adopt, limit_threads
 from workers.child.worker_loop import WAIT_MS
 from workers.messages import LOOK, Leases, ReadTask, Report, Start, write_record
@@ -118,7 +119,7 @@ def read(start: Start, channel: socket.socket, task: ReadTask, descriptors: list
         ranges, read_range = recipe.opened(regions)
         torch_settings.apply(task.torch_settings)  # again: importing the data set's module may have changed them
     except (Exception, SystemExit) as error:  # e.g. a class that cannot be imported, a file that cannot be reopened
-        Report("unreadable", detail=f"{type(error).__name__}: {error}", task=task.number).send(channel)
+        Report("unreadable", detail=raised_text(error), task=task.number).send(channel)
         return
     try:
         _RowReader(start, channel, task.number, ranges, read_range, words).run()

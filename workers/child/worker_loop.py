@@ -17,6 +17,7 @@ from hogwild.errors import DeviceMemoryError, HogwildError
 from hogwild.monitoring.profile_report import PAUSE
 from hogwild.scheduling.work_queue import Kind, WorkItem
 from hogwild.shared_memory.scoreboard import Command, Control, Phase, Word
+from hogwild.user_code import raised_text, user_frame
 from workers.child.trainer import NonFiniteGradient, Trainer
 from workers.messages import LOOK, Leases, Leaving, ParentGone, Report, Start, write_record
 
@@ -192,12 +193,12 @@ def serve(start: Start, channel: socket.socket, leaving: Leaving, make: "Callabl
 
 def _report(error: BaseException, item: WorkItem | None) -> Report:
     is_ours, name = isinstance(error, HogwildError | NonFiniteGradient), type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)
+    during = f"epoch {item.epoch}: " if item else ""
     return Report(
         "error",
-        detail=(str(error) if is_ours else f"{name}: {error}") + (f" (epoch {item.epoch})" if item else ""),
+        detail=during + (str(error) if is_ours else raised_text(error)),
         error_type=name,
-        place=f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "",
+        place=user_frame(error),
         hopeless=is_ours and not isinstance(error, DeviceMemoryError),
         traceback="".join(traceback.format_exception(error)),
         code=error.code if isinstance(error, HogwildError | NonFiniteGradient) else "",

@@ -32,6 +32,7 @@ from hogwild.formatting import size
 from hogwild.job.trial import Findings, Trial
 from hogwild.scheduling.row_ranges import RowRanges
 from hogwild.shared_memory.region import Region
+from hogwild.user_code import raised_text
 from workers.child.row_reader import Destination, Recipe
 from workers.loading.packing import Packer
 from workers.loading.readers import Patience, Readers
@@ -265,7 +266,7 @@ class Loading:
         except (Exception, SystemExit) as error:
             self._show(
                 f"{rows.what}: one process reads all {rows.count:,} rows, as {type(rows.dataset).__name__} cannot be "
-                f"sent to workers ({type(error).__name__}: {error})"
+                f"sent to workers: {raised_text(error)}"
             )
             return None
         needed = (1 + 2 * readers) * len(written)
@@ -290,7 +291,7 @@ class Loading:
         try:
             fingerprint = str(rows.dataset.fingerprint())
         except (Exception, SystemExit) as error:
-            self._show(f"{rows.what} is not cached: fingerprint() raised {type(error).__name__}: {error}")
+            self._show(f"{rows.what} is not cached: fingerprint() raised {raised_text(error)}")
             return "", None
         order = None if fraction is None else (fraction, self._seed)
         layout = [(str(f.dtype), f.lying) for part in sections.parts for f in part.fields]

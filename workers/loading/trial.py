@@ -25,6 +25,7 @@ from hogwild import host
 from hogwild.errors import ModelError
 from hogwild.job.trial import Findings, Trial
 from hogwild.shared_memory.region import Region
+from hogwild.user_code import is_users
 from workers.loading.readers import TURN_S, Patience
 from workers.messages import TrialTask
 from workers.processes.early_start import HeadStart
@@ -140,8 +141,8 @@ def _output(handle: Handle) -> str:
 def _error(trial: Trial, end: _End, words: str, limit_s: float) -> ModelError:
     assert end.status is not None
     what = f"{type(trial.model).__name__}: the trial on the first samples, before training,"
-    lines = [(file, line) for file, line in re.findall(r'File "([^"]+)", line (\d+) in', words)]
-    place = next((f" ({file}:{line})" for file, line in lines), "")
+    frames = re.findall(r'File "([^"]+)", line (\d+) in', words)  # of faulthandler, the innermost first
+    place = next((f" ({file}:{line})" for file, line in frames if is_users(file)), "")
     if end.is_stalled:
         return ModelError(
             f"{what} has not ended for {limit_s:g} s{place}; if the model needs longer, raise "

@@ -12,18 +12,12 @@ reads the quoted source line.
 import linecache
 import os
 import re
-import sysconfig
 from dataclasses import dataclass
 
-from hogwild.version import PACKAGE_ROOT
+from hogwild.user_code import is_users
 
 _HEAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*:$")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.+)$')
-_LIBRARIES = tuple(
-    f"{folder}{os.sep}"
-    for folder in {*(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))}
-    | {os.path.join(PACKAGE_ROOT, package) for package in ("hogwild", "workers")}
-)
 LONGEST_LINE = 80
 
 
@@ -34,11 +28,6 @@ class Frame:
     file: str
     line: int
     function: str
-
-    @property
-    def is_users(self) -> bool:
-        """True if the file is neither Python's, nor an installed package's, nor ours."""
-        return not self.file.startswith(("<", *_LIBRARIES))
 
     def __str__(self) -> str:
         return f"{os.path.basename(self.file)}:{self.line} ({self.function})"
@@ -54,7 +43,7 @@ def blocked_in(dump: str) -> str:
     innermost = frames[0]
     source = linecache.getline(innermost.file, innermost.line).strip()
     quoted = f"`{source[:LONGEST_LINE]}` at " if source else ""
-    users = next((frame for frame in frames if frame.is_users), innermost)
+    users = next((frame for frame in frames if is_users(frame.file)), innermost)
     return f"in {quoted}{innermost}" + (f", called at {users}" if users is not innermost else "")
 
 

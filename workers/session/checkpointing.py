@@ -22,6 +22,7 @@ from hogwild.scheduling.work_queue import WorkQueue
 from hogwild.storage.checkpoint import Failed, WrittenCheckpoint, write_and_prune
 from hogwild.storage.checkpoint_format import checkpoint_name, update_of
 from hogwild.storage.run_directory import RunDir
+from hogwild.user_code import raised_text
 from workers.session.journal import Journal
 
 MEMORY_MARGIN = 1.2
@@ -127,7 +128,7 @@ class Saving:
         try:
             return self.shared.snapshot(copies) if self.shared.finite() else None
         except Exception as error:  # out of memory after all, or an error in a model's get_extra_state
-            words = f"cannot copy the parameters for checkpoint {name}: {type(error).__name__}: {error}"
+            words = f"cannot copy the parameters for checkpoint {name}: {raised_text(error)}"
             return Failed(
                 name, CheckpointError(f"{words}; earlier checkpoints are kept", code="checkpoint/not-written")
             )
