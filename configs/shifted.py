@@ -13,8 +13,8 @@ class Shifted(Dataset):
     """(x (1, 28, 28) float32, y () int64) of MNIST, shifted by up to `pixels` each way, with normal `noise` added.
     torch's, Python's and numpy's generators are seeded for each batch: the same seed, the same pictures."""
 
-    def __init__(self, split: str = "train", pixels: int = 2, noise: float = 0.1) -> None:
-        self.x, self.y = Mnist(split).tensors
+    def __init__(self, split: str = "train", pixels: int = 2, noise: float = 0.1, root: str | None = None) -> None:
+        self.x, self.y = Mnist(split, root).tensors
         self.pixels, self.noise = pixels, noise
 
     def __len__(self) -> int:

@@ -1,6 +1,8 @@
 """The bundled data set: real handwritten digits, small enough to ship, so that the first run needs no download."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +19,8 @@ class Digits(TensorDataset):
     `split` is train (1,437 samples), test (360) or all (1,797). The division is fixed and stratified: sorted by digit,
     and by place in the file within a digit, every fifth sample beginning with the first is test. The same people wrote
     both parts, so test accuracy is slightly higher than for a new writer. Raises UsageError for another split."""
+
+    sizes: ClassVar[Mapping[str, int]] = {"features": 64, "classes": 10}
 
     def __init__(self, split: str = "train") -> None:
         choice("Digits", "split", split, ("train", "test", "all"))

@@ -65,6 +65,12 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
         self._names, counts = _pictures(self.folder, self.classes)
         self._labels = np.repeat(np.arange(len(counts)), counts)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes that a model takes from the images."""
+        channels = len(self._mean)
+        return {"classes": len(self.classes), "channels": channels, "features": channels * self.size[0] * self.size[1]}
+
     def __len__(self) -> int:
         return len(self._names)
 

@@ -33,8 +33,9 @@ def data_dir() -> Path | None:
 
 
 def folders(root: str | os.PathLike[str] | None, own: str | None) -> list[Path]:
-    """Return the folders to search, in order. `own` is the data set's own folder below DIR."""
-    found = [] if root is None else [Path(root).expanduser().absolute()]
+    """Return the folders to search, in order. `own` is the data set's own folder below DIR; a relative `root` lies
+    beside the job file, or in the current folder."""
+    found = [] if root is None else [folder / Path(root).expanduser() for folder in beside()]
     directory = data_dir()
     if directory is not None:
         found += [directory / own] if own else []

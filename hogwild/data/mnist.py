@@ -12,6 +12,7 @@ byte  0, 1   zero
 import math
 import os
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -48,6 +49,7 @@ class Mnist(TensorDataset):
 
     Raises NotFoundError for missing files and DataError for invalid ones."""
 
+    sizes: ClassVar[Mapping[str, int]] = {"features": SIDE * SIDE, "channels": 1, "classes": CLASSES}
     own_folder: ClassVar[str] = "mnist"
     mean: ClassVar[float] = 0.1307
     deviation: ClassVar[float] = 0.3081

@@ -44,6 +44,16 @@ class Npz(TensorDataset):
         known = torch.empty(len(arrays[0]), 0) if target is None else _target_tensor(file, target, arrays[-1])
         super().__init__(*tensors, known)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes that a model takes from the arrays. Class numbers y (N,) need outputs up to the largest."""
+        first, *others, target = self.tensors
+        is_class = target.dtype == torch.int64 and target.dim() == 1
+        outputs = int(target.max()) + 1 if is_class else target[0].numel()
+        inputs = {} if others else {"features": first[0].numel()}
+        channels = {"channels": first.shape[1]} if first.dim() == 4 else {}
+        return {**inputs, **channels, "classes": outputs, "outputs": outputs}
+
     @staticmethod
     def for_inputs(arguments: Mapping[str, Any], _: Sequence[str] | None) -> dict[str, Any]:
         """Return the arguments for a file to predict."""

@@ -4,8 +4,8 @@ A data set that can be packed has `pack(reader, what, like, on_bad_line) -> Pack
 vocabulary and numbers are used for validation data. A model may have `see(train, val)`, which is called once with the
 arrays of both (val may be None): counts for its negatives, known triples.
 
-For any other data set whose class has an attribute `vocabularies` (name -> what its numbers stand for, by number; {}
-for the class), their lengths are used: `symbols`, `classes`."""
+Any other data set gives sizes by an attribute or property of its class: `sizes` (name -> number: `features`), or
+`vocabularies` (name -> what its numbers stand for, by number; {} for the class), whose lengths are used: `symbols`."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,13 @@ import numpy as np
 from hogwild.config.field_types import Component
 from hogwild.config.load import Job
 from hogwild.config.schema import Split
-from hogwild.errors import DataError
+from hogwild.errors import DataError, ModelError
 from hogwild.feeds.materialise import Held, Reader, division
 from hogwild.feeds.packed import Packed
 from hogwild.user_code import build, resolve
 
-VOCABULARIES = "vocabularies"
+SIZES, VOCABULARIES = "sizes", "vocabularies"
+FITTING = ("features", "channels", "categories")  # sizes of the inputs: with others the model fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,9 @@ class PackedData:
     made: Any = None
 
     @property
-    def sizes(self) -> Mapping[str, int]:
+    def sizes(self) -> Mapping[str, Any]:
         """The sizes that a model may take from it."""
-        if self.train is not None:
-            return self.train.spec.sizes
-        return {name: len(names) for name, names in _vocabularies(self.made).items()}
+        return self.train.spec.sizes if self.train is not None else _sizes(self.made)
 
 
 def packs(dataset: Any) -> bool:
@@ -51,7 +50,8 @@ def pack(job: Job, reader: Reader) -> PackedData:
     """Return the packed data of a job file. Raises DataError and what the classes raise."""
     found = resolve(job.data.train.class_path)
     if not packs(found):
-        return PackedData(made=build(job.data.train)) if hasattr(found, VOCABULARIES) else PackedData()
+        has_sizes = hasattr(found, VOCABULARIES) or hasattr(found, SIZES)
+        return PackedData(made=build(job.data.train)) if has_sizes else PackedData()
     train: Packed = build(job.data.train).pack(reader, "data.train", None, job.data.on_bad_line)
     val = job.data.val
     if not isinstance(val, Component) or not packs(resolve(val.class_path)):
@@ -59,12 +59,34 @@ def pack(job: Job, reader: Reader) -> PackedData:
     return PackedData(train, build(val).pack(reader, "data.val", train, job.data.on_bad_line))
 
 
-def sizes_for(model: Component, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return those of `sizes` that the model takes as arguments and the job file leaves out."""
+def sizes_for(model: Component, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of `sizes` that the model takes as arguments and the job file leaves out. A user's own class gets
+    only arguments without a default: `channels` may mean something else there."""
     if not sizes:
         return {}
-    names = inspect.signature(resolve(model.class_path)).parameters
-    return {name: size for name, size in sizes.items() if name in names and name not in model.init_args}
+    target = resolve(model.class_path)
+    is_ours = getattr(target, "__module__", "").startswith("hogwild.")
+    return {
+        name: sizes[name]
+        for name, one in inspect.signature(target).parameters.items()
+        if name in sizes and name not in model.init_args and (is_ours or one.default is one.empty)
+    }
+
+
+def require_fitting(model: Component, made: Any) -> None:
+    """Raise ModelError if the job file gives one of our models another size of the inputs than the data set `made` has.
+    A category may have more values than occur."""
+    for name in FITTING if model.class_path.startswith("hogwild.models.") else ():
+        given, wanted = model.init_args.get(name), _sizes(made).get(name)
+        if given is None or wanted is None or given == wanted:
+            continue
+        if isinstance(given, list) and len(given) == len(wanted) and all(map(int.__ge__, given, wanted)):
+            continue
+        raise ModelError(
+            f"model.init_args.{name} is {given}, but the data has {wanted}; remove {name} from model.init_args to take "
+            "it from the data",
+            code="model/unlike-data",
+        )
 
 
 def read_packed(job: Job, train: Any, val: Any, reader: Reader) -> tuple[Held, Held | None]:
@@ -100,11 +122,16 @@ def names_of(train: Any, packed: Packed | None) -> dict[str, Any] | None:
     if packed is not None:
         names = {key: [*map(_plain, values)] for key, values in packed.names.items()}
         return {"sizes": dict(packed.spec.sizes), "names": names}
-    found, columns = _vocabularies(train), getattr(train, "columns", None)
-    names = {str(key): [*map(_plain, values)] for key, values in found.items()}
+    sizes, columns = _sizes(train), getattr(train, "columns", None)
+    names = {str(key): [*map(_plain, values)] for key, values in _vocabularies(train).items()}
     of_file = {"columns": list(columns)} if hasattr(type(train), "for_inputs") and columns else {}
-    known = {"sizes": {key: len(values) for key, values in names.items()}, "names": names, **of_file}
-    return known if found or of_file else None
+    return {"sizes": dict(sizes), "names": names, **of_file} if sizes or of_file else None
+
+
+def _sizes(dataset: Any) -> Mapping[str, Any]:
+    found = getattr(dataset, SIZES, None)
+    counts = {str(name): len(names) for name, names in _vocabularies(dataset).items()}
+    return counts | {str(name): size for name, size in found.items()} if isinstance(found, Mapping) else counts
 
 
 def _vocabularies(dataset: Any) -> Mapping[str, Sequence[Any]]:

@@ -120,6 +120,15 @@ class Csv(Dataset[tuple[Tensor, ...]]):
         pairs = zip(self._layout.coded, self._layout.codes, strict=True)
         return {self.columns[place]: codes.size for place, codes in pairs}
 
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes that a model takes from the table: columns of numbers, values of each category, outputs. With
+        `target_type: class` the classes are not counted: that would read the whole file."""
+        plan = self._layout
+        outputs = plan.target_codes.size if plan.target_codes is not None else 0 if plan.is_class else len(plan.targets)
+        inputs = {"features": len(plan.numbers), "categories": [codes.size for codes in plan.codes]}
+        return inputs | ({"classes": outputs, "outputs": outputs} if outputs else {})
+
     def __len__(self) -> int:
         return self._index.rows - len(self._dropped)
 
