@@ -25,6 +25,7 @@ class Request:
     resume: Path | None = None
     data_dir: Path | None = None
     user_folders: tuple[str, ...] = ()
+    job_file: Path | None = None
     caller: str = "command line"  # or run_directory.LIBRARY
     progress: bool | None = None
     profile: Window | None = None  # updates of each worker to record

@@ -54,6 +54,7 @@ def run_job(
             resume=resume,
             data_dir=data_dir.absolute() if data_dir else None,
             user_folders=tuple(user_code.user_path(job_file)),  # after our imports: user folders could shadow them
+            job_file=job_file.absolute() if job_file else None,
             progress=progress,
             profile=profile,
             began_s=host.process_start_s(),

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,28 @@ def answer(
     status = int(bool(trials) and best(trials) is None)
     if as_json:
         return status, [json.dumps({"job": job.name, "plan": values, **(trial_values(trials) if measure else {})})]
-    lines = [*plain_lines(values, ""), *(table(trials) if trials else ())]
+    lines = [*plain_lines(values, ""), *(table(trials) if trials else ()), *best_line(job, question, trials)]
     if measure and not trials:
         lines.append("only one possible setting: nothing to measure")
     return status, lines
+
+
+def best_line(job: Job, question: Question, trials: list[SettingTrial]) -> Iterator[str]:
+    """Yield the best trial with the command that trains so, if any succeeded."""
+    chosen = best(trials)
+    if chosen is None or chosen.samples_per_s is None:
+        return
+    procs, threads = chosen.setting.procs, chosen.setting.threads
+    alone = max((one.samples_per_s or 0.0 for one in trials if one.setting.procs == 1), default=0.0)
+    ratio = f", {chosen.samples_per_s / alone:.1f} x of procs=1" if alone and procs > 1 else ""
+    words = ["hogwild", "train", *([str(question.job_file)] if question.job_file else []), "--procs", str(procs)]
+    words += [change for change in question.overrides if not change.startswith(("train.procs=", "train.threads="))]
+    if plan_here(procs, "auto", pin=job.train.pin).threads != threads:
+        words.append(f"train.threads={threads}")
+    if question.data_dir is not None and str(question.data_dir) != os.environ.get("HOGWILD_DATA"):
+        words += ["--data-dir", str(question.data_dir)]
+    rate = f"{chosen.samples_per_s:,.0f} samples/s{ratio}"
+    yield f"best: procs={procs} threads={threads}: {rate}; train with: {shlex.join(words)}"
 
 
 def plan_values(job: Job) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hogwild.config.locate import default_config, read_job_file
-from hogwild.errors import NotFoundError, UsageError
+from hogwild.errors import HogwildError, NotFoundError, UsageError
 from hogwild.storage.run_directory import LIBRARY, MEASURED, PLACES, RESOLVED
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) ->
             f"arguments are not recorded. Resume by the same call with resume={str(run)!r} and the same objects",
             code="usage/library-run",
         )
-    if any(line.startswith(MEASURED) for line in read_job_file(resolved).splitlines()) and any(
+    if _is_measured(resolved) and any(
         change.partition("=")[0] in [f"train.{name}" for name in PLACES] for change in overrides
     ):
         overrides = ["train.exchange=auto", *overrides]  # the measurement there does not apply here
@@ -92,8 +93,53 @@ def resumed(run: Path, overrides: Sequence[str], flags: Mapping[str, object]) ->
     as_written = run / "job.yaml"
     # A path in the folder where the run first looked for user code; the current folder may be another.
     folders = environment.get("user_folders")
-    users_file = Path(folders[0]) / "job.yaml" if folders else None
+    users_file = Path(environment.get("job_file") or Path(folders[0]) / "job.yaml") if folders else None
     return job, users_file, read_job_file(as_written if as_written.is_file() else resolved)
+
+
+def _is_measured(resolved: Path) -> bool:
+    return any(line.startswith(MEASURED) for line in read_job_file(resolved).splitlines())
+
+
+def new_run_command(run: Path, job: "Job") -> str:
+    """Return the command that starts `job`, a changed job of `run`, as a new run from the run's newest weights; "" for
+    a run of the library. It names the user's own job file, and its folder, where user code and data were found."""
+    from hogwild.config.load import load_job
+    from hogwild.config.strict_yaml import flow
+
+    environment = _environment(run)
+    if environment.get("caller") == LIBRARY:
+        return ""
+    given = environment.get("job_file", run / "job.yaml")
+    path = default_config("digits") if given is None else Path(given)
+    try:
+        written = load_job(path)
+    except HogwildError:  # moved, changed, or a pipe
+        path = run / RESOLVED
+        written = load_job(path)
+    values = job.model_dump()
+    if _is_measured(run / RESOLVED) and job.train.exchange == load_job(run / RESOLVED).train.exchange:
+        values["train"]["exchange"] = written.train.exchange
+    newest = run.absolute() / "checkpoints" / "latest"
+    values["model"]["init_from"] = str(newest) if newest.exists() else None
+    changes = [f"{field}={flow(value)}" for field, value in _overrides(written.model_dump(), values)]
+    data = environment.get("data_dir")
+    options = ["--data-dir", data] if data and data != os.environ.get("HOGWILD_DATA") else []
+    folder = (environment.get("user_folders") or [str(Path.cwd())])[-1]
+    there = [] if Path(folder) == Path.cwd() else ["cd", folder, "&&"]
+    shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+    words = ["hogwild", "train", *([] if given is None else [str(shown)]), *changes, *options]
+    return " ".join([*there[:1], *map(shlex.quote, there[1:2]), *there[2:], shlex.join(words)])
+
+
+def _overrides(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the fields to set in `old` to get `new`; a map with other keys is set as a whole."""
+    for key, value in new.items():
+        before = old[key]
+        if isinstance(value, Mapping) and isinstance(before, Mapping) and value.keys() == before.keys():
+            yield from _overrides(before, value, f"{prefix}{key}.")
+        elif value != before:
+            yield f"{prefix}{key}", value
 
 
 def data_folder(given: Path | None, resume: Path | None) -> Path | None:

@@ -368,6 +368,12 @@ def _misread(text: str) -> bool:
 _Dumper.add_representer(str, _text)
 
 
+def flow(value: Any) -> str:
+    """Return a value as YAML in one line, for `key=value`."""
+    text: str = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=math.inf)
+    return text.strip()[1:-1]
+
+
 def dump(values: dict[str, Any]) -> str:
     """Return `values` as YAML in block style, in their own order."""
     text: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)

@@ -10,7 +10,9 @@ import pytest
 
 from hogwild import host
 from hogwild.cli import main
+from hogwild.cli import plan as cli_plan
 from hogwild.config.load import load_job
+from hogwild.config.locate import default_config
 from hogwild.host import Cores
 from hogwild.planning.calibration import (
     STOPPED,
@@ -91,6 +93,47 @@ def test_the_table_shows_ratios_and_what_went_wrong() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rates", "overrides", "best", "command"),
+    [
+        (
+            (12_345.6, 6_900.0, 6_000.0),
+            ["seed=3"],
+            "best: procs=2 threads=1: 12,346 samples/s, 1.8 x of procs=1",
+            "hogwild train 'my job.yaml' --procs 2 seed=3",
+        ),
+        (  # threads=1 is not what the plan would take for one worker of two cores
+            (50.0, 60.0, 100.0),
+            ["train.procs=2", "train.threads=2"],
+            "best: procs=1 threads=1: 100 samples/s",
+            "hogwild train 'my job.yaml' --procs 1 train.threads=1",
+        ),
+        ((None, 60.0, 30.0), [], "best: procs=1 threads=2: 60 samples/s", "hogwild train 'my job.yaml' --procs 1"),
+        ((70.0, None, None), [], "best: procs=2 threads=1: 70 samples/s", "hogwild train 'my job.yaml' --procs 2"),
+    ],
+)
+def test_the_answer_ends_with_the_best_setting_and_the_command_that_trains_so(  # type: ignore[no-untyped-def]
+    rates, overrides, best, command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_plan, "trials_of", lambda *_: list(map(SettingTrial, (A, B, C), rates)))
+    monkeypatch.setattr(host, "usable_cores", lambda: Cores(2, None, 2, "of a test"))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    job = load_job(default_config("digits"), overrides)
+    status, lines = cli_plan.answer(
+        job, Question(Path("my job.yaml"), "", overrides, None), print, measure=True, as_json=False
+    )
+    assert (status, lines[-1]) == (0, f"{best}; train with: {command}")
+
+
+def test_without_any_measured_setting_there_is_no_best_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        cli_plan, "trials_of", lambda *_: [SettingTrial(A, None, "a crime"), SettingTrial(C, None, "x")]
+    )
+    job = load_job(default_config("digits"))
+    status, lines = cli_plan.answer(job, Question(None, "", [], None), print, measure=True, as_json=False)
+    assert status == 1 and not any(line.startswith("best") for line in lines)
+
+
+@pytest.mark.parametrize(
     ("status", "out", "err", "expected"),
     [
         (STOPPED, 'user code talks\n{"samples_per_s": 1234.5, "updates": 40}\n', "a note", (1234.5,)),
@@ -126,7 +169,7 @@ def test_every_change_that_a_trial_makes_is_one_that_a_job_takes(tmp_path: Path)
     text = (
         "model: {class_path: m.Net}\ndata: {train: {class_path: m.Data}, val: {fraction: 0.2}}\n"
         "train: {max_updates: 3, max_time_s: 9, procs: 4, exchange: delta}\nsupervise: {min_workers: 4}\n"
-        "evaluate: {target: {loss: 0.1}}\ncheckpoint: {every_updates: 2}\n"
+        "evaluate: {target: {loss: 0.1}, patience: 2, every_updates: 5}\ncheckpoint: {every_updates: 2}\n"
     )
     job = load_job(Path("x.yaml"), source_text=text)
     arguments = Question(None, text, ["seed=3"], None, job.train.exchange).arguments(TrialSetting(1, 2), 1.5, tmp_path)

@@ -3,6 +3,7 @@ left out; one worker shows that not even a bit differs."""
 
 import json
 import os
+import shlex
 import shutil
 import signal
 from collections.abc import Callable
@@ -379,7 +380,7 @@ def test_a_measured_exchange_holds_only_where_it_was_measured(
     text = load_job(default_config("digits"), ["train.exchange=direct"]).to_yaml()
     (tmp_path / "resolved.yaml").write_text(f"{MEASURED}direct was the faster\n{text}")
     job, _, _ = of_run.resumed(tmp_path, changes, {})
-    run: Any = SimpleNamespace(resolved_file=tmp_path / "resolved.yaml")
+    run: Any = SimpleNamespace(path=tmp_path, resolved_file=tmp_path / "resolved.yaml")
     going_on = with_measured(run, job)
     check_changes(run, going_on)
     assert going_on.train.exchange == exchange
@@ -392,3 +393,68 @@ def test_an_exchange_that_the_user_chose_contradicts_a_device_as_ever(tmp_path: 
     (tmp_path / "resolved.yaml").write_text(text)
     with pytest.raises(HogwildError, match=r"train\.exchange: must be delta or auto"):
         of_run.resumed(tmp_path, ["train.device=simulated"], {})
+
+
+# ---- a change that only a new run can have ---------------------------------------------------------------------------
+
+OWN_NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, hidden=8):
+        super().__init__(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+"""
+OF_OWN_NET = """
+model: {class_path: ownnet.Net}
+data: {train: {class_path: hogwild.data.Digits, init_args: {split: train}}}
+lr_schedule: {name: cosine}
+train: {procs: 0, max_updates: 5}
+"""
+
+
+def test_a_refused_change_comes_with_the_command_that_trains_it_from_these_weights(jobs_folder: Path) -> None:
+    """Run from another folder than the first time, with overrides, a module and a file name that need care."""
+    folder = jobs_folder / "own net"
+    folder.mkdir()
+    (folder / "ownnet.py").write_text(OWN_NET)
+    (folder / "net.yaml").write_text(OF_OWN_NET)
+    made = in_turn(jobs_folder / "net-made", {"made": [str(folder / "net.yaml"), "model.freeze=['*.bias']"]})["made"]
+    assert made.status == 0, made.stderr
+    changes = ["optimizer.init_args.lr=0.5", "lr_schedule={name: step, every_updates: 3}"]
+    again = ["--resume", str(made.run_dir), *changes, "seed=7"]
+    refused = in_turn(jobs_folder / "net-refused", {"refused": again})["refused"]
+    assert refused.status == 2 and "optimizer.init_args.lr: was 0.01, now 0.5" in refused.stderr
+    lines = refused.stderr.splitlines()
+    command = lines[lines.index("Start a new run with this change, from the weights of this one:") + 1].strip()
+    if command.startswith("cd "):
+        place, command = command.split(" && ")
+        assert Path(shlex.split(place)[1]).is_dir()
+    program, *arguments = shlex.split(command)
+    assert program == "hogwild" and arguments[0] == "train" and arguments[1].endswith("net.yaml")
+    new = in_turn(jobs_folder / "net-new", {"new": arguments})["new"]
+    assert new.status == 0, new.stderr
+    latest = made.run_dir / "checkpoints" / "latest"
+    assert f"model.init_from: {latest}: 4 of the model's 4 tensors are from this file" in new.stderr
+    job, before = (load_job(run / "resolved.yaml") for run in (new.run_dir, made.run_dir))
+    wanted = load_job(made.run_dir / "resolved.yaml", [*changes, "seed=7", f"model.init_from={latest}"])
+    assert job == wanted != before
+
+
+def test_a_refused_change_names_no_command_for_a_run_of_the_library(tmp_path: Path) -> None:
+    job = load_job(default_config("digits"))
+    (tmp_path / "resolved.yaml").write_text(job.to_yaml())
+    (tmp_path / "env.json").write_text(json.dumps({"caller": "hogwild.train"}))
+    assert of_run.new_run_command(tmp_path, load_job(default_config("digits"), ["seed=3"])) == ""
+
+
+def test_the_command_of_a_new_run_falls_back_on_the_run_for_a_job_file_that_is_gone(tmp_path: Path) -> None:
+    """And a measured exchange is left to be measured again."""
+    gone = tmp_path / "gone.yaml"
+    text = load_job(default_config("digits"), ["train.exchange=direct"]).to_yaml()
+    (tmp_path / "resolved.yaml").write_text(f"{MEASURED}direct was the faster\n{text}")
+    (tmp_path / "env.json").write_text(json.dumps({"job_file": str(gone), "user_folders": ["/there", str(Path.cwd())]}))
+    changed = load_job(tmp_path / "resolved.yaml", ["optimizer.init_args.lr=0.5"])
+    said = of_run.new_run_command(tmp_path, changed)
+    assert shlex.split(said) == ["hogwild", "train", str(tmp_path / "resolved.yaml"), "optimizer.init_args.lr=0.5"]
+    gone.write_text("")  # there, but not a job
+    assert of_run.new_run_command(tmp_path, changed) == said

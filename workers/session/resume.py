@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from hogwild.config.load import Job, load_job
+from hogwild.config.of_run import new_run_command
 from hogwild.errors import CheckpointError, UsageError
 from hogwild.job.build import differences, initial_note
 from hogwild.job.identity import require_same
@@ -59,9 +60,11 @@ def check_changes(rundir: RunDir, job: Job) -> None:
         if not path.startswith(free)
     ]
     if changed:
+        command = new_run_command(rundir.path, job)
         raise UsageError(
             f"a resumed job may only change {', '.join(name.rstrip('.') for name in free)}; not allowed:\n  "
-            + "\n  ".join(changed),
+            + "\n  ".join(changed)
+            + (f"\nStart a new run with this change, from the weights of this one:\n  {command}" if command else ""),
             code="usage/resume-changes",
         )
 

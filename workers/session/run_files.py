@@ -50,6 +50,7 @@ def write_descriptions(request: Request, planned: Plan, parts: Parts, rundir: Ru
         "plan": asdict(planned),
         "data_dir": str(request.data_dir) if request.data_dir else None,
         "user_folders": list(request.user_folders),
+        "job_file": str(request.job_file) if request.job_file else None,
         "argv": sys.argv,
         "pid": os.getpid(),
         "update": parts.choice.why,
