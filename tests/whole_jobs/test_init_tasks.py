@@ -1,5 +1,5 @@
-"""Every task of `init` as a new user runs it: `hogwild init TASK`, then `hogwild train TASK.yaml`, without data of their
-own; it learns more than the best constant answer knows."""
+"""Every task of `init` as a new user runs it: `hogwild init TASK`, then `hogwild train TASK.yaml`, without data of
+their own. It learns more than the best constant answer knows."""
 
 import contextlib
 import math
