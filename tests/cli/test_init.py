@@ -1,6 +1,7 @@
 """`hogwild init`: every task's job file is right as it is written, for us and for an editor; nothing of the user's is
 replaced. And `hogwild list`, which says what there is to choose from."""
 
+import inspect
 import json
 from pathlib import Path
 
@@ -9,7 +10,10 @@ import pytest
 import yaml
 
 from hogwild.cli import main
+from hogwild.cli.catalog import GROUPS
+from hogwild.cli.class_reference import described
 from hogwild.cli.init import MODELINE, SCHEMA, TASKS, job_text
+from hogwild.user_code import resolve
 
 Captured = pytest.CaptureFixture[str]
 
@@ -91,7 +95,8 @@ def test_a_dash_prints_the_job_and_writes_nothing(here: Path, capsys: Captured) 
         (["init", "csv-regresion"], 2, "did you mean 'csv-regression'?"),
         (["init", "digits", "--out", "no/such/job.yaml"], 3, "there is no folder"),
         (["init", "digits", "--out", "/dev/null/job.yaml"], 1, "cannot be written"),
-        (["list", "model"], 2, "choose models, data, configs, metrics, tasks"),
+        (["list", "model"], 2, "choose models, data, configs, losses, metrics, tasks"),
+        (["list", "tasks", "--arguments"], 2, "choose models, data, losses, metrics"),
     ],
 )
 def test_what_cannot_be_written_or_listed_is_said(
@@ -115,8 +120,28 @@ def test_everything_is_listed_under_headings_with_a_line_about_each(capsys: Capt
     assert main.run(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     headings = [line for line in lines if not line.startswith(" ")]
-    assert [heading.partition(":")[0] for heading in headings] == ["models", "data", "configs", "metrics", "tasks"]
+    assert [heading.partition(":")[0] for heading in headings] == [*GROUPS]
     for line in lines:
         assert len(line.split(maxsplit=1)) == 2, f"no word about {line}"
-    for name in ("hogwild.models.LeNet", "hogwild.data.Digits", "digits.yaml", "macro_f1", "own-model"):
+    for name in (
+        "hogwild.models.LeNet",
+        "hogwild.data.Digits",
+        "digits.yaml",
+        "losses.BprLoss",
+        "macro_f1",
+        "own-model",
+    ):
         assert any(name in line for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["models", "data", "losses"])
+def test_the_arguments_of_a_class_are_those_of_its_constructor_each_with_its_meaning(kind: str) -> None:
+    for one in described(kind):
+        assert one.sentence.endswith(".") and len(one.sentence) > 20, one.path
+        found = inspect.signature(resolve(one.path)).parameters
+        is_our_own = any("__init__" in vars(base) for base in resolve(one.path).__mro__ if "hogwild" in base.__module__)
+        assert [each.name for each in one.arguments] == ([*found] if is_our_own else [])
+        for each in one.arguments:
+            assert len(each.meaning) > 6 and each.meaning.endswith((".", '"')), (one.path, each)
+            is_required = found[each.name].default is inspect.Parameter.empty
+            assert (each.default in ("required", "from the data")) == is_required, (one.path, each)
