@@ -24,7 +24,7 @@ __all__ = [
 
 
 class LogisticLoss(nn.Module):
-    """log(1 + exp(-y z)), the mean over the batch: `BCEWithLogitsLoss` for labels of either kind."""
+    """Logistic loss, log(1 + exp(-y z)), the mean over the batch: `BCEWithLogitsLoss` for labels of either kind."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the mean loss of output (B,); in target (B,), above 0 is one class, anything else the other."""
@@ -32,7 +32,8 @@ class LogisticLoss(nn.Module):
 
 
 class HingeLoss(nn.Module):
-    """max(0, 1 - y z), the mean over the batch: a linear support vector machine (Cortes and Vapnik 1995)."""
+    """Hinge loss, max(0, 1 - y z), the mean over the batch: a linear support vector machine (Cortes and Vapnik
+    1995)."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the mean loss of output (B,); in target (B,), above 0 is one class, anything else the other."""
@@ -63,7 +64,8 @@ class NegativeSampling(nn.Module):
 
 
 class BprLoss(nn.Module):
-    """The mean of log(1 + exp(-margin)). Every sample is a positive observation, so no target is used."""
+    """Bayesian personalised ranking: the mean of log(1 + exp(-margin)). Every sample is a positive observation, so no
+    target is used."""
 
     def forward(self, margins: Tensor, target: Tensor) -> Tensor:
         """Return the scalar loss of margins (B,); target (B,) is not used."""
@@ -107,7 +109,10 @@ class CandidateLogisticLoss(CandidateLoss):
 
 
 class MarginLoss(CandidateLoss):
-    """Hinge loss: the right answer should score `margin` above each other candidate; the mean of the shortfalls."""
+    """Hinge loss: the right answer should score higher than each other candidate; the mean of the shortfalls.
+
+    Arguments:
+        margin: how much higher."""
 
     kind = "margin"
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hogwild.cli.arguments import split_arguments
+from hogwild.cli.class_reference import KINDS, add_to_schema, described, page
 from hogwild.cli.options import Arguments
 from hogwild.cli.output import print_result, reading
 from hogwild.config.locate import first_sentence, source
@@ -20,6 +21,7 @@ GROUPS = {
     "models": "model.class_path",
     "data": "data.train.class_path",
     "configs": "job files: hogwild train FILE",
+    "losses": "loss.class_path",
     "metrics": "evaluate.metrics",
     "tasks": "hogwild init TASK",
 }
@@ -43,10 +45,17 @@ def schema(
     print_result(text.rstrip("\n"))
 
 
-def list_(what: Annotated[str | None, typer.Argument(metavar="[models|data|configs|metrics|tasks]")] = None) -> None:
+def list_(
+    what: Annotated[str | None, typer.Argument(metavar="[models|data|configs|losses|metrics|tasks]")] = None,
+    arguments: Annotated[bool, typer.Option("--arguments", help="Explain each argument: docs/reference/.")] = False,
+) -> None:
     """List what comes with hogwild: everything, or one kind."""
-    if what is not None and what not in GROUPS:
-        raise UsageError(f"cannot list {what!r}; choose {', '.join(GROUPS)}", code="usage/bad-value")
+    known = KINDS if arguments else GROUPS
+    if what is not None and what not in known:
+        raise UsageError(f"cannot list {what!r}; choose {', '.join(known)}", code="usage/bad-value")
+    if arguments:
+        print_result(*(page(kind).rstrip("\n") for kind in ([what] if what else KINDS)))
+        return
     groups = {name: dict(_rows(name)) for name in ([what] if what else GROUPS)}
     raise_noted()
     for name, rows in groups.items():
@@ -62,6 +71,8 @@ def _rows(group: str) -> Iterator[tuple[str, str]]:
     if group in ("models", "data"):
         package = f"hogwild.{group}"
         yield from ((f"{package}.{name}", text) for name, text in import_module(package).CATALOG.items())
+    elif group == "losses":
+        yield from ((one.path, one.sentence) for one in described("losses"))
     elif group == "metrics":
         from hogwild.metrics.catalog import CATALOG
 
@@ -80,7 +91,7 @@ def schema_text() -> str:
     """Return the content of configs/job.schema.json."""
     from hogwild.config.load import json_schema
 
-    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(add_to_schema(json_schema()), indent=2, ensure_ascii=False) + "\n"
 
 
 def reference_text() -> str:

@@ -89,7 +89,7 @@ TASKS: dict[str, InitTask] = {
     "knowledge-graph-steps": InitTask("codex_transe.yaml", "both paths, dim and negatives", (), "family", GRAPH),
     "shakespeare": InitTask("shakespeare.yaml", "path: any text; lanes and batch_size", (), "play", {
         "steps: 64": "steps: 64, path: samples/play.txt", "lanes: 16": "lanes: 4", "batch_size: 32": "batch_size: 8",
-        "hidden: 192": "hidden: 64", "epochs: 6": "epochs: 5"}),
+        "hidden: 192": "hidden: 64", "epochs: 6": "epochs: 2"}),
     "speakers": InitTask("speakers.yaml", "path, lines and longest", (), "play", {
         "lines: 3": "lines: 3, path: samples/play.txt", "epochs: 8": "epochs: 5"}),
     "names": InitTask("names.yaml", "path: a folder, a .txt file per class", (), "names",
@@ -153,7 +153,7 @@ def _edited(line: str, edits: Mapping[str, str]) -> list[str]:
     code = re.sub(r"(^|\s+)#.*", "", line)
     changed = code
     for old, new in edits.items():
-        changed = re.sub(rf"{re.escape(old)}(?!\w)", new, changed)
+        changed = re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", new, changed)
     indent = len(line) - len(line.lstrip())
     return [line] if changed == code else [changed, f"{line[:indent]}# {line[indent:]}"]
 

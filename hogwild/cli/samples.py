@@ -56,22 +56,19 @@ def _idx(values: bytes, *shape: int) -> bytes:
 
 
 def folders_of_pictures(draw: random.Random) -> Files:
-    """Return a folder for each of three shapes with PNG files of it, in any colour, on any ground."""
-    inside: dict[str, Callable[[float, float], bool]] = {
-        "circle": lambda x, y: x * x + y * y < 1,
-        "cross": lambda x, y: min(abs(x), abs(y)) < 0.35 and max(abs(x), abs(y)) < 1,
-        "square": lambda x, y: max(abs(x), abs(y)) < 0.85,
+    """Return a folder for each of three patterns, with PNG files of it in two colours, somewhere shifted."""
+    patterns: dict[str, Callable[[int, int], int]] = {
+        "across": lambda x, y: y // 3 % 2,
+        "checked": lambda x, y: (x // 3 + y // 3) % 2,
+        "upright": lambda x, y: x // 3 % 2,
     }
     files = {}
-    for name, is_in in inside.items():
+    for name, pattern in patterns.items():
         for number in range(40):
-            colours = [bytes(draw.randrange(low, low + 128) for _ in range(3)) for low in draw.sample((0, 128), 2)]
-            x, y, radius = 8 + 8 * draw.random(), 8 + 8 * draw.random(), 5 + 3 * draw.random()
-            rows = (
-                b"".join(colours[is_in((column - x) / radius, (row - y) / radius)] for column in range(24))
-                for row in range(24)
-            )
-            files[f"pictures/{name}/{number:02}.png"] = _png(24, 24, rows)
+            colours = [bytes(draw.randrange(low, low + 128) for _ in range(3)) for low in (0, 128)]
+            left, top = draw.randrange(6), draw.randrange(6)
+            rows = (b"".join(colours[pattern(left + x, top + y)] for x in range(16)) for y in range(16))
+            files[f"pictures/{name}/{number:02}.png"] = _png(16, 16, rows)
     return files
 
 

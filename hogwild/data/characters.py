@@ -32,12 +32,15 @@ class Characters(TensorDataset):
     the characters that follow each of them. Window i + 1 begins where window i ends, as `data.lanes` requires;
     characters at the end that fill no window are left out.
 
-    The last `fraction` of the text is split val, the rest is split train. A character's number is its place among all
-    characters of the whole file, sorted: `vocabularies["symbols"]`. tinyshakespeare has 65. `path` is searched as
-    `hogwild.data.locate` says; the data set's own folder is `tinyshakespeare`.
+    A character's number is its place among all characters of the whole file, sorted: `vocabularies["symbols"]`.
+    tinyshakespeare has 65. The data set's own folder is `tinyshakespeare`. Raises NotFoundError if there is no such
+    file, DataError if it is not UTF-8 or too short, UsageError for invalid arguments.
 
-    Raises NotFoundError if there is no such file, DataError if it is not UTF-8 or too short, UsageError for invalid
-    arguments."""
+    Arguments:
+        steps: characters of a window.
+        split: train or val.
+        fraction: part of the text, its end, that is split val.
+        path: file, a text in UTF-8."""
 
     vocabularies: Mapping[str, list[str]] = {}
 
@@ -100,14 +103,17 @@ class LabelledLines(Dataset[tuple[Tensor, int]]):
 
 
 class Speakers(LabelledLines):
-    """Lines of tinyshakespeare with at most `longest` characters, and their speaker, one of the `classes` most frequent
-    (by lines). Every tenth speech, with all its lines, is split val. Other plays work too: speeches separated by an
-    empty line, each starting with a line `NAME:`.
+    """Lines of tinyshakespeare and their speakers. Every tenth speech, with all its lines, is split val. Other plays
+    work too: speeches separated by an empty line, each starting with a line `NAME:`. Raises NotFoundError if there is
+    no such file, DataError if it has no speeches.
 
-    With `lines`, a text is every run of so many lines of a speech (all lines of a shorter one), cut to the first
-    `longest` characters.
-
-    Raises NotFoundError if there is no such file, DataError if it has no speeches."""
+    Arguments:
+        split: train or val.
+        classes: speakers, the most frequent ones by lines.
+        longest: characters; longer lines are left out.
+        path: file, a text in UTF-8.
+        lines: of a text: every run of so many lines of a speech (all lines of a shorter one), cut to the first
+            `longest` characters."""
 
     def __init__(
         self,
@@ -165,11 +171,13 @@ def _speeches(text: str) -> list[tuple[str, list[str]]]:
 
 class Names(LabelledLines):
     """Names by class, in the layout of PyTorch's tutorial: a folder `path` with one .txt file per class, named after
-    the class, and a name per line, UTF-8. The same `fraction` of each class's names, spread evenly, is split val. A
-    name that occurs twice in a file counts once.
+    the class, and a name per line, UTF-8. A name that occurs twice in a file counts once. Raises NotFoundError if there
+    is no such folder, DataError for fewer than two classes, an empty split, or text that is not UTF-8.
 
-    `path` is searched below `root`, below DIR, beside the job file and in the current folder. Raises NotFoundError if
-    there is no such folder, DataError for fewer than two classes, an empty split, or text that is not UTF-8."""
+    Arguments:
+        path: folder of .txt files.
+        split: train or val.
+        fraction: part of each class's names, spread evenly, that is split val."""
 
     def __init__(
         self,

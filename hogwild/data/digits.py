@@ -16,9 +16,12 @@ FILE = Path(__file__).with_name("digits.npz")  # description and licence: digits
 class Digits(TensorDataset):
     """Optical digits (UCI): x (N, 64) float32 in [0, 1], 8x8 pixels row by row; y (N,) int64 in 0..9.
 
-    `split` is train (1,437 samples), test (360) or all (1,797). The division is fixed and stratified: sorted by digit,
-    and by place in the file within a digit, every fifth sample beginning with the first is test. The same people wrote
-    both parts, so test accuracy is slightly higher than for a new writer. Raises UsageError for another split."""
+    The division is fixed and stratified: sorted by digit, and by place in the file within a digit, every fifth sample
+    beginning with the first is test. The same people wrote both parts, so test accuracy is slightly higher than for a
+    new writer. Raises UsageError for another split.
+
+    Arguments:
+        split: train (1,437 samples), test (360) or all (1,797)."""
 
     sizes: ClassVar[Mapping[str, int]] = {"features": 64, "classes": 10}
 

@@ -27,19 +27,25 @@ class ImageFolder(Dataset[tuple[Tensor, Tensor]]):
     """One sample per image below `path`, or `path`/`split`: x (C, H, W) float32 in [0, 1], y () int64; `rows` returns x
     (N, C, H, W) and y (N,).
 
-    Every folder there is a class; its number is its place among the sorted names. `classes`, a list of folder names,
-    fixes the numbers instead, if a split may lack a class; other folders are then an error. Images in subfolders of a
+    Every folder there is a class; its number is its place among the sorted names. Images in subfolders of a
     class folder are included, in the order of their names. Files that are not images (by extension: bmp, gif, jpg,
     jpeg, pgm, png, ppm, tif, tiff, webp) are not read, and their number is logged.
 
     Every image is rotated by its EXIF orientation, converted to `channels` (3: RGB, 1: grey; transparency is dropped;
-    16-bit grey is scaled) and resized to `size` (H, W), or one number for both, by Pillow's bilinear filter, ignoring
-    its proportions. `mean` and `deviation`, one number per channel in units of [0, 1], normalise: (x - mean) /
-    deviation. Of several frames the first is used.
+    16-bit grey is scaled) and resized by Pillow's bilinear filter, ignoring its proportions. Of several frames the
+    first is used.
 
-    A relative `path` is searched below `root`, below DIR, beside the job file and in the current folder. Needs Pillow
-    (pip install 'hogwild[images]'). Raises NotFoundError, UsageError for arguments, and DataError naming the file: no
-    classes, an empty class, an unreadable image, with Pillow's message."""
+    Needs Pillow (pip install 'hogwild[images]'). Raises NotFoundError, UsageError for arguments, and DataError naming
+    the file: no classes, an empty class, an unreadable image, with Pillow's message.
+
+    Arguments:
+        path: folder with a folder for each class.
+        size: [height, width] in pixels, or one number for both.
+        split: name of a folder in `path` that holds the folders of the classes, such as train.
+        channels: 3, RGB, or 1, grey.
+        mean: one number per channel in units of [0, 1], subtracted from the pixels.
+        deviation: one number per channel in units of [0, 1]; the pixels are divided by it after that.
+        classes: folder names, to fix the numbers if a split may lack a class; other folders are then an error."""
 
     def __init__(
         self,

@@ -23,20 +23,22 @@ class LibSvm(passes.PackedFile):
     (nnz,) int32 from 0 on, `values` (nnz,) float32, `target` (N,). A row's features are sorted most frequent first, by
     the counts in this file. A row may have no feature; an empty line is no row.
 
-    `features`: their number, if the last ones do not occur in the file; a line with a higher index is bad. `one_based`:
-    whether indices begin with 1; auto: yes unless there is a 0. `labels`: real, as written, float32; classes: whole
-    numbers, numbered from 0 on in ascending order, int64; auto is real. `normalise`: l2 divides each row by its
-    Euclidean length.
-
     Sizes: features and, with `labels: classes`, classes. Names: `first`, the index of the first feature as written;
     `classes`, the labels.
 
     Validation data uses the training data's sizes, first index and classes: unknown features, and rows of an unknown
     class, are left out, counted and reported.
 
-    A relative `path` is searched below `root`, below DIR, beside the job file and in the current folder. Needs numba
-    (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError with file, line and
-    rule."""
+    Needs numba (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError with file,
+    line and rule.
+
+    Arguments:
+        path: file, plain or .gz.
+        features: their number, if the last ones do not occur in the file; a line with a higher index is bad.
+        one_based: whether indices begin with 1; auto: yes unless there is a 0.
+        labels: real, as written, float32; classes: whole numbers, numbered from 0 on in ascending order, int64; auto is
+            real.
+        normalise: l2 divides each row by its Euclidean length."""
 
     def __init__(
         self,

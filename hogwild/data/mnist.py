@@ -40,14 +40,14 @@ class Mnist(TensorDataset):
 
     Files: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte, each also
     with .gz and also spelt train-images.idx3-ubyte; searched as `hogwild.data.locate` says; the data set's own folder
-    is `mnist`. `normalize` subtracts the mean of the training pixels and divides by their deviation, as is usual;
-    without it x is in [0, 1].
+    is `mnist`. Raises NotFoundError for missing files and DataError for invalid ones.
 
-    With `download`, missing files are fetched from the published addresses, or only from `mirror` (the address of a
-    folder), compared with the published checksums, and stored in `root`, else DIR/own folder, else the user's cache
-    folder (~/.cache/hogwild/mnist), where other jobs with `download` find them.
-
-    Raises NotFoundError for missing files and DataError for invalid ones."""
+    Arguments:
+        split: train or test.
+        normalize: subtract the mean of the training pixels and divide by their deviation; without it x is in [0, 1].
+        download: fetch missing files, compare them with the published checksums, and store them in `root`, else
+            DIR/own folder, else the user's cache folder (~/.cache/hogwild/mnist).
+        mirror: address of a folder to download from instead of the published ones."""
 
     sizes: ClassVar[Mapping[str, int]] = {"features": SIDE * SIDE, "channels": 1, "classes": CLASSES}
     own_folder: ClassVar[str] = "mnist"

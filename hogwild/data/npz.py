@@ -20,14 +20,17 @@ _WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
 
 
 class Npz(TensorDataset):
-    """One sample per row of the named arrays: tensors are the `inputs` (one name or several) in order, then `target`;
-    None for samples to predict, without a target.
+    """One sample per row of the named arrays: tensors are the inputs in order, then the target.
 
     Floats of any width become float32. Integer and bool targets become int64 (class numbers; store float targets for a
-    regression or a BCE loss), integer inputs keep their type. A relative `path` is searched below `root`, below DIR,
-    beside the job file and in the current folder. Raises NotFoundError if the file is missing, DataError if it is
-    damaged, lacks an array, or has an array without rows, with another number of rows, or with values that are not
-    numbers (pickled objects too)."""
+    regression or a BCE loss), integer inputs keep their type. Raises NotFoundError if the file is missing, DataError if
+    it is damaged, lacks an array, or has an array without rows, with another number of rows, or with values that are
+    not numbers (pickled objects too).
+
+    Arguments:
+        path: file, as numpy.savez writes it.
+        inputs: name of the input array, or a list of names.
+        target: name of the target array; null: samples to predict, without a target."""
 
     def __init__(
         self,

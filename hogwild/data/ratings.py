@@ -25,20 +25,23 @@ class Ratings(passes.PackedFile):
     of users, one of items and perhaps one of ratings, plain or .gz; packed as `table`: `user` and `item` (N,) int32,
     `rating` (N,) float32, by user, then item. Without a column of ratings each is 1.
 
-    `columns`: {user: …, item: …, rating: …}, names in the header or numbers from 0 on; by default they are recognised
-    by name, or are the first three. `delimiter` and `header` are detected from the first line. `duplicates`, of one
-    user and one item: fail, last (the later one counts), keep. `holdout`: {fraction, seed, part: train | test}: a hash
-    of the pair and the seed decides its part, so the same file, given once for each part, is split; the default seed is
-    0.
-
     Sizes and names: users, items, sorted by id: numerically if all are whole numbers, otherwise alphabetically.
 
     In validation data, ratings of users or items that are not in the training data are left out, counted and reported:
     nothing was learnt about them.
 
-    A relative `path` is searched below `root`, below DIR, beside the job file and in the current folder. Needs numba
-    (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError with file, line and
-    rule."""
+    Needs numba (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError with file,
+    line and rule.
+
+    Arguments:
+        path: file, plain or .gz.
+        columns: {user: …, item: …, rating: …}, names in the header or numbers from 0 on; null: recognised by name, or
+            the first three.
+        delimiter: tab, comma, `;`, `|`, space or `::`; auto: detected from the first line.
+        header: whether the first line has the names of the columns; auto: detected.
+        duplicates: of one user and one item: fail, last (the later one counts), keep.
+        holdout: {fraction, seed, part: train | test}: a hash of the pair and the seed (0) decides its part, so the same
+            file, given once for each part, is split."""
 
     def __init__(
         self,
@@ -202,8 +205,12 @@ JESTER = "It is jester-data-1.zip (or -2, -3) of https://eigentaste.berkeley.edu
 class Jester(passes.PackedFile):
     """The Jester ratings (Goldberg, Roeder, Gupta and Perkins, "Eigentaste: a constant time collaborative filtering
     algorithm", 2001), a line per person: the number of rated jokes, then a rating from -10 to 10 for each of 100 jokes,
-    99 for none; as CSV, zipped or not. Packed like `Ratings`, with the same `holdout`. Users are numbered by line from
-    1 on, jokes from 1 to 100. A person without ratings is no user."""
+    99 for none; as CSV, zipped or not. Packed like `Ratings`. Users are numbered by line from 1 on, jokes from 1 to
+    100. A person without ratings is no user.
+
+    Arguments:
+        path: file, .zip or the table in it.
+        holdout: {fraction, seed, part: train | test}, as in Ratings."""
 
     duplicates = "keep"
 

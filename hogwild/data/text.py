@@ -23,15 +23,17 @@ class Text(PackedFile):
     `tokens` (T,) int32, word numbers, the most frequent word first; `starts` (S+1,) int64, the starts of sentences, and
     the end; `counts` (V,) int64, of each word. A sample is the place of a word.
 
-    Words that occur less than `min_count` times are removed. A sentence ends with its line, and after 10,000 words.
-    `context`: the number of words on each side that a sample includes; windows that skip words dropped by sub-sampling
-    reach no further.
+    A sentence ends with its line, and after 10,000 words.
 
     Sizes: words, context. Names: words. Validation data uses the training data's words; other words are left out,
     counted and reported. A word that is not UTF-8 makes a bad line; with `on_bad_line: skip` it is left out.
 
-    A relative `path` is searched below `root`, below DIR, beside the job file and in the current folder. Needs numba
-    (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError."""
+    Needs numba (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError.
+
+    Arguments:
+        path: file, plain, .gz or .zip.
+        min_count: words that occur less often are removed.
+        context: words on each side that a sample includes; windows that skip dropped words reach no further."""
 
     def __init__(
         self,

@@ -17,15 +17,18 @@ ADVICE = "It is your own file, one triple per line: head, relation and tail, sep
 
 class Triples(PackedFile):
     """Lines `head<tab>relation<tab>tail`, plain or .gz; packed as `table`: `triple` (N, 3) int32: head, relation, tail;
-    `weight` (N,) float32, ones. Quotes are ordinary characters. `delimiter`: tab, or another character. Sizes and
-    names: entities, relations, numbered in alphabetical order (in numerical order if all are whole numbers).
+    `weight` (N,) float32, ones. Quotes are ordinary characters. Sizes and names: entities, relations, numbered in
+    alphabetical order (in numerical order if all are whole numbers).
 
     In validation data, triples with an entity or a relation that is not in the training data are left out, counted and
     reported: nothing was learnt about them.
 
-    A relative `path` is searched below `root`, below DIR, beside the job file and in the current folder. Needs numba
-    (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError with file, line and
-    rule."""
+    Needs numba (pip install 'hogwild[sparse]'). Raises NotFoundError, UsageError; `pack` raises DataError with file,
+    line and rule.
+
+    Arguments:
+        path: file, plain or .gz.
+        delimiter: tab, comma, `;`, `|` or space."""
 
     def __init__(
         self, path: str | os.PathLike[str], delimiter: str = "\t", root: str | os.PathLike[str] | None = None

@@ -22,8 +22,10 @@ class WordPairs:
     for data.val. A word that is not in the training data is tried in lower case; pairs with an unknown word are left
     out, counted and reported.
 
-    A relative `path` is searched below `root`, below DIR, beside the job file and in the current folder. Raises
-    NotFoundError; `pack` raises DataError."""
+    Raises NotFoundError; `pack` raises DataError.
+
+    Arguments:
+        path: file, as in wordsim353.tsv."""
 
     def __init__(self, path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> None:
         self.path = find_file(f"WordPairs(path={str(path)!r})", path, root, ADVICE)

@@ -1,7 +1,5 @@
 """Metrics of ranks: the correlation of two rankings, and the ranks of right answers."""
 
-from typing import Any
-
 from torch import Tensor
 
 
@@ -25,17 +23,25 @@ def mrr(ranks: Tensor, targets: Tensor) -> float:
     return float(ranks.double().reciprocal().mean())
 
 
-def _hits(k: int) -> Any:
-    def hits(ranks: Tensor, targets: Tensor) -> float:
-        return float((ranks <= k).double().mean())
-
-    hits.__name__ = hits.__qualname__ = f"hits_{k}"
-    hits.__doc__ = f"Share of right answers among the first {k}."
-    hits.higher_is_better = True  # type: ignore[attr-defined]
-    return hits
+def hits_1(ranks: Tensor, targets: Tensor) -> float:
+    """Return the share of right answers that are ranked first, of ranks (N, 2)."""
+    return _hits(ranks, 1)
 
 
-spearman.higher_is_better = True  # type: ignore[attr-defined]
-mrr.higher_is_better = True  # type: ignore[attr-defined]
-hits_1, hits_3, hits_10 = _hits(1), _hits(3), _hits(10)
+def hits_3(ranks: Tensor, targets: Tensor) -> float:
+    """Return the share of right answers among the first 3, of ranks (N, 2)."""
+    return _hits(ranks, 3)
+
+
+def hits_10(ranks: Tensor, targets: Tensor) -> float:
+    """Return the share of right answers among the first 10, of ranks (N, 2)."""
+    return _hits(ranks, 10)
+
+
+def _hits(ranks: Tensor, k: int) -> float:
+    return float((ranks <= k).double().mean())
+
+
 OF_RANKS = (mrr, hits_1, hits_3, hits_10)
+for _metric in (spearman, *OF_RANKS):
+    _metric.higher_is_better = True  # type: ignore[attr-defined]

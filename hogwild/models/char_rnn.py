@@ -23,8 +23,13 @@ def _recurrent(cell: str, features: int, hidden: int, layers: int, dropout: floa
 class CharRnn(nn.Module):
     """A predictor of the next symbol at every position of a window. It keeps its state between windows (`data.lanes`).
 
-    `cell`: lstm, gru, or custom, an LSTM in plain tensor operations (`hogwild.models.lstm_cell`). `dropout` is the
-    training dropout probability between layers and before the output layer."""
+    Arguments:
+        symbols: different characters.
+        embedding: numbers of a character's learnt vector.
+        hidden: width of a layer.
+        layers: recurrent layers.
+        cell: lstm, gru, or custom, an LSTM in plain tensor operations (`hogwild.models.lstm_cell`).
+        dropout: training dropout probability between layers and before the output layer."""
 
     def __init__(
         self,
@@ -50,8 +55,17 @@ class CharRnn(nn.Module):
 
 
 class SequenceClassifier(nn.Module):
-    """A classifier of sequences of different lengths, by the last layer's state at each sequence's own end, or (`pool:
-    mean`) by the mean of its states. Padding is never read."""
+    """A classifier of sequences of different lengths. Padding is never read.
+
+    Arguments:
+        symbols: different characters.
+        classes: outputs.
+        embedding: numbers of a character's learnt vector.
+        hidden: width of a layer.
+        layers: recurrent layers.
+        cell: lstm or gru.
+        dropout: training dropout probability between layers and before the output layer.
+        pool: last, the last layer's state at each sequence's own end; or mean, the mean of its states."""
 
     def __init__(
         self,

@@ -10,9 +10,13 @@ GROUPS = 8  # groups of channels that are normalised together
 
 
 class ConvNet(nn.Module):
-    """For each entry of `widths`: a 3x3 convolution to that many channels (a multiple of 8), group norm, ReLU and 2x2
-    max-pooling; then the mean over the remaining image, and one linear layer. Group norm (Wu & He 2018) keeps no
-    running averages, which could differ between workers. Each side must be at least 2^len(widths) pixels."""
+    """Blocks of a 3x3 convolution, group norm, ReLU and 2x2 max-pooling; then the mean over the remaining image, and
+    one linear layer. Group norm (Wu & He 2018) keeps no running averages, which could differ between workers.
+
+    Arguments:
+        classes: outputs.
+        channels: of the images.
+        widths: channels of each block, multiples of 8. Each side of an image has at least 2^len(widths) pixels."""
 
     def __init__(self, classes: int, channels: int = 3, widths: Sequence[int] = (16, 32, 64)) -> None:
         super().__init__()
@@ -37,7 +41,11 @@ class ConvNet(nn.Module):
 class LeNet(nn.Module):
     """The network of `mnist_hogwild` in the repository pytorch/examples, layer for layer: 21,840 parameters for one
     channel and ten classes, so that results can be compared. One difference: it returns logits for `CrossEntropyLoss`,
-    the example log-probabilities for `nll_loss`; the gradients are the same."""
+    the example log-probabilities for `nll_loss`; the gradients are the same.
+
+    Arguments:
+        classes: outputs.
+        channels: of the images, which have 28x28 pixels."""
 
     def __init__(self, classes: int = 10, channels: int = 1) -> None:
         super().__init__()

@@ -34,9 +34,16 @@ NEAR = 1e-12  # squared distance below which no direction is defined
 
 
 class KnowledgeGraph(nn.Module):
-    """Base class of the three models. `dim` counts real numbers: in ComplEx half of them are imaginary parts.
-    `init_scale`: initial standard deviation of an entity's numbers; relations start as the identity. `sparse`: autograd
-    gradients hold only the touched rows."""
+    """Base class of the three models. Relations start as the identity.
+
+    Arguments:
+        entities: different heads and tails.
+        relations: different relations.
+        dim: real numbers of a vector; in ComplEx half of them are imaginary parts.
+        negatives: entities drawn as wrong answers, for a batch (in the kernel: for 64 triples).
+        reciprocal: a relation has a vector for each of its two questions, the tail and the head.
+        init_scale: initial standard deviation of an entity's numbers.
+        sparse: autograd gradients hold only the touched rows."""
 
     metrics = OF_RANKS
     operator: ClassVar[str]  # complex, product or translation
@@ -158,19 +165,19 @@ class KnowledgeGraph(nn.Module):
 
 
 class ComplEx(KnowledgeGraph):
-    """A relation rotates and scales each of an entity's dim / 2 complex numbers."""
+    """A knowledge graph: a relation rotates and scales each of an entity's dim / 2 complex numbers."""
 
     operator = "complex"
 
 
 class DistMult(KnowledgeGraph):
-    """A relation scales each number. Without `reciprocal` it cannot distinguish head from tail."""
+    """A knowledge graph: a relation scales each number. Without `reciprocal` it cannot distinguish head from tail."""
 
     operator = "product"
 
 
 class TransE(KnowledgeGraph):
-    """A relation is a step from head to tail; Euclidean distance."""
+    """A knowledge graph: a relation is a step from head to tail; Euclidean distance."""
 
     operator = "translation"
     is_distance = True

@@ -78,13 +78,21 @@ class _Factors(nn.Module):
 
 
 class MatrixFactorization(_Factors):
-    """mean + user_bias[u] + item_bias[i] + user[u] . item[i] (Koren, Bell and Volinsky 2009), for `torch.nn.MSELoss`.
+    """Ratings as mean + user_bias[u] + item_bias[i] + user[u] . item[i] (Koren, Bell and Volinsky 2009), for
+    `torch.nn.MSELoss`.
 
-    `users`, `items`: their numbers; by default in a job file, those of the data. `mean`: None means the mean of the
-    training data. `l2` applies to the rows that a rating touches, once per rating: the loss of a rating is error^2 +
-    l2/2 (|user[u]|^2 + |item[i]|^2 + biases^2); this assumes a loss that is a mean over the batch. An optimizer's
-    weight_decay does the same in the fused update; torch rejects it for sparse gradients. Raises ValueError for a size
-    below 1."""
+    The loss of a rating is error^2 + l2/2 (|user[u]|^2 + |item[i]|^2 + biases^2); this assumes a loss that is a mean
+    over the batch. An optimizer's weight_decay does the same in the fused update; torch rejects it for sparse
+    gradients. Raises ValueError for a size below 1.
+
+    Arguments:
+        users: different users.
+        items: different items.
+        factors: numbers of a user's or an item's vector.
+        bias: whether each user and item has a constant.
+        mean: constant of all ratings; null: their mean in the training data.
+        l2: penalty on the rows that a rating touches, once per rating.
+        sparse: gradients hold only the touched rows; false for optimizers that need dense ones."""
 
     mean: Tensor
 
@@ -147,8 +155,14 @@ class BprFactorization(_Factors):
     Its output is the margin between the item of the sample and a drawn one: random in training, always the same in
     evaluation, so that evaluations can be compared. An item that the user has is drawn again, as in the fused update
     (in an evaluation, an item that it has in either part of the data), if users times items are at most 16 million;
-    beyond that a user has few of the items, and this is not checked. `l2` as in MatrixFactorization, over the three
-    rows. Raises ValueError for a size below 1."""
+    beyond that a user has few of the items, and this is not checked. Raises ValueError for a size below 1.
+
+    Arguments:
+        users: different users.
+        items: different items.
+        factors: numbers of a user's or an item's vector.
+        l2: penalty on the three rows that a pair touches, as in MatrixFactorization.
+        sparse: gradients hold only the touched rows; false for optimizers that need dense ones."""
 
     had: Tensor
 

@@ -9,7 +9,11 @@ from torch import Tensor, nn
 
 class LogisticRegression(nn.Module):
     """One linear layer: with `CrossEntropyLoss` this is multinomial logistic regression, a convex problem, so
-    every training run can be compared with a known optimum."""
+    every training run can be compared with a known optimum.
+
+    Arguments:
+        features: numbers per sample, after flattening.
+        classes: outputs."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
@@ -22,8 +26,13 @@ class LogisticRegression(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Fully connected layers with ReLU between them. `hidden` is the width of each hidden layer (one number: one layer;
-    an empty list: none); `dropout` is the probability of dropping a hidden value during training."""
+    """Fully connected layers with ReLU between them.
+
+    Arguments:
+        features: numbers per sample, after flattening.
+        hidden: width of each hidden layer (one number: one layer; an empty list: none).
+        classes: outputs; 1 for a regression of one number.
+        dropout: probability of dropping a hidden value during training."""
 
     def __init__(self, features: int, hidden: Sequence[int] | int, classes: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -42,10 +51,17 @@ class Mlp(nn.Module):
 
 
 class Tabular(nn.Module):
-    """An `Mlp` over a table's numbers and, for each of its categorical columns, a learnt vector of `width` numbers.
+    """An `Mlp` over a table's numbers and, for each of its categorical columns, a learnt vector. The numbers are
+    normalised to mean 0 and deviation 1 with batch statistics (`BatchNorm1d`), because columns have very different
+    scales.
 
-    `categories` has one entry per categorical column: its number of values. The numbers are normalised to mean 0 and
-    deviation 1 with batch statistics (`BatchNorm1d`), because columns have very different scales."""
+    Arguments:
+        features: columns of numbers.
+        outputs: targets of a regression, or classes.
+        categories: for each categorical column its number of values.
+        hidden: width of each hidden layer.
+        width: numbers of the learnt vector of a category.
+        dropout: probability of dropping a hidden value during training."""
 
     def __init__(
         self,

@@ -22,14 +22,18 @@ FLATTENED = 0.75  # exponent of word counts for drawing negatives
 
 
 class SkipGram(nn.Module):
-    """`words` input vectors of `dim` numbers, and as many output vectors, used only in training.
+    """Word vectors: an input vector for each word, and an output vector used only in training. With `NegativeSampling`
+    and torch.optim.SGD a compiled kernel trains the job. The learning rate is per sample: autograd with batches of B
+    needs B times the rate for steps of the same size.
 
-    `window`: a word's contexts are up to b words on each side, b drawn from 1 to `window`; none is further away than
-    `context` words. `negatives` are drawn for each word or, with `shared: false`, for each pair. `sample`: words whose
-    share of the text is above it are sometimes dropped (0: never). `words` and `context` come from the data by default.
-
-    With `NegativeSampling` and torch.optim.SGD a compiled kernel trains the job. The learning rate is per sample:
-    autograd with batches of B needs B times the rate for steps of the same size."""
+    Arguments:
+        words: different words.
+        dim: numbers of a word's vector.
+        window: a word's contexts are up to b words on each side, b drawn from 1 to this.
+        negatives: words drawn as wrong answers.
+        shared: draw negatives for each word; false: for each pair of a word and a context.
+        sample: words whose share of the text is above this are sometimes dropped (0: never).
+        context: no context is further away than this many words."""
 
     metrics = (spearman,)
 

@@ -43,7 +43,11 @@ class SparseLinear(_SparseRows):
     """One weight per feature, or one per feature and class: logistic regression, a support vector machine, least
     squares or softmax regression, depending on the loss.
 
-    `sparse=False` gives dense gradients, for optimizers that need them."""
+    Arguments:
+        features: different features.
+        classes: outputs; 1 for two classes, whose side is the sign of the output.
+        bias: whether each output has a constant.
+        sparse: gradients hold only the touched rows; false for optimizers that need dense ones."""
 
     def __init__(self, features: int, classes: int = 1, bias: bool = True, sparse: bool = True) -> None:
         super().__init__()
@@ -62,8 +66,13 @@ class SparseLinear(_SparseRows):
 
 
 class FactorizationMachine(_SparseRows):
-    """A linear model plus the interaction of every two features, as the product of their vectors of `factors` numbers
-    (Rendle 2010). One output: a logit, a margin or a number, depending on the loss."""
+    """A linear model plus the interaction of every two features, as the product of their learnt vectors (Rendle 2010).
+    One output: a logit, a margin or a number, depending on the loss.
+
+    Arguments:
+        features: different features.
+        factors: numbers of a feature's vector.
+        sparse: gradients hold only the touched rows; false for optimizers that need dense ones."""
 
     def __init__(self, features: int, factors: int = 8, sparse: bool = True) -> None:
         super().__init__()

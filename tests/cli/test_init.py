@@ -1,6 +1,7 @@
 """`hogwild init`: every task's job file is right as it is written, for us and for an editor; nothing of the user's is
 replaced. And `hogwild list`, which says what there is to choose from."""
 
+import inspect
 import json
 from pathlib import Path
 
@@ -9,7 +10,10 @@ import pytest
 import yaml
 
 from hogwild.cli import main
+from hogwild.cli.catalog import GROUPS
+from hogwild.cli.class_reference import described
 from hogwild.cli.init import MODELINE, SCHEMA, TASKS, job_text
+from hogwild.user_code import resolve
 
 Captured = pytest.CaptureFixture[str]
 
@@ -22,21 +26,23 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
-def test_a_job_file_passes_check_as_it_was_written(task: str, here: Path, capsys: Captured) -> None:
+def test_a_job_file_passes_check_as_it_was_written_and_all_that_was_written_is_said(
+    task: str, here: Path, capsys: Captured
+) -> None:
     assert main.run(["init", task]) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("wrote job.yaml: change ") and out[-2:] == [
-        "next: hogwild check job.yaml --deep",
-        "then: hogwild train job.yaml",
-    ]
-    assert {f"wrote {file.name}" for file in here.iterdir() if file.name != "job.yaml"} == {*out[1:-2]}
-    assert main.run(["check", "job.yaml"]) == 0, capsys.readouterr().err
+    first, *files, following, change = capsys.readouterr().out.splitlines()
+    assert first == f"wrote {task}.yaml" and following == f"next: hogwild train {task}.yaml"
+    assert change == f"then, for your own data, change {TASKS[task].change}"
+    said = {line.removeprefix("wrote ").partition(":")[0] for line in files}
+    written = {file.relative_to(here) for file in here.rglob("*") if file.is_file()} - {Path(f"{task}.yaml")}
+    assert all({str(file), str(file.parent)} & said for file in written)
+    assert main.run(["check", f"{task}.yaml"]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_an_editor_finds_the_schema_beside_the_job_file_and_the_job_right(task: str, here: Path) -> None:
     assert main.run(["init", task]) == 0
-    text = (here / "job.yaml").read_text()
+    text = (here / f"{task}.yaml").read_text()
     first = text.splitlines()[0]
     assert first.startswith(MODELINE)
     schema = json.loads((here / first.removeprefix(MODELINE)).read_text())
@@ -44,14 +50,14 @@ def test_an_editor_finds_the_schema_beside_the_job_file_and_the_job_right(task: 
 
 
 def test_what_is_there_already_stays_unless_it_is_forced(here: Path, capsys: Captured) -> None:
-    for name in ("job.yaml", "mymodel.py", SCHEMA):
+    for name in ("own-model.yaml", "mymodel.py", SCHEMA):
         (here / name).write_text("mine")
     assert main.run(["init", "own-model"]) == 2
     said = capsys.readouterr()
-    assert said.out == "" and "job.yaml already exists" in said.err and "--force" in said.err
-    assert (here / "job.yaml").read_text() == "mine"
+    assert said.out == "" and "own-model.yaml already exists" in said.err and "--force" in said.err
+    assert (here / "own-model.yaml").read_text() == "mine"
     assert main.run(["init", "own-model", "--force"]) == 0
-    assert (here / "job.yaml").read_text() == job_text(TASKS["own-model"])
+    assert (here / "own-model.yaml").read_text() == job_text(TASKS["own-model"])
     assert {(here / name).read_text() for name in ("mymodel.py", SCHEMA)} == {"mine"}, "--force is about the job file"
     said = capsys.readouterr()
     assert "kept mymodel.py" in said.out and f"update it with: hogwild schema > {SCHEMA}" in said.out
@@ -62,7 +68,18 @@ def test_a_second_job_in_the_same_folder_shares_what_lies_beside_it(here: Path, 
     capsys.readouterr()
     assert main.run(["init", "csv-classification", "--out", "second.yaml"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3, "neither written again nor complained about"
-    assert {file.name for file in here.iterdir()} == {"job.yaml", "second.yaml", "houses.csv", SCHEMA}
+    assert {file.name for file in here.iterdir()} == {"csv-regression.yaml", "second.yaml", "houses.csv", SCHEMA}
+
+
+def test_a_sample_of_ones_own_stays_and_what_several_tasks_share_is_written_once(here: Path, capsys: Captured) -> None:
+    (here / "samples").mkdir()
+    (here / "samples" / "sentences.txt").write_text("mine")
+    assert main.run(["init", "words"]) == 0
+    assert "kept samples/sentences.txt, which differs" in capsys.readouterr().out
+    assert (here / "samples" / "sentences.txt").read_text() == "mine"
+    assert main.run(["init", "words-text8"]) == 0
+    said = capsys.readouterr().out
+    assert "wrote samples/words.zip" in said and "word_pairs" not in said
 
 
 def test_a_dash_prints_the_job_and_writes_nothing(here: Path, capsys: Captured) -> None:
@@ -78,7 +95,8 @@ def test_a_dash_prints_the_job_and_writes_nothing(here: Path, capsys: Captured) 
         (["init", "csv-regresion"], 2, "did you mean 'csv-regression'?"),
         (["init", "digits", "--out", "no/such/job.yaml"], 3, "there is no folder"),
         (["init", "digits", "--out", "/dev/null/job.yaml"], 1, "cannot be written"),
-        (["list", "model"], 2, "choose models, data, configs, metrics, tasks"),
+        (["list", "model"], 2, "choose models, data, configs, losses, metrics, tasks"),
+        (["list", "tasks", "--arguments"], 2, "choose models, data, losses, metrics"),
     ],
 )
 def test_what_cannot_be_written_or_listed_is_said(
@@ -102,8 +120,28 @@ def test_everything_is_listed_under_headings_with_a_line_about_each(capsys: Capt
     assert main.run(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     headings = [line for line in lines if not line.startswith(" ")]
-    assert [heading.partition(":")[0] for heading in headings] == ["models", "data", "configs", "metrics", "tasks"]
+    assert [heading.partition(":")[0] for heading in headings] == [*GROUPS]
     for line in lines:
         assert len(line.split(maxsplit=1)) == 2, f"no word about {line}"
-    for name in ("hogwild.models.LeNet", "hogwild.data.Digits", "digits.yaml", "macro_f1", "own-model"):
+    for name in (
+        "hogwild.models.LeNet",
+        "hogwild.data.Digits",
+        "digits.yaml",
+        "losses.BprLoss",
+        "macro_f1",
+        "own-model",
+    ):
         assert any(name in line for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["models", "data", "losses"])
+def test_the_arguments_of_a_class_are_those_of_its_constructor_each_with_its_meaning(kind: str) -> None:
+    for one in described(kind):
+        assert one.sentence.endswith(".") and len(one.sentence) > 20, one.path
+        found = inspect.signature(resolve(one.path)).parameters
+        is_our_own = any("__init__" in vars(base) for base in resolve(one.path).__mro__ if "hogwild" in base.__module__)
+        assert [each.name for each in one.arguments] == ([*found] if is_our_own else [])
+        for each in one.arguments:
+            assert len(each.meaning) > 6 and each.meaning.endswith((".", '"')), (one.path, each)
+            is_required = found[each.name].default is inspect.Parameter.empty
+            assert (each.default in ("required", "from the data")) == is_required, (one.path, each)

@@ -16,10 +16,10 @@ import jsonschema
 import numpy as np
 import pytest
 import yaml
-from PIL import Image
 
 from hogwild.cli.init import MODELINE, TASKS, job_text
 from hogwild.cli.main import run as command
+from hogwild.cli.samples import sample_files
 from hogwild.config.locate import list_configs, source
 from tests.helpers.jobs import Ended, in_turn
 
@@ -141,12 +141,9 @@ def make_data(folder: Path) -> None:
             idx(folder / own, f"{stem}-labels", draw.integers(0, 10, count, np.uint8))
     make_sparse_data(folder, draw)
     make_texts(folder, draw)
-    np.savez(folder / "data.npz", x=draw.normal(size=(128, 20)), y=draw.integers(0, 3, 128))
-    for label in ("cat", "dog"):
-        (folder / "pictures" / label).mkdir(parents=True)
-        for number in range(64):
-            picture = Image.fromarray(draw.integers(0, 256, (20, 30, 3), np.uint8))
-            picture.save(folder / "pictures" / label / f"{number}.png")
+    for file, content in (sample_files("arrays") | sample_files("pictures")).items():
+        (folder / "samples" / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "samples" / file).write_bytes(content)
 
 
 def make_pretrained(folder: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hogwild.cli import main
+from hogwild.cli.class_reference import KINDS
 from hogwild.config.load import load_job
 from hogwild.config.reference import EXAMPLES
 from tests.helpers.jobs import HOME, start
@@ -151,6 +152,13 @@ def test_the_reference_of_the_job_file_is_the_one_printed(capsys: pytest.Capture
     assert is_equal, "run: python run.py schema --markdown > docs/job-file.md"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_reference_of_arguments_is_the_one_printed(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["list", kind, "--arguments"]) == 0
+    is_equal = capsys.readouterr().out == (HOME / "docs" / "reference" / f"{kind}.md").read_text()
+    assert is_equal, f"run: python run.py list {kind} --arguments > docs/reference/{kind}.md"
+
+
 def test_every_link_and_picture_leads_somewhere() -> None:
     for name, page in PAGES.items():
         for target, anchor in re.findall(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)", page):
@@ -168,6 +176,9 @@ def test_the_index_has_a_line_for_every_page() -> None:
     index = PAGES["docs/README.md"]
     assert {path.name for path in (HOME / "docs").glob("*.md")} - {"README.md"} == set(
         re.findall(r"\]\(([\w-]+\.md)\)", index)
+    )
+    assert {path.name for path in (HOME / "docs" / "reference").iterdir()} == set(
+        re.findall(r"\]\(reference/([\w-]+\.md)\)", index)
     )
     assert "(docs/README.md)" in PAGES["README.md"]
 

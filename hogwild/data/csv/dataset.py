@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 
 
 class Csv(Dataset[tuple[Tensor, ...]]):
-    """One sample per row of a table in a text file, as tensors in this order:
+    """One sample per row of a table in a text file.
+
+    Its tensors, in this order:
 
         x       (N, F) float32   all numeric inputs, in their order; left out if all inputs are categorical
         codes   (N, C) int64     all categorical inputs, each coded from 0 on; only if there are any
@@ -34,28 +36,36 @@ class Csv(Dataset[tuple[Tensor, ...]]):
                 (N,) int64       a class: with `target_type: class` (whole numbers from 0 on), or a target listed
                                  under `categorical`; for CrossEntropyLoss
 
-    Columns are named as in the header, or numbered from 0 on, -1 being the last one. By default `inputs` are all
-    columns except the target and those in `leave_out`. `categorical` gives a column {hash: N} (a stable hash, N codes),
-    a list of its values (a value's place is its code; any other is an error), or {values: [...], other: true} (all
-    others get one more code, the last). Spaces around a value are ignored.
+    Columns are named as in the header, or numbered from 0 on, -1 being the last one. Spaces around a value are ignored.
+    Values may be quoted, with delimiters and line ends inside; a quote inside a quoted value is written twice. Empty
+    lines are skipped. `missing` concerns empty values, and NA, NaN, null, None, ? and similar texts in a column of
+    numbers. With mean or a number, a missing category gets the code of all others; the target is never filled in.
+    `drop` and `mean` first read the whole file once more, in one process, which takes as long as reading it.
 
-    `missing`: treatment of empty values, and of NA, NaN, null, None, ? and similar texts in a column of numbers: fail
-    (an error with its line), drop (the row is left out, and the number of such rows is logged), mean (of the column, in
-    this file), or a number. With mean or a number, a missing category gets the code of all others; the target is never
-    filled in. `drop` and `mean` first read the whole file once more, in one process, which takes as long as reading it.
+    With `like` the other arguments refer to the file that a model was trained on; from this one only the inputs are
+    read, by name, in any order, and the target may be missing. Without a header, this file must have as many columns as
+    that one, or only its inputs.
 
-    `like`: the columns of the file that a model was trained on. The other arguments then refer to that file; from this
-    one only the inputs are read, by name, in any order, and the target may be missing. Without a header, this file must
-    have as many columns as that one, or only its inputs.
+    The constructor counts the rows; `rows` parses the values, in any process. Needs pyarrow (pip install
+    'hogwild[csv]'). Raises NotFoundError, UsageError for arguments that do not fit the file, and DataError with file,
+    line, column, value and rule.
 
-    `delimiter` is one character (tab: "\\t"), `decimal` "." or ",", `encoding` utf-8, latin-1 or cp1252; `skip_lines`
-    lines before the header, or the first row, are ignored. Values may be quoted, with delimiters and line ends inside;
-    a quote inside a quoted value is written twice. Empty lines are skipped.
-
-    A relative `path` is searched below `root`, below DIR, beside the job file and in the current folder. The
-    constructor counts the rows; `rows` parses the values, in any process. Needs pyarrow (pip install 'hogwild[csv]').
-    Raises NotFoundError, UsageError for arguments that do not fit the file, and DataError with file, line, column,
-    value and rule."""
+    Arguments:
+        path: file, plain or .gz.
+        target: column to predict, or a list of columns.
+        inputs: columns to predict from; null: all but the target and those in `leave_out`.
+        categorical: for columns that are no numbers: a list of the values (a value's place is its code; any other is
+            an error), {values: [...], other: true} (all others get one more code, the last), or {hash: N} (a stable
+            hash, N codes).
+        missing: fail (an error with its line), drop (leave the row out), mean (of the column, here), or a number.
+        target_type: float, or class: whole numbers from 0 on.
+        leave_out: columns that are no inputs.
+        header: whether the first line has the names of the columns.
+        delimiter: one character (tab: "\\t").
+        decimal: "." or ",".
+        encoding: utf-8, latin-1 or cp1252.
+        skip_lines: lines to ignore before the header, or the first row.
+        like: columns of the file that a model was trained on, to predict another file."""
 
     def __init__(
         self,
