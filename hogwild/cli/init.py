@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from hogwild.cli.output import file_exists, print_message, print_result
-from hogwild.cli.samples import sample_files
+from hogwild.cli.samples import about_sample, sample_files
 from hogwild.config.locate import first_sentence, source
 from hogwild.errors import NotFoundError, RunError, UsageError, did_you_mean
 from hogwild.host import raise_noted
@@ -24,8 +24,9 @@ SCHEMA = "job.schema.json"
 MODELINE = "# yaml-language-server: $schema="
 STDOUT = Path("-")
 FEW = 4  # files of a folder that are reported one by one
-SAMPLED = "As written, this trains on a small invented sample in samples/."
+SAMPLED = "As written, this uses a small sample that hogwild init has made up, in samples/:"
 REAL = "For the data named above use --data-dir DIR, and each commented line in place of the line above it."
+EXPLAINED = "`hogwild list --arguments` explains every argument."
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +59,22 @@ GRAPH = {
     "dim: 200, negatives: 192": "dim: 32, negatives: 32",
 }
 TASKS: dict[str, InitTask] = {
-    "digits": InitTask("digits.yaml", "data.train and data.val (see hogwild init npz)"),
-    "mnist": InitTask("mnist.yaml", "root: a folder of MNIST's four files", (), "digits",
+    "digits": InitTask("digits.yaml", "data.train and data.val; hogwild init npz and csv-classification show how"),
+    "mnist": InitTask("mnist.yaml", "root (a folder with MNIST's four files)", (), "digits",
         DIGITS | {"epochs: 4": "epochs: 10"}),
-    "fashion-mnist": InitTask("fashion_mnist.yaml", "root: a folder of MNIST's four files", (), "clothes",
+    "fashion-mnist": InitTask("fashion_mnist.yaml", "root (a folder with MNIST's four files)", (), "clothes",
         CLOTHES),
-    "mnist-stream": InitTask("mnist_stream.yaml", "shifted.py: your own data set", ("shifted.py",), "digits",
+    "mnist-stream": InitTask("mnist_stream.yaml", "shifted.py (your own data set)", ("shifted.py",), "digits",
         DIGITS | {"epochs: 2": "epochs: 10"}),
     "csv-regression": InitTask("csv_regression.yaml", COLUMNS, ("houses.csv",)),
     "csv-classification": InitTask("templates/csv_classification.yaml", COLUMNS, ("houses.csv",)),
-    "libsvm": InitTask("imdb.yaml", "path, and lr", (), "reviews", {
+    "libsvm": InitTask("imdb.yaml", "path and lr", (), "reviews", {
         "imdb/imdb_bow_train.svm.gz": "samples/reviews_train.svm", "batch_size: 1024": "batch_size: 64",
         "imdb/imdb_bow_test.svm.gz": "samples/reviews_test.svm"}),
-    "libsvm-pairs": InitTask("a9a.yaml", "path, factors, and lr", (), "pairs", {
+    "libsvm-pairs": InitTask("a9a.yaml", "path, factors and lr", (), "pairs", {
         "a9a/a9a}": "samples/pairs_train.svm}", "a9a/a9a.t}": "samples/pairs_test.svm}",
         "batch_size: 1024": "batch_size: 64"}),
-    "ratings": InitTask("ratings.yaml", "path, factors and l2", (), "ratings", {
+    "ratings": InitTask("ratings.yaml", "path, factors and l2; columns, if they are not recognised", (), "ratings", {
         JESTER: f"{RATINGS}ratings.csv, holdout", "factors: 32": "factors: 4", "batch_size: 4096": "batch_size: 256",
         "epochs: 6": "epochs: 20"}),
     "ratings-jester": InitTask("jester.yaml", "path, factors and l2", (), "jokes", {
@@ -81,24 +82,24 @@ TASKS: dict[str, InitTask] = {
         "batch_size: 1024": "batch_size: 256"}),
     "implicit": InitTask("implicit.yaml", "path, factors and l2", (), "plays", {
         JESTER: f"{RATINGS}plays.csv, holdout", "batch_size: 1024": "batch_size: 64", "epochs: 10": "epochs: 40"}),
-    "words": InitTask("skipgram.yaml", "path, min_count and dim; data.val may be left out", (), "sentences",
-        WORDS | {"imdb/imdb_text.txt.gz": "samples/sentences.txt", "epochs: 3": "epochs: 10"}),
-    "words-text8": InitTask("text8.yaml", "path and dim; data.val may be left out", (), "words",
+    "words": InitTask("skipgram.yaml", "path, min_count and dim; evaluate and data.val may be left out", (),
+        "sentences", WORDS | {"imdb/imdb_text.txt.gz": "samples/sentences.txt", "epochs: 3": "epochs: 10"}),
+    "words-text8": InitTask("text8.yaml", "path and dim; evaluate and data.val may be left out", (), "words",
         WORDS | {"text8.zip": "samples/words.zip", "epochs: 5": "epochs: 10", "window: 5": "window: 3"}),
     "knowledge-graph": InitTask("codex.yaml", "both paths, dim and negatives", (), "family", GRAPH),
     "knowledge-graph-steps": InitTask("codex_transe.yaml", "both paths, dim and negatives", (), "family", GRAPH),
-    "shakespeare": InitTask("shakespeare.yaml", "path: any text; lanes and batch_size", (), "play", {
+    "shakespeare": InitTask("shakespeare.yaml", "path (any text), lanes and batch_size", (), "play", {
         "steps: 64": "steps: 64, path: samples/play.txt", "lanes: 16": "lanes: 4", "batch_size: 32": "batch_size: 8",
         "hidden: 192": "hidden: 64", "epochs: 6": "epochs: 2"}),
     "speakers": InitTask("speakers.yaml", "path, lines and longest", (), "play", {
         "lines: 3": "lines: 3, path: samples/play.txt", "epochs: 8": "epochs: 5"}),
-    "names": InitTask("names.yaml", "path: a folder, a .txt file per class", (), "names",
+    "names": InitTask("names.yaml", "path (a folder with a .txt file per class)", (), "names",
         {"path: names": "path: samples/names"}),
-    "npz": InitTask("templates/npz.yaml", "path, and the names of the arrays", (), "arrays"),
-    "images": InitTask("templates/images.yaml", "path: a folder of pictures per class; size", (), "pictures"),
-    "finetune": InitTask("finetune.yaml", "init_from.path, model, skip and groups, data", (), "network",
+    "npz": InitTask("templates/npz.yaml", "path and the names of the arrays", (), "arrays"),
+    "images": InitTask("templates/images.yaml", "path (a folder with a folder per class) and size", (), "pictures"),
+    "finetune": InitTask("finetune.yaml", "model, init_from, freeze, groups and data", (), "network",
         {"path: digits.safetensors": "path: samples/digits.safetensors"}),
-    "own-model": InitTask("own_model.yaml", "mymodel.py: model, loss, data, metric", ("mymodel.py",)),
+    "own-model": InitTask("own_model.yaml", "mymodel.py (model, loss, data, metric)", ("mymodel.py",)),
 }
 # fmt: on
 
@@ -123,7 +124,7 @@ def init(
             code="usage/unknown-task",
         )
     chosen = TASKS[task]
-    text = job_text(chosen)
+    text = job_text(task)
     out = Path(f"{task}.yaml") if out is None else out
     if out == STDOUT:
         print_result(text.rstrip("\n"))
@@ -136,15 +137,17 @@ def init(
     print_result(f"next: hogwild train {out}", f"then, for your own data, change {chosen.change}")
 
 
-def job_text(task: InitTask) -> str:
-    """Return the job file's text; its first line names the schema beside it."""
+def job_text(name: str) -> str:
+    """Return the text of a task's job file; its first line names the schema beside it."""
+    task = TASKS[name]
     first, *lines = source(task.job).read_text("utf-8").splitlines()
     assert first.startswith(MODELINE), task.job
     begin = next(place for place, line in enumerate(lines) if not line.startswith("#"))
-    words = [SAMPLED] if task.sample else []
+    words = [SAMPLED, about_sample(task.sample)] if task.sample else []
     words += [REAL] if task.edits else []
-    note = textwrap.wrap(" ".join([*words, f"For your own data change {task.change}."]), 118)
+    note = textwrap.wrap(" ".join([*words, f"For your own data change {task.change}.", EXPLAINED]), 118)
     body = [edited for line in lines[begin:] for edited in _edited(line, task.edits)]
+    body = [f"name: {name}" if line.startswith("name: ") else line for line in body]
     return "\n".join([f"{MODELINE}./{SCHEMA}", *lines[:begin], "#", *(f"# {line}" for line in note), *body, ""])
 
 
@@ -161,10 +164,10 @@ def _edited(line: str, edits: Mapping[str, str]) -> list[str]:
 def _bring(task: InitTask, folder: Path) -> list[str]:
     """Write the files that the job needs beside it; return a line about each, or about a folder of many. Existing files
     are kept: they may be the user's."""
-    files = {name: source(name).read_bytes() for name in (*task.beside, SCHEMA)}
-    files |= {
-        f"samples/{name}": content for name, content in (sample_files(task.sample) if task.sample else {}).items()
-    }
+    files = {name: source(name).read_bytes() for name in task.beside}
+    if task.sample:
+        files |= {f"samples/{name}": content for name, content in sample_files(task.sample).items()}
+    files[SCHEMA] = source(SCHEMA).read_bytes()
     lines, written = [], dict[Path, list[Path]]()
     for name, content in files.items():
         file = folder / name

@@ -5,7 +5,6 @@ be read here instead of being believed. Only `digits_network` needs numpy."""
 
 import gzip
 import io
-import json
 import random
 import struct
 import zipfile
@@ -13,7 +12,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
-Files = Mapping[str, bytes]  # path below samples/ -> content
+from hogwild.version import PACKAGE
+
+Files = dict[str, bytes]  # path below samples/ -> content
 
 # Ten pictures of 7 rows each, as columns of 8 bits, the top row first: a digital font, and clothes from Fashion-MNIST's
 # list (T-shirt, trousers, pullover, dress, coat, sandal, shirt, sneaker, bag, boot).
@@ -26,7 +27,7 @@ SIDE, DOT = 28, 3  # pixels of a picture, and of one dot in it
 
 
 def pictures_in_idx(folder: str, glyphs: str, draw: random.Random) -> Files:
-    """Return the four files of MNIST's format: each glyph somewhere in its picture, in some grey, with noise."""
+    """Return four files in MNIST's format, of ten drawings: each somewhere in its picture, in a grey, with noise."""
     shapes = [bytes.fromhex(glyph) for glyph in glyphs.split()]
     files = {}
     for part, count in (("train", 500), ("t10k", 100)):
@@ -56,7 +57,7 @@ def _idx(values: bytes, *shape: int) -> bytes:
 
 
 def folders_of_pictures(draw: random.Random) -> Files:
-    """Return a folder for each of three patterns, with PNG files of it in two colours, somewhere shifted."""
+    """Return a folder for each of three patterns, with 40 PNG files of it in two colours."""
     patterns: dict[str, Callable[[int, int], int]] = {
         "across": lambda x, y: y // 3 % 2,
         "checked": lambda x, y: (x // 3 + y // 3) % 2,
@@ -233,12 +234,13 @@ def _sentence(topic: str, draw: random.Random) -> str:
 
 
 def sentences(draw: random.Random) -> Files:
-    """Return a sentence a line."""
+    """Return 2,000 sentences about six topics, one a line; pairs of words are alike if they belong to one topic."""
     return {"sentences.txt": _lines(_sentence(draw.choice([*TOPICS]), draw) for _ in range(2000))} | word_pairs()
 
 
 def words_in_a_line(draw: random.Random) -> Files:
-    """Return the sentences in the form of text8.zip: one line without a stop."""
+    """Return 2,000 sentences about six topics, in the form of text8.zip: one line without a stop; pairs of words are
+    alike if they belong to one topic."""
     text = sentences(draw)["sentences.txt"].decode().split()
     return {"words.zip": _zip({"words": " ".join(text).encode()})} | word_pairs()
 
@@ -256,7 +258,7 @@ def word_pairs() -> Files:
 
 
 def play(draw: random.Random) -> Files:
-    """Return speeches in the form of tinyshakespeare: a line `NAME:`, then some lines of what is said."""
+    """Return 500 speeches of six people, in the form of tinyshakespeare: a line `NAME:`, then what is said."""
 
     def speech() -> str:
         speaker = draw.choice([*TOPICS])
@@ -267,7 +269,7 @@ def play(draw: random.Random) -> Files:
 
 
 def names(draw: random.Random) -> Files:
-    """Return a file of names for each of three languages that nobody speaks."""
+    """Return a file of 200 names for each of three languages that nobody speaks."""
     sounds = {"Luvian": ("lmnvr", "aeiu"), "Krotic": ("ktgrd", "aou"), "Sushen": ("sztnh", "eiu")}
     found = {name: _invented(*letters[:1], draw, letters[1]) for name, letters in sounds.items()}
     return {f"names/{name}.txt": _lines(sorted(next(each) for _ in range(200))) for name, each in found.items()}
@@ -277,37 +279,28 @@ def names(draw: random.Random) -> Files:
 
 
 def digits_network(draw: random.Random) -> Files:
-    """Return digits.safetensors: hogwild.models.Mlp(64, [128], 10), trained here on the bundled digits 0 to 4 only, by
-    50 steps of plain gradient descent."""
+    """Return digits.safetensors, this network trained on the bundled digits 0 to 4 only, by 50 steps of plain gradient
+    descent."""
     import numpy as np
-
-    from hogwild.version import PACKAGE
+    from safetensors.numpy import save
 
     with np.load(PACKAGE / "data" / "digits.npz") as bundled:
         few = bundled["y"] < 5
         x, y = bundled["x"][few][::2].astype(np.float32) / 16, bundled["y"][few][::2]
-    spread = np.array([[draw.uniform(-1, 1) for _ in range(64)] for _ in range(128)], np.float32)
-    one, two = spread / 8, np.zeros((10, 128), np.float32)
+    spread = [[draw.uniform(-0.125, 0.125) for _ in range(64)] for _ in range(128)]
+    first, second = np.array(spread, np.float32), np.zeros((10, 128), np.float32)
     shift, bias = np.zeros(128, np.float32), np.zeros(10, np.float32)
     for _ in range(50):
-        seen = np.maximum(x @ one.T + shift, 0)
-        found = np.exp(seen @ two.T + bias)
+        seen = np.maximum(x @ first.T + shift, 0)
+        found = np.exp(seen @ second.T + bias)
         wrong = (found / found.sum(1, keepdims=True) - np.eye(10, dtype=np.float32)[y]) / len(x)
-        back = (wrong @ two) * (seen > 0)
-        for weight, gradient in ((two, wrong.T @ seen), (bias, wrong.sum(0)), (one, back.T @ x), (shift, back.sum(0))):
-            weight -= gradient
-    head, content = dict[str, object](), b""
-    for name, value in {
-        "layers.0.weight": one,
-        "layers.0.bias": shift,
-        "layers.3.weight": two,
-        "layers.3.bias": bias,
-    }.items():
-        end = len(content) + value.nbytes
-        head[name] = {"dtype": "F32", "shape": value.shape, "data_offsets": [len(content), end]}
-        content += value.astype("<f4").tobytes()
-    text = json.dumps(head).encode()
-    return {"digits.safetensors": struct.pack("<Q", len(text)) + text + content}
+        back = (wrong @ second) * (seen > 0)
+        second -= wrong.T @ seen
+        bias -= wrong.sum(0)
+        first -= back.T @ x
+        shift -= back.sum(0)
+    layers = {"layers.0.weight": first, "layers.0.bias": shift, "layers.3.weight": second, "layers.3.bias": bias}
+    return {"digits.safetensors": save(layers)}
 
 
 SAMPLES: Mapping[str, Callable[[random.Random], Files]] = {
@@ -327,6 +320,13 @@ SAMPLES: Mapping[str, Callable[[random.Random], Files]] = {
     "pictures": folders_of_pictures,
     "network": digits_network,
 }
+
+
+def about_sample(name: str) -> str:
+    """Return a sentence: the docstring of the sample's function."""
+    made = SAMPLES[name]
+    words = getattr(made, "func", made).__doc__ or ""
+    return " ".join(words.split()).removeprefix("Return ")
 
 
 def sample_files(name: str) -> Files:

@@ -44,4 +44,4 @@ def _hits(ranks: Tensor, k: int) -> float:
 
 OF_RANKS = (mrr, hits_1, hits_3, hits_10)
 for _metric in (spearman, *OF_RANKS):
-    _metric.higher_is_better = True  # type: ignore[attr-defined]
+    vars(_metric)["higher_is_better"] = True

@@ -57,7 +57,7 @@ def test_what_is_there_already_stays_unless_it_is_forced(here: Path, capsys: Cap
     assert said.out == "" and "own-model.yaml already exists" in said.err and "--force" in said.err
     assert (here / "own-model.yaml").read_text() == "mine"
     assert main.run(["init", "own-model", "--force"]) == 0
-    assert (here / "own-model.yaml").read_text() == job_text(TASKS["own-model"])
+    assert (here / "own-model.yaml").read_text() == job_text("own-model")
     assert {(here / name).read_text() for name in ("mymodel.py", SCHEMA)} == {"mine"}, "--force is about the job file"
     said = capsys.readouterr()
     assert "kept mymodel.py" in said.out and f"update it with: hogwild schema > {SCHEMA}" in said.out
@@ -85,7 +85,7 @@ def test_a_sample_of_ones_own_stays_and_what_several_tasks_share_is_written_once
 def test_a_dash_prints_the_job_and_writes_nothing(here: Path, capsys: Captured) -> None:
     assert main.run(["init", "own-model", "--out", "-"]) == 0
     said = capsys.readouterr()
-    assert said.out == job_text(TASKS["own-model"]) and "use --out FILE to also write mymodel.py" in said.err
+    assert said.out == job_text("own-model") and "use --out FILE to also write mymodel.py" in said.err
     assert not list(here.iterdir())
 
 

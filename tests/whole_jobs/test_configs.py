@@ -76,8 +76,8 @@ def test_an_editor_sees_a_mistake_where_it_is(change: str, where: str, schema: d
 
 def test_every_job_file_belongs_to_a_task_and_is_written_with_all_it_needs() -> None:
     assert {source(task.job).resolve() for task in TASKS.values()} == {file.resolve() for file in ALL}
-    for task in TASKS.values():
-        mentioned = {*re.findall(r"\b(\w+)\.\w+\b", job_text(task))} | {*re.findall(r"\b\w+\.csv\b", job_text(task))}
+    for name, task in TASKS.items():
+        mentioned = {*re.findall(r"\b(\w+)\.\w+\b", job_text(name))} | {*re.findall(r"\b\w+\.csv\b", job_text(name))}
         assert {Path(file).stem for file in task.beside} == {"mymodel", "shifted"} & mentioned | {"houses"} & mentioned
 
 
