@@ -31,7 +31,8 @@ UNSET: Any = ...  # default of an object: given by keyword, or missing
 @dataclass(frozen=True, slots=True)
 class TrainResult:
     """The result of a job: the fields of summary.json. Seconds are wall-clock time; `leases` counts batches; `state` is
-    succeeded, stopped (resumable) or cancelled."""
+    succeeded, stopped (resumable) or cancelled. `train_loss` is the mean per sample of the last complete epoch; `best`
+    has metric, value, updates, epoch and checkpoint of the best evaluation."""
 
     state: str
     reason: str
@@ -55,6 +56,7 @@ class TrainResult:
     update_why: str
     exchange: str
     metrics: Mapping[str, float]
+    train_loss: float | None
     best: Mapping[str, Any] | None
     restarts: int
     rollbacks: int

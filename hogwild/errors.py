@@ -6,6 +6,7 @@ exits with `exit_status`.
      |   |- ConfigError                  2   the job file is wrong: all problems at once, each with its place
      |   '- ClassPathError               2   a class path cannot be imported
      |- NotFoundError                    3   a job file, a run or a data file does not exist
+     |- RunEndedError                    4   the run does not run any more
      |- BuildError                       1   the model, data, loss or optimizer cannot be trained as given
      |   |- DataError                    1   empty, NaN, labels out of range, truncated
      |   |- ModelError                   1   cannot be shared or pickled, lazy, on a GPU
@@ -109,6 +110,10 @@ class ClassPathError(UsageError):
 
 class NotFoundError(HogwildError):
     exit_status = 3
+
+
+class RunEndedError(HogwildError):
+    exit_status = 4
 
 
 class BuildError(HogwildError):

@@ -24,7 +24,9 @@ from hogwild.job.build import arrange, planned_updates, state_of
 from hogwild.job.checks import directions
 from hogwild.job.parts import Parts
 from hogwild.monitoring.profile_report import clear, report
+from hogwild.monitoring.run_status import EXIT_STATUS
 from hogwild.monitoring.tensorboard import check_wanted
+from hogwild.monitoring.terminal_writer import Look
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import with_devices
@@ -43,12 +45,13 @@ from workers.processes.gpu_owner import holder_for
 from workers.request import Request
 from workers.session.checkpointing import LAST_WRITE_S, Saving
 from workers.session.evaluation import SLICE_BATCHES, Evaluating
-from workers.session.journal import journal_for, wants_progress
+from workers.session.journal import Journal, curves_for
 from workers.session.outcome import Clock, Outcome
 from workers.session.resume import check_changes, record, restore, with_measured
 from workers.session.rollback import give_up
 from workers.session.run_files import write_descriptions
 from workers.session.session import Session
+from workers.session.startup import StartUp
 from workers.session.summary import summarise
 from workers.supervision.inline import Inline
 from workers.supervision.supervisor import Supervisor
@@ -77,9 +80,10 @@ def _checked(request: Request, planned: Plan) -> Plan:
 
 
 @sparing_the_compiler()
-def dry(request: Request, planned: Plan) -> dict[str, Any]:
+def dry(request: Request, planned: Plan, startup: StartUp) -> dict[str, Any]:
     """Do everything up to starting workers (`--dry-run`); leave nothing behind. Return what would be done."""
     planned = _checked(request, planned)
+    startup.phase("building model and data")
     with host.raising_on_signals():
         parts = request.make_parts(InTurn(request.job.seed))
     needed = check_memory(request.job, parts, planned)
@@ -99,7 +103,7 @@ def dry(request: Request, planned: Plan) -> dict[str, Any]:
 
 
 @sparing_the_compiler()
-def run(request: Request, planned: Plan, early: HeadStart) -> Result:
+def run(request: Request, planned: Plan, early: HeadStart, startup: StartUp) -> Result:
     """Train a job. The run directory is removed again if no worker was told of it."""
     clock = Clock(request.began_s, imported_s=time.monotonic())
     planned = _checked(request, planned)
@@ -109,16 +113,19 @@ def run(request: Request, planned: Plan, early: HeadStart) -> Result:
     try:
         # Before signals raise: else a folder that is made but not yet ours could stay.
         rundir = RunDir.open(request.resume) if request.resume else RunDir.create(request.run_dir, request.job.name)
+        startup.follow(rundir, is_resumed=request.resume is not None)
         with host.raising_on_signals() as stops:
+            startup.phase("building model and data")
             if request.resume:
                 request = replace(request, job=with_measured(rundir, request.job))
                 check_changes(rundir, request.job)
-            loading = Loading(early, request.job, rundir.path.parent, shows_progress=wants_progress(request))
+            loading = Loading(early, request.job, rundir.path.parent, startup)
             parts = request.make_parts(loading)
             check_memory(request.job, parts, planned)
             early.raise_file_limit(planned)
             clock.built_s = time.monotonic()
             stops.look()
+            startup.phase("sharing model and data")
             shared = SharedModel.build(
                 parts.model,
                 parts.loss,
@@ -128,13 +135,15 @@ def run(request: Request, planned: Plan, early: HeadStart) -> Result:
                 memory_format=parts.memory_format,
                 late=parts.late,
             )
-            prepared = _Prepared.lay_out(shared, request, planned, parts, rundir, clock)
+            prepared = _Prepared.lay_out(shared, request, planned, parts, rundir, clock, startup)
             stops.hand_over()
             has_begun = True
             return prepared.train(stops, early, loading)  # `train` watches signals itself
     except BaseException:
         if shared is not None:  # give the caller his model back
             shared.release()
+        if not has_begun:
+            startup.refuse()
         if rundir is not None and not has_begun and not request.resume:
             rundir.discard()
         raise
@@ -150,13 +159,21 @@ class _Prepared:
     request: Request
     plan: Plan
     session: Session
+    startup: StartUp
     worker_spec: WorkerSpec
     regions: dict[str, Region]
     structure: bytes
 
     @classmethod
     def lay_out(
-        cls, shared: SharedModel, request: Request, planned: Plan, parts: Parts, rundir: RunDir, clock: Clock
+        cls,
+        shared: SharedModel,
+        request: Request,
+        planned: Plan,
+        parts: Parts,
+        rundir: RunDir,
+        clock: Clock,
+        startup: StartUp,
     ) -> "_Prepared":
         """Lay out a job around its model in shared memory. Raises what a resume raises."""
         job, rows = request.job, max(1, planned.procs)
@@ -165,7 +182,7 @@ class _Prepared:
         regions, worker_spec = share_data(job, parts, shared.uses_channels_last, planned.procs)
         ids = count(1)
         board = Scoreboard.allocate(rows)
-        journal = journal_for(request, planned.procs, rundir, shared)
+        journal = Journal(rundir, job, startup, curves_for(job, rundir, shared))
         streamed = ring_state(job, parts, planned.procs, regions, worker_spec)
         queue, pause_task = training_queue(job, parts, rows, ids, streamed), Background("pause_task")
         higher = directions(job.evaluate, parts.panel) if parts.val else {}
@@ -194,6 +211,8 @@ class _Prepared:
             ids=ids,
             streamed=streamed,
         )
+        if request.resume:
+            startup.phase("loading the checkpoint")
         restored = restore(session) if request.resume else None  # before anything is written
         write_descriptions(request, planned, parts, rundir)  # first: after it, a killed job can be resumed
         rundir.make_folders()
@@ -204,14 +223,17 @@ class _Prepared:
         if restored is not None:
             record(session, restored)
         regions = {**shared.regions, **regions, "scoreboard": board.region}
-        return cls(request, planned, session, worker_spec, regions, shared.structure)
+        return cls(request, planned, session, startup, worker_spec, regions, shared.structure)
 
     def train(self, stops: host.StopSignals, early: HeadStart, loading: Loading) -> Result:
         session = self.session
         session.clock.shared_s = time.monotonic()
+        self.startup.phase("starting workers")
         with host.SignalWatch(raises_second=self.plan.procs == 0, before=stops) as watch:
             session.journal.event("start", pid=os.getpid(), plan=self.plan.reason)
-            session.journal.show_message(f"run directory {session.rundir.path}\nplan: {self.plan.reason}")
+            if self.startup.look is Look.NOTHING:
+                session.journal.show_message(f"run directory {session.rundir.path}")
+            session.journal.show_message(f"plan: {self.plan.reason}")
             for note in [self.plan.warning, *session.parts.notes]:
                 if note:
                     session.journal.show_message(f"note: {note}")
@@ -232,18 +254,18 @@ class _Prepared:
             session.journal.staleness(session.queue.updates, session.board.staleness_counts().sum(axis=0))
             longest = {"loop_longest_ms": round(1e3 * session.clock.longest_turn_s, 1)} if self.plan.procs else {}
             session.journal.event("end", state=outcome.state, reason=outcome.reason, **longest)
+            names = ("name", "updates", "samples", "wall_s", "restarts", "rollbacks", "metrics", "train_loss")
+            known = {name: summary[name] for name in names}
+            known |= {"epoch": session.queue.epoch, "epochs": session.queue.limits.epochs, "best": session.best}
+            known |= {"planned_updates": session.planned_updates, "progress": session.progress}
             session.journal.last_status(
+                outcome.state,
                 summary["samples_per_s"],
-                **{key: summary[key] for key in ("state", "reason", "updates", "samples", "wall_s")},
-                epoch=session.queue.epoch,
-                planned_updates=session.planned_updates,
-                progress=session.progress,
-                restarts=summary["restarts"],
-                rollbacks=summary["rollbacks"],
-                loader_deaths=summary["loader_deaths"],
-                pid=os.getpid(),
-                metrics=summary["metrics"],
+                known | {"position": session.epochs_done},
+                **{key: summary[key] for key in ("reason", "loader_deaths", "lane_restarts")},
+                error=summary.get("error"),
                 error_code=summary.get("error_code"),
+                exit_status=summary.get("exit_status", EXIT_STATUS[outcome.state]),
             )
             session.journal.close()
             session.pause_task.close()

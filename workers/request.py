@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # it imports torch
     from hogwild.feeds.materialise import Reader
     from hogwild.job.parts import Parts
 
+COMMAND_LINE = "command line"
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -26,7 +28,6 @@ class Request:
     data_dir: Path | None = None
     user_folders: tuple[str, ...] = ()
     job_file: Path | None = None
-    caller: str = "command line"  # or run_directory.LIBRARY
-    progress: bool | None = None
+    caller: str = COMMAND_LINE  # or run_directory.LIBRARY
     profile: Window | None = None  # updates of each worker to record
     began_s: float = 0.0  # monotonic: when the command, or the call, began

@@ -19,7 +19,8 @@ from hogwild.monitoring.profile_report import Window
 from hogwild.planning.cpu_plan import Plan, plan_here
 from workers.child.entry import without_collecting
 from workers.processes.early_start import HeadStart
-from workers.request import Request
+from workers.request import COMMAND_LINE, Request
+from workers.session.startup import StartUp
 
 if TYPE_CHECKING:
     from workers.execution import Result
@@ -40,7 +41,7 @@ def run_job(
     """Run a job for the command line; return the summary. Raises HogwildError if the job cannot start. A job that fails
     during training returns its summary, with state `failed` and the error's message."""
     host.require_linux()
-    with _begun(job, is_real=not dry_run) as (planned, early):
+    with _begun(job, is_real=not dry_run, progress=progress) as (planned, early, startup):
         with without_collecting():
             from hogwild.job.build import build
             from workers import execution
@@ -55,33 +56,40 @@ def run_job(
             data_dir=data_dir.absolute() if data_dir else None,
             user_folders=tuple(user_code.user_path(job_file)),  # after our imports: user folders could shadow them
             job_file=job_file.absolute() if job_file else None,
-            progress=progress,
             profile=profile,
             began_s=host.process_start_s(),
         )
         planned = _with_all_cores(planned)
-        return execution.dry(request, planned) if dry_run else execution.run(request, planned, early).summary
+        if dry_run:
+            return execution.dry(request, planned, startup)
+        return execution.run(request, planned, early, startup).summary
 
 
 def run(request: Request) -> "Result":
     """Run a job for the library: train."""
-    with _begun(request.job, is_real=True) as (planned, early):
+    with _begun(request.job, is_real=True, caller=request.caller) as (planned, early, startup):
         from workers import execution
 
-        return execution.run(request, _with_all_cores(planned), early)
+        return execution.run(request, _with_all_cores(planned), early, startup)
 
 
 @contextmanager
-def _begun(job: Job, *, is_real: bool) -> Iterator[tuple[Plan, HeadStart]]:
-    """Yield the plan and, unless it is a dry run, the early workers; at the end none of them is left."""
+def _begun(
+    job: Job, *, is_real: bool, progress: bool | None = None, caller: str = COMMAND_LINE
+) -> Iterator[tuple[Plan, HeadStart, StartUp]]:
+    """Yield the plan, unless it is a dry run the early workers, and what shows the start; at the end none of them is
+    left."""
     if is_real:
         host.require_main_thread()
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
-    with HeadStart(job.supervise.spares) as early:
+    startup = StartUp(job, planned.procs, progress=progress, caller=caller)
+    with HeadStart(job.supervise.spares) as early, startup:
+        startup.announce()
         if is_real:
             loaders = loaders_for(job, planned.procs) if surely_streams(job) else 0
             early.start(planned, host.usable_cores().usable, loaders)
-        yield planned, early
+        startup.start()
+        yield planned, early, startup
 
 
 def _with_all_cores(planned: Plan) -> Plan:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("train", "check", "plan", "show", "schema", "doctor", "list", "chaos", "init"),
+    *("runs", "status", "logs", "attach", "stop"),
     *("eval", "predict", "most-similar", "recommend", "sample", "report", "export", "completion", "explain"),
 )
 

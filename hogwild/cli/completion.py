@@ -57,6 +57,7 @@ end
 complete --command hogwild --no-files --arguments '(__hogwild_complete)'
 """
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+OF_RUNS = ("status", "logs", "attach", "stop")  # commands that take the name of a run
 PATHS = ("--out", "--run-dir", "--data-dir", "--resume")
 CHOICES = {"--format": ("safetensors", "state_dict"), "--which": ("best", "latest"), "--procs": ("auto",)}
 
@@ -113,6 +114,12 @@ def _arguments(name: str, before: list[str], unfinished: str) -> Iterator[Word]:
         yield from GROUPS.items()
     elif name == "completion":
         yield from ((shell, "") for shell in SCRIPTS)
+    elif name in OF_RUNS and not before:
+        from hogwild.monitoring.run_status import LATEST, RUNS
+
+        yield LATEST, "the newest run"
+        yield from ((entry.name, "run") for entry in (RUNS.iterdir() if RUNS.is_dir() else ()))
+        yield from _paths(unfinished, "/")
     elif name not in ("doctor", "schema"):
         yield from _paths(unfinished, "")
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hogwild.cli import catalog, completion, explain, export, init, results
+from hogwild.cli import catalog, completion, explain, export, init, results, runs
 from hogwild.cli.arguments import (
     COMMANDS,
     WITH_JOB,
@@ -33,11 +33,11 @@ from hogwild.cli.output import flush_results, hold_standard_streams, print_messa
 from hogwild.config.of_run import data_folder, load, resumed
 from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
 from hogwild.host import end_at_second, raise_noted, raising_on_signals, require_linux
+from hogwild.monitoring.run_status import EXIT_STATUS
 from hogwild.storage.run_directory import require_current_folder, to_json
 from hogwild.user_code import raised_text
 from hogwild.version import __version__
 
-STATUS = {"succeeded": 0, "failed": 1, "stopped": 75, "cancelled": 130}
 INTERRUPT = 2  # the number of SIGINT; a status of 128 + n says that signal n ended it
 # ClickException: older versions of typer import click, newer ones contain their own.
 _CLICK_ERROR: Any = typer.BadParameter.__mro__[2]
@@ -163,7 +163,7 @@ def train(
         print_result(*(plain_lines(summary, "") if dry_run else summary_lines(summary, "hogwild")))
     if dry_run:
         return 0
-    return int(summary.get("exit_status", STATUS[summary["state"]]))
+    return int(summary.get("exit_status", EXIT_STATUS[summary["state"]]))
 
 
 @app.command()
@@ -259,6 +259,11 @@ app.command("schema")(catalog.schema)
 app.command("list")(catalog.list_)
 app.command("init")(init.init)
 app.command("export")(export.export)
+app.command("runs")(runs.runs)
+app.command("status")(runs.status)
+app.command("logs")(runs.logs)
+app.command("attach")(runs.attach)
+app.command("stop")(runs.stop)
 app.command("eval")(results.eval_)
 app.command("predict")(results.predict)
 app.command("most-similar")(results.most_similar)

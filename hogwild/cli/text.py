@@ -7,6 +7,7 @@ from hogwild.config.field_types import Component
 from hogwild.config.load import Job
 from hogwild.config.schema import Split
 from hogwild.formatting import counted
+from hogwild.monitoring.job_view import Best
 
 
 def plan_lines(job: Job) -> Iterator[str]:
@@ -40,6 +41,10 @@ def summary_lines(summary: Mapping[str, Any], program: str) -> Iterator[str]:
         yield "  " + ", ".join(
             f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}" for name, value in metrics.items()
         )
+    if summary.get("train_loss") is not None:
+        yield f"  training loss {summary['train_loss']:.4f} in the last epoch"
+    if summary.get("best"):
+        yield f"  best {Best(**summary['best'])}"
     if startup := summary.get("startup"):
         parts = ", ".join(f"{name.removesuffix('_s')} {seconds:.1f}" for name, seconds in startup.items())
         yield f"  first update after {summary['startup_s']:.1f} s ({parts})"

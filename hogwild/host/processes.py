@@ -9,6 +9,7 @@ import mmap
 import os
 import select
 import signal
+import struct
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from hogwild.errors import RunError
 PROC = Path("/proc")
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 DISCARDED_AT_ONCE = 8 << 20  # bytes: half a millisecond
+FLOCK = "hhqqi4x"  # <fcntl.h>, struct flock: type, whence, start, length, pid
 
 CAUSES = {
     "SIGKILL": "perhaps out of memory",
@@ -243,7 +245,10 @@ def descriptor_count() -> int:
 
 def lock_file(path: Path) -> int:
     """Take an exclusive lock on a file; it lasts until the descriptor is closed or the process dies (0.7 ms after a
-    SIGKILL). Raises BlockingIOError if another process has it."""
+    SIGKILL). Raises BlockingIOError if another process has it.
+
+    flock decides, because every file system has it. The second lock, of the open file description, is for `is_locked`:
+    the kernel answers who has it, while one can only ask for a flock by taking it."""
     import fcntl
 
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -252,7 +257,34 @@ def lock_file(path: Path) -> int:
     except OSError:
         os.close(descriptor)
         raise
+    with contextlib.suppress(OSError):  # a system without these locks; NFS, where the flock is one itself
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _lock_of(fcntl.F_WRLCK))
     return descriptor
+
+
+def is_locked(path: Path) -> bool | None:
+    """Return whether a process has the lock of `lock_file`; None if the system cannot tell. It takes no lock, not for
+    an instant, so it never refuses a job that starts."""
+    import fcntl
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    try:
+        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _lock_of(fcntl.F_WRLCK))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return bool(struct.unpack(FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
+def _lock_of(kind: int) -> bytes:
+    """Return a lock on a whole file, for fcntl."""
+    return struct.pack(FLOCK, kind, os.SEEK_SET, 0, 0, 0)
 
 
 def raise_file_limit(needed: int, wanted: int) -> None:
@@ -276,7 +308,25 @@ def raise_file_limit(needed: int, wanted: int) -> None:
 def process_start_s() -> float:
     """Return when this process began, on the monotonic clock (to 10 ms). The time to the first update counts from
     here. By the boot clock: psutil's `create_time` is wall clock time, which may be set."""
-    # proc_pid_stat(5), counted from the state: the name before it may hold blanks and brackets.
-    fields = (PROC / "self/stat").read_text(errors="replace").rpartition(")")[2].split()
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    ticks = start_ticks(os.getpid())
+    assert ticks is not None
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.monotonic() - age_s
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process began, in clock ticks since the machine's boot; None: gone. With `boot_id` it identifies a
+    process for ever: a later one with the same number began later."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # proc_pid_stat(5), counted from the state: the name before it may hold blanks and brackets.
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def boot_id() -> str:
+    """Return the identity of this boot of this machine; "" if the system hides it."""
+    with contextlib.suppress(OSError):
+        return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+    return ""

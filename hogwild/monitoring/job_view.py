@@ -1,9 +1,15 @@
 """State of a running job at one moment, as plain numbers. Every display of a job (terminal, record, scraper) reads it
-here, so that they all agree. The supervisor makes one per `log.every_s`."""
+here, so that they all agree. The supervisor makes one per `log.every_s`; `run_status.py` reads it back from
+status.json."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from hogwild.formatting import clock, percent, short_number
+
+LEAST_SILENT_S = 5.0  # a shorter silence of a worker is not worth showing
+SILENT_SHARE = 0.15  # of its limit: a worker's slowest batch takes at most a twentieth of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +29,34 @@ class WorkerGlance:
     stale_p99: int = 0
     cpu: float | None = None  # cores: 1.0 is one core all the time
     pss_bytes: int | None = None  # measured every ten seconds
+    silent_s: float = 0.0  # since its last sign of life
+    limit_s: float | None = None  # silence after which it is replaced; None while other clocks run
 
     @property
     def restarts(self) -> int:
         return max(0, self.incarnation - 1)
+
+    @property
+    def silence(self) -> str:
+        """`silent 42 s, replaced at 60 s`; "" while it is not unusually silent."""
+        if self.limit_s is None or self.silent_s < max(LEAST_SILENT_S, SILENT_SHARE * self.limit_s):
+            return ""
+        return f"silent {self.silent_s:.0f} s, replaced at {self.limit_s:.0f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best evaluation so far. `checkpoint`: its name, once it is on disk."""
+
+    metric: str
+    value: float
+    updates: int
+    epoch: int | None = None  # complete epochs before it; None: recorded by an older version
+    checkpoint: str | None = None
+
+    def __str__(self) -> str:
+        words = f"{self.metric} {self.value:.4g}" + (f", epoch {self.epoch}" if self.epoch is not None else "")
+        return words + (" → checkpoints/best" if self.checkpoint else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +73,29 @@ class StreamGlance:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """The whole job. Counts cover the run with its earlier attempts, rates the time since the previous glance."""
+    """The whole job. Counts cover the run with its earlier attempts, rates the time since the previous glance. Only
+    the first three fields are known while it is being built."""
 
     name: str
     run_dir: str
-    state: str  # starting, running, evaluating, saving, paused; at the end succeeded, stopped, cancelled, failed
-    wall_s: float
-    left_s: float | None  # at the speed until now; None: unknown yet
-    epoch: int  # complete epochs
-    epochs: int
-    position: float  # in epochs: 1.5 is half of the second, even while two epochs are in progress
-    updates: int
-    planned_updates: int | None  # None: unknown, for a stream without a length
-    samples: int
-    progress: float | None  # of the job, 0 to 1
-    samples_per_s: float
-    loss: float | None  # mean per batch since the last glance
-    lr: float | None
+    state: str  # starting, running, evaluating, saving, paused, stopping; succeeded, stopped, cancelled, failed
+    wall_s: float = 0.0
+    left_s: float | None = None  # at the speed until now; None: unknown yet
+    epoch: int = 0  # complete epochs
+    epochs: int = 1
+    position: float = 0.0  # in epochs: 1.5 is half of the second, even while two epochs are in progress
+    updates: int = 0
+    planned_updates: int | None = None  # None: unknown, for a stream without a length
+    samples: int = 0
+    progress: float | None = None  # of the job, 0 to 1
+    samples_per_s: float = 0.0
+    loss: float | None = None  # mean per batch since the last glance
+    train_loss: float | None = None  # mean per sample of the last complete epoch; in the first, until now
+    lr: float | None = None
     losses: Mapping[str, float] = field(default_factory=dict)  # further losses of a training_step, likewise
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the last evaluation
     evaluated_at: int = -1  # updates before that evaluation
+    best: Best | None = None
     stale_p50: int = 0
     stale_p99: int = 0
     skipped: int = 0  # batches that were not applied
@@ -70,7 +103,6 @@ class Glance:
     restarts: int = 0
     rollbacks: int = 0
     pss_bytes: int | None = None  # of all processes of the job; each shared page counted once
-    pid: int = 0
     workers: tuple[WorkerGlance, ...] = ()
     stream: StreamGlance | None = None
     spares: int = 0  # processes that wait to replace a worker
@@ -86,3 +118,25 @@ def workers_record(workers: Iterable[WorkerGlance]) -> dict[str, list[Any]]:
         for w in workers
     ]
     return {name: [row[column] for row in rows] for column, name in enumerate(names)}
+
+
+def progress_line(glance: Glance) -> str:
+    """Return the line that stands for a picture: where there is no terminal, and in one that a debugger may need."""
+    if glance.state == "starting":
+        phases = [worker.phase if worker.state == "starting" else worker.state for worker in glance.workers]
+        return f"starting workers, {glance.wall_s:.0f} s: " + ", ".join(
+            f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases)
+        )
+    parts = [
+        "" if glance.progress is None else f"{percent(glance.progress):>5}",
+        f"epoch {min(glance.epoch + 1, glance.epochs)}/{glance.epochs}",
+        f"{glance.samples:,} samples",
+        "" if glance.loss is None else f"loss {glance.loss:.4g}",
+        f"{short_number(glance.samples_per_s)} samples/s",
+        "" if glance.left_s is None or glance.progress == 1 else f"left {clock(glance.left_s)}",
+        "" if glance.best is None else f"best {glance.best}",
+        glance.state if glance.state != "running" else "",
+        f"restarts {glance.restarts}" if glance.restarts else "",
+        *(f"worker {worker.worker} {worker.silence}" for worker in glance.workers if worker.silence),
+    ]
+    return "  ".join(part for part in parts if part)

@@ -27,9 +27,9 @@ NEWS = 4  # events at most
 FEWEST_WORKER_ROWS = 3
 STYLES = {
     **dict.fromkeys(("running", "training"), "green"),
-    **dict.fromkeys(("starting", "compiling", "ready", "stopped", "cancelled"), "yellow"),
+    **dict.fromkeys(("starting", "compiling", "ready", "stopping", "stopped", "cancelled"), "yellow"),
     **dict.fromkeys(("evaluating", "saving"), "cyan"),
-    **dict.fromkeys(("dying", "empty", "retired", "failed"), "bold red"),
+    **dict.fromkeys(("dying", "empty", "retired", "failed", "lost"), "bold red"),
     "succeeded": "bold green",
 }
 WORDS = {"empty": "restarting", "dying": "ending", "retired": "given up"}
@@ -72,7 +72,9 @@ GAP = 2
 class Display:
     """Formatter of glances, with each trend's latest values. The terminal's `encoding` decides on blocks or ASCII."""
 
-    def __init__(self, encoding: str = "utf-8") -> None:
+    def __init__(self, encoding: str = "utf-8", footer: Callable[[Glance], str] | None = None) -> None:
+        """`footer`: returns the last line of a frame, while the job runs."""
+        self._footer = footer
         self._is_ascii = not _can_write("━" + BLOCKS, encoding)
         self._trends: dict[str, deque[float]] = {}
         self._evaluated_at = -1
@@ -107,10 +109,11 @@ class Display:
         if is_last:
             return self._fitted(head, width, height)
         news = [Text(printable(line).replace("\n", " "), "dim") for line in glance.news[-NEWS:]]
-        room = height - len(head) - len(news)
+        foot = [Text(self._footer(glance), "dim")] if self._footer is not None else []
+        room = height - len(head) - len(news) - len(foot)
         while news and room < FEWEST_WORKER_ROWS + 1:
             news, room = news[1:], room + 1
-        return self._fitted([*head, *self._workers(glance, width, room), *news], width, height)
+        return self._fitted([*head, *self._workers(glance, width, room), *news, *foot], width, height)
 
     def _fitted(self, lines: Iterable[Text], width: int, height: int) -> list[Text]:
         fitted = list(lines)[: max(0, height)]
@@ -158,6 +161,7 @@ class Display:
         """Return loss, metrics, speed and counts, as many figures per line as fit; none is split."""
         found = [self._figure("loss", "-" if glance.loss is None else f"{glance.loss:.4g}", "loss")]
         found += [self._figure(f"val {name}", f"{value:.4g}", f"val {name}") for name, value in glance.metrics.items()]
+        found += [self._figure("best", str(glance.best))] if glance.best is not None else []
         speed = self._figure("samples/s", short_number(glance.samples_per_s), "samples/s")
         counts = [
             ("lr", "" if glance.lr is None else f"{glance.lr:.3g}"),
@@ -201,6 +205,10 @@ class Display:
         return [title, *rows]
 
     def _worker(self, worker: WorkerGlance, columns: Sequence[Column]) -> Text:
+        if worker.silence:
+            shown = [column for column in columns if column.title in ("worker", "state")]
+            row = Text(_row((column.cell(worker) for column in shown), shown))
+            return row.append(f"{'':{GAP}}{worker.silence}", "yellow")
         row = Text(_row((column.cell(worker) for column in columns), columns))
         start = 0
         for column in columns:
@@ -224,7 +232,9 @@ def shown_workers(workers: Sequence[WorkerGlance], room: int) -> list[WorkerGlan
     number; workers in trouble, or restarted most, are kept."""
     if len(workers) <= room:
         return list(workers)
-    chosen = sorted(workers, key=lambda worker: (worker.state == "training", -worker.restarts, worker.worker))
+    chosen = sorted(
+        workers, key=lambda worker: (worker.state == "training" and not worker.silence, -worker.restarts, worker.worker)
+    )
     return sorted(chosen[: max(0, room - 1)], key=lambda worker: worker.worker)
 
 

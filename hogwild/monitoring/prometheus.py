@@ -12,7 +12,18 @@ from dataclasses import dataclass
 from hogwild.monitoring.job_view import Glance, WorkerGlance
 
 FILE = "metrics.prom"
-STATES = ("starting", "running", "evaluating", "saving", "paused", "succeeded", "stopped", "cancelled", "failed")
+STATES = (
+    "starting",
+    "running",
+    "evaluating",
+    "saving",
+    "paused",
+    "stopping",
+    "succeeded",
+    "stopped",
+    "cancelled",
+    "failed",
+)
 
 Sample = tuple[Mapping[str, str], float | None]
 

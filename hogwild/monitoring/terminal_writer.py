@@ -14,12 +14,13 @@ import os
 import select
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING
 
 from hogwild.host import terminal
-from hogwild.monitoring.job_view import Glance
+from hogwild.monitoring.job_view import Glance, progress_line
 
 if TYPE_CHECKING:
     from hogwild.monitoring.live_display import Display
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 MOST_MESSAGES = 1000  # waiting for a terminal; later ones are only counted
 ANSWER_S = 1.0  # a terminal that accepts nothing for so long is not waited for again
 CLOSE_S = 2.0
+QUIET_S = 8.0  # longest silence while a job starts, without a terminal: a person waits about ten seconds for a sign
+LINE_EVERY_S = 30.0  # between two lines of progress that stay
 
 
 class Look(enum.Enum):
@@ -36,6 +39,11 @@ class Look(enum.Enum):
     LINES = "lines"  # occasionally: for a file, a pipe, a terminal without cursor movement
     ONE_LINE = "one line"  # rewritten in place: `procs: 0`, where a debugger may need the terminal
     LIVE = "live"
+
+    @property
+    def is_in_place(self) -> bool:
+        """True if a line replaces the one before it."""
+        return self in (Look.ONE_LINE, Look.LIVE)
 
 
 def look_for(progress: bool, procs: int) -> Look:
@@ -50,12 +58,14 @@ def look_for(progress: bool, procs: int) -> Look:
 class Screen:
     """The output of one job. Its methods return at once, before `start` within ANSWER_S, and never raise."""
 
-    def __init__(self, look: Look = Look.NOTHING) -> None:
+    def __init__(self, look: Look = Look.NOTHING, footer: "Callable[[Glance], str] | None" = None) -> None:
+        """`footer`: returns the last line of a live frame."""
         self.look = look
         self._inbox = _Inbox()
         self._continued = terminal.Continued()
-        self._writer = _TerminalThread(look, self._inbox, self._continued)
+        self._writer = _TerminalThread(look, self._inbox, self._continued, footer)
         self._thread: threading.Thread | None = None
+        self._line_s: float | None = None  # when the last of several lines was shown
         self._is_waited_for = True  # until the loop starts, `show_message` returns only after its text is written
 
     def start(self) -> None:
@@ -73,12 +83,23 @@ class Screen:
             self._is_waited_for = self._inbox.wait_until_written(ANSWER_S)
 
     def show(self, glance: Glance) -> None:
-        """Show the job's current state, in place of an older one that was not drawn yet. For `Look.LIVE`."""
-        self._start()
-        self._inbox.put_newest(glance=glance)
+        """Show the job's current state, in place of an older one that was not drawn yet: as a frame, as a line, or, if
+        lines stay, as one now and then."""
+        if self.look is Look.LIVE:
+            self._start()
+            self._inbox.put_newest(glance=glance)
+        elif self.look is Look.ONE_LINE:
+            self.line(progress_line(glance))
+        elif self.look is Look.LINES:
+            now = time.monotonic()
+            self._line_s = now if self._line_s is None else self._line_s
+            if now - self._line_s >= (QUIET_S if glance.state == "starting" else LINE_EVERY_S):
+                self._line_s = now
+                self.line(progress_line(glance))
 
     def line(self, text: str) -> None:
-        """Show a progress line, in place of an older one that was not written yet."""
+        """Show a progress line, in place of an older one that was not written yet; "" removes the one on a terminal. A
+        live display shows it until the first glance."""
         self._start()
         self._inbox.put_newest(line=text)
 
@@ -153,8 +174,15 @@ class _Inbox:
 class _TerminalThread:
     """The writer inside the thread. It holds no reference to the Screen, which can thus be garbage-collected."""
 
-    def __init__(self, look: Look, inbox: _Inbox, continued: terminal.Continued) -> None:
+    def __init__(
+        self,
+        look: Look,
+        inbox: _Inbox,
+        continued: terminal.Continued,
+        footer: Callable[[Glance], str] | None,
+    ) -> None:
         self._look = look
+        self._footer = footer
         self._inbox = inbox
         self._continued = continued
         self._seen_continued = 0
@@ -172,6 +200,7 @@ class _TerminalThread:
             messages, line, glance, is_over = self._inbox.receive()
             self._last = glance or self._last
             if self._look is Look.LIVE:
+                self._line = self._line if line is None else line
                 self._live(messages, is_over)
             else:
                 self._plain(messages, line, is_over)
@@ -183,8 +212,8 @@ class _TerminalThread:
         if self._look is not Look.ONE_LINE:
             self._write(text + (f"{line}\n" if line else ""))
             return
-        before = "\r\x1b[2K" if self._line and text else ""
-        self._line = line or self._line
+        before = "\r\x1b[2K" if self._line and (text or line is not None) else ""
+        self._line = self._line if line is None else line
         if line is not None or text:
             shown = self._line[: self._size()[0] - 1]
             self._write(f"{before}{text}" + (f"\r\x1b[2K{shown}" if shown else ""))
@@ -204,6 +233,9 @@ class _TerminalThread:
         frame: list[tuple[str, int]] = []
         if self._last is not None and not terminal.is_in_background(_descriptor(sys.stderr)):
             frame = self._frame(self._last, width, height, is_over)
+        elif self._line and self._last is None and not is_over:
+            shown = terminal.printable(self._line)[: width - 1]
+            frame = [(shown, len(shown))]
         text += "".join(f"{line}\x1b[K\n" for line, _ in frame)
         self._write(f"{text}\x1b[J" if self._drawn or frame else text)
         self._drawn = [columns for _, columns in frame]
@@ -222,7 +254,7 @@ class _TerminalThread:
             if self._display is None:
                 from hogwild.monitoring.live_display import Display
 
-                self._display = Display(encoding=getattr(sys.stderr, "encoding", None) or "ascii")
+                self._display = Display(getattr(sys.stderr, "encoding", None) or "ascii", self._footer)
             return self._display.frame(glance, width, height, is_last=is_last)
         except Exception as error:  # our own bug: stop the display, and the job continues
             self._look = Look.NOTHING

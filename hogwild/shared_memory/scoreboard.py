@@ -78,6 +78,7 @@ class Word(IntEnum):
     GOOD = auto()  # finite updates since SCALE changed
     OVERFLOWS = auto()  # backward passes repeated at half the scale
     FURTHER = 160  # first of sixteen float64: sums of the further losses of a training_step, then their counts
+    EPOCHS = 176  # for the even and the odd epoch: its tag, samples, and float64 sum of the samples' losses
 
 
 class Control(IntEnum):
@@ -176,6 +177,15 @@ class Scoreboard:
         losses = int(self.words[: self.procs, Word.LOSSES].sum())
         fresh = losses - mark[1]
         return ((total - mark[0]) / fresh if fresh > 0 else None), (total, losses)
+
+    def epoch_loss(self, epoch: int) -> float | None:
+        """Return the mean training loss per sample of an epoch, as far as this attempt has trained it; None if it has
+        not, or if two later epochs have begun."""
+        tag, rows = _epoch_tag(epoch, int(self.control_words[_ROLLBACKS])), self.words[: self.procs]
+        first = _EPOCHS + 3 * (epoch & 1)
+        of_it = rows[:, first] == tag
+        samples = int(rows[of_it, first + 1].sum())
+        return float(self.floats[: self.procs][of_it, first + 2].sum()) / samples if samples else None
 
     def further(self) -> np.ndarray:
         """Return (2, FURTHER_LOSSES) float64: sums of the further losses over all workers, and their counts."""
@@ -279,7 +289,12 @@ _FIRST, _LAST, _BUSY, _SLOWEST = map(int, (Word.FIRST_NS, Word.LAST_NS, Word.BUS
 _BATCHES, _LOSSES, _LOSS_SUM, _NOT_FINITE = map(int, (Word.BATCHES, Word.LOSSES, Word.LOSS_SUM, Word.NOT_FINITE))
 _PHASE, _PHASE_NS, _SINCE = map(int, (Word.PHASE, Word.PHASE_NS, Word.PHASE_SINCE_NS))
 _STALENESS, _STALEST = map(int, (Word.STALENESS, Word.STALEST))
-_BASE_UPDATES = int(Control.BASE_UPDATES)
+_BASE_UPDATES, _ROLLBACKS, _EPOCHS = int(Control.BASE_UPDATES), int(Control.ROLLBACKS), int(Word.EPOCHS)
+
+
+def _epoch_tag(epoch: int, rollbacks: int) -> int:
+    """Return a number for an epoch, another one after a rollback, which trains it again; never 0."""
+    return rollbacks << 40 | epoch + 1
 
 
 class Row:
@@ -333,6 +348,14 @@ class Row:
     def count_not_finite(self, updates: int) -> None:
         """Count skipped updates. Call it after `count_updates` of the same exchange."""
         self._hot[_NOT_FINITE] += updates
+
+    def count_epoch(self, epoch: int, samples: int, loss_sum: float) -> None:
+        """Add the applied samples of an epoch and the sum of their losses. Call it after the commit."""
+        first, tag = _EPOCHS + 3 * (epoch & 1), _epoch_tag(epoch, self.board.control_words[_ROLLBACKS])
+        if self._hot[first] != tag:
+            self._hot[first], self._hot[first + 1], self.floats[first + 2] = tag, 0, 0.0
+        self._hot[first + 1] += samples
+        self.floats[first + 2] += loss_sum
 
     def count_lane_restarts(self, batches: int) -> None:
         """Count batches that began from zero state. Call it after the commit."""

@@ -26,6 +26,7 @@ from hogwild.storage.records import explained, tried
 from hogwild.storage.records import to_json as to_json
 
 LOCK = ".lock"
+STATUS = "status.json"
 ENV = "env.json"
 NAMES = "names.json"  # names of the model's ids: words, users, items
 LATEST, BEST = "latest", "best"  # links among the checkpoints
@@ -66,7 +67,7 @@ class RunDir:
         self._found = found
         self.job_file = path / "job.yaml"
         self.resolved_file = path / RESOLVED
-        self.status_file = path / "status.json"
+        self.status_file = path / STATUS
         self.metrics = Records(path / "metrics.jsonl")
         self.events = Records(path / "events.jsonl")
         self.logs = path / "logs"
@@ -168,6 +169,10 @@ class RunDir:
         """As `write_json`; return False on failure, which must not stop training. The caller reports it, once."""
         return tried(lambda: self.write_json(name, value))
 
+    def try_write_text(self, name: str, text: str) -> bool:
+        """As `write_text`; return False on failure."""
+        return tried(lambda: self.write_text(name, text))
+
     def read_json(self, name: str) -> Any:
         """Return the content of a JSON file of the run; None if it is missing or not JSON."""
         try:
@@ -211,13 +216,15 @@ class RunDir:
         """Point `checkpoints/latest` at the checkpoint of that name. Raises RunDirError."""
         point(self.latest, checkpoint)
 
-    def update_best(self, checkpoint: str) -> None:
-        """Point `checkpoints/best` at the checkpoint, or remove the link if there is none. Raises RunDirError."""
+    def update_best(self, checkpoint: str) -> bool:
+        """Point `checkpoints/best` at the checkpoint, or remove the link if there is none; return whether there is one.
+        Raises RunDirError."""
         if checkpoint and (self.checkpoints / checkpoint).is_dir():
             point(self.best, checkpoint)
-            return
+            return True
         with explained(f"cannot remove {self.best}"):
             self.best.unlink(missing_ok=True)
+        return False
 
 
 def _make(folder: Path) -> None:
@@ -287,10 +294,10 @@ def _owner(lock: Path) -> str:
 
 def _refuse_content(folder: Path) -> None:
     """Raise RunDirError if the folder has content. Leftovers of a job killed before there was a run do not count: its
-    lock, and beside a lock env.json, names.json and temporary files."""
+    lock, and beside a lock status.json, env.json, names.json and temporary files."""
     content = {entry.name for entry in folder.iterdir()}
     if LOCK in content:
-        content = {name for name in content - {LOCK, ENV, NAMES} if not name.startswith(TEMPORARY)}
+        content = {name for name in content - {LOCK, STATUS, ENV, NAMES} if not name.startswith(TEMPORARY)}
     if not content:
         return
     if RESOLVED in content:

@@ -39,6 +39,8 @@ class Sums:
 
     loss: float = 0.0  # sum of the batches' mean losses
     losses: int = 0  # batches with a loss: at least one sample was applied
+    samples: int = 0  # applied
+    sample_loss: float = 0.0  # sum of their losses
     not_finite: int = 0  # samples
     skipped: int = 0  # batches without any applied sample
 
@@ -90,6 +92,7 @@ class Chunks:
             fused.count(applied)
             row.count_updates(applied, staleness)
         row.count_batches(count, sums.losses, sums.loss)
+        row.count_epoch(item.epoch, sums.samples, sums.sample_loss)
         if sums.not_finite:
             row.count_not_finite(max(1, sums.skipped))
         self._made += applied
@@ -113,6 +116,8 @@ class Chunks:
         if applied:
             sums.loss += loss / applied
             sums.losses += 1
+            sums.samples += applied
+            sums.sample_loss += loss
         else:
             sums.skipped += 1
 

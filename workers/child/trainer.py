@@ -43,6 +43,8 @@ class Unflushed:
     updates: int = 0  # applied to the flats (direct) or to the own copy (delta)
     updated: int = 0  # batches in those updates; their losses are in `loss_sum`
     loss_sum: float = 0.0
+    samples: int = 0  # in those batches
+    sample_loss: float = 0.0  # sum of their losses
     not_finite: int = 0  # updates skipped for a NaN or infinite loss or gradient
     lane_restarts: int = 0  # batches inside a lane that began from zero state
     further: list[tuple[list[float], list[int]]] = field(default_factory=list)  # (sums, counts) of further losses
@@ -177,6 +179,7 @@ class Trainer:
         if fresh.updates:
             self.row.count_updates(fresh.updates, self._staleness)
         self.row.count_batches(fresh.batches, fresh.updated, fresh.loss_sum)
+        self.row.count_epoch(item.epoch, fresh.samples, fresh.sample_loss)
         for sums, counts in fresh.further:
             self.row.count_further(sums, counts)
         if fresh.not_finite:
@@ -236,7 +239,7 @@ class Trainer:
         else:
             self._check_bound()
             if self._sync_every:
-                self._apply(len(batches), loss, self._board.updates() + self._open.updates)
+                self._apply(item, len(batches), loss, self._board.updates() + self._open.updates)
             else:
                 self._apply_direct(item, len(batches), loss)
         self.profile.enter("bookkeeping")
@@ -263,9 +266,9 @@ class Trainer:
             self._skipped += batches
             return
         self.row.intend(item.id, self._done)
-        self._apply(batches, loss, now)
+        self._apply(item, batches, loss, now)
 
-    def _apply(self, batches: int, loss: float, made: int) -> None:
+    def _apply(self, item: WorkItem, batches: int, loss: float, made: int) -> None:
         """Apply the update. `made`: updates before this one by all workers, for the learning-rate schedule."""
         self.profile.enter("apply")
         if self.worker_spec.loss_names:
@@ -276,6 +279,10 @@ class Trainer:
         self._made += 1
         fresh.updated += batches
         fresh.loss_sum += loss
+        stop = item.start + self._done
+        samples = self.worker_spec.train.plan.samples_in(stop - batches, stop)
+        fresh.samples += samples
+        fresh.sample_loss += loss / batches * samples
 
     def _is_too_old(self) -> bool:
         return self.worker_spec.max_staleness is not None and self._staleness > self.worker_spec.max_staleness

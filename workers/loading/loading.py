@@ -10,7 +10,6 @@ training uses (`readers.py`, `row_reader.py`), or comes from the cache beside th
 
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,6 +38,7 @@ from workers.loading.readers import Patience, Readers
 from workers.loading.trial import try_in_worker
 from workers.processes.early_start import HeadStart
 from workers.session.journal import Journal
+from workers.session.startup import StartUp
 
 if TYPE_CHECKING:
     from hogwild.data.cache import CachedField, DatasetCache
@@ -49,41 +49,6 @@ RANGE_S = 0.03  # per range: the cost of a death, and of waiting for the last ra
 LONGEST_RANGE_S = 5.0
 MOST_RANGES = 512
 RANGES_PER_READER = 4
-LINE_S = 1.0
-
-
-class ReadingLine:
-    """`reading data.train: 45 %  12,000 samples/s` on standard error, at most once a second; in place on a terminal."""
-
-    def __init__(self, is_wanted: bool) -> None:
-        self._is_wanted = is_wanted and sys.stderr is not None
-        self._is_terminal = self._is_wanted and sys.stderr.isatty()
-        self._is_open = False
-        self._next_s = time.monotonic() + LINE_S
-        self._last: tuple[str, int, float] = ("", 0, 0.0)
-
-    def show(self, what: str, done: int, count: int, things: str = "samples") -> None:
-        now_s = time.monotonic()
-        if self._last[0] != what:
-            self._last = (what, done, now_s)
-        if not self._is_wanted or now_s < self._next_s:
-            return
-        rate = (done - self._last[1]) / max(1e-9, now_s - self._last[2])
-        self._next_s, self._last = now_s + LINE_S, (what, done, now_s)
-        text = f"reading {what}: {done / count:.0%}  {rate:,.0f} {things}/s".replace("%", " %")
-        self._tell(f"\r\x1b[2K{text}" if self._is_terminal else f"{text}\n")
-        self._is_open = self._is_terminal
-
-    def end(self) -> None:
-        if self._is_open:
-            self._tell("\r\x1b[2K")
-            self._is_open = False
-
-    @staticmethod
-    def _tell(text: str) -> None:
-        with suppress(OSError, ValueError):  # its reader has gone
-            sys.stderr.write(text)
-            sys.stderr.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +121,12 @@ class _Shared:
 class Loading:
     """A `materialise.Reader`. Its messages wait until the journal exists."""
 
-    def __init__(self, early: HeadStart, job: Job, runs: Path | None, *, shows_progress: bool) -> None:
-        """`runs`: the folder of runs; the cache of data sets lies beside it."""
+    def __init__(self, early: HeadStart, job: Job, runs: Path | None, startup: StartUp) -> None:
+        """`runs`: the folder of runs; the cache of data sets lies beside it. `startup` shows the progress."""
         self._early, self._seed, self._runs = early, job.seed, runs
         limits = job.supervise
         self._patience = Patience(limits.start_timeout_s, limits.stall_timeout_s, limits.max_item_attempts)
-        self._line = ReadingLine(shows_progress)
+        self._startup = startup
         self._sentences: list[str] = []
         self._events: list[dict[str, Any]] = []
 
@@ -173,7 +138,7 @@ class Loading:
         try:
             return self._read(rows, fraction, channels_last=channels_last, began_s=began_s)
         finally:
-            self._line.end()
+            self._startup.counted()
 
     def _read(
         self, rows: RowSource, fraction: float | None, *, channels_last: bool, began_s: float
@@ -185,7 +150,7 @@ class Loading:
         def goes_on(done: int, seconds: float, pace: float) -> bool:
             nonlocal pace_s
             pace_s = pace
-            self._line.show(rows.what, done, rows.count)
+            self._show_progress(rows, done)
             return not can_be_shared or seconds < PROBE_S or pace * (rows.count - done) < SHORT_S
 
         done = rows.read_into(columns, goes_on)
@@ -223,11 +188,12 @@ class Loading:
             from hogwild.data.cache import DatasetCache
 
             cache = DatasetCache(self._runs, say=self._show)
-        packer = Packer(self._early, self._patience, cache, self._show, partial(self._line.show, things="pieces"))
+        tell = partial(self._startup.count, things="pieces")
+        packer = Packer(self._early, self._patience, cache, self._show, tell)
         try:
             parsed = packer.pack(parsing)
         finally:
-            self._line.end()
+            self._startup.counted()
         self._note_parsed(parsing, parsed, packer, time.monotonic() - began_s)
         return parsed
 
@@ -240,7 +206,7 @@ class Loading:
     def _read_shared(self, shared: "_Shared", began_s: float, *, is_begun: bool) -> None:
         rows, ranges, readers, done = shared.rows, shared.ranges, shared.readers, shared.done
         if is_begun:
-            is_read = readers.run(lambda count: self._line.show(rows.what, done + count, rows.count))
+            is_read = readers.run(lambda count: self._show_progress(rows, done + count))
             if not is_read:
                 self._show(readers.why_unread)
             elif (bad := ranges.first_bad) is not None:
@@ -251,7 +217,7 @@ class Loading:
         for start, stop in map(ranges.rows, rest):
             to.put(start, rows.read_here(start, stop))
             count += stop - start
-            self._line.show(rows.what, count, rows.count)
+            self._show_progress(rows, count)
         by = f"{readers.count} workers" if readers.count > 1 else "1 worker"
         if rest:
             is_alone = len(rest) * ranges.size >= rows.count - done
@@ -306,6 +272,9 @@ class Loading:
             journal.show_message(sentence)
         for event in self._events:
             journal.event("data-read", **event)
+
+    def _show_progress(self, rows: RowSource, done: int) -> None:
+        self._startup.count(f"reading {rows.what}", done, rows.count)
 
     def _show(self, sentence: str) -> None:
         self._sentences.append(sentence)

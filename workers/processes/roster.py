@@ -161,9 +161,15 @@ class Roster:
                 "pid": pids.get(number),
                 "incarnation": slot.incarnation,
                 counted: counts[number],
+                **self._silence(slot),
             }
             for number, slot in enumerate(self.slots)
         ]
+
+    def _silence(self, slot: RosterSlot) -> dict[str, object]:
+        """Return the seconds without a sign of life, and after how many it is replaced: `_judge_silence`."""
+        limit = self._limit(slot) if slot.state is State.TRAINING else None
+        return {"silent_s": round(slot.silent_s, 1), "limit_s": limit}
 
     @property
     def is_settled(self) -> bool:

@@ -51,6 +51,7 @@ class Saving:
     _latest: WrittenCheckpoint | Failed | None = None
     _best: str = ""  # the checkpoint of the best evaluation, on disk or being written
     _wants_best: bool = False
+    best_on_disk: str | None = None  # the checkpoint that `checkpoints/best` points to
 
     # ---- when
 
@@ -70,7 +71,7 @@ class Saving:
     def want_best(self) -> None:
         """Ask for a checkpoint of the current parameters, the best so far. All workers are parked."""
         self._best = checkpoint_name(self.queue.updates)
-        self._wants_best = self.is_worth_it
+        self._wants_best, self.best_on_disk = self.is_worth_it, None
         if not self._wants_best:
             self._point_best()
 
@@ -191,7 +192,7 @@ class Saving:
         if not self.settings.keep_best:
             return
         try:
-            self.rundir.update_best(self._best)
+            self.best_on_disk = self._best if self.rundir.update_best(self._best) else None
         except RunDirError as error:
             self.journal.show_message(f"warning: {error}")
 

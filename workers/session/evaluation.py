@@ -31,12 +31,13 @@ class Monitor:
     best: dict[str, Any] | None = None
     since_best: int = 0
 
-    def look(self, updates: int, values: Mapping[str, float]) -> bool:
+    def look(self, updates: int, values: Mapping[str, float], epoch: int | None = None) -> bool:
         """Note an evaluation; return whether it is the best. NaN is best only if there is no other value."""
         if self.best is not None and not self._is_better(values.get(self.name, math.nan)):
             self.since_best += 1
             return False
-        self.best, self.since_best = {"updates": updates, **values}, 0
+        place = {"updates": updates} if epoch is None else {"updates": updates, "epoch": epoch}
+        self.best, self.since_best = {**place, **values}, 0
         return True
 
     @property
@@ -155,7 +156,7 @@ class Evaluating:
         self.values = self.panel.values(self._sums, self._scores)
         self.evaluated_at = self.queue.updates
         self.first_loss = self.values.get("loss") if self.first_loss is None else self.first_loss
-        is_best = self.monitor.look(self.queue.updates, self.values)
+        is_best = self.monitor.look(self.queue.updates, self.values, self.queue.epoch)
         self.schedule()
         return is_best
 

@@ -7,7 +7,6 @@ files (slow on a file system busy with a checkpoint), standard error and TensorB
 the kernel's page cache.
 """
 
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,15 +18,15 @@ from hogwild.host.background_thread import Background
 from hogwild.job.update_choice import Meetings, UpdateChoice
 from hogwild.monitoring import prometheus
 from hogwild.monitoring.job_view import Glance
+from hogwild.monitoring.run_status import record_of
 from hogwild.monitoring.tensorboard import Curves, NoCurves, is_installed
-from hogwild.monitoring.terminal_writer import Look, Screen, look_for
+from hogwild.monitoring.terminal_writer import Look
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.storage.records import Records, tried
-from hogwild.storage.run_directory import RunDir
-from workers.request import Request
+from hogwild.storage.run_directory import STATUS, RunDir
+from workers.session.startup import StartUp
 
 LAST_STATUS_S = 10.0
-LINE_EVERY = 10  # intervals, if the line is not rewritten in place
 NEWS = 8  # number of latest events in a glance
 NEWS_EVERY_S = 0.1  # least time between two pictures for events: a crash loop has many
 # Shown in another form, or of no interest.
@@ -37,22 +36,19 @@ DETAILS = ("pid", "kind", "incarnation", "update", "blocked", "from_updates", "r
 
 
 class Journal:
-    """The journal of one job, in the supervisor. `look`: what is shown on standard error besides messages."""
+    """The journal of one job, in the supervisor. Its first record ends the `startup`, whose screen it writes to."""
 
-    def __init__(
-        self, rundir: RunDir, *, jsonl: bool, look: Look, every_s: float, curves: Curves | NoCurves | None = None
-    ) -> None:
+    def __init__(self, rundir: RunDir, job: Job, startup: StartUp, curves: Curves | NoCurves | None = None) -> None:
         self.rundir = rundir
-        self.every_s = every_s
-        self._jsonl = jsonl
-        self._screen = Screen(look)
+        self.every_s = job.log.every_s
+        self._jsonl = job.log.jsonl
+        self._startup, self._screen = startup, startup.screen
         self._curves = curves or NoCurves()
         self._log = Records(rundir.supervisor_log)
         self._news: deque[str] = deque(maxlen=NEWS)
         self._has_news = False
-        self._glance: Glance | None = None
+        self._glance = Glance(job.name, str(rundir.path), "starting")
         self._complained = False
-        self._next_line = 0.0
         self._next_status = 0.0
         self._next_glance = 0.0
         self._status = Background("status")
@@ -86,6 +82,8 @@ class Journal:
         if kind not in NOT_NEWS:
             self._news.append(f"{time.strftime('%H:%M:%S')}  {_describe(kind, values)}")
             self._has_news = True
+        if kind == "signal":
+            self._next_status = 0.0  # status.json says so at once
         if kind in ("resume", "rollback"):
             self._curves.go_on_from(values.get("samples", 0))
 
@@ -123,15 +121,14 @@ class Journal:
     def show(self, now: float, glance: Glance) -> None:
         """Show the glance, on the terminal only."""
         self._has_news, self._next_glance = False, now + NEWS_EVERY_S
-        if self._screen.look is Look.LIVE:
-            self._screen.show(glance)
+        self._screen.show(glance)
 
     def record(
-        self, now: float, glance: Glance, line: str, status: Mapping[str, Any], workers: Mapping[str, Any] | None = None
+        self, now: float, glance: Glance, more: Mapping[str, Any], workers: Mapping[str, Any] | None = None
     ) -> None:
         """Write the glance everywhere: metrics.jsonl and the curves, if something was trained since the last time;
-        status.json and metrics.prom; the terminal, with `line` if there is no picture. `workers`: their part of the
-        record, when due."""
+        status.json, with `more`, and metrics.prom; the terminal. `workers`: their part of the record, when due."""
+        self._startup.end()
         self._glance = glance
         if glance.loss is not None or workers is not None:
             self.metrics(
@@ -146,11 +143,8 @@ class Journal:
                 **({"losses": {name: _short(loss) for name, loss in glance.losses.items()}} if glance.losses else {}),
                 **({"workers": workers} if workers is not None else {}),
             )
-        self._replace(glance, status)
+        self._replace(glance, "stopping" if glance.state == "stopping" else "running", more)
         self.show(now, glance)
-        if self._screen.look in (Look.LINES, Look.ONE_LINE) and now >= self._next_line:
-            self._next_line = now + self.every_s * (1 if self._screen.look is Look.ONE_LINE else LINE_EVERY)
-            self._screen.line(line)
 
     def staleness(self, updates: int, counts: Iterable[int]) -> None:
         """Record the histogram so far, without trailing empty bins."""
@@ -159,30 +153,28 @@ class Journal:
             found.pop()
         self.metrics("staleness", updates=updates, counts=found)
 
-    def last_status(self, samples_per_s: float | None, **values: Any) -> None:
-        """Write the final status; it is on disk when this returns, unless the disk does not answer. `samples_per_s`, of
-        the whole attempt, is shown last: the rate since the last record says little."""
+    def last_status(self, state: str, samples_per_s: float | None, known: Mapping[str, Any], **more: Any) -> None:
+        """Write the final status; it is on disk when this returns, unless the disk does not answer. `known`: fields of
+        the glance. `samples_per_s`, of the whole attempt, is shown last: the rate since the last record says little."""
+        self._startup.end()
         self._status.wait(LAST_STATUS_S)
-        known = {name: values[name] for name in ("state", "epoch", "updates", "samples", "progress", "metrics")}
-        if self._glance is not None:
-            last = replace(self._glance, **known, wall_s=values["wall_s"], samples_per_s=0.0, left_s=None, workers=())
-            if self._screen.look is Look.LIVE:
-                self._screen.show(replace(last, samples_per_s=samples_per_s or 0.0, is_between=True))
-            self._glance = last
-        self._replace(self._glance, values)
+        idle: dict[str, Any] = {"samples_per_s": 0.0, "left_s": None, "workers": (), "stream": None, "spares": 0}
+        last = self._glance = replace(self._glance, state=state, **known, **idle, news=self.news)
+        if self._screen.look is Look.LIVE:
+            self._screen.show(replace(last, samples_per_s=samples_per_s or 0.0, is_between=True))
+        self._replace(last, state, {"spares": [], "samples_per_s": samples_per_s, **more})
         self._status.wait(LAST_STATUS_S)
 
-    def _replace(self, glance: Glance | None, status: Mapping[str, Any]) -> None:
+    def _replace(self, glance: Glance, state: str, more: Mapping[str, Any]) -> None:
         """Replace status.json and metrics.prom in a thread; skip this if the last replacement is still running."""
         self._status.finish()
         if self._status.is_busy:
             return
-        record, rundir = {"time": time.time(), **status}, self.rundir
+        attempt, rundir = self._startup.attempt, self.rundir
+        assert attempt is not None
 
         def write() -> bool:
-            is_kept = rundir.try_write_json("status.json", record)
-            if glance is None:
-                return is_kept
+            is_kept = rundir.try_write_json(STATUS, record_of(attempt, state, glance, more))
             return tried(lambda: rundir.write_text(prometheus.FILE, prometheus.exposition(glance))) and is_kept
 
         self._status.submit(write, self._kept)
@@ -226,26 +218,7 @@ def _describe(kind: str, values: Mapping[str, Any]) -> str:
     return "  ".join([*worker, kind, *rest])
 
 
-def journal_for(request: Request, procs: int, rundir: RunDir, shared: SharedModel) -> Journal:
-    """Make the journal; nothing is written or started yet."""
-    job = request.job
-    return Journal(
-        rundir,
-        jsonl=job.log.jsonl,
-        look=look_for(wants_progress(request), procs),
-        every_s=job.log.every_s,
-        curves=_curves_for(job, rundir, shared),
-    )
-
-
-def wants_progress(request: Request) -> bool:
-    if request.progress is not None:
-        return request.progress
-    setting = request.job.log.progress
-    return sys.stderr is not None and sys.stderr.isatty() if setting == "auto" else bool(setting)
-
-
-def _curves_for(job: Job, rundir: RunDir, shared: SharedModel) -> Curves | NoCurves:
+def curves_for(job: Job, rundir: RunDir, shared: SharedModel) -> Curves | NoCurves:
     """Make the TensorBoard curves; with `auto`, for a job long enough to have a curve, if the package is installed."""
     setting = job.log.tensorboard
     if setting is False or (setting == "auto" and not is_installed()):

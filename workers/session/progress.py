@@ -1,7 +1,6 @@
 """The progress of a running job, once per `log.every_s`: a glance that the journal shows and records. On a terminal
 also when something happens, with the rates of the last full one."""
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -141,9 +140,9 @@ class ProgressRecords:
             stream = stream_glance(session.streamed, reading, glance.workers, session.loader_deaths or 0)
             glance = replace(glance, stream=stream)
         if is_due:
-            status = {**self._status(glance, rows, waiting), **self._stream(glance, reading)}
+            more = {"spares": list(waiting), "lane_restarts": session.lane_restarts, **self._stream(glance, reading)}
             of_workers = self._of_workers(now, rows, memory or {}, is_last=is_last)
-            journal.record(now, glance, _line(session, glance), status, of_workers)
+            journal.record(now, glance, more, of_workers)
             self._record_staleness()
             self._record_lanes()
         else:
@@ -186,10 +185,12 @@ class ProgressRecords:
             progress=session.progress,
             samples_per_s=self._rates.samples_per_s,
             loss=self._rates.loss,
+            train_loss=session.train_loss,
             losses=self._rates.losses,
             lr=self._rate_at(queue.updates),
             metrics=dict(session.evaluating.values),
             evaluated_at=session.evaluating.evaluated_at,
+            best=session.best,
             stale_p50=p50,
             stale_p99=p99,
             skipped=queue.ledger.skipped,
@@ -197,7 +198,6 @@ class ProgressRecords:
             restarts=session.before.restarts + session.restarts,
             rollbacks=session.divergence.rollbacks,
             pss_bytes=sum(memory.values()) or None,
-            pid=os.getpid(),
             workers=self._workers(rows, self._rates, _percentiles(counts), memory),
             spares=spares,
             news=session.journal.news,
@@ -235,6 +235,8 @@ class ProgressRecords:
                 stale_p50=stale[worker][0],
                 stale_p99=stale[worker][1],
                 pss_bytes=memory.get(pid),
+                silent_s=row.get("silent_s", 0.0),
+                limit_s=row.get("limit_s"),
             )
             if row["state"] in ALIVE and rates.pids[worker : worker + 1] == [pid]:
                 phases = rates.phases[worker]
@@ -251,6 +253,8 @@ class ProgressRecords:
 
     def _doing(self) -> str:
         session = self._session
+        if session.stop is not None:
+            return "stopping"
         if session.evaluating.current is not None:
             return "evaluating"
         if session.saving.is_copying:
@@ -264,21 +268,6 @@ class ProgressRecords:
             return None
         factor = 1.0 if self._curve is None else self._curve(updates)
         return float(self._lr * factor * 0.5**self._session.divergence.rollbacks)
-
-    def _status(
-        self, glance: Glance, rows: Sequence[Mapping[str, Any]], spares: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
-        """Return status.json: programs read here whether a job runs or is paused, and its progress."""
-        counts = ("epoch", "updates", "samples", "planned_updates", "progress", "pid", "restarts", "rollbacks")
-        names = (*counts, "samples_per_s", "loss", "lr", "metrics", "wall_s", "left_s", "pss_bytes")
-        return {
-            "state": "running" if self._session.clock.paused_since_s is None else "paused",
-            "doing": glance.state,
-            **{name: getattr(glance, name) for name in names},
-            "lane_restarts": self._session.lane_restarts,
-            "workers": list(rows),
-            "spares": list(spares),
-        }
 
     def _stream(self, glance: Glance, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the stream's part of status.json; empty without a stream."""
@@ -299,14 +288,3 @@ def _percentiles(counts: np.ndarray) -> list[tuple[int, int]]:
     whole = sums[:, -1:]
     at = [(sums < np.ceil(part * whole)).sum(axis=1) for part in (0.5, 0.99)]
     return [(int(p50), int(p99)) for p50, p99 in np.minimum(np.stack(at, axis=1), STALENESS_BINS - 1)]
-
-
-def _line(session: Session, glance: Glance) -> str:
-    """Return the line that replaces a picture."""
-    shown = "" if glance.loss is None else f"  loss {glance.loss:.4f}"
-    return (
-        ("" if glance.progress is None else f"{100 * glance.progress:3.0f} %  ")
-        + f"epoch {min(glance.epoch + 1, glance.epochs)}/{glance.epochs}"
-        f"  update {glance.updates}{shown}  {glance.samples_per_s:,.0f} samples/s"
-        + (f"  restarts {session.restarts}" if session.restarts else "")
-    )

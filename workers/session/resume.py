@@ -118,7 +118,7 @@ def record(session: Session, taken: Taken[str | None]) -> None:
     rundir, journal, path = session.rundir, session.journal, taken.path
     journal.rejected(taken.rejected)
     set_aside_after(rundir.checkpoints, path)
-    session.saving.restore_best(session.best)
+    session.saving.restore_best(session.evaluating.monitor.best)
     cut = rundir.cut_records_after(session.queue.updates)
     if path is None:
         journal.show_message("there is no checkpoint to resume from: the run starts from the beginning")

@@ -8,6 +8,7 @@ Long work in a pause (`merge_buffers`, the copy for a checkpoint) is done by a t
 `finish_threads` processes what threads have finished, and the driver of the session calls it every turn.
 """
 
+import math
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ from hogwild.config.load import Job
 from hogwild.errors import Diverged, TooManyQuarantined, TrainingError
 from hogwild.host.background_thread import Background
 from hogwild.job.parts import Parts
+from hogwild.monitoring.job_view import Best
 from hogwild.parameters.shared_model import SharedModel
 from hogwild.planning.cpu_plan import Plan
 from hogwild.planning.device_placement import SHARED
@@ -292,9 +294,19 @@ class Session:
     # ---- records -----------------------------------------------------------------------------------------------
 
     @property
-    def best(self) -> dict[str, Any] | None:
-        """Metrics and `updates` of the best evaluation."""
-        return self.evaluating.monitor.best
+    def best(self) -> Best | None:
+        """The best evaluation so far."""
+        monitor = self.evaluating.monitor
+        if (found := monitor.best) is None:
+            return None
+        value = found.get(monitor.name, math.nan)
+        return Best(monitor.name, value, found["updates"], found.get("epoch"), self.saving.best_on_disk)
+
+    @property
+    def train_loss(self) -> float | None:
+        """Mean training loss per sample of the last complete epoch of this attempt; in its first one, until now."""
+        found = self.board.epoch_loss(self.queue.epoch - 1) if self.queue.epoch else None
+        return self.board.epoch_loss(self.queue.epoch) if found is None else found
 
     def wall_s(self, now: float) -> float:
         return self.before.wall_s + now - self.clock.command_began_s

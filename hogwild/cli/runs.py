@@ -1,0 +1,240 @@
+"""Commands for running and ended jobs, from their run directories alone: runs, status, logs, attach, stop. They import
+neither torch nor numpy."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hogwild import host
+from hogwild.cli.options import Json
+from hogwild.cli.output import print_message, print_result
+from hogwild.errors import NotFoundError, RunEndedError, RunError
+from hogwild.formatting import clock, duration, moment, percent, short_number
+from hogwild.monitoring.job_view import Glance, WorkerGlance
+from hogwild.monitoring.run_logs import follow
+from hogwild.monitoring.run_status import LOST, RUNS, RunStatus, find_run, read_status, runs_in
+from hogwild.storage.run_directory import LIBRARY
+
+LOOK_S = 0.2
+SPEAKS_S = (
+    10.0  # a record this much older than `log.every_s` is worth a word: the supervisor is stopped, or its disk is
+)
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run directory, its name in runs/, or latest.")]
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder of run directories.")] = RUNS,
+    as_json: Json = False,
+) -> None:
+    """List the runs of a folder, the newest first."""
+    found = runs_in(folder)
+    if as_json:
+        print_result(json.dumps({"runs": [_as_json(run) for run in found]}))
+        return
+    rows = [("run", "state", "progress", "best", "began")]
+    rows += [
+        (
+            run.path.name,
+            run.state,
+            "-" if run.glance.progress is None else percent(run.glance.progress),
+            "-" if run.glance.best is None else f"{run.glance.best.metric} {run.glance.best.value:.4g}",
+            f"{duration(max(0.0, time.time() - run.began))} ago",
+        )
+        for run in found
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    print_result(
+        *("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    )
+
+
+def status(run: RunName, as_json: Json = False) -> None:
+    """Show what a run does now, or how it ended."""
+    found = read_status(find_run(run))
+    print_result(*([json.dumps(_as_json(found))] if as_json else _figures(found)))
+
+
+def logs(
+    run: RunName,
+    follows: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
+    worker: Annotated[int | None, typer.Option(min=0, help="Log of this worker.", metavar="K")] = None,
+) -> None:
+    """Print the log of a run's supervisor, or of a worker."""
+    path = find_run(run)
+    folder = path / "logs"
+    file = folder / ("supervisor.log" if worker is None else f"worker-{worker}.log")
+
+    def goes_on() -> bool:
+        return follows and read_status(path).is_alive
+
+    if not file.exists() and not goes_on():
+        there = ", ".join(sorted(entry.name for entry in folder.iterdir())) if folder.is_dir() else "no logs"
+        raise NotFoundError(f"{path} has no {file.relative_to(path)} (there: {there})", code="run/no-log")
+    try:
+        with host.raising_on_signals():
+            for lines in follow(file, goes_on):
+                print(lines, flush=True)  # not `print_result`: a reader that has left ends it
+    except host.Interrupted:
+        return
+
+
+def attach(run: RunName) -> int:
+    """Show the live display of a job that was started elsewhere. Ctrl-C leaves the job alone."""
+    from hogwild.monitoring.terminal_writer import Screen, look_for
+
+    path = find_run(run)
+    found = _require_alive(read_status(path))
+    stop_it = f"hogwild stop {path}"
+    screen = Screen(look_for(True, 1), lambda _: f"Ctrl-C: leave; the job goes on. To stop it: {stop_it}")
+    is_left = False
+    try:
+        with host.raising_on_signals():
+            screen.start()
+            shown = None
+            while True:
+                if (at := found.record.get("time")) != shown:
+                    screen.show(found.glance)
+                    shown = at
+                if not found.is_alive:
+                    break
+                time.sleep(LOOK_S)
+                found = read_status(path)
+    except host.Interrupted:
+        is_left = True
+    screen.close()
+    if is_left:
+        print_message(f"left; the job goes on. To stop it: {stop_it}")
+        return 0
+    return _told(path, found)
+
+
+def stop(
+    run: RunName,
+    now: Annotated[bool, typer.Option("--now", help="At once, without a checkpoint: as a second Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Stop a running job: it writes a checkpoint and can be resumed. Wait until it has ended."""
+    path = find_run(run)
+    found = _require_alive(read_status(path))
+    try:
+        pidfd = found.find_process()
+    except RunError:
+        _require_alive(read_status(path))  # perhaps it has just ended
+        raise
+    try:
+        for number in _signals(found, now=now):
+            host.kill_by_pidfd(pidfd, number)
+        print_message(
+            f"{path.name}: asked process {found.record['pid']} to stop; waiting for its end (Ctrl-C: do not wait)"
+        )
+        with host.raising_on_signals():
+            while found.is_alive:
+                host.wait_readable([pidfd], LOOK_S * 1000)  # its end; in a notebook the process goes on
+                found = read_status(path)
+    except host.Interrupted:
+        print_message("not waiting any longer; it stops by itself")
+        return 128 + signal.SIGINT
+    finally:
+        os.close(pidfd)
+    return _told(path, found, as_json=as_json)
+
+
+def _signals(found: RunStatus, *, now: bool) -> list[int]:
+    """Return the signals for a stop, the same as of Ctrl-C. Two of one number could arrive as one; while a job is built
+    one ends it. A notebook's process gets SIGINT, which it survives if the job has just ended."""
+    first, second = signal.SIGTERM, signal.SIGINT
+    if found.record.get("caller") == LIBRARY:
+        first, second = second, first
+    return [first, second] if now and found.state == "running" else [first]
+
+
+def _require_alive(found: RunStatus) -> RunStatus:
+    """Return the run if its process is alive. Raises RunEndedError."""
+    if found.is_alive:
+        return found
+    words = [f"{found.path} does not run: {found.ending}", found.way_on]
+    code = "run/lost" if found.state == LOST else "run/ended"
+    raise RunEndedError("\n".join(word for word in words if word), code=code)
+
+
+def _told(path: Path, found: RunStatus, *, as_json: bool = False) -> int:
+    """Print how a job ended; return the exit status: 0, or 1 if it failed or was killed."""
+    if not path.is_dir():
+        print_result(*([json.dumps({"state": "cancelled", "run_dir": str(path)})] if as_json else []))
+        print_message(f"{path.name}: ended before training began; its run directory is removed")
+        return 0
+    if as_json:
+        print_result(json.dumps(_as_json(found)))
+    else:
+        print_result(*_ended(found))
+    return int(found.state in ("failed", LOST))
+
+
+# ---- texts
+
+
+def _as_json(found: RunStatus) -> Mapping[str, Any]:
+    ends = {"state": found.state, "is_alive": found.is_alive, "is_resumable": bool(found.way_on) and found.is_begun}
+    return {**found.record, "run_dir": str(found.path.absolute()), **ends}
+
+
+def _ended(found: RunStatus) -> Iterator[str]:
+    glance = found.glance
+    yield found.ending
+    if found.record.get("error"):
+        yield f"  {str(found.record['error']).splitlines()[0]}"
+    yield f"  {_position(glance)}"
+    if glance.best is not None:
+        yield f"  best {glance.best}"
+    if found.way_on:
+        yield f"  {found.way_on}"
+
+
+def _figures(found: RunStatus) -> Iterator[str]:
+    """Yield a run on one screen."""
+    glance, record = found.glance, found.record
+    doing = f", {glance.state}" if found.is_alive and glance.state != found.state else ""
+    left = f", left {clock(glance.left_s)}" if found.is_alive and glance.left_s is not None else ""
+    yield f"{found.path.name}  {found.state if found.is_alive else found.ending}{doing}{left}"
+    yield f"  job         {glance.name}, in {glance.run_dir}"
+    who = f"{record.get('pid', '-')} on {record.get('host', '-')}, attempt {record.get('attempt', 1)}"
+    yield f"  process     {who}, began {moment(found.began)}"
+    yield f"  progress    {_position(glance)}"
+    if glance.samples:
+        now = f"loss {glance.loss:.4g}, " if found.is_alive and glance.loss is not None else ""
+        epoch = "" if glance.train_loss is None else f"last epoch {glance.train_loss:.4g}, "
+        speed = f"{short_number(glance.samples_per_s)} samples/s"
+        yield f"  training    {now}{epoch}{speed}, ran {clock(glance.wall_s)}"
+    if glance.metrics:
+        yield "  evaluation  " + ", ".join(f"{name} {value:.4g}" for name, value in glance.metrics.items())
+    if glance.best is not None:
+        yield f"  best        {glance.best}"
+    counts = {name: getattr(glance, name) for name in ("restarts", "rollbacks", "skipped", "quarantined")}
+    if any(counts.values()):
+        yield "  trouble     " + ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    yield from (f"  worker {worker.worker:<4} {_worker(worker)}" for worker in glance.workers)
+    yield from (f"  event       {line}" for line in glance.news[-MOST_EVENTS:] if found.is_alive)
+    if found.is_alive and (found.age_s or 0.0) > record.get("every_s", 1.0) + LATE_S:
+        age = duration(found.age_s or 0.0)
+        yield f"  late        the last record is {age} old: the supervisor is stopped, or its disk does not answer"
+    if found.way_on:
+        yield f"  {found.way_on}"
+
+
+def _position(glance: Glance) -> str:
+    planned = f" of {glance.planned_updates:,}" if glance.planned_updates else ""
+    share = "" if glance.progress is None else f"{percent(glance.progress)}, "
+    done = f"update {glance.updates:,}{planned}, {glance.samples:,} samples"
+    return f"{share}epoch {glance.epoch} of {glance.epochs}, {done}"
+
+
+def _worker(worker: WorkerGlance) -> str:
+    rate = worker.silence or f"{short_number(worker.samples_per_s)} samples/s"
+    again = f"  restarts {worker.restarts}" if worker.restarts else ""
+    return f"{worker.state:<9} {rate}  pid {worker.pid or '-'}{again}"

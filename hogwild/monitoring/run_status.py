@@ -1,0 +1,262 @@
+"""status.json, the state of a run in one file: its fields, and how another process reads it. No torch, no numpy.
+
+The supervisor replaces the file atomically from the first second of the run directory on, once per `log.every_s` and at
+the end. The one thing to know: a killed supervisor cannot write its end. A run is alive while its process holds the
+lock of RUN/.lock; a run without the lock and without an end is *lost*: killed by SIGKILL, or by a power cut.
+
+    building ──► running ──► stopping ──► succeeded | stopped | cancelled | failed
+        '───────────┴────────────┴──────► lost (read, never written)
+
+Fields of status.json:
+
+    format           1; it changes only if a field changes its meaning
+    state            as above; `doing` is finer: the phase of building; starting, running, evaluating, saving, paused
+    time             seconds since 1970: when this was written, every `every_s` while the job is well
+    reason, error, error_code, exit_status      of the end; null before it
+    attempt … began  see `Attempt`: which process runs it, on which machine
+    name … news      see `Glance`: the job at this moment; `workers`: see `WorkerGlance`; `best`: see `Best`
+    spares, loaders  lists of processes; `ring`, `loader_deaths`, `lane_restarts` of streams and lanes
+
+Unknown fields must be ignored, and any but the first three may be missing. NaN and infinity are null."""
+
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hogwild import host
+from hogwild.errors import NotFoundError, RunError, did_you_mean
+from hogwild.monitoring.job_view import Best, Glance, StreamGlance, WorkerGlance
+from hogwild.storage.run_directory import LIBRARY, LOCK, RESOLVED, STATUS
+from hogwild.version import __version__
+
+FORMAT = 1
+EXIT_STATUS = {"succeeded": 0, "failed": 1, "stopped": 75, "cancelled": 130}  # a second signal: 128 + its number
+ALIVE = ("building", "running", "stopping")
+LOST = "lost"
+LATEST = "latest"
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of a run's process. `start_ticks` and `boot_id` tell it from a later process with the same number."""
+
+    attempt: int  # 1, and one more with every resume
+    pid: int
+    start_ticks: int  # when the process began, in clock ticks since the boot
+    boot_id: str
+    host: str
+    hogwild: str  # version
+    caller: str  # the command line, or hogwild.train
+    every_s: float  # seconds between two replacements of the file
+    began: float  # seconds since 1970
+
+    @classmethod
+    def here(cls, caller: str, every_s: float, before: Mapping[str, Any]) -> "Attempt":
+        """Return the attempt of this process; `before`: the record of the attempt before it, or {}."""
+        number, pid = before.get("attempt"), os.getpid()
+        return cls(
+            attempt=number + 1 if isinstance(number, int) else 2 if before else 1,
+            pid=pid,
+            start_ticks=host.start_ticks(pid) or 0,
+            boot_id=host.boot_id(),
+            host=platform.node(),
+            hogwild=__version__,
+            caller=caller,
+            every_s=every_s,
+            began=time.time(),
+        )
+
+
+def record_of(attempt: Attempt, state: str, glance: Glance, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of status.json. `more`: further fields, or other values for the glance's."""
+    shown = asdict(glance)
+    del shown["is_between"]  # a matter of drawing
+    end = dict.fromkeys(("reason", "error", "error_code", "exit_status"))
+    return {
+        "format": FORMAT,
+        "state": state,
+        "doing": shown.pop("state"),
+        "time": time.time(),
+        **end,
+        **asdict(attempt),
+        **shown,
+        **more,
+    }
+
+
+def glance_of(record: Mapping[str, Any], state: str = "") -> Glance:
+    """Return the glance in a record, with defaults for what is missing; `state` replaces its own."""
+    workers = tuple(_made(WorkerGlance, one) for one in _list(record.get("workers")) if "worker" in one)
+    stream, best = record.get("stream"), record.get("best")
+    best = {"value": math.nan, "updates": 0, **best} if isinstance(best, dict) and "metric" in best else None
+    given = {
+        "name": "",
+        "run_dir": "",
+        **record,
+        "state": state or record.get("doing") or record.get("state") or LOST,
+        "workers": workers,
+        "spares": len(_list(record.get("spares"))),
+        "stream": _made(StreamGlance, stream) if isinstance(stream, dict) else None,
+        "best": _made(Best, best) if best is not None else None,
+    }
+    glance: Glance = _made(Glance, given)
+    return glance
+
+
+def _made(kind: Any, values: Mapping[str, Any]) -> Any:
+    known = {field.name: field for field in fields(kind)}
+    return kind(**{name: value for name, value in values.items() if name in known and value is not None})
+
+
+def _list(value: Any) -> list[Any]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A run as its directory tells it. `state` is one of status.json's, or lost; `record`: the content of status.json,
+    {} if it is missing or unreadable."""
+
+    path: Path
+    state: str
+    record: Mapping[str, Any]
+    is_begun: bool  # everything that a resume needs is there
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state in ALIVE
+
+    @property
+    def glance(self) -> Glance:
+        shown = "" if self.state in ("building", "running") else self.state
+        return glance_of({"name": self.path.name, "run_dir": str(self.path), **self.record}, shown)
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the record was written."""
+        at = self.record.get("time")
+        return max(0.0, time.time() - at) if isinstance(at, int | float) else None
+
+    @property
+    def began(self) -> float:
+        """When the attempt began, seconds since 1970; without a record, when the folder was made."""
+        at = self.record.get("began")
+        return float(at) if isinstance(at, int | float) else self.path.stat().st_mtime
+
+    @property
+    def way_on(self) -> str:
+        """How the run continues; "" if it cannot, or need not."""
+        if self.is_alive or self.state == "succeeded":
+            return ""
+        if not self.is_begun:
+            return "it ended before training began; start it again"
+        if self.record.get("caller") == LIBRARY:
+            return f"resume with the same call of {LIBRARY} and resume={str(self.path)!r}"
+        return f"resume with: hogwild train --resume {self.path}"
+
+    @property
+    def ending(self) -> str:
+        """`stopped: SIGTERM`, with the error of a failed run."""
+        reason = self.record.get("reason") if self.state in EXIT_STATUS else None
+        if self.state == LOST:
+            reason = "its process was killed, or the machine stopped"
+        return self.state + (f": {reason}" if reason else "")
+
+    def find_process(self) -> int:
+        """Return a pidfd of the supervisor, after its start time and boot were compared: a later process with the same
+        number is never touched. Raises RunError if it is not a process of this machine that we can see."""
+        record, pid = self.record, self.record.get("pid")
+        where = f"{self.path} is run by process {pid} on {record.get('host')}"
+        if record.get("boot_id") == host.boot_id() and isinstance(pid, int):
+            try:
+                pidfd = host.pidfd_open(pid)
+            except OSError:
+                pidfd = -1
+            if pidfd >= 0 and host.start_ticks(pid) == record.get("start_ticks"):
+                return pidfd
+            if pidfd >= 0:
+                os.close(pidfd)
+        raise RunError(
+            f"{where}, which cannot be found from here: it runs on another machine or in another container; stop it "
+            "there, with kill -TERM",
+            code="run/elsewhere",
+        )
+
+
+def read_status(run: Path) -> RunStatus:
+    """Return the state of a run. Takes no lock: a job may start, run or end meanwhile."""
+    before: Mapping[str, Any] | None = None
+    while True:
+        is_held = host.is_locked(run / LOCK)
+        record = _read(run / STATUS)
+        if is_held is None:
+            is_held = is_running(record)
+        state = str(record.get("state", ""))
+        is_begun = (run / RESOLVED).is_file()
+        if state in EXIT_STATUS:
+            return RunStatus(run, state, record, is_begun)
+        if is_held:
+            return RunStatus(run, state if state in ALIVE else "building", record, is_begun)
+        if before == record:  # looked twice: it did not end, or start, between the two questions
+            return RunStatus(run, LOST, record, is_begun)
+        before = record
+
+
+def is_running(record: Mapping[str, Any]) -> bool:
+    """Return whether the process of a record exists and is the same one; False for another boot or machine."""
+    pid = record.get("pid")
+    if not isinstance(pid, int) or record.get("boot_id") != host.boot_id():
+        return False
+    return host.start_ticks(pid) == record.get("start_ticks") and host.process_status(pid) != "zombie"
+
+
+def runs_in(folder: Path) -> list[RunStatus]:
+    """Return the runs in a folder, the newest first. Raises NotFoundError if there is no such folder."""
+    return sorted(map(read_status, _run_folders(folder)), key=lambda run: (run.began, run.path.name), reverse=True)
+
+
+def find_run(given: str) -> Path:
+    """Return the run directory that was meant: a path, a name in runs/, or `latest`. Raises NotFoundError."""
+    for path in (Path(given), RUNS / given):
+        if path.is_dir():
+            if not _is_run(path):
+                raise NotFoundError(
+                    f"{path} is not a run directory: it has no {STATUS} and no {RESOLVED}", code="run/not-a-run"
+                )
+            return path
+    there = list(_run_folders(RUNS)) if RUNS.is_dir() else []
+    if given == LATEST and there:
+        return max(map(read_status, there), key=lambda run: (run.began, run.path.name)).path
+    known = f"{len(there)} runs are in {RUNS.absolute()}" if there else f"no runs are in {RUNS.absolute()}"
+    near = did_you_mean(given, [path.name for path in there])
+    raise NotFoundError(f"no run {given}: neither a folder nor a name in runs/{near} ({known})", code="run/not-found")
+
+
+def _run_folders(folder: Path) -> Iterator[Path]:
+    try:
+        names: Sequence[str] = os.listdir(folder)
+    except OSError as error:
+        raise NotFoundError(
+            f"no runs in {folder}: {error.strerror} (looked for {folder.absolute()})", code="run/not-found"
+        ) from None
+    yield from (folder / name for name in names if _is_run(folder / name))
+
+
+def _is_run(path: Path) -> bool:
+    return any((path / name).is_file() for name in (STATUS, RESOLVED))
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    """Return the content, {} if it is missing or damaged (by a power cut: it is replaced without a sync)."""
+    try:
+        value = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,170 @@
+"""The first seconds of a job, from the command to its first worker: what is seen of them, and status.json.
+
+    announce ── import torch ── follow(run directory) ── build ── … ── the journal's first record: end
+       line       a line whenever nothing was said for QUIET_S, by a thread; status.json once per `log.every_s`
+
+Imports no torch: most of the time before the first update is its import. A thread, because imports and user code keep
+the main thread for seconds to minutes."""
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+from hogwild.config.load import Job
+from hogwild.formatting import counted, short_number
+from hogwild.host.signals import STOP_SIGNALS
+from hogwild.monitoring.job_view import Glance
+from hogwild.monitoring.run_status import Attempt, glance_of, record_of
+from hogwild.monitoring.terminal_writer import QUIET_S, Look, Screen, look_for
+from hogwild.storage.run_directory import LIBRARY, STATUS, RunDir
+from hogwild.version import __version__
+
+IN_PLACE_S = 1.0  # between two states of a line that is rewritten
+FIRST = "importing torch"
+CARRIED = ("lane_restarts", "loader_deaths")  # sums over attempts that no glance has
+
+
+class StartUp:
+    """The start of one job. A context manager: at its end the thread is gone and the line is cleared. Main thread
+    only."""
+
+    def __init__(self, job: Job, procs: int, *, progress: bool | None, caller: str) -> None:
+        self.look = look_for(_wants_progress(job, progress, caller), procs)
+        self.attempt: Attempt | None = None
+        self._job, self._procs, self._caller = job, procs, caller
+        self._began_s = self._phase_s = self._drawn_s = time.monotonic()
+        self._phase, self._detail = FIRST, ""
+        self._count: tuple[str, int, float, float] = ("", 0, 0.0, 0.0)
+        self._rundir: RunDir | None = None
+        self._before: dict[str, Any] = {}
+        self._content: bytes | None = None  # of status.json before this attempt
+        self._next_status_s = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="start-up", daemon=True)
+        on_signal = job.checkpoint.on_signal
+        self.screen = Screen(self.look, lambda glance: _about_interrupt(glance, on_signal=on_signal))
+
+    def __enter__(self) -> "StartUp":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+        self.screen.close()
+
+    # ---- steps
+
+    def announce(self) -> None:
+        """Say at once that the job starts. No thread writes yet: processes are forked next."""
+        if self.look is not Look.NOTHING:
+            who = counted(self._procs, "worker") if self._procs else "in this process"
+            with contextlib.suppress(OSError, ValueError):  # its reader has gone
+                sys.stderr.write(f"hogwild {__version__}: {self._job.name}, {who}; {FIRST}\n")
+                sys.stderr.flush()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def follow(self, rundir: RunDir, *, is_resumed: bool) -> None:
+        """Write status.json from now on."""
+        before = rundir.read_json(STATUS) if is_resumed else None
+        self._before = before if isinstance(before, dict) else {}
+        with contextlib.suppress(OSError):
+            self._content = rundir.status_file.read_bytes() if is_resumed else None
+        self.attempt = Attempt.here(self._caller, self._job.log.every_s, self._before)
+        self._next_status_s = time.monotonic() + self._job.log.every_s
+        self._write_status(rundir)
+        self._rundir = rundir
+        if self.look is not Look.NOTHING:
+            self.screen.show_message(f"run directory {rundir.path}")
+
+    def phase(self, words: str) -> None:
+        """Note what happens from now on."""
+        self._phase, self._detail, self._phase_s = words, "", time.monotonic()
+
+    def count(self, what: str, done: int, count: int, things: str = "samples") -> None:
+        """Note how far the current phase is: `reading data.train: 45 %  12,000 samples/s`. Cheap; call it often."""
+        now_s = time.monotonic()
+        last, had, since_s, shown_s = self._count
+        if last != what:
+            self._count = last, had, since_s, shown_s = what, done, now_s, now_s
+        if now_s - shown_s < IN_PLACE_S:
+            return
+        rate = short_number((done - had) / max(1e-9, now_s - since_s))
+        self._detail = f"{what}: {100 * done / count:.0f} %  {rate} {things}/s"
+        self._count = (what, done, now_s, now_s)
+        if self.look is Look.ONE_LINE:
+            self._draw(now_s)
+
+    def counted(self) -> None:
+        """Note that what was counted is complete."""
+        self._detail = ""
+
+    def refuse(self) -> None:
+        """The job does not start: a resumed run is again what it was."""
+        self.end()
+        if self._rundir is not None and self._content is not None:
+            self._rundir.try_write_text(STATUS, self._content.decode(errors="replace"))
+
+    def end(self) -> None:
+        """Stop the thread and clear its line: the journal writes from now on. May be called again."""
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        if self.look.is_in_place:
+            self.screen.line("")
+
+    # ---- the thread
+
+    def _serve(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # they are the main thread's: `blocked_signals`
+        while not self._ended.wait(min(IN_PLACE_S, max(0.1, self._job.log.every_s))):
+            now_s, rundir = time.monotonic(), self._rundir
+            if self.look is Look.LIVE or (self.look is Look.ONE_LINE and self._phase is FIRST):
+                self._draw(now_s)  # not under a debugger's prompt, which user code may show
+            elif self.look is Look.LINES and now_s - self._drawn_s >= QUIET_S:
+                self._draw(now_s)
+            if rundir is not None and now_s >= self._next_status_s:
+                self._next_status_s = now_s + self._job.log.every_s
+                self._write_status(rundir)
+
+    def _draw(self, now_s: float) -> None:
+        self._drawn_s = now_s
+        self.screen.line(f"{self._doing}, {now_s - self._phase_s:.0f} s")
+
+    @property
+    def _doing(self) -> str:
+        return f"{self._phase}: {self._detail}" if self._detail else self._phase
+
+    def _write_status(self, rundir: RunDir) -> None:
+        assert self.attempt is not None
+        known = glance_of(self._before)  # what earlier attempts have reached
+        idle: dict[str, Any] = {"samples_per_s": 0.0, "loss": None, "left_s": None, "workers": (), "news": ()}
+        shown = replace(known, name=self._job.name, run_dir=str(rundir.path), state=self._doing, stream=None, **idle)
+        more = {name: self._before[name] for name in CARRIED if name in self._before}
+        rundir.try_write_json(STATUS, record_of(self.attempt, "building", shown, {"spares": [], **more}))
+
+
+def _wants_progress(job: Job, progress: bool | None, caller: str) -> bool:
+    """Return whether progress is shown. `auto`: by the command line always, if without a terminal in plain lines; by
+    `hogwild.train` on a terminal only, as the output of a notebook belongs to its author."""
+    if progress is not None:
+        return progress
+    setting = job.log.progress
+    if setting != "auto":
+        return bool(setting)
+    return sys.stderr is not None and (caller != LIBRARY or sys.stderr.isatty())
+
+
+def _about_interrupt(glance: Glance, *, on_signal: bool) -> str:
+    """Return the effect of Ctrl-C in one line: `Session.note_signal`, `Supervisor._cancelled`."""
+    if glance.state == "stopping":
+        return "Ctrl-C again: stop at once; work since the last checkpoint is lost"
+    how = "write a checkpoint and stop" if on_signal else "stop without a checkpoint"
+    return f"Ctrl-C: {how} (resume later); twice: stop at once"
