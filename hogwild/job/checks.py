@@ -14,7 +14,7 @@ from hogwild.config.load import Job
 from hogwild.config.schema import Evaluate, Split
 from hogwild.errors import BuildError, DataError, ModelError, UsageError
 from hogwild.feeds.collate import Labels
-from hogwild.feeds.materialise import division
+from hogwild.feeds.materialise import division, place_of
 from hogwild.feeds.transform import tried
 from hogwild.job.parts import NORMS
 from hogwild.job.source import type_name
@@ -333,7 +333,10 @@ def _check_labels(job: Job, parts: "Parts", source: "Source", what: str) -> None
     labels = Labels(parts.output_shape[1], getattr(parts.loss, "ignore_index", UNLABELLED))
     if (wrong := labels.wrong(target)) is not None:
         what, row = _place_of(job, parts, source, what, wrong[0])
-        raise DataError(f"{what}: the label of sample {row} is {labels.describe(wrong[1])}", code="data/labels")
+        where = place_of((parts.train if what == "data.train" else source).dataset, row)
+        names = source.packed.names.get("classes", ()) if source.packed is not None else ()
+        words = labels.describe(wrong[1], names)
+        raise DataError(f"{what}: the label of sample {row}{where} is {words}", code="data/labels")
     if source.streamed is not None and parts.transform is None:
         source.streamed = source.streamed.labelled(labels)
 
