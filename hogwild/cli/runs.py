@@ -19,7 +19,7 @@ from hogwild.host import other_jobs
 from hogwild.monitoring.job_view import Glance, WorkerGlance
 from hogwild.monitoring.run_logs import follow
 from hogwild.monitoring.run_status import LOST, RUNS, RunStatus, find_run, read_status, runs_in
-from hogwild.storage.run_directory import LIBRARY
+from hogwild.storage.run_directory import LIBRARY, LOCK
 
 LOOK_S = 0.2
 MOST_EVENTS = 3
@@ -125,14 +125,19 @@ def stop(
     except RunError:
         _require_alive(read_status(path))  # perhaps it has just ended
         raise
+    first, second = other_jobs.TERMINATE, other_jobs.INTERRUPT  # two of one number could arrive as one
+    if found.record.get("caller") == LIBRARY:  # a notebook, which survives a Ctrl-C if the job has just ended
+        first, second = second, first
+    is_second_due = now and found.state != "stopping"  # a job being built needs one only
     try:
-        for number in _signals(found, now=now):
-            host.kill_by_pidfd(pidfd, number)
+        host.kill_by_pidfd(pidfd, first)
         print_message(
             f"{path.name}: asked process {found.record['pid']} to stop; waiting for its end (Ctrl-C: do not wait)"
         )
         with host.raising_on_signals():
-            while found.is_alive:
+            while found.is_alive or host.is_locked(path / LOCK):  # free: it can be resumed
+                if is_second_due and found.state in ("running", "stopping"):
+                    is_second_due = not host.kill_by_pidfd(pidfd, second)
                 host.wait_readable([pidfd], LOOK_S * 1000)  # its end; in a notebook the process goes on
                 found = read_status(path)
     except host.Interrupted:
@@ -141,15 +146,6 @@ def stop(
     finally:
         os.close(pidfd)
     return _told(path, found, as_json=as_json)
-
-
-def _signals(found: RunStatus, *, now: bool) -> list[int]:
-    """Return the signals for a stop, the same as of Ctrl-C. Two of one number could arrive as one; while a job is built
-    one ends it. A notebook's process gets SIGINT, which it survives if the job has just ended."""
-    first, second = other_jobs.TERMINATE, other_jobs.INTERRUPT
-    if found.record.get("caller") == LIBRARY:
-        first, second = second, first
-    return [first, second] if now and found.state == "running" else [first]
 
 
 def _require_alive(found: RunStatus) -> RunStatus:

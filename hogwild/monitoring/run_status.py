@@ -156,9 +156,11 @@ class RunStatus:
 
     @property
     def began(self) -> float:
-        """Begin of the attempt, in seconds since 1970; without a record, the time of the folder."""
+        """Begin of the attempt, in seconds since 1970; without a record, the time of the folder; 0.0: it is gone."""
         at = self.record.get("began")
-        return float(at) if isinstance(at, int | float) else self.path.stat().st_mtime
+        if isinstance(at, int | float):
+            return float(at)
+        return self.path.stat().st_mtime if self.path.is_dir() else 0.0
 
     @property
     def ago_s(self) -> float:
@@ -239,19 +241,27 @@ def runs_in(folder: Path) -> list[RunStatus]:
 
 def find_run(given: str) -> Path:
     """Return the run directory that was meant: a path, a name in runs/, or `latest`. Raises NotFoundError."""
-    for path in (Path(given), RUNS / given):
-        if path.is_dir():
-            if not _is_run(path):
-                raise NotFoundError(
-                    f"{path} is not a run directory: it has no {STATUS} and no {RESOLVED}", code="run/not-a-run"
-                )
-            return path
+    path = Path(given)
+    if path.is_dir():
+        if not _is_run(path):
+            raise NotFoundError(
+                f"{path} is not a run directory: it has no {STATUS} and no {RESOLVED}", code="run/not-a-run"
+            )
+        return path
+    if (named := run_named(Path(given))) is not None:
+        return named
     there = list(_run_folders(RUNS)) if RUNS.is_dir() else []
-    if given == LATEST and there:
-        return max(map(read_status, there), key=lambda run: (run.began, run.path.name)).path
     known = f"{len(there)} runs are in {RUNS.absolute()}" if there else f"no runs are in {RUNS.absolute()}"
     near = did_you_mean(given, [path.name for path in there])
     raise NotFoundError(f"no run {given}: neither a folder nor a name in runs/{near} ({known})", code="run/not-found")
+
+
+def run_named(given: Path) -> Path | None:
+    """Return the run of that name in runs/, or the newest for `latest`; None if there is none."""
+    if _is_run(RUNS / given):
+        return RUNS / given
+    found = runs_in(RUNS) if given == Path(LATEST) and RUNS.is_dir() else []
+    return found[0].path if found else None
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:
