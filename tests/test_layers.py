@@ -339,6 +339,7 @@ HOMES: dict[str, tuple[Callable[[Source], Iterator[int]], tuple[str, ...]]] = {
             "hogwild/storage/run_directory.py",
             "hogwild/host/other_jobs.py",
             "hogwild/chaos/*.py",
+            "hogwild/monitoring/run_status.py",
             "hogwild/report/run_data.py",
         ),
     ),

@@ -84,7 +84,6 @@ def _begun(
     planned = plan_here(job.train.procs, job.train.threads, pin=job.train.pin)
     startup = StartUp(job, planned.procs, progress=progress, caller=caller)
     with HeadStart(job.supervise.spares) as early, startup:
-        startup.announce()
         if is_real:
             loaders = loaders_for(job, planned.procs) if surely_streams(job) else 0
             early.start(planned, host.usable_cores().usable, loaders)

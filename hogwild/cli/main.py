@@ -28,7 +28,19 @@ from hogwild.cli.arguments import (
     split_arguments,
     with_command,
 )
-from hogwild.cli.options import Arguments, DataDir, Every, Faults, Json, Kills, NewRun, Procs, ScheduleOnly, Seed
+from hogwild.cli.options import (
+    Arguments,
+    DataDir,
+    Every,
+    Faults,
+    Json,
+    Kills,
+    NewRun,
+    Procs,
+    ScheduleOnly,
+    Seed,
+    named_run,
+)
 from hogwild.cli.output import flush_results, hold_standard_streams, print_message, print_result, reading
 from hogwild.config.of_run import data_folder, load, resumed
 from hogwild.errors import ConfigError, HogwildError, RunError, UsageError, hint
@@ -113,7 +125,7 @@ def train(
     procs: Procs = None,
     run_dir: NewRun = None,
     data_dir: DataDir = None,
-    resume: Annotated[Path | None, typer.Option(help="Resume a run.", metavar="RUN")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume a run.", metavar="RUN", callback=named_run)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Stop before workers are started.")] = False,
     as_json: Json = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress.")] = False,

@@ -1,9 +1,21 @@
 """The options of the command line, as typer reads them from annotations."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+
+def named_run(given: Any) -> Any:
+    """Return the run that a path on the command line means: as it is, or a name in runs/, or `latest`."""
+    if isinstance(given, list):
+        return [named_run(one) for one in given]
+    if given is None or given.exists():
+        return given
+    from hogwild.monitoring.run_status import run_named
+
+    return run_named(given) or given
+
 
 Arguments = Annotated[
     list[str] | None, typer.Argument(metavar="[JOB.yaml] [key=value]...", help="Job file, and fields to change.")
@@ -16,7 +28,14 @@ Procs = Annotated[
         metavar="N|auto",
     ),
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN|CHECKPOINT", help="Run directory, or one of its checkpoints.")]
+Run = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN|CHECKPOINT",
+        help="Run directory, its name in runs/, latest, or a checkpoint.",
+        callback=named_run,
+    ),
+]
 Which = Annotated[
     str | None,
     typer.Option(help="Checkpoint of a RUN; default: best, or latest without evaluations.", metavar="best|latest"),

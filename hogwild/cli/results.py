@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hogwild.cli.arguments import check_choice
-from hogwild.cli.options import DataDir, Json, Run, Which
+from hogwild.cli.options import DataDir, Json, Run, Which, named_run
 from hogwild.cli.output import print_result, reading
 from hogwild.config.of_run import CHOICES, checkpoint_of, data_folder, resumed
 from hogwild.errors import NotFoundError, UsageError
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from hogwild.inference.trained_model import Trained
 
 Top = Annotated[int, typer.Option(min=1, help="Number of results.")]
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs; several are compared on one page.")]
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Runs; several are compared on one page.", callback=named_run)
+]
 
 
 def report(

@@ -3,7 +3,6 @@ neither torch nor numpy."""
 
 import json
 import os
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,15 +15,14 @@ from hogwild.cli.options import Json
 from hogwild.cli.output import print_message, print_result
 from hogwild.errors import NotFoundError, RunEndedError, RunError
 from hogwild.formatting import clock, duration, moment, percent, short_number
+from hogwild.host import other_jobs
 from hogwild.monitoring.job_view import Glance, WorkerGlance
 from hogwild.monitoring.run_logs import follow
 from hogwild.monitoring.run_status import LOST, RUNS, RunStatus, find_run, read_status, runs_in
-from hogwild.storage.run_directory import LIBRARY
+from hogwild.storage.run_directory import LIBRARY, LOCK
 
 LOOK_S = 0.2
-SPEAKS_S = (
-    10.0  # a record this much older than `log.every_s` is worth a word: the supervisor is stopped, or its disk is
-)
+MOST_EVENTS = 3
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run directory, its name in runs/, or latest.")]
 
 
@@ -44,7 +42,7 @@ def runs(
             run.state,
             "-" if run.glance.progress is None else percent(run.glance.progress),
             "-" if run.glance.best is None else f"{run.glance.best.metric} {run.glance.best.value:.4g}",
-            f"{duration(max(0.0, time.time() - run.began))} ago",
+            f"{duration(run.ago_s)} ago",
         )
         for run in found
     ]
@@ -98,7 +96,7 @@ def attach(run: RunName) -> int:
             screen.start()
             shown = None
             while True:
-                if (at := found.record.get("time")) != shown:
+                if (at := found.record.get("time")) != shown or found.late_s is not None:
                     screen.show(found.glance)
                     shown = at
                 if not found.is_alive:
@@ -127,31 +125,27 @@ def stop(
     except RunError:
         _require_alive(read_status(path))  # perhaps it has just ended
         raise
+    first, second = other_jobs.TERMINATE, other_jobs.INTERRUPT  # two of one number could arrive as one
+    if found.record.get("caller") == LIBRARY:  # a notebook, which survives a Ctrl-C if the job has just ended
+        first, second = second, first
+    is_second_due = now and found.state != "stopping"  # a job being built needs one only
     try:
-        for number in _signals(found, now=now):
-            host.kill_by_pidfd(pidfd, number)
+        host.kill_by_pidfd(pidfd, first)
         print_message(
             f"{path.name}: asked process {found.record['pid']} to stop; waiting for its end (Ctrl-C: do not wait)"
         )
         with host.raising_on_signals():
-            while found.is_alive:
+            while found.is_alive or host.is_locked(path / LOCK):  # free: it can be resumed
+                if is_second_due and found.state in ("running", "stopping"):
+                    is_second_due = not host.kill_by_pidfd(pidfd, second)
                 host.wait_readable([pidfd], LOOK_S * 1000)  # its end; in a notebook the process goes on
                 found = read_status(path)
     except host.Interrupted:
         print_message("not waiting any longer; it stops by itself")
-        return 128 + signal.SIGINT
+        return 128 + other_jobs.INTERRUPT
     finally:
         os.close(pidfd)
     return _told(path, found, as_json=as_json)
-
-
-def _signals(found: RunStatus, *, now: bool) -> list[int]:
-    """Return the signals for a stop, the same as of Ctrl-C. Two of one number could arrive as one; while a job is built
-    one ends it. A notebook's process gets SIGINT, which it survives if the job has just ended."""
-    first, second = signal.SIGTERM, signal.SIGINT
-    if found.record.get("caller") == LIBRARY:
-        first, second = second, first
-    return [first, second] if now and found.state == "running" else [first]
 
 
 def _require_alive(found: RunStatus) -> RunStatus:
@@ -220,8 +214,8 @@ def _figures(found: RunStatus) -> Iterator[str]:
         yield "  trouble     " + ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     yield from (f"  worker {worker.worker:<4} {_worker(worker)}" for worker in glance.workers)
     yield from (f"  event       {line}" for line in glance.news[-MOST_EVENTS:] if found.is_alive)
-    if found.is_alive and (found.age_s or 0.0) > record.get("every_s", 1.0) + LATE_S:
-        age = duration(found.age_s or 0.0)
+    if found.late_s is not None:
+        age = duration(found.late_s)
         yield f"  late        the last record is {age} old: the supervisor is stopped, or its disk does not answer"
     if found.way_on:
         yield f"  {found.way_on}"

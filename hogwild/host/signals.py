@@ -253,6 +253,12 @@ def blocked_signals(*numbers: int) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
+def leave_signals_to_main() -> None:
+    """Block the stop signals in the calling thread, for its life: else it would take those that the main thread has
+    blocked for a moment (`blocked_signals`)."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+
 def worker_signals(on_terminate: Callable[[], None], stacks: int) -> None:
     """Set a child's handlers, in its main thread. Ctrl-C and hang-up are ignored, because the supervisor handles them;
     SIGTERM calls `on_terminate`, which should only set a flag; SIGUSR1 and crashes write all stacks to the descriptor

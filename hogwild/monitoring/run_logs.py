@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-POLL_S = 0.1
+POLL_S = 0.2
 BLOCK = 1 << 20  # bytes read at once
 
 

@@ -13,7 +13,7 @@ Fields of status.json:
     state            as above; `doing` is finer: the phase of building; starting, running, evaluating, saving, paused
     time             seconds since 1970: when this was written, every `every_s` while the job is well
     reason, error, error_code, exit_status      of the end; null before it
-    attempt … began  see `Attempt`: which process runs it, on which machine
+    attempt … began  see `RunAttempt`: which process runs it, on which machine
     name … news      see `Glance`: the job at this moment; `workers`: see `WorkerGlance`; `best`: see `Best`
     spares, loaders  lists of processes; `ring`, `loader_deaths`, `lane_restarts` of streams and lanes
 
@@ -25,7 +25,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,12 @@ EXIT_STATUS = {"succeeded": 0, "failed": 1, "stopped": 75, "cancelled": 130}  # 
 ALIVE = ("building", "running", "stopping")
 LOST = "lost"
 LATEST = "latest"
+LATE_S = 10.0
 RUNS = Path("runs")
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class RunAttempt:
     """One start of a run's process. `start_ticks` and `boot_id` tell it from a later process with the same number."""
 
     attempt: int  # 1, and one more with every resume
@@ -58,7 +59,7 @@ class Attempt:
     began: float  # seconds since 1970
 
     @classmethod
-    def here(cls, caller: str, every_s: float, before: Mapping[str, Any]) -> "Attempt":
+    def here(cls, caller: str, every_s: float, before: Mapping[str, Any]) -> "RunAttempt":
         """Return the attempt of this process; `before`: the record of the attempt before it, or {}."""
         number, pid = before.get("attempt"), os.getpid()
         return cls(
@@ -74,7 +75,7 @@ class Attempt:
         )
 
 
-def record_of(attempt: Attempt, state: str, glance: Glance, more: Mapping[str, Any]) -> dict[str, Any]:
+def record_of(attempt: RunAttempt, state: str, glance: Glance, more: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of status.json. `more`: further fields, or other values for the glance's."""
     shown = asdict(glance)
     del shown["is_between"]  # a matter of drawing
@@ -135,24 +136,40 @@ class RunStatus:
 
     @property
     def glance(self) -> Glance:
+        """The job at the time of the record; nothing moves in a lost one, nor where the record is late."""
         shown = "" if self.state in ("building", "running") else self.state
-        return glance_of({"name": self.path.name, "run_dir": str(self.path), **self.record}, shown)
+        shown = f"silent for {self.late_s:.0f} s" if self.late_s is not None else shown
+        glance = glance_of({"name": self.path.name, "run_dir": str(self.path), **self.record}, shown)
+        if self.state == LOST:
+            glance = replace(glance, workers=(), left_s=None)
+        return replace(glance, samples_per_s=0.0) if self.state == LOST or self.late_s is not None else glance
 
     @property
-    def age_s(self) -> float | None:
-        """Seconds since the record was written."""
-        at = self.record.get("time")
-        return max(0.0, time.time() - at) if isinstance(at, int | float) else None
+    def late_s(self) -> float | None:
+        """Seconds since the record was written, if the next one is late: the supervisor is stopped, or its disk does
+        not answer. None: all is well, or the run has ended."""
+        at, every_s = self.record.get("time"), self.record.get("every_s")
+        if not self.is_alive or not isinstance(at, int | float) or not isinstance(every_s, int | float):
+            return None
+        age_s = time.time() - at
+        return age_s if age_s > every_s + LATE_S else None
 
     @property
     def began(self) -> float:
-        """When the attempt began, seconds since 1970; without a record, when the folder was made."""
+        """Begin of the attempt, in seconds since 1970; without a record, the time of the folder; 0.0: it is gone."""
         at = self.record.get("began")
-        return float(at) if isinstance(at, int | float) else self.path.stat().st_mtime
+        if isinstance(at, int | float):
+            return float(at)
+        return self.path.stat().st_mtime if self.path.is_dir() else 0.0
+
+    @property
+    def ago_s(self) -> float:
+        """Seconds since the attempt began."""
+        return max(0.0, time.time() - self.began)
 
     @property
     def way_on(self) -> str:
-        """How the run continues; "" if it cannot, or need not."""
+        """Advice on continuing the run; "" if it cannot, or need not."""
         if self.is_alive or self.state == "succeeded":
             return ""
         if not self.is_begun:
@@ -224,19 +241,27 @@ def runs_in(folder: Path) -> list[RunStatus]:
 
 def find_run(given: str) -> Path:
     """Return the run directory that was meant: a path, a name in runs/, or `latest`. Raises NotFoundError."""
-    for path in (Path(given), RUNS / given):
-        if path.is_dir():
-            if not _is_run(path):
-                raise NotFoundError(
-                    f"{path} is not a run directory: it has no {STATUS} and no {RESOLVED}", code="run/not-a-run"
-                )
-            return path
+    path = Path(given)
+    if path.is_dir():
+        if not _is_run(path):
+            raise NotFoundError(
+                f"{path} is not a run directory: it has no {STATUS} and no {RESOLVED}", code="run/not-a-run"
+            )
+        return path
+    if (named := run_named(Path(given))) is not None:
+        return named
     there = list(_run_folders(RUNS)) if RUNS.is_dir() else []
-    if given == LATEST and there:
-        return max(map(read_status, there), key=lambda run: (run.began, run.path.name)).path
     known = f"{len(there)} runs are in {RUNS.absolute()}" if there else f"no runs are in {RUNS.absolute()}"
     near = did_you_mean(given, [path.name for path in there])
     raise NotFoundError(f"no run {given}: neither a folder nor a name in runs/{near} ({known})", code="run/not-found")
+
+
+def run_named(given: Path) -> Path | None:
+    """Return the run of that name in runs/, or the newest for `latest`; None if there is none."""
+    if _is_run(RUNS / given):
+        return RUNS / given
+    found = runs_in(RUNS) if given == Path(LATEST) and RUNS.is_dir() else []
+    return found[0].path if found else None
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:

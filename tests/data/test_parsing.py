@@ -24,6 +24,7 @@ from hogwild.host import Memory
 from hogwild.shared_memory.region import Region
 from tests.helpers.processes import PATIENCE_S
 from tests.helpers.reading import Said, two_waiting
+from tests.helpers.run_status import no_start_up
 from workers.loading import packing
 from workers.loading.loading import Loading
 from workers.loading.packing import Packer
@@ -142,20 +143,20 @@ def test_what_workers_parse_is_what_is_parsed_in_turn(early: HeadStart, file: Pa
     expected = InTurn(0)
     for content in (ROWS.encode(), gzip.compress(ROWS.encode())):
         file.write_bytes(content)
-        loading = Loading(early, config(), None, shows_progress=False)
+        loading = Loading(early, config(), None, no_start_up())
         assert same(LibSvm(file).pack(loading), LibSvm(file).pack(expected))
         (event,) = Said(loading).events
         assert (event["samples"], event["readers"], event["deaths"], event["cached"]) == (600, 2, 0, False)
     file.write_text(ROWS + "1 2:x\n")
     with pytest.raises(DataError, match="line 601: '2:x'"):
-        LibSvm(file).pack(Loading(early, config(), None, shows_progress=False))
+        LibSvm(file).pack(Loading(early, config(), None, no_start_up()))
 
 
 def squares(early: HeadStart, diary: Path, **crimes: Any) -> tuple[np.ndarray, Packer, list[str]]:
     import pass_steps  # where it is, the fixture says
 
     said: list[str] = []
-    loading = Loading(early, config(max_item_attempts=2), None, shows_progress=False)
+    loading = Loading(early, config(max_item_attempts=2), None, no_start_up())
     packer = Packer(early, loading._patience, None, said.append, lambda what, done, count: None)
     region = zeros("squares", (pass_steps.COUNT,), "i8")
     packer.run(Pass("data.train", pass_steps.COUNT, pass_steps.Squares(str(diary), **crimes), {"squares": region}))
@@ -194,7 +195,7 @@ def test_what_a_worker_cannot_do_is_done_here_or_raises_here(early: HeadStart, t
 
 
 def load(dataset: Any, runs: Path, nobody: HeadStart, like: Packed | None = None) -> tuple[Packed, Said]:
-    loading = Loading(nobody, config(), runs, shows_progress=False)
+    loading = Loading(nobody, config(), runs, no_start_up())
     return dataset.pack(loading, "data.train", like, "skip"), Said(loading)
 
 

@@ -212,7 +212,7 @@ def test_messages_stand_above_the_newest_frame_and_nothing_is_left_of_older_ones
 
 
 def test_a_terminal_that_became_narrower_has_wrapped_the_old_frame() -> None:
-    writer = screen_module._TerminalThread(Look.LIVE, screen_module._Inbox(), screen_module.terminal.Continued())
+    writer = screen_module._TerminalThread(Look.LIVE, screen_module._Inbox(), screen_module.terminal.Continued(), None)
     writer._drawn, writer._width = [79, 30, 79], 80
     assert writer._above(80, 24) == "\r\x1b[3A"
     assert writer._above(40, 24) == "\r\x1b[5A\x1b[J", "lines that were wrapped are cleared as a whole"

@@ -11,11 +11,11 @@ import pytest
 
 from hogwild.monitoring import prometheus
 from hogwild.monitoring.job_view import Glance, WorkerGlance, workers_record
-from hogwild.monitoring.terminal_writer import Look
 from hogwild.shared_memory import scoreboard
 from hogwild.shared_memory.scoreboard import Phase, Row, Scoreboard
 from hogwild.storage.run_directory import RunDir
 from tests.helpers.jobs import Ended, in_turn
+from tests.helpers.run_status import no_start_up
 from workers.session.journal import Journal
 from workers.session.progress import SampleRate, _percentiles, workers_gap_s
 
@@ -132,9 +132,11 @@ def test_records_of_64_workers_take_at_most_25_megabytes_a_day(tmp_path: Path) -
     )
     with RunDir.create(tmp_path / "run", "job") as run:
         run.make_folders()
-        journal = Journal(run, jsonl=True, look=Look.NOTHING, every_s=1.0)
+        startup = no_start_up()
+        startup.follow(run, is_resumed=False)
+        journal = Journal(run, startup.job, startup)
         for told in (None, workers_record(workers)):
-            journal.record(0.0, glance, "", {}, told)
+            journal.record(0.0, glance, {}, told)
         journal.close()
         short, long = (len(line) for line in run.metrics.path.read_bytes().splitlines(keepends=True))
     assert 2500 < long - short < 3500, "a record of all workers is what takes so much"

@@ -27,6 +27,7 @@ from hogwild.scheduling.row_ranges import RowRanges
 from tests.helpers.jobs import JOBS, Ended, Job, in_turn
 from tests.helpers.processes import PATIENCE_S, wait_for
 from tests.helpers.reading import Said, two_waiting
+from tests.helpers.run_status import no_start_up
 from workers.child.row_reader import BEATS, Recipe, _RowReader
 from workers.loading.loading import Loading
 from workers.messages import LOOK, Report, Start, write_record
@@ -324,7 +325,7 @@ def read(
     channels_last: bool = False,
     **limits: float,
 ) -> tuple[tuple[Held, ...], Said]:
-    loading = Loading(early, config(**limits), runs, shows_progress=False)
+    loading = Loading(early, config(**limits), runs, no_start_up())
     held = loading.read(dataset, "data.train", fraction=fraction, channels_last=channels_last)
     return held, Said(loading)
 

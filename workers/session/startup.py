@@ -1,13 +1,12 @@
 """The first seconds of a job, from the command to its first worker: what is seen of them, and status.json.
 
-    announce ── import torch ── follow(run directory) ── build ── … ── the journal's first record: end
+    start ── import torch ── follow(run directory) ── build ── … ── the journal's first record: end
        line       a line whenever nothing was said for QUIET_S, by a thread; status.json once per `log.every_s`
 
 Imports no torch: most of the time before the first update is its import. A thread, because imports and user code keep
 the main thread for seconds to minutes."""
 
 import contextlib
-import signal
 import sys
 import threading
 import time
@@ -16,9 +15,9 @@ from typing import Any
 
 from hogwild.config.load import Job
 from hogwild.formatting import counted, short_number
-from hogwild.host.signals import STOP_SIGNALS
+from hogwild.host.signals import leave_signals_to_main
 from hogwild.monitoring.job_view import Glance
-from hogwild.monitoring.run_status import Attempt, glance_of, record_of
+from hogwild.monitoring.run_status import RunAttempt, glance_of, record_of
 from hogwild.monitoring.terminal_writer import QUIET_S, Look, Screen, look_for
 from hogwild.storage.run_directory import LIBRARY, STATUS, RunDir
 from hogwild.version import __version__
@@ -34,8 +33,8 @@ class StartUp:
 
     def __init__(self, job: Job, procs: int, *, progress: bool | None, caller: str) -> None:
         self.look = look_for(_wants_progress(job, progress, caller), procs)
-        self.attempt: Attempt | None = None
-        self._job, self._procs, self._caller = job, procs, caller
+        self.attempt: RunAttempt | None = None
+        self.job, self._procs, self._caller = job, procs, caller
         self._began_s = self._phase_s = self._drawn_s = time.monotonic()
         self._phase, self._detail = FIRST, ""
         self._count: tuple[str, int, float, float] = ("", 0, 0.0, 0.0)
@@ -57,16 +56,11 @@ class StartUp:
 
     # ---- steps
 
-    def announce(self) -> None:
-        """Say at once that the job starts. No thread writes yet: processes are forked next."""
+    def start(self) -> None:
+        """Show the first line, and start the thread."""
         if self.look is not Look.NOTHING:
             who = counted(self._procs, "worker") if self._procs else "in this process"
-            with contextlib.suppress(OSError, ValueError):  # its reader has gone
-                sys.stderr.write(f"hogwild {__version__}: {self._job.name}, {who}; {FIRST}\n")
-                sys.stderr.flush()
-
-    def start(self) -> None:
-        """Start the thread."""
+            self.screen.show_message(f"hogwild {__version__}: {self.job.name}, {who}; {FIRST}")
         self._thread.start()
 
     def follow(self, rundir: RunDir, *, is_resumed: bool) -> None:
@@ -75,8 +69,8 @@ class StartUp:
         self._before = before if isinstance(before, dict) else {}
         with contextlib.suppress(OSError):
             self._content = rundir.status_file.read_bytes() if is_resumed else None
-        self.attempt = Attempt.here(self._caller, self._job.log.every_s, self._before)
-        self._next_status_s = time.monotonic() + self._job.log.every_s
+        self.attempt = RunAttempt.here(self._caller, self.job.log.every_s, self._before)
+        self._next_status_s = time.monotonic() + self.job.log.every_s
         self._write_status(rundir)
         self._rundir = rundir
         if self.look is not Look.NOTHING:
@@ -123,15 +117,15 @@ class StartUp:
     # ---- the thread
 
     def _serve(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # they are the main thread's: `blocked_signals`
-        while not self._ended.wait(min(IN_PLACE_S, max(0.1, self._job.log.every_s))):
+        leave_signals_to_main()
+        while not self._ended.wait(min(IN_PLACE_S, max(0.1, self.job.log.every_s))):
             now_s, rundir = time.monotonic(), self._rundir
             if self.look is Look.LIVE or (self.look is Look.ONE_LINE and self._phase is FIRST):
                 self._draw(now_s)  # not under a debugger's prompt, which user code may show
             elif self.look is Look.LINES and now_s - self._drawn_s >= QUIET_S:
                 self._draw(now_s)
             if rundir is not None and now_s >= self._next_status_s:
-                self._next_status_s = now_s + self._job.log.every_s
+                self._next_status_s = now_s + self.job.log.every_s
                 self._write_status(rundir)
 
     def _draw(self, now_s: float) -> None:
@@ -146,7 +140,7 @@ class StartUp:
         assert self.attempt is not None
         known = glance_of(self._before)  # what earlier attempts have reached
         idle: dict[str, Any] = {"samples_per_s": 0.0, "loss": None, "left_s": None, "workers": (), "news": ()}
-        shown = replace(known, name=self._job.name, run_dir=str(rundir.path), state=self._doing, stream=None, **idle)
+        shown = replace(known, name=self.job.name, run_dir=str(rundir.path), state=self._doing, stream=None, **idle)
         more = {name: self._before[name] for name in CARRIED if name in self._before}
         rundir.try_write_json(STATUS, record_of(self.attempt, "building", shown, {"spares": [], **more}))
 
